@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, io};
 #[derive(Debug)]
 pub struct Error {
     /// What a caller may act on.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// One line, lower case, no full stop: `could not read "base/5/16384"`.
     pub what: String,
     /// Lines that add facts, printed indented below `what`.
@@ -27,7 +27,7 @@ pub const MEMORY: &str = "raise the limit of memory (`ulimit -v`, LimitAS= of a 
 /// What a caller may act on: the exit code and the retry policy follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ErrorKind {
     /// The arguments cannot mean anything.
     Usage,
     /// Not there.
@@ -57,7 +57,7 @@ pub enum Kind {
 /// Shorthand.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-impl Kind {
+impl ErrorKind {
     /// The kind of a system error.
     pub fn of(error: &io::Error) -> Self {
         match error.kind() {
@@ -80,7 +80,7 @@ impl Kind {
 
 impl Error {
     /// A bare error.
-    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self {
             kind,
             what: what.into(),
@@ -93,9 +93,9 @@ impl Error {
     /// A system error, with what was being done: `Error::io("could not read \"a\"", err)`.
     pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
-        let kind = Kind::of(&error);
+        let kind = ErrorKind::of(&error);
         let hint = match error.kind() {
-            _ if kind == Kind::Full => Some(ROOM.into()),
+            _ if kind == ErrorKind::Full => Some(ROOM.into()),
             io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
             _ => None,
         };
@@ -108,7 +108,7 @@ impl Error {
 
     /// Damage: bytes differ from what was recorded.
     pub fn corrupt(what: impl Into<String>) -> Self {
-        Self::new(Kind::Corrupt, what)
+        Self::new(ErrorKind::Corrupt, what)
     }
 
     /// The same error with a sentence the operator can act on.
@@ -151,8 +151,8 @@ impl Error {
     /// The exit code of a run that ended with this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            Kind::Usage => 2,
-            Kind::Corrupt => 4,
+            ErrorKind::Usage => 2,
+            ErrorKind::Corrupt => 4,
             _ => 1,
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::{
     format::{
-        chunk::Chunk,
+        chunk::ContentChunk,
         digest::Piece,
         entry::{Entry, Time, Xattr},
-        page::State,
+        page::EntryState,
     },
-    known::{Known, Stored},
+    known::{BaseEntry, StoredRun},
 };
 use std::{
     ops::{Deref, DerefMut},
@@ -31,7 +31,7 @@ pub struct Frame {
     /// Bytes of the tar stream this frame stands for, before any stage.
     pub plain_len: u32,
     /// What the plain bytes hold, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<FrameEntry>,
     /// Does a member of the tar end with this frame? Segments end only there.
     pub ends_member: bool,
     /// CRC-32 of the plain bytes, where the codec needs it.
@@ -42,23 +42,23 @@ pub struct Frame {
 
 /// What a frame holds of one entry.
 #[derive(Debug)]
-pub struct Part {
+pub struct FrameEntry {
     /// Which entry, and how much of it.
-    pub what: What,
+    pub what: FrameContent,
     /// Bytes of the frame before the content.
     pub inner: u32,
     /// Bytes of content that the part stands for.
     pub len: u32,
     /// What earlier backups have of the object, if it is here as a whole; of a large file see [`Large::known`].
-    pub known: Option<Known>,
+    pub known: Option<BaseEntry>,
     /// Where the content is, run by run; `None`: all of it is in this frame, from `inner` on.
-    pub runs: Option<Vec<Stored>>,
+    pub runs: Option<Vec<StoredRun>>,
     /// What the digest stage learned of the content.
     pub piece: Piece,
     /// CRC-32C of each of its blocks, where they are wanted.
     pub crcs: Vec<u32>,
     /// Its chunks, where they are wanted.
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<ContentChunk>,
     /// Is it of another file than the one that the scan saw there, to which later names may be links?
     pub replaced: bool,
     /// May it be the first name of a file with several?
@@ -67,15 +67,15 @@ pub struct Part {
 
 /// Which entry a part is of.
 #[derive(Debug)]
-pub enum What {
+pub enum FrameContent {
     /// All of it, content included.
-    Whole(Entry, State),
+    Whole(Entry, EntryState),
     /// The header of a large file, whose content follows in frames of its own.
-    Head(Entry, Arc<Large>),
+    Head(Entry, Arc<LargeFile>),
     /// Content of a large file, from this offset of its data.
     Piece {
         /// The file.
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         /// Bytes of data before this piece.
         offset: u64,
         /// Is it the last?
@@ -85,18 +85,18 @@ pub enum What {
 
 /// A file too large for one frame: what its readers share.
 #[derive(Debug)]
-pub struct Large {
+pub struct LargeFile {
     /// The entry as the scan saw it.
     pub entry: Entry,
     /// What earlier backups have of it: then its pieces are members by themselves, of what is new in them.
-    pub known: Option<Known>,
+    pub known: Option<BaseEntry>,
     /// When it was made, where the file system tells.
     pub born: Option<Time>,
     /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
     pub data_len: u64,
     /// Opened once, by whoever needs it first, never awaited; all pieces are read from the same open file. With its
     /// attributes, or why there is nothing to read.
-    pub opened: OnceLock<Result<(OwnedFd, Vec<Xattr>), State>>,
+    pub opened: OnceLock<Result<(OwnedFd, Vec<Xattr>), EntryState>>,
     /// Did it shrink or change under the readers?
     pub changed: AtomicBool,
     /// Why a piece could not be read, if one could not.
@@ -115,7 +115,7 @@ pub struct Scanned {
     /// The object.
     pub entry: Entry,
     /// [`State::Whole`], or why its content will not be read.
-    pub state: State,
+    pub state: EntryState,
     /// When it was made, where the file system tells. Not part of the entry: nothing can set it.
     pub born: Option<Time>,
     /// The directory it was found in, if there is one: device and inode.
@@ -125,12 +125,12 @@ pub struct Scanned {
     /// Is it the first name of a file that has more?
     pub is_first: bool,
     /// What earlier backups have of it.
-    pub known: Option<Known>,
+    pub known: Option<BaseEntry>,
 }
 
 impl Scanned {
     /// An object that nothing is known of yet.
-    pub fn new(entry: Entry, state: State) -> Self {
+    pub fn new(entry: Entry, state: EntryState) -> Self {
         Self {
             entry,
             state,
@@ -147,11 +147,11 @@ impl Scanned {
 #[derive(Debug)]
 pub enum Slice {
     /// These members, each whole; then perhaps the header of a large file.
-    Members(Vec<Scanned>, Option<Arc<Large>>),
+    Members(Vec<Scanned>, Option<Arc<LargeFile>>),
     /// A piece of a large file.
     Piece {
         /// The file.
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         /// Bytes of its data before the piece.
         offset: u64,
         /// Bytes of the piece.
@@ -172,7 +172,7 @@ impl Slice {
     }
 }
 
-impl Large {
+impl LargeFile {
     /// A file of so many bytes of data, cut into so many pieces.
     pub fn new(of: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
         let Scanned {
@@ -200,7 +200,7 @@ impl Large {
 
 impl Frame {
     /// A frame fresh from a source.
-    pub fn new(data: Buf, parts: Vec<Part>, ends_member: bool) -> Self {
+    pub fn new(data: Buf, parts: Vec<FrameEntry>, ends_member: bool) -> Self {
         Self {
             plain_len: data.len() as u32,
             data,

@@ -5,9 +5,9 @@
 //! has it: no chain is followed at a restore.
 
 use crate::format::{
-    chunk::Chunk,
-    entry::{Kind, Run},
-    page::{BLOCK_DIGEST_BYTES, Extent, Item, Record},
+    chunk::ContentChunk,
+    entry::{ByteRun, EntryKind},
+    page::{BLOCK_DIGEST_BYTES, Extent, PageItem, Record},
 };
 use std::{
     collections::HashMap,
@@ -16,16 +16,16 @@ use std::{
 
 /// See the module.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct BaseEntry {
     /// Its record, in as many parts as the pages it goes on over; never empty. Segments are named as for any backup.
-    pub parts: Arc<[Item]>,
+    pub parts: Arc<[PageItem]>,
     /// How much of it is sure without a look at the content.
     pub trust: Trust,
     chunks: Chunks,
     /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
-    pub changed: Option<Arc<[Run]>>,
+    pub changed: Option<Arc<[ByteRun]>>,
     /// What is to be stored again though it may be the same: ascending runs of the earlier data.
-    again: Arc<[Run]>,
+    again: Arc<[ByteRun]>,
 }
 
 /// Where the chunks of a file begin, and how long they are; made when the first is looked for.
@@ -46,7 +46,7 @@ pub enum Trust {
 
 /// Where a run of a file's data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredRun {
     /// In the frame of its part.
     Here {
         /// Bytes of the frame before it.
@@ -63,9 +63,9 @@ pub enum Stored {
     },
 }
 
-impl Known {
+impl BaseEntry {
     /// From the parts of its record.
-    pub fn new(parts: Arc<[Item]>, trust: Trust) -> Self {
+    pub fn new(parts: Arc<[PageItem]>, trust: Trust) -> Self {
         Self {
             parts,
             trust,
@@ -78,8 +78,8 @@ impl Known {
     /// Store these ascending runs of whole blocks again: only they are read of a file that is the same. Of one that is only said to
     /// be, all of it: else what is read and what is not might be of two files.
     #[must_use]
-    pub fn stored_again(self, again: Vec<Run>) -> Self {
-        let again: Arc<[Run]> = again.into();
+    pub fn stored_again(self, again: Vec<ByteRun>) -> Self {
+        let again: Arc<[ByteRun]> = again.into();
         let changed = match self.trust {
             Trust::Nothing => self.changed.clone(),
             Trust::Claim => None,
@@ -95,7 +95,7 @@ impl Known {
 
     /// The same where nothing says where these runs are now: all of it is read, and what is found to be in them is stored again.
     #[must_use]
-    pub fn stored_again_where_found(self, again: Vec<Run>) -> Self {
+    pub fn stored_again_where_found(self, again: Vec<ByteRun>) -> Self {
         Self {
             again: again.into(),
             trust: Trust::Nothing,
@@ -105,8 +105,8 @@ impl Known {
 
     /// Somebody knows that a file of `size` bytes can have changed in these ascending runs only. What is to be stored again is
     /// read with them.
-    pub fn narrow(&mut self, runs: Vec<Run>, size: u64) {
-        let clipped = |run: &Run| Run {
+    pub fn narrow(&mut self, runs: Vec<ByteRun>, size: u64) {
+        let clipped = |run: &ByteRun| ByteRun {
             offset: run.offset,
             len: run.len.min(size - run.offset),
         };
@@ -115,7 +115,7 @@ impl Known {
             .iter()
             .filter(|run| run.offset < size)
             .map(clipped);
-        let mut all: Vec<Run> = runs.into_iter().chain(again).collect();
+        let mut all: Vec<ByteRun> = runs.into_iter().chain(again).collect();
         all.sort_unstable_by_key(|run| run.offset);
         all.dedup_by(|next, run| {
             let touches = next.offset <= run.offset + run.len;
@@ -136,7 +136,7 @@ impl Known {
     }
 
     /// Where a chunk of this digest and length begins.
-    pub fn chunk(&self, chunk: &Chunk) -> Option<u64> {
+    pub fn chunk(&self, chunk: &ContentChunk) -> Option<u64> {
         let places = self.chunks.get_or_init(|| {
             let mut places = HashMap::new();
             for part in self.parts.iter() {
@@ -156,9 +156,9 @@ impl Known {
 
     /// Where each of these chunks of a sparse file begins in the earlier data, if there was the same one at its place; the places
     /// are ascending.
-    pub fn chunks_at(&self, chunks: &[Chunk], places: &[Run]) -> Vec<Option<u64>> {
+    pub fn chunks_at(&self, chunks: &[ContentChunk], places: &[ByteRun]) -> Vec<Option<u64>> {
         let data_before = |place: u64| match &self.last().entry.kind {
-            Kind::File { map: Some(map), .. } => map.data_before(place),
+            EntryKind::File { map: Some(map), .. } => map.data_before(place),
             _ => Some(place),
         };
         let wanted: Vec<Option<u64>> = places
@@ -176,7 +176,7 @@ impl Known {
             })
         });
         let mut there = there.peekable();
-        let find = |(wanted, chunk): (Option<u64>, &Chunk)| {
+        let find = |(wanted, chunk): (Option<u64>, &ContentChunk)| {
             let wanted = wanted?;
             while there.next_if(|(at, _)| *at < wanted).is_some() {}
             there
@@ -228,7 +228,7 @@ impl Known {
 
     /// What is where of `len` bytes of the file at `offset`, by what is known of its changes: of those that are here, where
     /// they would be if there was nothing else. `None` if nobody knows.
-    pub fn patches(&self, offset: u64, len: u64) -> Option<Vec<Stored>> {
+    pub fn patches(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
         let (mut runs, mut at, mut inner, end) = (Vec::new(), offset, 0, offset + len);
         let changed = self.changed.as_ref()?;
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
@@ -238,12 +238,12 @@ impl Known {
                 break;
             }
             if from > at {
-                runs.push(Stored::Kept {
+                runs.push(StoredRun::Kept {
                     at,
                     len: (from - at) as u32,
                 });
             }
-            runs.push(Stored::Here {
+            runs.push(StoredRun::Here {
                 inner,
                 len: (to - from) as u32,
             });
@@ -251,7 +251,7 @@ impl Known {
             at = to;
         }
         if at < end {
-            runs.push(Stored::Kept {
+            runs.push(StoredRun::Kept {
                 at,
                 len: (end - at) as u32,
             });
@@ -271,7 +271,13 @@ pub struct Finder {
 
 impl Finder {
     /// Call `each` with the extents of `len` bytes of data from `at` on, and the part of the record each is of.
-    pub fn find(&mut self, known: &Known, at: u64, len: u64, mut each: impl FnMut(&Item, Extent)) {
+    pub fn find(
+        &mut self,
+        known: &BaseEntry,
+        at: u64,
+        len: u64,
+        mut each: impl FnMut(&PageItem, Extent),
+    ) {
         let end = at + len;
         if at < self.before {
             *self = Self::default();
@@ -306,11 +312,11 @@ impl Finder {
 }
 
 /// Add a run to a list, joined with the one before it where they touch.
-pub fn push_run(runs: &mut Vec<Stored>, run: Stored) {
+pub fn push_run(runs: &mut Vec<StoredRun>, run: StoredRun) {
     match (runs.last_mut(), run) {
         (
-            Some(Stored::Here { inner, len }),
-            Stored::Here {
+            Some(StoredRun::Here { inner, len }),
+            StoredRun::Here {
                 inner: next,
                 len: more,
             },
@@ -318,8 +324,8 @@ pub fn push_run(runs: &mut Vec<Stored>, run: Stored) {
             *len += more;
         }
         (
-            Some(Stored::Kept { at, len }),
-            Stored::Kept {
+            Some(StoredRun::Kept { at, len }),
+            StoredRun::Kept {
                 at: next,
                 len: more,
             },
@@ -333,10 +339,10 @@ pub fn push_run(runs: &mut Vec<Stored>, run: Stored) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::page::{FrameAt, Page};
+    use crate::format::page::{FrameAt, ManifestPage};
     use proptest::{collection::vec, prelude::*};
 
-    fn known(lens: &[Vec<u32>]) -> Known {
+    fn known(lens: &[Vec<u32>]) -> BaseEntry {
         let (mut from, mut offset) = (0, 0);
         let part = |lens: &Vec<u32>| {
             let extents = lens.iter().map(|len| {
@@ -358,22 +364,22 @@ mod tests {
                 ..Record::default()
             };
             from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
-            Item::new(
-                Arc::new(Page {
+            PageItem::new(
+                Arc::new(ManifestPage {
                     records: vec![record],
-                    ..Page::default()
+                    ..ManifestPage::default()
                 }),
                 0,
             )
         };
-        Known::new(lens.iter().filter_map(part).collect(), Trust::Nothing)
+        BaseEntry::new(lens.iter().filter_map(part).collect(), Trust::Nothing)
     }
 
     #[test]
     fn what_is_to_be_stored_again_is_read_with_what_can_have_changed() {
-        let run = |offset, len| Run { offset, len };
+        let run = |offset, len| ByteRun { offset, len };
         let known = || known(&[vec![100]]).stored_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
-        let narrowed = |runs: &[Run], size| {
+        let narrowed = |runs: &[ByteRun], size| {
             let mut known = known();
             known.narrow(runs.to_vec(), size);
             known.changed.map(|runs| runs.to_vec()).unwrap_or_default()
@@ -388,12 +394,12 @@ mod tests {
 
     #[test]
     fn only_what_changed_is_here() {
-        let run = |offset, len| Run { offset, len };
+        let run = |offset, len| ByteRun { offset, len };
         let mut known = known(&[vec![100]]);
         assert_eq!(known.patches(0, 50), None);
         known.changed = Some([run(10, 10), run(40, 30)].into());
-        let kept = |at, len| Stored::Kept { at, len };
-        let here = |inner, len| Stored::Here { inner, len };
+        let kept = |at, len| StoredRun::Kept { at, len };
+        let here = |inner, len| StoredRun::Here { inner, len };
         assert_eq!(
             known.patches(0, 50),
             Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)])

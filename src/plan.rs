@@ -1,7 +1,7 @@
 //! What to run, as data; and the only file that names every source, stage and sink.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{digest::Algorithm, layout},
     frame::Pool,
     pipeline::thread_count::max_threads,
@@ -9,8 +9,8 @@ use crate::{
         self, Tricks,
         safe_file::{led_astray, led_to},
     },
-    postgres::page_stage::{PageCheck, Pages},
-    repo::writer::Store,
+    postgres::page_stage::{PageCheck, PageChecks},
+    repo::writer::RepositoryWriter,
     sink::{
         Destination,
         local_file::OneFile,
@@ -19,7 +19,7 @@ use crate::{
     stage::{
         Chain, Stage,
         codec::{Codec, Compress},
-        digest::Digest,
+        digest::DigestStage,
         thin::Thin,
     },
 };
@@ -71,14 +71,14 @@ impl StageSpec {
                 block_bytes: block,
                 chunks,
                 crc32c,
-            } => Box::new(Digest {
+            } => Box::new(DigestStage {
                 algorithm,
                 block,
                 chunks,
                 crc32c,
             }),
             Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
-            Self::Pages(ref check) => Box::new(Pages(check.clone())),
+            Self::Pages(ref check) => Box::new(PageChecks(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
         })
     }
@@ -150,7 +150,7 @@ impl SinkSpec {
         if let Some(lost) = led_astray(to) {
             let what =
                 format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
-            return Err(Error::new(Kind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
         let ending = ENDINGS
             .iter()
@@ -161,13 +161,13 @@ impl SinkSpec {
             _ if to.is_dir() => (Self::Repository(to.into()), compress),
             _ if is_no_place(to) => {
                 let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
-                return Err(Error::new(Kind::Usage, what)
+                return Err(Error::new(ErrorKind::Usage, what)
                     .hint("standard output is \"-\", and nowhere is \"null:\""));
             }
             _ if is_of_elsewhere(bytes) => {
                 let what =
                     format!("cannot write to {to:?}: it looks like a place on another machine");
-                return Err(Error::new(Kind::Usage, what).hint(format!(
+                return Err(Error::new(ErrorKind::Usage, what).hint(format!(
                     "mount it, or send `--to -` there; a directory of this name is {:?}, and nowhere is \"null:\"",
                     Path::new(".").join(to)
                 )));
@@ -179,7 +179,7 @@ impl SinkSpec {
                         "cannot write {} into a file whose name ends in {ending:?}",
                         codec.name()
                     );
-                    return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
+                    return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
                 }
                 (
                     Self::File(led_to(to).unwrap_or_else(|| to.into())),
@@ -191,7 +191,7 @@ impl SinkSpec {
                 .any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) =>
             {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
-                return Err(Error::new(Kind::Usage, what).hint(ENDINGS_HINT));
+                return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
             }
             _ => (Self::Repository(to.into()), compress),
         })
@@ -219,9 +219,13 @@ impl SinkSpec {
         tricks: Tricks,
     ) -> Result<Box<dyn Destination>> {
         Ok(match self {
-            Self::Repository(path) => {
-                Box::new(Store::begin(path, id, time, codec.suffix(), tricks)?)
-            }
+            Self::Repository(path) => Box::new(RepositoryWriter::begin(
+                path,
+                id,
+                time,
+                codec.suffix(),
+                tricks,
+            )?),
             Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
@@ -311,7 +315,7 @@ impl Tuning {
         let workers = most(self.workers.get()).ok_or_else(|| {
             let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
             Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("cannot work in {} bytes of memory", self.memory_bytes),
             )
             .hint(format!(
@@ -370,7 +374,7 @@ mod tests {
             );
         }
         assert_eq!(tuning(2, 128).depths(1).unwrap().workers.get(), 2);
-        assert_eq!(tuning(8, 4).depths(1).unwrap_err().kind, Kind::Usage);
+        assert_eq!(tuning(8, 4).depths(1).unwrap_err().kind, ErrorKind::Usage);
     }
 
     #[test]
@@ -403,7 +407,7 @@ mod tests {
         ] {
             assert_eq!(
                 SinkSpec::parse(name, None).unwrap_err().kind,
-                Kind::Usage,
+                ErrorKind::Usage,
                 "{name}"
             );
         }
@@ -414,7 +418,7 @@ mod tests {
         ] {
             assert_eq!(
                 SinkSpec::parse(name, Some(codec)).unwrap_err().kind,
-                Kind::Usage,
+                ErrorKind::Usage,
                 "{name}"
             );
         }

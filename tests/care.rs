@@ -6,12 +6,12 @@ mod common;
 
 use common::{Fixture, ID, content, plan};
 use fullbore::{
-    format::entry::Kind,
+    format::entry::EntryKind,
     metrics::meter::Meter,
     platform::Tricks,
     restore::Restore,
     stage::codec::Codec,
-    verify::{Verdict, Verify},
+    verify::{Verify, VerifyVerdict},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,7 +82,7 @@ fn three(repository: &Path, codec: Codec) -> [Fixture; 3] {
     all
 }
 
-fn verify(from: &Path, data: bool) -> Verdict {
+fn verify(from: &Path, data: bool) -> VerifyVerdict {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
         from,
@@ -125,9 +125,10 @@ fn not_restored(repository: &Path, fixture: &Fixture, to: &Path) -> BTreeSet<Str
     let names = fixture
         .entries
         .iter()
-        .filter(|entry| entry.1.is_file() || matches!(entry.1.kind, Kind::HardLink(_)));
-    let is_right = |path: &str, data: &[u8], kind: &Kind| match (fs::read(to.join(path)), kind) {
-        (Ok(found), Kind::File { .. }) => found == data,
+        .filter(|entry| entry.1.is_file() || matches!(entry.1.kind, EntryKind::HardLink(_)));
+    let is_right = |path: &str, data: &[u8], kind: &EntryKind| match (fs::read(to.join(path)), kind)
+    {
+        (Ok(found), EntryKind::File { .. }) => found == data,
         (Ok(_), _) => true,
         (Err(_), _) => false,
     };
@@ -143,7 +144,7 @@ fn not_restored(repository: &Path, fixture: &Fixture, to: &Path) -> BTreeSet<Str
 }
 
 /// What a verdict says is lost of each backup.
-fn said(verdict: &Verdict, all: &[Fixture]) -> BTreeMap<String, BTreeSet<String>> {
+fn said(verdict: &VerifyVerdict, all: &[Fixture]) -> BTreeMap<String, BTreeSet<String>> {
     let mut said = BTreeMap::new();
     for loss in &verdict.lost {
         let text = |path: &Vec<u8>| String::from_utf8(path.clone()).unwrap();
@@ -154,7 +155,7 @@ fn said(verdict: &Verdict, all: &[Fixture]) -> BTreeMap<String, BTreeSet<String>
         let every = fixture
             .entries
             .iter()
-            .filter(|entry| entry.1.is_file() || matches!(entry.1.kind, Kind::HardLink(_)));
+            .filter(|entry| entry.1.is_file() || matches!(entry.1.kind, EntryKind::HardLink(_)));
         assert!(loss.unnamed.is_empty(), "{loss:?}");
         let lost: BTreeSet<String> = match loss.all {
             true => every.map(|entry| text(&entry.1.path)).collect(),

@@ -6,13 +6,13 @@ mod common;
 
 use common::{Fixture, content};
 use fullbore::{
-    error::{Error, Kind as ErrorKind},
-    format::entry::Kind,
+    error::{Error, ErrorKind},
+    format::entry::EntryKind,
     metrics::meter::Meter,
     platform::Tricks,
     restore::{Restore, Summary},
     stage::codec::Codec,
-    verify::{Verdict, Verify},
+    verify::{Verify, VerifyVerdict},
 };
 use std::{
     collections::BTreeSet,
@@ -42,7 +42,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
     restore.run(&Meter::default())
 }
 
-fn verify(from: &Path, data: bool) -> Result<Verdict, Error> {
+fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
         from,
@@ -90,7 +90,7 @@ fn stored_files(at: &Path) -> Vec<PathBuf> {
 fn assert_honest(fixture: &Fixture, to: &Path, lost: &BTreeSet<Vec<u8>>, case: &str) {
     for (_, entry, data, _) in &fixture.entries {
         let path = to.join(std::str::from_utf8(&entry.path).unwrap());
-        if let (Kind::File { .. }, false) = (&entry.kind, lost.contains(&entry.path)) {
+        if let (EntryKind::File { .. }, false) = (&entry.kind, lost.contains(&entry.path)) {
             let found = fs::read(&path).unwrap_or_else(|e| panic!("{case}: {path:?}: {e}"));
             assert!(
                 found == *data,

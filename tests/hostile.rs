@@ -5,7 +5,7 @@
 mod runs;
 
 use fullbore::format::{
-    root::{Cluster, Live, Name, NotCaptured, Root, Tablespace},
+    root::{ClusterInfo, EntryName, Live, NotCaptured, Root, Tablespace},
     seal::seal,
 };
 use runs::{Ran, fullbore, make_fifo, names, only, shell, temp, text, write};
@@ -361,23 +361,23 @@ fn nothing_that_was_stored_speaks_to_the_terminal() {
     let (repository, backup) = repository(dir.path());
     reseal(&backup, |root| {
         root.source.host = BAD.into();
-        root.source.paths = vec![Name(BAD.into()), Name("ä日本".into())];
+        root.source.paths = vec![EntryName(BAD.into()), EntryName("ä日本".into())];
         root.tags.insert(BAD.into(), BAD.into());
         root.run.limit = BAD.into();
         root.totals.unreadable = 1;
         root.not_captured = vec![NotCaptured {
-            path: Name(BAD.into()),
+            path: EntryName(BAD.into()),
             reason: BAD.into(),
         }];
         let space = Tablespace {
             oid: 1,
-            name: Name(BAD.into()),
-            location: Name(BAD.into()),
+            name: EntryName(BAD.into()),
+            location: EntryName(BAD.into()),
         };
         let [version, system_identifier, wal] = [BAD; 3].map(str::to_owned);
         let (start_lsn, wal_segments) = (BAD.into(), vec![BAD.into()]);
         let tablespaces = vec![space];
-        root.postgres = Some(Cluster {
+        root.postgres = Some(ClusterInfo {
             version,
             system_identifier,
             wal,
@@ -385,7 +385,7 @@ fn nothing_that_was_stored_speaks_to_the_terminal() {
             wal_segments,
             tablespaces,
             online: true,
-            ..Cluster::default()
+            ..ClusterInfo::default()
         });
     });
     let any = args!["list", format!("{}@latest", repository.display())].to_vec();

@@ -7,13 +7,13 @@ mod common;
 use common::{Fixture, content, entry, plan};
 use fullbore::{
     command::{list::List, show::Show},
-    error::Kind as ErrorKind,
-    format::entry::Kind,
+    error::ErrorKind,
+    format::entry::EntryKind,
     metrics::meter::Meter,
     platform::Tricks,
     repo::open::open,
     restore::Restore,
-    verify::{Verdict, Verify},
+    verify::{Verify, VerifyVerdict},
 };
 use std::{fs, path::Path};
 use tempfile::tempdir;
@@ -196,7 +196,7 @@ fn show_prints_the_root() {
     assert!(show(false).contains("host:/data"));
 }
 
-fn against(dir: &Path) -> Verdict {
+fn against(dir: &Path) -> VerifyVerdict {
     let verify = Verify {
         from: dir.join("repo").to_str().unwrap().into(),
         data: false,
@@ -243,8 +243,8 @@ fn a_name_that_belongs_into_a_missing_directory_is_extra_above_it() {
 fn every_difference_from_a_tree_on_disk_is_listed() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();
-    fixture.put(entry("socket", Kind::Socket, 0o600), []);
-    fixture.entries.last_mut().unwrap().3 = fullbore::format::page::State::Noted;
+    fixture.put(entry("socket", EntryKind::Socket, 0o600), []);
+    fixture.entries.last_mut().unwrap().3 = fullbore::format::page::EntryState::Noted;
     fixture.write_repository(&dir.path().join("repo"));
     let to = dir.path().join("to");
     let restore = plan(&dir.path().join("repo"), &to);

@@ -7,14 +7,14 @@ mod runs;
 use fullbore::{
     format::{
         digest::hex,
-        page::{Page, Record, State},
+        page::{EntryState, ManifestPage, Record},
         root::Root,
         seal::seal,
     },
     metrics::meter::Meter,
-    repair::{self, Repair, Step},
+    repair::{self, Repair, RepairStep},
     repo::{
-        objects::{Directory, Objects, Seized},
+        objects::{LocalObjects, Objects, Seized},
         protocol::intent_key,
     },
 };
@@ -1920,14 +1920,14 @@ fn linked(tree: &Path) {
 }
 
 /// Change the only page of a backup, as another program might have written it.
-fn change_page(home: &Path, change: impl FnOnce(&mut Page)) {
+fn change_page(home: &Path, change: impl FnOnce(&mut ManifestPage)) {
     let mut manifest = fs::read(home.join("manifest")).unwrap();
     change_root(home, |root| {
         let [at] = &mut root.pages[..] else {
             panic!("several pages")
         };
         let from = at.manifest_offset.unwrap() as usize;
-        let mut page = Page::decode(&manifest[from..][..at.bytes as usize]).unwrap();
+        let mut page = ManifestPage::decode(&manifest[from..][..at.bytes as usize]).unwrap();
         change(&mut page);
         let stored = page.encode().unwrap();
         (at.manifest_offset, at.bytes) = (Some(manifest.len() as u64), stored.len() as u64);
@@ -1959,7 +1959,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
         file.entry.lose_content();
         let (entry, state) = (
             file.entry.clone(),
-            State::Unreadable("it was lost".to_owned()),
+            EntryState::Unreadable("it was lost".to_owned()),
         );
         *file = Record {
             entry,
@@ -2133,7 +2133,7 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
 }
 
 /// What a repair would do.
-fn planned(repository: &Path) -> Vec<Step> {
+fn planned(repository: &Path) -> Vec<RepairStep> {
     let repair = Repair {
         repository: repository.to_owned(),
         data: false,
@@ -2194,7 +2194,9 @@ fn what_another_has_the_lock_of_is_left_for_the_next_repair() {
     let repository = dir.path().join("repo");
     fs::remove_file(home.join("root.json")).unwrap();
     let steps = planned(&repository);
-    let claimed = Directory::new(&repository).claim(&intent_key(&id)).unwrap();
+    let claimed = LocalObjects::new(&repository)
+        .claim(&intent_key(&id))
+        .unwrap();
     assert!(matches!(claimed, Seized::Free(Some(_))));
     let left = repair::execute(&steps).unwrap();
     assert!(

@@ -6,7 +6,7 @@ mod pax_tools {
     pub(crate) mod tree;
 }
 
-use fullbore::format::entry::{Device, Entry, Kind, Owner, Run, Time, Xattr};
+use fullbore::format::entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr};
 use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
 use std::{path::Path, process::Command};
 
@@ -24,7 +24,7 @@ fn xattr(name: &str, value: &[u8]) -> Xattr {
     (name.as_bytes().to_vec(), value.to_vec())
 }
 
-fn make(path: impl AsRef<[u8]>, kind: Kind, mode: u32) -> Entry {
+fn make(path: impl AsRef<[u8]>, kind: EntryKind, mode: u32) -> Entry {
     let (uid, gid) = (
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
@@ -49,17 +49,17 @@ fn make(path: impl AsRef<[u8]>, kind: Kind, mode: u32) -> Entry {
 }
 
 fn file(path: impl AsRef<[u8]>, size: u64) -> Entry {
-    make(path, Kind::File { size, map: None }, 0o640)
+    make(path, EntryKind::File { size, map: None }, 0o640)
 }
 
 fn sparse(path: impl AsRef<[u8]>, size: u64, runs: &[(u64, u64)]) -> Entry {
     let map = runs
         .iter()
-        .map(|&(offset, len)| Run { offset, len })
+        .map(|&(offset, len)| ByteRun { offset, len })
         .collect();
     make(
         path,
-        Kind::File {
+        EntryKind::File {
             size,
             map: Some(map),
         },
@@ -68,13 +68,13 @@ fn sparse(path: impl AsRef<[u8]>, size: u64, runs: &[(u64, u64)]) -> Entry {
 }
 
 fn symlink(path: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Entry {
-    make(path, Kind::Symlink(target.as_ref().to_vec()), 0o777)
+    make(path, EntryKind::Symlink(target.as_ref().to_vec()), 0o777)
 }
 
 fn link(path: &str, target: &Entry) -> Entry {
     Entry {
         path: path.into(),
-        kind: Kind::HardLink(target.path.clone()),
+        kind: EntryKind::HardLink(target.path.clone()),
         ..target.clone()
     }
 }
@@ -83,8 +83,8 @@ fn link(path: &str, target: &Entry) -> Entry {
 fn common() -> Vec<Entry> {
     let plain = file("plain", 1000);
     vec![
-        make("", Kind::Directory, 0o755),
-        make("dir", Kind::Directory, 0o2750),
+        make("", EntryKind::Directory, 0o755),
+        make("dir", EntryKind::Directory, 0o2750),
         file("dir/block", 512),
         file("dir/empty", 0),
         file(b"latin-\xe9\xff", 3),
@@ -98,7 +98,7 @@ fn common() -> Vec<Entry> {
 fn large() -> Vec<Entry> {
     let long = "long/".repeat(60);
     let latin = [b"not utf-8 \xff\xfe ".repeat(15), b"end".to_vec()].concat();
-    let dirs = (1..60).map(|n| make(&long[..5 * n - 1], Kind::Directory, 0o755));
+    let dirs = (1..60).map(|n| make(&long[..5 * n - 1], EntryKind::Directory, 0o755));
     let name = format!("{}{}", &long[..5 * 59], "name".repeat(40));
     let mut old = file("before 1970", 10);
     old.mtime = Time {
@@ -124,7 +124,7 @@ fn large() -> Vec<Entry> {
             &[(8192, 512)],
         ),
         sparse("sparse \u{fe}", 1 << 16, &[(0, 512), (20_480, 100)]),
-        make("fifo", Kind::Fifo, 0o644),
+        make("fifo", EntryKind::Fifo, 0o644),
     ];
     entries.extend(dirs);
     entries.push(file(&name, 3));
@@ -144,12 +144,12 @@ fn of_root() -> Vec<Entry> {
         owned,
         make(
             "char",
-            Kind::CharDevice(Device { major: 1, minor: 3 }),
+            EntryKind::CharDevice(Device { major: 1, minor: 3 }),
             0o666,
         ),
         make(
             "block",
-            Kind::BlockDevice(Device {
+            EntryKind::BlockDevice(Device {
                 major: 4095,
                 minor: 1_048_575,
             }),
@@ -169,7 +169,7 @@ fn attributes() -> Vec<Entry> {
         xattr("user.per%cent", b"1"),
         xattr("user.\u{e9}", b"2"),
     ];
-    let mut dir = make("attributed", Kind::Directory, 0o755);
+    let mut dir = make("attributed", EntryKind::Directory, 0o755);
     dir.xattrs = vec![
         xattr("system.posix_acl_default", ACL),
         xattr("user.x", b"1"),
@@ -349,7 +349,7 @@ fn python_restores_everything_but_attributes_and_times_of_links() {
             entry.xattrs.clear();
             // Times are floating point numbers there: right to about 100 ns.
             entry.mtime.nanos = (entry.mtime.nanos + 500) / 1000;
-            if let Kind::Symlink(_) = entry.kind {
+            if let EntryKind::Symlink(_) = entry.kind {
                 entry.mtime = Time::default();
             }
         });
@@ -443,7 +443,7 @@ fn sparse_files_of_many_runs_by_gnu_tar_are_read() {
     }
     let runs: Vec<_> = (0..200).map(|n| (n * 8192 + 4096, 4096)).collect();
     let (dir, tree) = planted(&[
-        make("", Kind::Directory, 0o755),
+        make("", EntryKind::Directory, 0o755),
         sparse("s", 200 * 8192, &runs),
     ]);
     for format in ["gnu", "pax"] {

@@ -15,17 +15,17 @@ mod tablespaces;
 
 use common::{Fixture, content, entry, plan};
 use fullbore::{
-    error::{Error, Kind as ErrorKind},
+    error::{Error, ErrorKind},
     format::{
-        entry::Kind,
+        entry::EntryKind,
         layout,
-        page::State,
-        root::{Cluster, Database, Name, NotCaptured, Root, Tablespace},
+        page::EntryState,
+        root::{ClusterInfo, DatabaseInfo, EntryName, NotCaptured, Root, Tablespace},
         seal::seal,
     },
     metrics::meter::Meter,
     platform::Tricks,
-    postgres::restore::plan::Options,
+    postgres::restore::plan::ClusterOptions,
     restore::{Restore, Summary},
 };
 use runs::{fullbore, has, is_root, or_skip, temp};
@@ -74,8 +74,8 @@ fn cluster() -> Fixture {
     f
 }
 
-fn facts(location: &Path) -> Cluster {
-    let database = |oid, name: &str| Database {
+fn facts(location: &Path) -> ClusterInfo {
+    let database = |oid, name: &str| DatabaseInfo {
         oid,
         name: name.into(),
         template: name.starts_with("template"),
@@ -88,7 +88,7 @@ fn facts(location: &Path) -> Cluster {
         (16384, "app"),
         (16385, "o\"ther"),
     ];
-    Cluster {
+    ClusterInfo {
         version: "15.18".into(),
         major: 15,
         timeline: 1,
@@ -98,15 +98,15 @@ fn facts(location: &Path) -> Cluster {
         tablespaces: vec![Tablespace {
             oid: 16400,
             name: "fast".into(),
-            location: Name(location.to_str().unwrap().into()),
+            location: EntryName(location.to_str().unwrap().into()),
         }],
         databases: names.map(|(oid, name)| database(oid, name)).into(),
-        ..Cluster::default()
+        ..ClusterInfo::default()
     }
 }
 
 /// Make the only backup of a repository one of a cluster.
-fn declare(repository: &Path, root: &Root, cluster: Cluster) {
+fn declare(repository: &Path, root: &Root, cluster: ClusterInfo) {
     let at = repository
         .join(layout::BACKUPS)
         .join(&root.id)
@@ -147,7 +147,7 @@ struct Place {
 }
 
 impl Place {
-    fn with(fixture: &Fixture, change: impl FnOnce(&mut Cluster)) -> Self {
+    fn with(fixture: &Fixture, change: impl FnOnce(&mut ClusterInfo)) -> Self {
         let (place, fixture) = (Self { dir: temp() }, &served(fixture));
         own(place.dir.path());
         let root = fixture.write_repository(&place.at("repo"));
@@ -167,9 +167,9 @@ impl Place {
 
     /// Restored to `to`, tablespaces to `ts`, unless it is said otherwise.
     fn plan(&self) -> Restore {
-        let postgres = Options {
+        let postgres = ClusterOptions {
             tablespaces_under: Some(self.at("ts")),
-            ..Options::default()
+            ..ClusterOptions::default()
         };
         Restore {
             postgres,
@@ -178,9 +178,9 @@ impl Place {
     }
 
     fn moved(&self, old: &str, new: impl Into<PathBuf>) -> Restore {
-        let postgres = Options {
+        let postgres = ClusterOptions {
             tablespaces: vec![(old.into(), new.into())],
-            ..Options::default()
+            ..ClusterOptions::default()
         };
         Restore {
             postgres,
@@ -502,12 +502,12 @@ fn without_backup_label_there_is_no_pg_control() {
     fixture
         .entries
         .retain(|(_, entry, ..)| entry.path != b"backup_label");
-    let unreadable = State::Unreadable("gone".into());
+    let unreadable = EntryState::Unreadable("gone".into());
     fixture.entries.push((
         1,
         entry(
             "backup_label",
-            Kind::File {
+            EntryKind::File {
                 size: 18,
                 map: None,
             },
@@ -525,7 +525,7 @@ fn without_backup_label_there_is_no_pg_control() {
         .iter_mut()
         .find(|(_, entry, ..)| entry.path == b"global/pg_control")
         .unwrap();
-    control.3 = State::Unreadable("gone".into());
+    control.3 = EntryState::Unreadable("gone".into());
     control.2.clear();
     let place = Place::with(&fixture, |_| {});
     let summary = run(&place.plan()).unwrap();
@@ -558,14 +558,14 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         let names = runs::names(&place.at("to/global")).join(" ");
         (names, summary.notes.join(" "), summary.next.len())
     };
-    let relation = |state: State| {
+    let relation = |state: EntryState| {
         let mut fixture = cluster();
         let found = fixture
             .entries
             .iter_mut()
             .find(|(_, entry, ..)| entry.path == b"base/5/1259")
             .unwrap();
-        if matches!(state, State::Unreadable(_)) {
+        if matches!(state, EntryState::Unreadable(_)) {
             found.2.clear();
         }
         found.3 = state;
@@ -577,13 +577,13 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         let place = Place { dir: temp() };
         let mut root = cluster().write_repository(&place.at("repo"));
         root.not_captured = vec![NotCaptured {
-            path: Name::default(),
+            path: EntryName::default(),
             reason: reason.into(),
         }];
         declare(
             &place.at("repo"),
             &root,
-            Cluster {
+            ClusterInfo {
                 online,
                 ..facts(&place.at("old"))
             },
@@ -593,7 +593,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     for place in [
         lost(true),
         lost(false),
-        relation(State::Unreadable("gone".into())),
+        relation(EntryState::Unreadable("gone".into())),
     ] {
         // What is left of the first is no other cluster's.
         for overwrite in [false, true] {
@@ -608,7 +608,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         }
     }
     // Wrong as they are, pages that were stored are there.
-    let place = relation(State::BadPages(vec![0]));
+    let place = relation(EntryState::BadPages(vec![0]));
     let (names, notes, _) = restored(&place, false);
     assert!(
         names == "1262 pg_control" && notes.contains("wrong page checksums"),

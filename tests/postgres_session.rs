@@ -8,11 +8,11 @@ mod pool;
 mod servers;
 
 use fullbore::{
-    error::{Error, Kind},
+    error::{Error, ErrorKind},
     postgres::{
         conninfo::{Environment, Params},
         lsn::{Lsn, segment_name},
-        session::{Held, Session},
+        session::{HeldSession, Session},
     },
 };
 use servers::{PASSWORD, Server, version, wait_until};
@@ -41,8 +41,8 @@ fn try_connect(text: &str, variables: &[(&str, &str)]) -> Result<Session, Error>
     Session::connect(&Params::new(text, &environment(variables))?)
 }
 
-fn holding(url: &str, session: Session) -> Held {
-    Held::new(session, &Params::new(url, &environment(&[])).unwrap(), None).unwrap()
+fn holding(url: &str, session: Session) -> HeldSession {
+    HeldSession::new(session, &Params::new(url, &environment(&[])).unwrap(), None).unwrap()
 }
 
 fn connect(text: &str) -> Session {
@@ -141,7 +141,7 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
     let error = try_connect(&format!("postgres://me:hushhush@127.0.0.1:{port}/"), &[])
         .err()
         .unwrap();
-    assert_eq!(error.kind, Kind::Permission);
+    assert_eq!(error.kind, ErrorKind::Permission);
     assert_eq!(
         error.line(),
         format!(
@@ -164,7 +164,7 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
     ];
     for error in nowhere.map(|place| try_connect(&place, &[]).err().unwrap()) {
         assert!(
-            error.kind == Kind::Unreachable
+            error.kind == ErrorKind::Unreachable
                 && all_of(&error).contains("is a server running there?"),
             "{error:?}"
         );
@@ -197,7 +197,7 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
         .unwrap();
     assert_eq!(
         (error.kind, error.detail.len()),
-        (Kind::Unreachable, 1),
+        (ErrorKind::Unreachable, 1),
         "{error:?}"
     );
     assert!(error.line().ends_with("connection refused"), "{error:?}");
@@ -276,7 +276,7 @@ fn tls_checks_what_sslmode_says() {
             .is_some_and(|hint| hint.contains("verify-ca")),
         "{error:?}"
     );
-    assert_eq!(error.kind, Kind::Permission);
+    assert_eq!(error.kind, ErrorKind::Permission);
     server.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout x.key -out x.crt");
     let stranger = server.certificate("x.crt");
     for mode in ["require", "verify-ca", "verify-full"] {
@@ -285,18 +285,21 @@ fn tls_checks_what_sslmode_says() {
             &format!("&sslmode={mode}&sslrootcert={}", text(&stranger)),
         );
     }
-    assert_eq!(refused("localhost", "&sslmode=verify-ca").kind, Kind::Usage);
+    assert_eq!(
+        refused("localhost", "&sslmode=verify-ca").kind,
+        ErrorKind::Usage
+    );
     assert_eq!(
         refused("localhost", "&sslmode=require&sslrootcert=system").kind,
-        Kind::Usage
+        ErrorKind::Usage
     );
     assert_eq!(
         refused("localhost", "&sslmode=verify-full&sslrootcert=/none").kind,
-        Kind::NotFound
+        ErrorKind::NotFound
     );
     assert_eq!(
         refused("localhost", "&sslrootcert=system").kind,
-        Kind::Permission
+        ErrorKind::Permission
     );
 
     // Without -extfile: of version 1, which libpq's users have had for long.
@@ -343,7 +346,7 @@ fn tls_checks_what_sslmode_says() {
         server.certificate("client.key"),
     );
     let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
-    assert_eq!(refused("localhost", &root).kind, Kind::Permission);
+    assert_eq!(refused("localhost", &root).kind, ErrorKind::Permission);
     assert!(encrypted(&at(
         "localhost",
         &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key))
@@ -360,7 +363,7 @@ fn tls_checks_what_sslmode_says() {
     if is_of_version_1(&server, "first.crt") {
         let error = refused("localhost", &first);
         assert!(
-            error.kind == Kind::Usage
+            error.kind == ErrorKind::Usage
                 && error
                     .line()
                     .contains("certificate is of version 1 of X.509"),
@@ -388,14 +391,14 @@ fn tls_checks_what_sslmode_says() {
     );
     assert_eq!(
         refused("localhost", "&sslmode=require").kind,
-        Kind::Permission
+        ErrorKind::Permission
     );
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let error = refused(
         "localhost",
         &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key)),
     );
-    assert_eq!(error.kind, Kind::Permission);
+    assert_eq!(error.kind, ErrorKind::Permission);
 }
 
 fn knows_the_facts(server: &Server, major: u32, checksums: bool) {
@@ -548,7 +551,10 @@ fn the_version_of_debian_serves_and_so_does_its_standby() {
     let facts = session.facts().unwrap();
     assert!(facts.standby);
     assert_eq!(facts.timeline, 1);
-    assert_eq!(session.switch_wal().unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(
+        session.switch_wal().unwrap_err().kind,
+        ErrorKind::Unsupported
+    );
     session.hold_wal().unwrap();
     let start = session.start("x", true).unwrap();
     let stopped = session.stop(false).unwrap();
@@ -606,7 +612,7 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     );
     for _ in 0..2 {
         let error = held.check().unwrap_err();
-        assert_eq!(error.kind, Kind::Unreachable);
+        assert_eq!(error.kind, ErrorKind::Unreachable);
         assert!(error.line().starts_with(
             "the backup is void: the session with the server at \"127.0.0.1\", port "
         ));
@@ -686,7 +692,7 @@ fn in_a_pool_nothing_is_left_to_the_next_and_what_others_had_is_refused() {
     assert_eq!(
         (error.kind, &*error.what),
         (
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             "cannot back up through a pool of connections"
         )
     );
@@ -705,12 +711,15 @@ fn a_role_without_rights_is_told_what_to_grant_and_then_suffices() {
             .replace("user=postgres", "user=back%20up");
         let mut session = connect(&url);
         let error = session.facts().unwrap_err();
-        assert_eq!(error.kind, Kind::Permission);
+        assert_eq!(error.kind, ErrorKind::Permission);
         assert_eq!(error.what, "the role \"back up\" may not take a backup");
         let slot = session.hold_wal().unwrap_err();
-        assert_eq!(slot.kind, Kind::Permission, "{slot:?}");
+        assert_eq!(slot.kind, ErrorKind::Permission, "{slot:?}");
         assert!(slot.hint.unwrap().contains("REPLICATION"));
-        assert_eq!(session.start("x", true).unwrap_err().kind, Kind::Permission);
+        assert_eq!(
+            session.start("x", true).unwrap_err().kind,
+            ErrorKind::Permission
+        );
         server.psql(&error.detail.join("\n"));
         let mut session = connect(&url);
         let facts = session.facts().unwrap();
@@ -731,7 +740,7 @@ fn a_server_that_has_no_slot_says_what_to_change() {
     let mut first = connect(&server.socket_url());
     first.hold_wal().unwrap();
     let error = connect(&server.socket_url()).hold_wal().unwrap_err();
-    assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
+    assert_eq!(error.kind, ErrorKind::Unsupported, "{error:?}");
     assert!(error.hint.unwrap().contains("max_replication_slots"));
     drop(first);
     server.configure(&[
@@ -742,7 +751,7 @@ fn a_server_that_has_no_slot_says_what_to_change() {
     server.restart();
     let mut session = connect(&server.socket_url());
     let error = session.hold_wal().unwrap_err();
-    assert_eq!(error.kind, Kind::Unsupported, "{error:?}");
+    assert_eq!(error.kind, ErrorKind::Unsupported, "{error:?}");
     assert!(
         session
             .start("x", true)

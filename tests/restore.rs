@@ -6,8 +6,8 @@ mod common;
 
 use common::{Fixture, content, entry, look, plan, restore};
 use fullbore::{
-    error::{Error, Kind as ErrorKind},
-    format::entry::{Kind, order},
+    error::{Error, ErrorKind},
+    format::entry::{EntryKind, order},
     metrics::meter::Meter,
     platform::Tricks,
     restore::Restore,
@@ -26,11 +26,11 @@ fn assert_restored(fixture: &Fixture, dir: &Path) {
         let path = dir.join(std::str::from_utf8(&entry.path).unwrap());
         let meta = fs::symlink_metadata(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         match &entry.kind {
-            Kind::File { size, map: None } => {
+            EntryKind::File { size, map: None } => {
                 assert_eq!(meta.len(), *size, "{path:?}");
                 assert!(fs::read(&path).unwrap() == *data, "content of {path:?}");
             }
-            Kind::File {
+            EntryKind::File {
                 size,
                 map: Some(map),
             } => {
@@ -46,19 +46,19 @@ fn assert_restored(fixture: &Fixture, dir: &Path) {
                     at += bytes.len();
                 }
             }
-            Kind::Directory => assert!(meta.is_dir()),
-            Kind::Symlink(target) => {
+            EntryKind::Directory => assert!(meta.is_dir()),
+            EntryKind::Symlink(target) => {
                 assert_eq!(
                     fs::read_link(&path).unwrap().to_str().unwrap().as_bytes(),
                     target
                 );
             }
-            Kind::HardLink(target) => {
+            EntryKind::HardLink(target) => {
                 let target = fs::metadata(dir.join(std::str::from_utf8(target).unwrap())).unwrap();
                 assert_eq!(target.ino(), meta.ino());
                 continue;
             }
-            Kind::Fifo => assert!(meta.file_type().is_fifo()),
+            EntryKind::Fifo => assert!(meta.file_type().is_fifo()),
             _ => {}
         }
         assert_eq!(
@@ -307,13 +307,16 @@ fn files_that_were_not_captured_are_left_out() {
     let mut fixture = Fixture::default();
     fixture.dir("", 0o755);
     for (name, state) in [
-        ("gone", fullbore::format::page::State::Vanished),
+        ("gone", fullbore::format::page::EntryState::Vanished),
         (
             "denied",
-            fullbore::format::page::State::Unreadable("no".into()),
+            fullbore::format::page::EntryState::Unreadable("no".into()),
         ),
     ] {
-        fixture.put(entry(name, Kind::File { size: 9, map: None }, 0o644), []);
+        fixture.put(
+            entry(name, EntryKind::File { size: 9, map: None }, 0o644),
+            [],
+        );
         fixture.entries.last_mut().unwrap().3 = state;
     }
     fixture.write_repository(&dir.path().join("repo"));
@@ -337,15 +340,15 @@ fn files_that_were_not_captured_are_left_out() {
 
 /// Counts what is read.
 struct Recording {
-    inner: Box<dyn fullbore::archive::object::Store>,
+    inner: Box<dyn fullbore::archive::object::ObjectReader>,
     bytes: std::sync::Arc<std::sync::atomic::AtomicU64>,
     calls: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl fullbore::archive::object::Store for Recording {
+impl fullbore::archive::object::ObjectReader for Recording {
     fn read_at(
         &self,
-        object: &fullbore::archive::object::Object,
+        object: &fullbore::archive::object::ObjectName,
         offset: u64,
         len: usize,
         out: &mut Vec<u8>,
@@ -357,11 +360,11 @@ impl fullbore::archive::object::Store for Recording {
         self.inner.read_at(object, offset, len, out)
     }
 
-    fn len(&self, object: &fullbore::archive::object::Object) -> Result<u64, Error> {
+    fn len(&self, object: &fullbore::archive::object::ObjectName) -> Result<u64, Error> {
         self.inner.len(object)
     }
 
-    fn name(&self, object: &fullbore::archive::object::Object) -> String {
+    fn name(&self, object: &fullbore::archive::object::ObjectName) -> String {
         self.inner.name(object)
     }
 }
@@ -369,7 +372,7 @@ impl fullbore::archive::object::Store for Recording {
 fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
-    let inner = Box::new(fullbore::archive::object::Directory::new(
+    let inner = Box::new(fullbore::archive::object::DirectoryObjects::new(
         repository,
         common::ID,
     ));
@@ -444,8 +447,8 @@ fn an_unprivileged_restore_notes_what_it_may_not_set() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();
     let device = fullbore::format::entry::Device { major: 1, minor: 3 };
-    fixture.put(entry("null", Kind::CharDevice(device), 0o666), []);
-    let mut attributed = entry("attributed", Kind::File { size: 1, map: None }, 0o444);
+    fixture.put(entry("null", EntryKind::CharDevice(device), 0o666), []);
+    let mut attributed = entry("attributed", EntryKind::File { size: 1, map: None }, 0o444);
     attributed.xattrs = vec![
         (b"user.a".to_vec(), b"1".to_vec()),
         (b"trusted.b".to_vec(), b"2".to_vec()),
@@ -507,19 +510,19 @@ fn owners_attributes_and_devices_come_back_as_root() {
         minor: 300,
     };
     for (name, kind) in [
-        ("char", Kind::CharDevice(device)),
-        ("block", Kind::BlockDevice(device)),
-        ("link", Kind::Symlink(b"x".to_vec())),
-        ("fifo", Kind::Fifo),
-        ("file", Kind::File { size: 2, map: None }),
+        ("char", EntryKind::CharDevice(device)),
+        ("block", EntryKind::BlockDevice(device)),
+        ("link", EntryKind::Symlink(b"x".to_vec())),
+        ("fifo", EntryKind::Fifo),
+        ("file", EntryKind::File { size: 2, map: None }),
         (
             "large",
-            Kind::File {
+            EntryKind::File {
                 size: 20_000,
                 map: None,
             },
         ),
-        ("dir", Kind::Directory),
+        ("dir", EntryKind::Directory),
     ] {
         let mut entry = entry(name, kind, 0o2750);
         entry.owner.uid = 12_345;
@@ -540,7 +543,7 @@ fn owners_attributes_and_devices_come_back_as_root() {
             fullbore::platform::xattr::read_all_at(&root, &entry.path).unwrap(),
             entry.xattrs
         );
-        if let Kind::CharDevice(device) | Kind::BlockDevice(device) = entry.kind {
+        if let EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) = entry.kind {
             assert_eq!(stat.rdev, device);
         }
     }

@@ -12,7 +12,7 @@ use fullbore::{
     plan::{SinkSpec, Tuning},
     platform::Tricks,
     stage::codec::Codec,
-    verify::{Verdict, Verify},
+    verify::{Verify, VerifyVerdict},
 };
 use std::{path::Path, sync::Arc};
 use tempfile::tempdir;
@@ -27,7 +27,7 @@ fn restore(from: &Path, to: &Path) {
     );
 }
 
-fn verify(from: &Path, against: &Path) -> Verdict {
+fn verify(from: &Path, against: &Path) -> VerifyVerdict {
     let verify = Verify {
         from: from.to_str().unwrap().into(),
         data: true,

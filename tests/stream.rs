@@ -6,7 +6,7 @@ mod common;
 
 use common::{Fixture, content, look, plan, restore};
 use fullbore::{
-    error::{Kind as ErrorKind, Result},
+    error::{ErrorKind, Result},
     metrics::meter::Meter,
     restore::{Restore, Summary},
 };

@@ -3,7 +3,7 @@
 use crate::format::{
     digest::{Algorithm, Piece, is_block_size, piece},
     page::{Record, is_block},
-    root::Options,
+    root::BackupOptions,
 };
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use std::ops::Range;
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
 
 /// Does the record say the digest of each block of what it describes, which is so `len`?
-pub fn are_digested(record: &Record, len: u64, options: &Options) -> bool {
+pub fn are_digested(record: &Record, len: u64, options: &BackupOptions) -> bool {
     let block = options.block_bytes;
     let whole = is_block_size(block)
         && block <= MAX_BLOCK_BYTES
@@ -78,7 +78,7 @@ pub fn first_wrong(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::{Entry, Kind};
+    use crate::format::entry::{Entry, EntryKind};
 
     /// BLAKE3 panics at an offset within a chunk.
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         let digested = |block_bytes: u64| {
             let len = 4 * block_bytes;
             let entry = Entry {
-                kind: Kind::File {
+                kind: EntryKind::File {
                     size: len,
                     map: None,
                 },
@@ -100,9 +100,9 @@ mod tests {
             are_digested(
                 &record,
                 len,
-                &Options {
+                &BackupOptions {
                     block_bytes,
-                    ..Options::default()
+                    ..BackupOptions::default()
                 },
             )
         };

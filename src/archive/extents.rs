@@ -2,29 +2,29 @@
 
 use super::{
     Archive,
-    frame_cache::Frames,
-    schedule::{End, check_whole, is_saved},
+    frame_cache::FrameCache,
+    schedule::{ContentEnd, check_whole, is_saved},
 };
 use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Algorithm, Digest, Piece, is_block_size, piece},
-        entry::Path,
-        page::{FrameAt, Item, SegmentId, State, begin, is_block},
+        entry::EntryPath,
+        page::{EntryState, FrameAt, PageItem, SegmentId, begin, is_block},
     },
-    known::{Known, Trust},
+    known::{BaseEntry, Trust},
     stage::codec::Codec,
 };
 
 /// A file with all of its records: several, if it goes on over pages. Takes 16 bytes for each extent besides the pages.
-pub(crate) struct Content {
-    known: Known,
+pub(crate) struct FileContent {
+    known: BaseEntry,
     /// Where in the data each extent begins, its part, and its index in there.
     extents: Vec<(u64, u32, u32)>,
 }
 
 /// Bytes of one frame.
-pub(crate) struct Run<'a> {
+pub(crate) struct FrameRange<'a> {
     pub(crate) segment: &'a SegmentId,
     pub(crate) frame: FrameAt,
     inner: usize,
@@ -33,9 +33,9 @@ pub(crate) struct Run<'a> {
     alone: bool,
 }
 
-impl Content {
+impl FileContent {
     /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
-    pub(crate) fn new(parts: Vec<Item>) -> Option<Self> {
+    pub(crate) fn new(parts: Vec<PageItem>) -> Option<Self> {
         if !begin(&parts) {
             return None;
         }
@@ -47,17 +47,17 @@ impl Content {
             }
         }
         let content = Self {
-            known: Known::new(parts.into(), Trust::Same),
+            known: BaseEntry::new(parts.into(), Trust::Same),
             extents,
         };
         (!content.last().more && content.data_len() == at).then_some(content)
     }
 
-    fn last(&self) -> &Item {
+    fn last(&self) -> &PageItem {
         &self.known.parts[self.known.parts.len() - 1]
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &EntryPath {
         &self.last().entry.path
     }
 
@@ -66,7 +66,7 @@ impl Content {
         self.last().entry.data_len()
     }
 
-    pub(crate) fn state(&self) -> &State {
+    pub(crate) fn state(&self) -> &EntryState {
         &self.last().state
     }
 
@@ -75,7 +75,7 @@ impl Content {
     }
 
     /// Where `len` bytes at `offset` of the data are.
-    pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run<'_>> {
+    pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
         let first = self
             .extents
             .partition_point(|(at, ..)| *at <= offset)
@@ -92,7 +92,7 @@ impl Content {
             );
             let alone = to - from == u64::from(extent.len) && extent.inner == 0;
             let (inner, len) = (extent.inner as usize + from as usize, (to - from) as usize);
-            Run {
+            FrameRange {
                 segment: part.segment(&extent.frame),
                 frame: extent.frame,
                 inner,
@@ -120,7 +120,7 @@ impl Content {
         }
         if content.len() as u64 == self.data_len() && self.known.parts.len() == 1 {
             return match check_whole(self.last(), content) {
-                End::Damaged(why) => Err(damaged(why)),
+                ContentEnd::Damaged(why) => Err(damaged(why)),
                 _ => Ok(()),
             };
         }
@@ -152,7 +152,7 @@ impl Content {
     }
 }
 
-impl Run<'_> {
+impl FrameRange<'_> {
     /// Its bytes of what came out of its frame.
     pub(crate) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
         plain
@@ -164,7 +164,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or the system's.
-    pub(crate) fn append(&self, frames: &Frames, buf: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(
             self.of(&plain)

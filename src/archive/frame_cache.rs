@@ -23,13 +23,13 @@ type Hand = (Decompressor, Vec<u8>);
 
 /// Fetches and decodes frames of an archive, for any number of threads. Two that want the same frame at the same moment both
 /// decode it.
-pub(crate) struct Frames {
+pub(crate) struct FrameCache {
     archive: Arc<Archive>,
     hands: Mutex<Vec<Hand>>,
     kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
 }
 
-impl Frames {
+impl FrameCache {
     pub(crate) fn new(archive: Arc<Archive>) -> Self {
         Self {
             archive,

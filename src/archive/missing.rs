@@ -4,13 +4,13 @@
 
 use crate::{
     error::quoted,
-    format::page::{Record, State},
+    format::page::{EntryState, Record},
     text::counted,
 };
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lacking {
+pub struct MissingParts {
     /// Entries that were not captured: nothing of them is restored.
     pub unreadable: u64,
     /// Files with pages whose checksums were wrong already: they are restored as they were.
@@ -24,7 +24,7 @@ pub struct Lacking {
     first_changed: String,
 }
 
-impl Lacking {
+impl MissingParts {
     /// Nothing yet, but for what nobody can name.
     pub(crate) fn new(unnamed: Option<&'static str>) -> Self {
         Self {
@@ -47,9 +47,11 @@ impl Lacking {
     pub(crate) fn note(&mut self, record: &Record) {
         let (count, first, why) = match &record.state {
             _ if record.more => return,
-            State::Unreadable(why) => (&mut self.unreadable, &mut self.first_unreadable, &why[..]),
-            State::BadPages(_) => (&mut self.bad_pages, &mut self.first_bad, ""),
-            State::Changed => (&mut self.changed, &mut self.first_changed, ""),
+            EntryState::Unreadable(why) => {
+                (&mut self.unreadable, &mut self.first_unreadable, &why[..])
+            }
+            EntryState::BadPages(_) => (&mut self.bad_pages, &mut self.first_bad, ""),
+            EntryState::Changed => (&mut self.changed, &mut self.first_changed, ""),
             _ => return,
         };
         if *count == 0 {

@@ -1,8 +1,8 @@
-//! A stored backup as a source.
+//! A stored backup, to be read: its root, its pages, its frames.
 //!
-//! The root says which pages there are and where; pages say which entries there are and where their bytes are. Nothing is
-//! read before it is needed: one file out of a large backup costs the root, one or two pages and its frames. Every page
-//! is checked against the digest the root has of it, and taken from its copy in a segment if the manifest's is damaged.
+//! Reads nothing before it is needed: one file of a large backup costs the root, one or two pages and its frames. Checks every
+//! page against the digest in the root, and takes a damaged page from its copy in a segment. Reading order (`schedule`) is here;
+//! writing a tree is in `target`, deciding what to restore in `restore`.
 
 pub mod block_digests;
 pub(crate) mod extents;
@@ -16,18 +16,18 @@ pub(crate) mod small_file;
 pub(crate) mod unnamed_losses;
 
 use crate::{
-    error::{Error, Kind, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         digest::hex,
-        entry::{self, Path},
-        page::{FrameAt, Item, Page, Record, SegmentId},
-        root::{Name, PageAt, Root},
+        entry::{self, EntryPath},
+        page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
+        root::{EntryName, PageAt, Root},
         seal::MAX_BYTES,
     },
     queue::Locked,
     stage::codec::Codec,
 };
-use object::{Archived, Directory, Object, Store};
+use object::{DirectoryObjects, ObjectName, ObjectReader, OneFileObjects};
 pub use records::Records;
 use records::settled;
 use std::{
@@ -48,8 +48,8 @@ pub struct Archive {
     pub codec: Codec,
     /// Id of the repository it is in; empty for a one-file archive.
     pub repository: String,
-    store: Box<dyn Store>,
-    kept: Mutex<Vec<(usize, Arc<Page>)>>,
+    store: Box<dyn ObjectReader>,
+    kept: Mutex<Vec<(usize, Arc<ManifestPage>)>>,
     is_base: bool,
     pages_know: bool,
     warn: Box<dyn Fn(Error) + Send + Sync>,
@@ -57,14 +57,14 @@ pub struct Archive {
 
 /// The entries that are wanted: these paths, what is below them, and the directories above them.
 #[derive(Debug, Clone, Default)]
-pub struct Selection(Arc<Wanted>);
+pub struct Selection(Arc<WantedPaths>);
 
 #[derive(Debug, Default)]
-struct Wanted {
-    paths: Vec<Path>,
-    tops: HashSet<Path>,
+struct WantedPaths {
+    paths: Vec<EntryPath>,
+    tops: HashSet<EntryPath>,
     /// They and all above them, in archive order.
-    way: Vec<Path>,
+    way: Vec<EntryPath>,
 }
 
 impl Selection {
@@ -76,15 +76,15 @@ impl Selection {
         let paths = paths
             .iter()
             .map(|path| normal(path.as_ref()))
-            .collect::<Result<Vec<Path>>>()?;
-        let mut way: Vec<Path> = paths
+            .collect::<Result<Vec<EntryPath>>>()?;
+        let mut way: Vec<EntryPath> = paths
             .iter()
             .flat_map(|path| prefixes(path))
             .map(<[u8]>::to_vec)
             .collect();
         way.sort_by(|a, b| entry::order(a, b));
         way.dedup();
-        Ok(Self(Arc::new(Wanted {
+        Ok(Self(Arc::new(WantedPaths {
             tops: paths.iter().cloned().collect(),
             paths,
             way,
@@ -92,7 +92,7 @@ impl Selection {
     }
 
     /// The paths, as the backup has them.
-    pub fn paths(&self) -> &[Path] {
+    pub fn paths(&self) -> &[EntryPath] {
         &self.0.paths
     }
 
@@ -117,7 +117,7 @@ impl Selection {
             .0
             .way
             .partition_point(|on| entry::order(on, first).is_lt());
-        let is_between = |on: &Path| next.is_none_or(|next| entry::order(on, next).is_le());
+        let is_between = |on: &EntryPath| next.is_none_or(|next| entry::order(on, next).is_le());
         self.holds(first) || self.0.way.get(behind).is_some_and(is_between)
     }
 }
@@ -130,7 +130,7 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::once(&path[..0]).chain(cuts.map(|i| &path[..i]))
 }
 
-fn normal(path: &[u8]) -> Result<Path> {
+fn normal(path: &[u8]) -> Result<EntryPath> {
     let parts: Vec<&[u8]> = path
         .split(|c| *c == b'/')
         .filter(|part| !part.is_empty() && *part != b".")
@@ -140,7 +140,7 @@ fn normal(path: &[u8]) -> Result<Path> {
         return Ok(path);
     }
     Err(Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         format!(
             "cannot select {}: it is no path of a backup",
             crate::error::quoted(&path)
@@ -154,7 +154,7 @@ impl Archive {
     /// # Errors
     /// [`Kind::Corrupt`] if it is damaged, or the system's error.
     pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
-        Archived::open(path)?
+        OneFileObjects::open(path)?
             .map(|store| Self::with_store(Box::new(store)))
             .transpose()
     }
@@ -164,7 +164,7 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open_file`].
     pub fn open_backup(repository: &std::path::Path, id: &str) -> Result<Self> {
-        Self::in_directory(Directory::new(repository, id), id)
+        Self::in_directory(DirectoryObjects::new(repository, id), id)
     }
 
     /// Open what is durable of backup `id`, which has not ended.
@@ -172,13 +172,13 @@ impl Archive {
     /// # Errors
     /// As [`Archive::open_file`].
     pub fn open_partial(repository: &std::path::Path, id: &str) -> Result<Self> {
-        Self::in_directory(Directory::partial(repository, id), id)
+        Self::in_directory(DirectoryObjects::partial(repository, id), id)
     }
 
-    fn in_directory(store: Directory, id: &str) -> Result<Self> {
+    fn in_directory(store: DirectoryObjects, id: &str) -> Result<Self> {
         let root = read_root(&store)?;
         if root.id != id {
-            let what = format!("{} is damaged", store.name(&Object::Root));
+            let what = format!("{} is damaged", store.name(&ObjectName::Root));
             return Err(
                 Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id))
             );
@@ -192,11 +192,11 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::open_file`].
-    pub fn with_store(store: Box<dyn Store>) -> Result<Self> {
+    pub fn with_store(store: Box<dyn ObjectReader>) -> Result<Self> {
         Self::with_root(read_root(&*store)?, store)
     }
 
-    fn with_root(root: Root, store: Box<dyn Store>) -> Result<Self> {
+    fn with_root(root: Root, store: Box<dyn ObjectReader>) -> Result<Self> {
         let codec = Codec::named(&root.options.codec)?;
         Ok(Self {
             root,
@@ -232,7 +232,7 @@ impl Archive {
     }
 
     /// What its objects are read from.
-    pub fn store(&self) -> &dyn Store {
+    pub fn store(&self) -> &dyn ObjectReader {
         &*self.store
     }
 
@@ -244,7 +244,7 @@ impl Archive {
         if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
             return Err(Error::corrupt("a frame is larger than a frame can be"));
         }
-        let object = Object::Segment(segment.clone());
+        let object = ObjectName::Segment(segment.clone());
         self.store
             .read_at(&object, frame.offset, frame.stored_len as usize, out)
             .map_err(missing_is_damage)
@@ -254,7 +254,7 @@ impl Archive {
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if no copy of it is whole; [`Kind::Gone`] if the backup was forgotten.
-    pub fn page(&self, index: usize) -> Result<Arc<Page>> {
+    pub fn page(&self, index: usize) -> Result<Arc<ManifestPage>> {
         let mut kept = self.kept.locked();
         if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
             return Ok(page.clone());
@@ -276,14 +276,14 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::page`].
-    pub fn read_page(&self, at: &PageAt) -> Result<Page> {
+    pub fn read_page(&self, at: &PageAt) -> Result<ManifestPage> {
         let mut copies = self.copies(at);
         let Some((first, rest)) = copies.split_first_mut() else {
             return Err(no_copy(at));
         };
         let damage = match self.read_copy(at, first) {
             Ok(page) => return Ok(page),
-            Err(gone) if gone.kind == Kind::Gone => return Err(gone),
+            Err(gone) if gone.kind == ErrorKind::Gone => return Err(gone),
             Err(damage) => damage,
         };
         for copy in rest {
@@ -300,7 +300,7 @@ impl Archive {
     }
 
     /// The places a page is stored at, the one to read first in front.
-    pub fn copies(&self, at: &PageAt) -> Vec<(Object, u64)> {
+    pub fn copies(&self, at: &PageAt) -> Vec<(ObjectName, u64)> {
         let segment = SegmentId {
             backup: at.backup.clone(),
             stream: at.stream,
@@ -308,13 +308,13 @@ impl Archive {
         };
         let manifest = at
             .manifest_offset
-            .map(|offset| (Object::Manifest(at.backup.clone()), offset));
+            .map(|offset| (ObjectName::Manifest(at.backup.clone()), offset));
         if at.segment == 0 {
             return manifest.into_iter().collect(); // written by a repair, which adds nothing to segments
         }
         let (copy, sure) = match self.codec.skips() {
-            true => (Object::Segment(segment), true),
-            false => (Object::Side(segment), manifest.is_none()),
+            true => (ObjectName::Segment(segment), true),
+            false => (ObjectName::Side(segment), manifest.is_none()),
         };
         // The first versions wrote no side files in repositories; where there is no manifest there must be one. And a
         // segment of another backup may have gone when nothing but its pages was needed any more.
@@ -322,7 +322,7 @@ impl Archive {
             && self
                 .store
                 .len(&copy)
-                .is_err_and(|error| error.kind == Kind::NotFound);
+                .is_err_and(|error| error.kind == ErrorKind::NotFound);
         let copy = (!absent).then_some((copy, at.offset));
         manifest.into_iter().chain(copy).collect()
     }
@@ -331,7 +331,7 @@ impl Archive {
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if this copy is damaged or missing; [`Kind::Gone`] if the backup was forgotten.
-    pub fn read_copy(&self, at: &PageAt, copy: &(Object, u64)) -> Result<Page> {
+    pub fn read_copy(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<ManifestPage> {
         let mut stored = Vec::new();
         let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
         self.store
@@ -346,7 +346,7 @@ impl Archive {
                 at.digest
             )));
         }
-        let mut page = Page::decode(&stored)?;
+        let mut page = ManifestPage::decode(&stored)?;
         // To the page, its own backup is the one without a name.
         let home = if at.backup.is_empty() && self.is_base {
             &self.root.id
@@ -361,7 +361,7 @@ impl Archive {
             }
         }
         // Who refers to a page keeps the manifest that it is in, and not the segment of another copy.
-        let is_referable = self.pages_know && matches!(copy.0, Object::Manifest(_));
+        let is_referable = self.pages_know && matches!(copy.0, ObjectName::Manifest(_));
         page.origin = is_referable.then(|| {
             Arc::new(PageAt {
                 backup: home.clone(),
@@ -433,7 +433,7 @@ impl Archive {
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if a page that might hold it is damaged.
-    pub fn find(&self, path: &[u8]) -> Result<Vec<Item>> {
+    pub fn find(&self, path: &[u8]) -> Result<Vec<PageItem>> {
         let parts = self.look(path, |record| record.entry.path == path)?;
         match parts
             .last()
@@ -465,9 +465,9 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::find`].
-    pub fn ways(&self) -> Result<HashSet<Path>> {
-        let names = |path: &Name| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec();
-        let tops: Vec<Path> = self.root.source.paths.iter().map(names).collect();
+    pub fn ways(&self) -> Result<HashSet<EntryPath>> {
+        let names = |path: &EntryName| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec();
+        let tops: Vec<EntryPath> = self.root.source.paths.iter().map(names).collect();
         let mut ways = HashSet::new();
         for top in &tops {
             if self.root.source.contents || self.find(top)?.is_empty() {
@@ -483,13 +483,13 @@ impl Archive {
     }
 
     /// The last record of the file at `path`, which has its digest; `None` if it is not there or cannot be read.
-    pub fn last_of(&self, path: &[u8]) -> Option<Item> {
+    pub fn last_of(&self, path: &[u8]) -> Option<PageItem> {
         self.pages_at(path).into_iter().rev().find_map(|index| {
             let page = self.page(index).ok()?;
             let at = page
                 .records
                 .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
-            Item::new(page, at).filter(|item| item.entry.path == path && !item.more)
+            PageItem::new(page, at).filter(|item| item.entry.path == path && !item.more)
         })
     }
 
@@ -503,14 +503,14 @@ impl Archive {
     }
 
     /// The records that match, at or right behind the place where `path` stands.
-    fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<Item>> {
+    fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<PageItem>> {
         let mut found = Vec::new();
         for index in self.pages_at(path) {
             let page = self.page(index)?;
             let at = page
                 .records
                 .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
-            found.extend(Item::new(page, at).filter(|item| matches(item)));
+            found.extend(PageItem::new(page, at).filter(|item| matches(item)));
         }
         Ok(found)
     }
@@ -518,8 +518,8 @@ impl Archive {
 
 /// Is the file at `path` an archive that this program wrote, whole or damaged?
 pub fn is_archive(path: &std::path::Path) -> bool {
-    Archived::open(path).map_or_else(
-        |error| error.kind == Kind::Corrupt,
+    OneFileObjects::open(path).map_or_else(
+        |error| error.kind == ErrorKind::Corrupt,
         |archive| archive.is_some(),
     )
 }
@@ -527,8 +527,8 @@ pub fn is_archive(path: &std::path::Path) -> bool {
 /// What an object is missing of is damage to the backup, not a wrong name.
 fn missing_is_damage(error: Error) -> Error {
     match error.kind {
-        Kind::NotFound => Error {
-            kind: Kind::Corrupt,
+        ErrorKind::NotFound => Error {
+            kind: ErrorKind::Corrupt,
             ..error
         },
         _ => error,
@@ -542,14 +542,14 @@ fn no_copy(at: &PageAt) -> Error {
     ))
 }
 
-fn read_root(store: &dyn Store) -> Result<Root> {
-    let len = store.len(&Object::Root)?;
-    let name = store.name(&Object::Root);
+fn read_root(store: &dyn ObjectReader) -> Result<Root> {
+    let len = store.len(&ObjectName::Root)?;
+    let name = store.name(&ObjectName::Root);
     if len > MAX_BYTES {
         return Err(Error::corrupt(format!("{name} is damaged")).because("it is too large"));
     }
     let mut bytes = Vec::new();
-    store.read_at(&Object::Root, 0, len as usize, &mut bytes)?;
+    store.read_at(&ObjectName::Root, 0, len as usize, &mut bytes)?;
     Root::open(&bytes, &name)
 }
 

@@ -4,7 +4,7 @@
 //! one-file archive says at its end where its root is.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout,
         page::SegmentId,
@@ -31,7 +31,7 @@ use std::{
 
 /// One of the things a backup is stored as.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Object {
+pub enum ObjectName {
     /// The root.
     Root,
     /// All pages of a backup, one after the other; of this backup if it is not named.
@@ -43,22 +43,28 @@ pub enum Object {
 }
 
 /// Reads objects of one backup, and segments of others that it refers to.
-pub trait Store: Send + Sync {
+pub trait ObjectReader: Send + Sync {
     /// Replace the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
     ///
     /// # Errors
     /// [`Kind::NotFound`] if the object is not there, [`Kind::Gone`] if the backup was forgotten, [`Kind::Corrupt`] if the object
     /// ends before, or the system's error.
-    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
+    fn read_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()>;
 
     /// Bytes of `object`.
     ///
     /// # Errors
     /// As [`Store::read_at`].
-    fn len(&self, object: &Object) -> Result<u64>;
+    fn len(&self, object: &ObjectName) -> Result<u64>;
 
     /// What messages call `object`, in quotes.
-    fn name(&self, object: &Object) -> String;
+    fn name(&self, object: &ObjectName) -> String;
 
     /// Is it one file, with pages and root in its only segment (or beside it)?
     fn is_one_file(&self) -> bool {
@@ -80,7 +86,7 @@ const MAX_KEPT: u64 = 256;
 
 /// A backup in a repository on this machine.
 #[derive(Debug)]
-pub struct Directory {
+pub struct DirectoryObjects {
     repository: PathBuf,
     backup: String,
     suffix: OnceLock<&'static str>,
@@ -89,7 +95,7 @@ pub struct Directory {
     number: u64,
 }
 
-impl Directory {
+impl DirectoryObjects {
     /// Backup `id` of the repository at `repository`. Nothing is opened yet.
     pub fn new(repository: &Path, id: &str) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -127,9 +133,9 @@ impl Directory {
     }
 
     fn gone_or(&self, error: Error) -> Error {
-        let is_missing = error.kind == Kind::NotFound && self.had_root.load(Relaxed);
+        let is_missing = error.kind == ErrorKind::NotFound && self.had_root.load(Relaxed);
         let is_gone = || {
-            safe_file::open(&self.path(&Object::Root))
+            safe_file::open(&self.path(&ObjectName::Root))
                 .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
         };
         if !is_missing || !is_gone() {
@@ -138,18 +144,18 @@ impl Directory {
         let (id, repository) = (&self.backup, &self.repository);
         if !repository.join(layout::REPOSITORY).exists() {
             let what = format!("repository {repository:?} is not there any more");
-            return Error::new(Kind::Gone, what)
+            return Error::new(ErrorKind::Gone, what)
                 .because("it was moved or removed while it was read");
         }
         Error::new(
-            Kind::Gone,
+            ErrorKind::Gone,
             format!("backup {id:?} is not in {repository:?} any more"),
         )
         .because("it was forgotten while it was read")
         .hint("`fullbore list` shows which backups there are")
     }
 
-    fn path(&self, object: &Object) -> PathBuf {
+    fn path(&self, object: &ObjectName) -> PathBuf {
         let of = |id: &str| {
             self.repository
                 .join(layout::BACKUPS)
@@ -160,14 +166,14 @@ impl Directory {
             of(&id.backup).join(layout::segment(id.stream, id.number, suffix))
         };
         match object {
-            Object::Root => of("").join(self.root),
-            Object::Manifest(backup) => of(backup).join(layout::MANIFEST),
-            Object::Segment(id) => segment(id),
-            Object::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),
+            ObjectName::Root => of("").join(self.root),
+            ObjectName::Manifest(backup) => of(backup).join(layout::MANIFEST),
+            ObjectName::Segment(id) => segment(id),
+            ObjectName::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),
         }
     }
 
-    fn file(&self, object: &Object) -> Result<(PathBuf, Arc<File>)> {
+    fn file(&self, object: &ObjectName) -> Result<(PathBuf, Arc<File>)> {
         let key = (self.number, self.path(object));
         if let Some(file) = KEPT.locked().get(&key).cloned() {
             return Ok((key.1, file));
@@ -175,7 +181,7 @@ impl Directory {
         let file =
             Arc::new(open_file(&key.1, safe_file::open).map_err(|error| self.gone_or(error))?);
         // A root is read once.
-        if *object != Object::Root {
+        if *object != ObjectName::Root {
             let mut kept = KEPT.locked();
             if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
                 // Manifests stay for as long as they can: those of a backup that was forgotten meanwhile could not be opened again.
@@ -190,25 +196,31 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for DirectoryObjects {
     fn drop(&mut self) {
         KEPT.locked()
             .retain(|(number, _), _| *number != self.number);
     }
 }
 
-impl Store for Directory {
-    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+impl ObjectReader for DirectoryObjects {
+    fn read_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let (path, file) = self.file(object)?;
         read_exactly(&file, &path, offset, len, out)
     }
 
-    fn len(&self, object: &Object) -> Result<u64> {
+    fn len(&self, object: &ObjectName) -> Result<u64> {
         let (path, file) = self.file(object)?;
         file_len(&file, &path)
     }
 
-    fn name(&self, object: &Object) -> String {
+    fn name(&self, object: &ObjectName) -> String {
         format!("{:?}", self.path(object))
     }
 
@@ -219,7 +231,7 @@ impl Store for Directory {
 
 /// A one-file archive; for gzip and plain tar with the file of its service frames.
 #[derive(Debug)]
-pub struct Archived {
+pub struct OneFileObjects {
     path: PathBuf,
     file: File,
     side: Option<File>,
@@ -243,7 +255,7 @@ fn is_long_name(error: &Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::InvalidFilename)
 }
 
-impl Archived {
+impl OneFileObjects {
     /// Open the archive at `path`; `None` if it is a file that this program did not write.
     ///
     /// # Errors
@@ -253,7 +265,7 @@ impl Archived {
         let side_path = side_of(path);
         let side = match open_file(&side_path, safe_file::open_linked) {
             Ok(side) => Some(side),
-            Err(e) if e.kind == Kind::NotFound || is_long_name(&e) => None,
+            Err(e) if e.kind == ErrorKind::NotFound || is_long_name(&e) => None,
             Err(e) => return Err(e),
         };
         let served = side
@@ -284,42 +296,48 @@ impl Archived {
         begins(path, |path| File::open(path)) || begins(&side_of(path), safe_file::open_linked)
     }
 
-    fn pick(&self, object: &Object) -> Result<(&File, u64)> {
+    fn pick(&self, object: &ObjectName) -> Result<(&File, u64)> {
         match (object, &self.side) {
-            (Object::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
-            (Object::Segment(_), _) => Ok((&self.file, 0)),
-            (Object::Side(_), Some(side)) => Ok((side, 0)),
-            (Object::Manifest(_) | Object::Side(_), _) => Err(Error::new(
-                Kind::NotFound,
+            (ObjectName::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
+            (ObjectName::Segment(_), _) => Ok((&self.file, 0)),
+            (ObjectName::Side(_), Some(side)) => Ok((side, 0)),
+            (ObjectName::Manifest(_) | ObjectName::Side(_), _) => Err(Error::new(
+                ErrorKind::NotFound,
                 format!("could not find {}", self.name(object)),
             )),
         }
     }
 }
 
-impl Store for Archived {
+impl ObjectReader for OneFileObjects {
     fn is_one_file(&self) -> bool {
         true
     }
 
-    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+    fn read_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let (file, start) = self.pick(object)?;
         read_exactly(file, &self.path, start.saturating_add(offset), len, out)
     }
 
-    fn len(&self, object: &Object) -> Result<u64> {
+    fn len(&self, object: &ObjectName) -> Result<u64> {
         match object {
-            Object::Root => Ok(self.root.len),
+            ObjectName::Root => Ok(self.root.len),
             _ => file_len(self.pick(object)?.0, &self.path),
         }
     }
 
-    fn name(&self, object: &Object) -> String {
+    fn name(&self, object: &ObjectName) -> String {
         match object {
-            Object::Root => format!("the root of {:?}", self.path),
-            Object::Manifest(_) => format!("the manifest of {:?}", self.path),
-            Object::Segment(_) => format!("{:?}", self.path),
-            Object::Side(_) => format!("{:?}", self.side_path),
+            ObjectName::Root => format!("the root of {:?}", self.path),
+            ObjectName::Manifest(_) => format!("the manifest of {:?}", self.path),
+            ObjectName::Segment(_) => format!("{:?}", self.path),
+            ObjectName::Side(_) => format!("{:?}", self.side_path),
         }
     }
 
@@ -436,9 +454,9 @@ fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
 fn failed(what: String, error: io::Error) -> Error {
     let kind = if is_media_error(&error) {
-        Kind::Corrupt
+        ErrorKind::Corrupt
     } else {
-        Kind::of(&error)
+        ErrorKind::of(&error)
     };
     Error {
         kind,
@@ -483,7 +501,7 @@ mod tests {
         ] {
             let error =
                 read_exactly(&file, Path::new("f"), offset, len, &mut Vec::new()).unwrap_err();
-            assert_eq!(error.kind, Kind::Corrupt, "{offset} {len}: {error}");
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{offset} {len}: {error}");
         }
     }
 }

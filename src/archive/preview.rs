@@ -2,7 +2,7 @@
 
 use super::{
     Archive,
-    object::{Directory, Object, Store},
+    object::{DirectoryObjects, ObjectName, ObjectReader},
 };
 use crate::{
     error::Result,
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// A backup as it would be with a rebuilt root, which is not written yet.
 pub(crate) struct Virtual {
-    directory: Directory,
+    directory: DirectoryObjects,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
 }
@@ -28,7 +28,7 @@ impl Virtual {
         root: &Root,
         pages: &[(u64, Vec<u8>)],
     ) -> Result<Archive> {
-        let directory = Directory::new(repository, &root.id);
+        let directory = DirectoryObjects::new(repository, &root.id);
         directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
         Archive::with_store(Box::new(Self {
             directory,
@@ -38,11 +38,17 @@ impl Virtual {
     }
 }
 
-impl Store for Virtual {
-    fn read_at(&self, object: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+impl ObjectReader for Virtual {
+    fn read_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let own = match object {
-            Object::Root => self.root.get(offset as usize..offset as usize + len),
-            Object::Manifest(backup) if backup.is_empty() => self
+            ObjectName::Root => self.root.get(offset as usize..offset as usize + len),
+            ObjectName::Manifest(backup) if backup.is_empty() => self
                 .pages
                 .iter()
                 .find(|(at, page)| *at == offset && page.len() == len)
@@ -59,15 +65,15 @@ impl Store for Virtual {
         }
     }
 
-    fn len(&self, object: &Object) -> Result<u64> {
-        if matches!(object, Object::Root) {
+    fn len(&self, object: &ObjectName) -> Result<u64> {
+        if matches!(object, ObjectName::Root) {
             Ok(self.root.len() as u64)
         } else {
             self.directory.len(object)
         }
     }
 
-    fn name(&self, object: &Object) -> String {
+    fn name(&self, object: &ObjectName) -> String {
         self.directory.name(object)
     }
 }

@@ -7,8 +7,8 @@ use super::{Archive, Selection};
 use crate::{
     error::Result,
     format::{
-        entry::{self, Path},
-        page::{Item, Page},
+        entry::{self, EntryPath},
+        page::{ManifestPage, PageItem},
         root::PageAt,
     },
 };
@@ -18,25 +18,25 @@ use std::{cmp::Ordering, ops::Deref, sync::Arc};
 pub struct Records<A: Deref<Target = Archive>> {
     archive: A,
     selection: Selection,
-    cursors: Vec<Cursor>,
+    cursors: Vec<RecordCursor>,
     backwards: bool,
 }
 
 /// How far one stream was read.
-struct Cursor {
+struct RecordCursor {
     /// Pages not opened yet; the next one is the last.
     pages: Vec<usize>,
-    now: Option<Open>,
+    now: Option<OpenPage>,
     /// The next record, until it is the turn of this stream.
-    ready: Option<Item>,
+    ready: Option<PageItem>,
     /// The last part of the file that was met last, if it goes on over pages; `None` in it if there is none that can be read.
-    last: Option<(Path, Option<Item>)>,
+    last: Option<(EntryPath, Option<PageItem>)>,
 }
 
 /// A page, by its number in the root, and how many of its records have passed.
-struct Open {
+struct OpenPage {
     number: usize,
-    page: Arc<Page>,
+    page: Arc<ManifestPage>,
     passed: usize,
 }
 
@@ -52,7 +52,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
             if !backwards {
                 pages.reverse();
             }
-            Cursor {
+            RecordCursor {
                 pages,
                 now: None,
                 ready: None,
@@ -81,7 +81,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
                 let Some(number) = cursor.pages.pop() else {
                     break;
                 };
-                cursor.now = Some(Open {
+                cursor.now = Some(OpenPage {
                     number,
                     page: archive.page(number)?,
                     passed: 0,
@@ -95,7 +95,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
         Ok(())
     }
 
-    fn before(&self, a: &Item, b: &Item) -> bool {
+    fn before(&self, a: &PageItem, b: &PageItem) -> bool {
         let order = entry::order(&a.entry.path, &b.entry.path);
         if self.backwards {
             order == Ordering::Greater
@@ -112,8 +112,8 @@ impl<A: Deref<Target = Archive>> Drop for Records<A> {
     }
 }
 
-impl Open {
-    fn next(&mut self, backwards: bool) -> Option<Item> {
+impl OpenPage {
+    fn next(&mut self, backwards: bool) -> Option<PageItem> {
         let count = self.page.records.len();
         let place = if backwards {
             count.checked_sub(1 + self.passed)?
@@ -121,14 +121,14 @@ impl Open {
             self.passed
         };
         self.passed += 1;
-        Item::new(self.page.clone(), place)
+        PageItem::new(self.page.clone(), place)
     }
 }
 
 impl<A: Deref<Target = Archive>> Iterator for Records<A> {
-    type Item = Result<Item>;
+    type Item = Result<PageItem>;
 
-    fn next(&mut self) -> Option<Result<Item>> {
+    fn next(&mut self) -> Option<Result<PageItem>> {
         for at in 0..self.cursors.len() {
             if let Err(error) = self.settle(at) {
                 return Some(Err(error));
@@ -148,9 +148,9 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
 fn settled_at(
     archive: &Archive,
     number: usize,
-    item: Item,
-    known: &mut Option<(Path, Option<Item>)>,
-) -> Option<Item> {
+    item: PageItem,
+    known: &mut Option<(EntryPath, Option<PageItem>)>,
+) -> Option<PageItem> {
     if item.from == 0 && !item.more {
         return Some(item);
     }
@@ -167,19 +167,19 @@ fn settled_at(
 }
 
 /// The last part of the file of which a part is the last record of page `number`.
-fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<Item> {
+fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> {
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
     let follows = |at: &usize| sequence(&pages[*at]) == sequence(&pages[number]);
     let parts = (number + 1..pages.len())
         .filter(follows)
         .take_while(|at| pages[*at].first.0 == path);
-    let last = Item::new(archive.page(parts.last()?).ok()?, 0)?;
+    let last = PageItem::new(archive.page(parts.last()?).ok()?, 0)?;
     (last.entry.path == path && !last.more).then_some(last)
 }
 
 /// A part of a file, given its last part. Of one that is not stored after all, there is one record without content.
-pub(crate) fn settled(part: Item, last: &Item) -> Option<Item> {
+pub(crate) fn settled(part: PageItem, last: &PageItem) -> Option<PageItem> {
     match last.state.is_stored() {
         true if part.entry == last.entry && part.state == last.state => Some(part),
         true => Some(part.like(last)),

@@ -10,8 +10,8 @@ use crate::{
     format::{
         digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any},
         entry::xattr_bytes,
-        page::{FrameAt, Item, SegmentId},
-        root::Options,
+        page::{FrameAt, PageItem, SegmentId},
+        root::BackupOptions,
     },
     queue::Locked,
 };
@@ -34,18 +34,18 @@ const BATCH: usize = 128;
 
 /// A frame, and what is wanted of it.
 #[derive(Debug)]
-pub struct Job<H> {
+pub struct FrameJob<H> {
     /// Where it is; `None` if all that is wanted has no content.
     pub frame: Option<(SegmentId, FrameAt)>,
     /// What is wanted of its content.
-    pub pieces: Vec<Wanted<H>>,
+    pub pieces: Vec<WantedRun<H>>,
     /// Entries without content: empty files, symbolic links, pipes and devices.
-    pub bare: Vec<Item>,
+    pub bare: Vec<PageItem>,
 }
 
 /// A run of a decoded frame.
 #[derive(Debug)]
-pub struct Wanted<H> {
+pub struct WantedRun<H> {
     /// Of which file.
     pub of: Of<H>,
     /// Bytes of the frame before it.
@@ -58,12 +58,12 @@ pub struct Wanted<H> {
 #[derive(Debug)]
 pub enum Of<H> {
     /// All of a file.
-    Whole(Item),
+    Whole(PageItem),
     /// Some of it, from this offset of its data.
-    Part(Arc<Shared<H>>, u64),
+    Part(Arc<ScheduleShared<H>>, u64),
 }
 
-impl<H> Wanted<H> {
+impl<H> WantedRun<H> {
     /// Its bytes.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         plain
@@ -83,7 +83,7 @@ impl<H> Wanted<H> {
     }
 
     /// The record of its file.
-    pub fn item(&self) -> &Item {
+    pub fn item(&self) -> &PageItem {
         match &self.of {
             Of::Whole(item) => item,
             Of::Part(shared, _) => &shared.item,
@@ -93,14 +93,14 @@ impl<H> Wanted<H> {
 
 /// A file in several pieces, which come in any order, from any thread.
 #[derive(Debug)]
-pub struct Shared<H> {
+pub struct ScheduleShared<H> {
     /// Its record; the first, if it goes on over pages.
-    pub item: Item,
+    pub item: PageItem,
     /// What the consumer knows of it.
     pub handle: H,
     joined: Mutex<Joined>,
     /// Its records, if only its blocks have digests, and how much each describes: all extents are asked for that.
-    blocks: Mutex<Vec<(Item, u64)>>,
+    blocks: Mutex<Vec<(PageItem, u64)>>,
     damaged: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ pub type Hash = Option<(Hashed, u64)>;
 
 /// What became of a file with its last piece.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ContentEnd {
     /// There are more pieces.
     NotYet,
     /// It is what it was.
@@ -135,17 +135,17 @@ pub enum End {
     Unknown(Digest),
 }
 
-impl<H> Shared<H> {
+impl<H> ScheduleShared<H> {
     fn joined(&self) -> MutexGuard<'_, Joined> {
         self.joined.locked()
     }
 
-    fn blocks(&self) -> MutexGuard<'_, Vec<(Item, u64)>> {
+    fn blocks(&self) -> MutexGuard<'_, Vec<(PageItem, u64)>> {
         self.blocks.locked()
     }
 
     /// Hash a piece that starts at `offset` of the data.
-    pub fn hash(&self, options: &Options, offset: u64, content: &[u8]) -> Hash {
+    pub fn hash(&self, options: &BackupOptions, offset: u64, content: &[u8]) -> Hash {
         let may_be_digested = self.item.more || self.item.digest.is_some();
         let algorithm = if may_be_digested {
             options.digest
@@ -156,7 +156,7 @@ impl<H> Shared<H> {
         let mut known = blocks
             .iter()
             .filter(|(record, len)| are_digested(record, *len, options));
-        let wrong = |(record, len): &(Item, u64)| {
+        let wrong = |(record, len): &(PageItem, u64)| {
             first_wrong(record, *len, options.block_bytes, offset, content)
         };
         if let Some(at) = known.find_map(wrong) {
@@ -176,7 +176,7 @@ impl<H> Shared<H> {
     }
 
     /// A piece is where it belongs, or spoilt. The call that brings the last one learns how the file ended.
-    pub fn done(&self, offset: u64, len: u64, hash: Hash) -> End {
+    pub fn done(&self, offset: u64, len: u64, hash: Hash) -> ContentEnd {
         let mut joined = self.joined();
         joined.seen += len;
         joined.unknown |= hash.is_none();
@@ -190,39 +190,39 @@ impl<H> Shared<H> {
         }
         joined.next = next;
         if joined.seen < self.item.entry.data_len() {
-            End::NotYet
+            ContentEnd::NotYet
         } else {
             self.end(&mut joined)
         }
     }
 
-    fn end(&self, joined: &mut Joined) -> End {
+    fn end(&self, joined: &mut Joined) -> ContentEnd {
         match (joined.digest, joined.wrong) {
-            _ if self.is_damaged() => End::Damaged("a frame of it is damaged".to_owned()),
-            (_, Some(at)) => End::Damaged(format!(
+            _ if self.is_damaged() => ContentEnd::Damaged("a frame of it is damaged".to_owned()),
+            (_, Some(at)) => ContentEnd::Damaged(format!(
                 "its block at byte {at} is not what the manifest says"
             )),
-            (None, None) => End::Right,
-            (Some(wanted), None) if joined.unknown => End::Unknown(wanted),
+            (None, None) => ContentEnd::Right,
+            (Some(wanted), None) if joined.unknown => ContentEnd::Unknown(wanted),
             (Some(wanted), None) => compare(wanted, take(&mut joined.joiner).finish()),
         }
     }
 }
 
-fn compare(wanted: Digest, found: Option<Digest>) -> End {
+fn compare(wanted: Digest, found: Option<Digest>) -> ContentEnd {
     match found {
         Some(found) if found != wanted => {
-            End::Damaged(format!("its digest is {found}, the manifest says {wanted}"))
+            ContentEnd::Damaged(format!("its digest is {found}, the manifest says {wanted}"))
         }
         // Nothing was hashed: the algorithm is one this build leaves alone.
-        _ => End::Right,
+        _ => ContentEnd::Right,
     }
 }
 
 /// Is the content of a whole file what its record says?
-pub fn check_whole(item: &Item, content: &[u8]) -> End {
+pub fn check_whole(item: &PageItem, content: &[u8]) -> ContentEnd {
     match item.digest {
-        None => End::Right,
+        None => ContentEnd::Right,
         Some(Digest::Blake3(_)) => check_with(item, Algorithm::Blake3, content),
         Some(Digest::Crc32c(_)) => check_with(item, Algorithm::Crc32c, content),
     }
@@ -231,12 +231,12 @@ pub fn check_whole(item: &Item, content: &[u8]) -> End {
 /// What is to be said of all pieces of a frame: of whole files how they end, which are hashed together, and of pieces of others what
 /// `part` makes of them.
 pub fn check_pieces<H, C>(
-    pieces: &[Wanted<H>],
+    pieces: &[WantedRun<H>],
     plain: &[u8],
-    whole: impl Fn(End) -> C,
-    part: impl Fn(&Shared<H>, u64, &[u8]) -> C,
+    whole: impl Fn(ContentEnd) -> C,
+    part: impl Fn(&ScheduleShared<H>, u64, &[u8]) -> C,
 ) -> Vec<C> {
-    let is_hashed = |wanted: &&Wanted<H>| match &wanted.of {
+    let is_hashed = |wanted: &&WantedRun<H>| match &wanted.of {
         Of::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
         Of::Part(..) => false,
     };
@@ -246,7 +246,7 @@ pub fn check_pieces<H, C>(
         .map(|wanted| wanted.content(plain))
         .collect();
     let mut found = digests(&contents).into_iter();
-    let mut check = |wanted: &Wanted<H>| match &wanted.of {
+    let mut check = |wanted: &WantedRun<H>| match &wanted.of {
         Of::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
         Of::Whole(item) => whole(match item.digest {
             Some(wanted @ Digest::Blake3(_)) => compare(wanted, found.next()),
@@ -257,30 +257,31 @@ pub fn check_pieces<H, C>(
 }
 
 /// Is this all of the content of a file, as its BLAKE3 says? Without one nothing is known of what comes out of a damaged frame.
-pub fn is_saved(item: &Item, content: &[u8]) -> bool {
-    matches!(item.digest, Some(Digest::Blake3(_))) && check_whole(item, content) == End::Right
+pub fn is_saved(item: &PageItem, content: &[u8]) -> bool {
+    matches!(item.digest, Some(Digest::Blake3(_)))
+        && check_whole(item, content) == ContentEnd::Right
 }
 
-fn check_with(item: &Item, algorithm: Algorithm, content: &[u8]) -> End {
+fn check_with(item: &PageItem, algorithm: Algorithm, content: &[u8]) -> ContentEnd {
     let mut joiner = Joiner::default();
     joiner.push(&piece(algorithm, content, 0, 0, u64::MAX));
     item.digest
-        .map_or(End::Right, |wanted| compare(wanted, joiner.finish()))
+        .map_or(ContentEnd::Right, |wanted| compare(wanted, joiner.finish()))
 }
 
 /// Turns records into jobs.
 pub struct Planner<H, S> {
     send: S,
-    jobs: Vec<Job<H>>,
+    jobs: Vec<FrameJob<H>>,
     of_frame: HashMap<(SegmentId, u64), usize>,
     /// The frame used last in each stream: the next page may want more of it.
     latest: HashMap<u32, (SegmentId, u64)>,
     waiting: usize,
-    bare: Vec<Item>,
-    going_on: HashMap<Vec<u8>, (Arc<Shared<H>>, u64)>,
+    bare: Vec<PageItem>,
+    going_on: HashMap<Vec<u8>, (Arc<ScheduleShared<H>>, u64)>,
 }
 
-impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
+impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
     /// Hand jobs to `send`.
     pub fn new(send: S) -> Self {
         Self {
@@ -298,7 +299,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if its extents are not as long as its data; and those of `send`.
-    pub fn add(&mut self, item: Item) -> Result<()> {
+    pub fn add(&mut self, item: PageItem) -> Result<()> {
         if item.extents.is_empty() && item.from == 0 && !item.more {
             return self.add_bare(item);
         }
@@ -314,7 +315,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             let (extent, frame) = (*extent, (item.segment(&extent.frame).clone(), extent.frame));
             self.want(
                 frame,
-                Wanted {
+                WantedRun {
                     of: Of::Whole(item),
                     inner: extent.inner,
                     len: extent.len,
@@ -330,7 +331,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         }
     }
 
-    fn add_bare(&mut self, item: Item) -> Result<()> {
+    fn add_bare(&mut self, item: PageItem) -> Result<()> {
         if item.entry.data_len() > 0 {
             return Err(misfit(&item.entry.path));
         }
@@ -343,14 +344,14 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
     }
 
     fn send_bare(&mut self) -> Result<()> {
-        (self.send)(Job {
+        (self.send)(FrameJob {
             frame: None,
             pieces: Vec::new(),
             bare: take(&mut self.bare),
         })
     }
 
-    fn add_shared(&mut self, item: &Item) -> Result<()> {
+    fn add_shared(&mut self, item: &PageItem) -> Result<()> {
         let (shared, mut at) = self
             .going_on
             .remove(&item.entry.path)
@@ -369,7 +370,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             let frame = (item.segment(&extent.frame).clone(), extent.frame);
             self.want(
                 frame,
-                Wanted {
+                WantedRun {
                     of: Of::Part(shared.clone(), at),
                     inner: extent.inner,
                     len: extent.len,
@@ -383,7 +384,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         Ok(())
     }
 
-    fn want(&mut self, frame: (SegmentId, FrameAt), wanted: Wanted<H>) {
+    fn want(&mut self, frame: (SegmentId, FrameAt), wanted: WantedRun<H>) {
         let key = (frame.0.clone(), frame.1.offset);
         self.latest.insert(key.0.stream, key.clone());
         self.waiting += wanted.weight();
@@ -393,7 +394,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
             return self.jobs[*at].pieces.push(wanted);
         }
         self.of_frame.insert(key, self.jobs.len());
-        self.jobs.push(Job {
+        self.jobs.push(FrameJob {
             frame: Some(frame),
             pieces: vec![wanted],
             bare: Vec::new(),
@@ -418,7 +419,7 @@ impl<H: Default, S: FnMut(Job<H>) -> Result<()>> Planner<H, S> {
         self.waiting = kept
             .iter()
             .flat_map(|job| &job.pieces)
-            .map(Wanted::weight)
+            .map(WantedRun::weight)
             .sum();
         for (at, job) in kept.iter().enumerate() {
             if let Some((segment, frame)) = &job.frame {
@@ -456,8 +457,8 @@ pub fn misfit(path: &[u8]) -> Error {
     ))
 }
 
-fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
-    Arc::new(Shared {
+fn share<H: Default>(item: &PageItem) -> Arc<ScheduleShared<H>> {
+    Arc::new(ScheduleShared {
         item: item.clone(),
         handle: H::default(),
         joined: Mutex::default(),
@@ -471,10 +472,10 @@ fn share<H: Default>(item: &Item) -> Arc<Shared<H>> {
 pub struct Stretches<H, S> {
     send: S,
     bytes: u64,
-    jobs: Vec<Job<H>>,
+    jobs: Vec<FrameJob<H>>,
 }
 
-impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
+impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
     /// Hand them to `send`; a stretch has so many bytes.
     pub fn new(bytes: u64, send: S) -> Self {
         Self {
@@ -488,7 +489,7 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     ///
     /// # Errors
     /// Those of `send`.
-    pub fn add(&mut self, job: Job<H>) -> Result<()> {
+    pub fn add(&mut self, job: FrameJob<H>) -> Result<()> {
         let goes_on =
             self.jobs
                 .last()
@@ -504,8 +505,8 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
     }
 
     /// The stretch that all pieces of a job are in.
-    fn stretch<'a>(&self, job: &'a Job<H>) -> Option<(&'a Arc<Shared<H>>, u64)> {
-        let of = |wanted: &'a Wanted<H>| match &wanted.of {
+    fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
+        let of = |wanted: &'a WantedRun<H>| match &wanted.of {
             Of::Part(shared, offset) => {
                 let [first, last] =
                     [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
@@ -514,8 +515,9 @@ impl<H, S: FnMut(Vec<Job<H>>) -> Result<()>> Stretches<H, S> {
             Of::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
-        let same =
-            |other: (&Arc<Shared<H>>, u64)| Arc::ptr_eq(first.0, other.0) && first.1 == other.1;
+        let same = |other: (&Arc<ScheduleShared<H>>, u64)| {
+            Arc::ptr_eq(first.0, other.0) && first.1 == other.1
+        };
         job.pieces
             .iter()
             .all(|wanted| of(wanted).is_some_and(same))

@@ -2,13 +2,13 @@
 
 use super::{
     Archive,
-    schedule::{End, check_whole},
+    schedule::{ContentEnd, check_whole},
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Entry, Kind},
-        page::Item,
+        entry::{Entry, EntryKind},
+        page::PageItem,
     },
 };
 
@@ -46,7 +46,7 @@ pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry
         }
     }
     match items.last().map(|item| check_whole(item, &content)) {
-        Some(End::Damaged(why)) => {
+        Some(ContentEnd::Damaged(why)) => {
             Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why))
         }
         _ => Ok(Some((first.entry.clone(), content))),
@@ -54,9 +54,9 @@ pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry
 }
 
 /// The parts of the file at `path`, under this name also if that is another name of a file.
-fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<Item>> {
+fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<PageItem>> {
     let items = archive.find(path)?;
-    let Some(Kind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else {
+    let Some(EntryKind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else {
         return Ok(items);
     };
     let parts = archive.find(target)?;

@@ -6,10 +6,10 @@
 
 use super::{Archive, Selection};
 use crate::{
-    error::{Kind as ErrorKind, Result},
+    error::{ErrorKind, Result},
     format::{
-        entry::Kind,
-        root::{MAX_NOT_CAPTURED, Name, NotCaptured, Root},
+        entry::EntryKind,
+        root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, Root},
     },
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn record_root_loss(root: &mut Root) {
     note(
         root,
         NotCaptured {
-            path: Name::default(),
+            path: EntryName::default(),
             reason: REASON.to_owned(),
         },
         1,
@@ -40,7 +40,7 @@ pub(crate) fn record_segment_loss(root: &mut Root) {
     note(
         root,
         NotCaptured {
-            path: Name::default(),
+            path: EntryName::default(),
             reason: OF_A_SEGMENT.to_owned(),
         },
         1,
@@ -52,7 +52,7 @@ pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
     note(
         root,
         NotCaptured {
-            path: Name(first.to_vec()),
+            path: EntryName(first.to_vec()),
             reason: format!("{entries} {OF_A_PAGE}"),
         },
         entries,
@@ -112,10 +112,12 @@ pub(crate) fn loss_affects(
                 Err(e)
             }
         })?;
-        if found
-            .first()
-            .is_none_or(|item| matches!(item.entry.kind, Kind::Directory | Kind::HardLink(_)))
-        {
+        if found.first().is_none_or(|item| {
+            matches!(
+                item.entry.kind,
+                EntryKind::Directory | EntryKind::HardLink(_)
+            )
+        }) {
             return Ok(Some(why));
         }
     }

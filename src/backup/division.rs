@@ -3,9 +3,9 @@
 use super::named_paths::NamedPath;
 use crate::{
     error::{Error, Result},
-    format::entry::{Path as Relative, is_within, order},
+    format::entry::{EntryPath, is_within, order},
     platform::{self, dir},
-    source::tree::{Closed, Rules, Top, TopRole, Tree},
+    source::tree::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
@@ -13,7 +13,11 @@ use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 ///
 /// # Errors
 /// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
-pub(crate) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Result<Vec<Tree>> {
+pub(crate) fn trees(
+    named: &[NamedPath],
+    split: bool,
+    rules: &Arc<TreeRules>,
+) -> Result<Vec<SourceTree>> {
     let mut division = Division::default();
     named
         .iter()
@@ -31,7 +35,7 @@ pub(crate) fn trees(named: &[NamedPath], split: bool, rules: &Arc<Rules>) -> Res
 }
 
 /// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
-pub(crate) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
+pub(crate) fn open_top(at: EntryPath, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
         let dir = dir::open_root(path).map_err(failed)?;
@@ -55,7 +59,7 @@ pub(crate) fn open_top(at: Relative, path: &Path, is_dir: bool, role: TopRole) -
 #[derive(Default)]
 struct Division {
     devices: Vec<(u64, Vec<Top>)>,
-    elsewhere: HashSet<Relative>,
+    elsewhere: HashSet<EntryPath>,
     closed: Closed,
     met: Vec<Met>,
 }
@@ -63,7 +67,7 @@ struct Division {
 /// A PATH or a mount, which a walk meets.
 #[derive(Clone)]
 struct Met {
-    at: Relative,
+    at: EntryPath,
     /// Of the walk that comes there.
     device: u64,
     kind: String,
@@ -75,7 +79,7 @@ impl Division {
         &mut self,
         NamedPath { at, name, place }: &NamedPath,
         split: bool,
-        rules: &Arc<Rules>,
+        rules: &Arc<TreeRules>,
     ) -> Result<()> {
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         let own = dir::stat_fd(&top.dir)
@@ -154,7 +158,7 @@ impl Division {
         at: &[u8],
         path: &Path,
         split: bool,
-        rules: &Arc<Rules>,
+        rules: &Arc<TreeRules>,
     ) -> Result<()> {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
         let whole = tree(vec![top], &HashSet::new(), &Closed::new(), rules);
@@ -223,12 +227,12 @@ impl Division {
 
 fn tree(
     mut tops: Vec<Top>,
-    elsewhere: &HashSet<Relative>,
+    elsewhere: &HashSet<EntryPath>,
     closed: &Closed,
-    rules: &Arc<Rules>,
-) -> Tree {
+    rules: &Arc<TreeRules>,
+) -> SourceTree {
     tops.sort_by(|a, b| order(&a.at, &b.at));
-    Tree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
+    SourceTree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
 }
 
 /// The directories above a whole path.

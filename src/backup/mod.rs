@@ -1,4 +1,6 @@
-//! Back up: what is compared with what, stored how and where, and the root that says so at the end.
+//! The engine of a backup: opens the source, finds the base, runs the streams, commits the root.
+//!
+//! What a source is belongs to `source` and `postgres`, how frames flow to `pipeline`, where they are stored to `sink` and `repo`.
 
 pub(crate) mod division;
 pub(crate) mod named_paths;
@@ -8,36 +10,37 @@ pub(crate) mod streams;
 
 use crate::archive::unnamed_losses;
 use crate::{
-    archive::{Archive, object::Archived},
-    error::{Error, Kind, Result},
+    archive::{Archive, object::OneFileObjects},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::Algorithm,
-        page::{SegmentId, State},
+        page::{EntryState, SegmentId},
         root::{
-            FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, Name, NotCaptured, Options, Root, Run,
+            BackupOptions, EntryName, FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, NotCaptured,
+            Root, RunStats,
         },
         seal::seal,
         sizes,
     },
     frame::Scanned,
     metrics::{
-        meter::{Meter, Verdict},
+        meter::{LimitVerdict, Meter},
         waits::Waits,
     },
-    pipeline::lay::{Laid, Layout, MakeRoot},
+    pipeline::lay::{Laid, MakeRoot, StreamLayout},
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
     repo::{
-        base::{Base, Like, Unlike, Wanted},
+        base::{Base, Like, Unlike, WantedBase},
         compare::Compare,
         ids,
     },
     sink::{Abilities, Destination, local_file::is_half_named},
-    source::{backup::Stored, tree::Own},
+    source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
 pub use source::Subject;
-use source::{Opened, Way};
+use source::{OpenOptions, OpenedSubject};
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
@@ -49,7 +52,7 @@ use streams::{Checkpoints, Streams};
 
 /// What a backup would be of.
 #[derive(Debug, Default)]
-pub struct Count {
+pub struct SourceCount {
     /// Regular files.
     pub files: u64,
     /// Everything.
@@ -80,7 +83,7 @@ pub struct Backup {
     /// What the operator calls it.
     pub tags: BTreeMap<String, String>,
     /// What it is compared with.
-    pub base: Wanted,
+    pub base: WantedBase,
     /// How often what is stored so far is made durable, so that the next backup can go on if this one is cut off.
     pub checkpoint_interval: Duration,
     /// Are large files cut in chunks by their content?
@@ -99,7 +102,7 @@ pub struct Outcome {
     /// Its root.
     pub root: Root,
     /// What limited it.
-    pub verdict: Verdict,
+    pub verdict: LimitVerdict,
     /// Why it is not compared with the backup before it, if that is not what was asked for.
     pub unlike: Option<Unlike>,
     /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
@@ -224,7 +227,7 @@ impl Backup {
                 })
             }
             Err(error) => {
-                destination.abort(error.kind != Kind::Full);
+                destination.abort(error.kind != ErrorKind::Full);
                 Err(error)
             }
         }
@@ -245,8 +248,8 @@ impl Backup {
     }
 
     /// How it is cut and labelled.
-    fn layout(&self, draft: &Root, abilities: &Abilities) -> Layout {
-        Layout {
+    fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
+        StreamLayout {
             backup: draft.id.clone(),
             format: draft.format,
             repository: abilities.repository.clone(),
@@ -258,7 +261,11 @@ impl Backup {
     }
 
     /// What an earlier backup of the same source is, if this one goes where one may be.
-    fn find_base(&self, destination: &mut dyn Destination, subject: &Opened) -> Result<Found> {
+    fn find_base(
+        &self,
+        destination: &mut dyn Destination,
+        subject: &OpenedSubject,
+    ) -> Result<Found> {
         let SinkSpec::Repository(path) = &self.to else {
             return Ok((None, None, BTreeSet::new()));
         };
@@ -286,12 +293,12 @@ impl Backup {
     ///
     /// # Errors
     /// As [`Backup::run`].
-    pub fn count(&self) -> Result<Count> {
+    pub fn count(&self) -> Result<SourceCount> {
         self.check_paths()?;
-        let mut count = Count::default();
+        let mut count = SourceCount::default();
         let subject = self.subject.open(
             None,
-            Way {
+            OpenOptions {
                 split: false,
                 ..self.way(&Arc::default())
             },
@@ -302,11 +309,11 @@ impl Backup {
                 count.entries += 1;
                 count.files += u64::from(entry.is_file());
                 sizes::add(&mut count.bytes, entry.size());
-                if let State::Unreadable(reason) = state {
+                if let EntryState::Unreadable(reason) = state {
                     count.unreadable += 1;
                     if count.not_captured.len() < MAX_NOT_CAPTURED {
                         count.not_captured.push(NotCaptured {
-                            path: Name(entry.path),
+                            path: EntryName(entry.path),
                             reason,
                         });
                     }
@@ -317,11 +324,11 @@ impl Backup {
         Ok(count)
     }
 
-    fn way(&self, waits: &Arc<Waits>) -> Way {
+    fn way(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
         let host = self.host.clone().unwrap_or_else(platform::host_name);
-        Way {
+        OpenOptions {
             host,
             split,
             spool,
@@ -350,14 +357,16 @@ impl Backup {
         }
         let refused = match Archive::open_file(path) {
             Ok(Some(_)) => return Ok(()),
-            Err(error) if error.kind == Kind::Corrupt && Archived::is_ours(path) => return Ok(()),
-            Err(error) if error.kind != Kind::Corrupt => error,
+            Err(error) if error.kind == ErrorKind::Corrupt && OneFileObjects::is_ours(path) => {
+                return Ok(());
+            }
+            Err(error) if error.kind != ErrorKind::Corrupt => error,
             Ok(None) | Err(_) => {
                 let what = format!(
                     "cannot write to {}: it exists and is no fullbore archive",
                     self.to.name()
                 );
-                Error::new(Kind::Exists, what)
+                Error::new(ErrorKind::Exists, what)
             }
         };
         Err(refused.hint("choose another --to, or move it out of the way"))
@@ -377,14 +386,14 @@ impl Backup {
             return Ok(());
         }
         Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             "cannot compare the files of a cluster by their size: a server changes them in place",
         )
         .hint("leave out --compare"))
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> BackupOptions {
+        BackupOptions {
             codec: self.codec.name().to_owned(),
             level: self.codec.level(),
             frame_bytes: self.tuning.frame_bytes.into(),
@@ -405,7 +414,7 @@ impl Backup {
         u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 
-    fn stages(&self, subject: &Opened) -> Vec<StageSpec> {
+    fn stages(&self, subject: &OpenedSubject) -> Vec<StageSpec> {
         let (block_bytes, crc32c) = (self.block_bytes(), self.subject.is_cluster());
         let digest = StageSpec::Digest {
             algorithm: self.digest,
@@ -473,7 +482,7 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     root.finished = jiff::Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%SZ")
         .to_string();
-    root.run = Run {
+    root.run = RunStats {
         seconds: verdict.seconds,
         limit: verdict.limit.name().to_owned(),
         shares: verdict.table(),
@@ -494,7 +503,7 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 }
 
 /// What was captured, and when, is what it was.
-fn as_it_was(root: Root, stored: &Stored) -> Root {
+fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
     let mut root = Root {

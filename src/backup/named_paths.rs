@@ -6,8 +6,8 @@
 //! a link: a restore would put directories in the place of the other links, and what else is below them would be out of reach.
 
 use crate::{
-    error::{Error, Kind, Result, quoted},
-    format::entry::{Path as Relative, is_within, order},
+    error::{Error, ErrorKind, Result, quoted},
+    format::entry::{EntryPath, is_within, order},
     platform::{dir, write::is_in_the_way},
 };
 use std::{
@@ -34,7 +34,7 @@ pub(crate) struct FoundPath {
 
 /// A PATH, and its name in the backup.
 pub(crate) struct NamedPath {
-    pub(crate) at: Relative,
+    pub(crate) at: EntryPath,
     /// What the source is called, from `/` on.
     pub(crate) name: PathBuf,
     pub(crate) place: FoundPath,
@@ -89,12 +89,12 @@ impl FoundPath {
     }
 
     /// Its last name. A link has its own, not that of what it leads to.
-    fn last_name(&self) -> Result<Relative> {
+    fn last_name(&self) -> Result<EntryPath> {
         self.name
             .file_name()
             .map(|name| name.as_bytes().to_vec())
             .ok_or_else(|| {
-                Error::new(Kind::Usage, "cannot store \"/\" beside other paths")
+                Error::new(ErrorKind::Usage, "cannot store \"/\" beside other paths")
                     .hint("back it up by itself")
             })
     }
@@ -134,7 +134,7 @@ fn follow(path: &Path, name: &Path) -> Result<Metadata> {
         let target = name.read_link().unwrap_or_default();
         let what =
             format!("could not read {path:?}: it is a link to {target:?}, which is not there");
-        Error::new(Kind::NotFound, what).hint("is the disk mounted that it leads to?")
+        Error::new(ErrorKind::NotFound, what).hint("is the disk mounted that it leads to?")
     })
 }
 
@@ -157,7 +157,7 @@ fn check_kind(path: &Path, is_link: bool, kind: FileType) -> Result<()> {
     };
     let how = if is_link { "leads to" } else { "is" };
     let error = Error::new(
-        Kind::Unsupported,
+        ErrorKind::Unsupported,
         format!("cannot back up {path:?}: it {how} {thing}"),
     );
     Err(match kind.is_block_device() {
@@ -197,7 +197,7 @@ pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
         };
         let at = match full_paths {
             true => name.as_os_str().as_bytes()[1..].to_vec(),
-            false if is_alone && place.is_dir => Relative::new(),
+            false if is_alone && place.is_dir => EntryPath::new(),
             false => place.last_name()?,
         };
         named.push(NamedPath { at, name, place });
@@ -208,7 +208,7 @@ pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
             let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
             let (a, b) = (pair[0].name.display(), pair[1].name.display());
-            return Err(Error::new(Kind::Usage, what)
+            return Err(Error::new(ErrorKind::Usage, what)
                 .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
                 .hint("use --full-paths, so that each is stored under its whole path"));
         }

@@ -6,18 +6,18 @@ use super::{
     named_paths::{FoundPath, NamedPath, links_within, named},
 };
 use crate::{
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Path as Relative, order},
+        entry::{EntryPath, order},
         root,
     },
-    platform::{Tricks, Waiting},
+    platform::{BlockedCalls, Tricks},
     postgres::stopped,
     repo::writer,
     sink::{is_in, place_of},
     source::{
         patterns::{PatternPlace, Patterns},
-        tree::{Own, Rules, TopRole, Tree},
+        tree::{Own, SourceTree, TopRole, TreeRules},
     },
 };
 use std::{
@@ -54,15 +54,15 @@ pub struct Scope {
 }
 
 /// The sources, and what the root says of them.
-pub struct Opened {
+pub struct OpenedPaths {
     /// One for each device, or one for all.
-    pub trees: Vec<Tree>,
+    pub trees: Vec<SourceTree>,
     /// Paths, absolute.
-    pub paths: Vec<root::Name>,
+    pub paths: Vec<root::EntryName>,
     /// Is the root of the backup the contents of the one path?
     pub contents: bool,
     /// The rules of the walks. After the scans they know which patterns matched nothing.
-    pub rules: Arc<Rules>,
+    pub rules: Arc<TreeRules>,
     /// Warnings about PATHs.
     pub warnings: Vec<String>,
 }
@@ -107,21 +107,27 @@ impl Scope {
     ///
     /// # Errors
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
-    pub fn open(&self, split: bool, walkers: usize, tricks: Tricks, own: Own) -> Result<Opened> {
+    pub fn open(
+        &self,
+        split: bool,
+        walkers: usize,
+        tricks: Tricks,
+        own: Own,
+    ) -> Result<OpenedPaths> {
         let named = named(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
         let paths = named
             .iter()
-            .map(|one| root::Name(one.name.as_os_str().as_bytes().to_vec()))
+            .map(|one| root::EntryName(one.name.as_os_str().as_bytes().to_vec()))
             .collect();
         let trees = match &self.files_from {
             Some(list) => vec![self.listed(list, &named, rules.clone())?],
             None => trees(&named, split, &rules)?,
         };
         let warnings = warnings(&named, &trees);
-        Ok(Opened {
+        Ok(OpenedPaths {
             trees,
             paths,
             contents,
@@ -153,7 +159,7 @@ impl Scope {
                 "it is in the repository the backup goes to"
             };
             return Err(
-                Error::new(Kind::Usage, format!("cannot back up {path:?}: {why}"))
+                Error::new(ErrorKind::Usage, format!("cannot back up {path:?}: {why}"))
                     .hint("choose another --to"),
             );
         }
@@ -179,8 +185,8 @@ impl Scope {
         Patterns::read(&lines, &self.exclude_from, &places)
     }
 
-    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> Rules {
-        Rules {
+    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> TreeRules {
+        TreeRules {
             exclude,
             exclude_caches: self.exclude_caches,
             exclude_if_present: self
@@ -198,28 +204,33 @@ impl Scope {
         }
     }
 
-    fn listed(&self, list: &Path, named: &[NamedPath], rules: Arc<Rules>) -> Result<Tree> {
+    fn listed(
+        &self,
+        list: &Path,
+        named: &[NamedPath],
+        rules: Arc<TreeRules>,
+    ) -> Result<SourceTree> {
         let [NamedPath { at, place, .. }] = named else {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 "--files-from takes exactly one PATH, the directory its names are in",
             ));
         };
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 "with --files-from, PATH is a directory, without --full-paths",
             ));
         }
-        Ok(Tree::listed(top, self.names(list)?, rules))
+        Ok(SourceTree::listed(top, self.names(list)?, rules))
     }
 
     /// The names in a list, ascending. They are held in memory: a list need not be in order.
-    fn names(&self, list: &Path) -> Result<Vec<Relative>> {
+    fn names(&self, list: &Path) -> Result<Vec<EntryPath>> {
         let mut text = Vec::new();
         let read = match list.as_os_str().as_bytes() {
-            b"-" => Waiting(std::io::stdin()).read_to_end(&mut text),
+            b"-" => BlockedCalls(std::io::stdin()).read_to_end(&mut text),
             _ => std::fs::File::open(list).and_then(|mut file| file.read_to_end(&mut text)),
         };
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
@@ -229,7 +240,7 @@ impl Scope {
                 "cannot back up what the list \"{}\" names: it is empty",
                 list.display()
             );
-            return Err(Error::new(Kind::NotFound, what)
+            return Err(Error::new(ErrorKind::NotFound, what)
                 .hint("has the program that writes it failed? `find` names at least \".\""));
         }
         let names = text
@@ -242,7 +253,7 @@ impl Scope {
             .find(|name| !crate::format::entry::is_safe(name))
         {
             let what = format!("cannot store {} of the list", quoted(bad));
-            return Err(Error::new(Kind::Usage, what)
+            return Err(Error::new(ErrorKind::Usage, what)
                 .hint("its names are relative to PATH, without \"..\""));
         }
         names.sort_by(|a, b| order(a, b));
@@ -252,7 +263,7 @@ impl Scope {
 }
 
 /// A name of a list without what `find` puts around it: `./` before and `/` after.
-fn plain(name: &[u8]) -> Relative {
+fn plain(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
         .filter(|part| !part.is_empty() && part != b".");
@@ -265,7 +276,7 @@ fn plain(name: &[u8]) -> Relative {
 }
 
 /// Warns of marks that do not count, and of links that are directories in the backup.
-fn warnings(named: &[NamedPath], trees: &[Tree]) -> Vec<String> {
+fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
         let name = &one.name;

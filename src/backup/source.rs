@@ -5,22 +5,22 @@ use crate::{
     error::{Result, quoted},
     format::{
         page::Record,
-        root::{Name, Source as Origin},
+        root::{EntryName, SourceInfo},
     },
     frame::{Buf, Frame, Scanned, Slice},
     metrics::waits::Waits,
-    platform::{self, Tricks, Waiting},
+    platform::{self, BlockedCalls, Tricks},
     postgres::{
-        request::{Reading, Request},
-        source::Cluster,
-        wal_summaries::Changes,
+        request::{ClusterRequest, Reading},
+        source::ClusterSource,
+        wal_summaries::BlockChanges,
     },
     repo::{base::Base, compare::Compare},
     source::{
         self, Source,
-        backup::Stored,
+        backup::StoredBackup,
         stdin::Stdin,
-        tree::{Own, Rules},
+        tree::{Own, TreeRules},
     },
 };
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, sync::Arc};
@@ -33,15 +33,15 @@ pub enum Subject {
     /// Standard input, as a file of this name.
     Stdin(OsString),
     /// A PostgreSQL cluster.
-    Cluster(Request),
+    Cluster(ClusterRequest),
     /// A stored backup, whatever it was of.
-    Stored(Arc<Stored>),
+    Stored(Arc<StoredBackup>),
 }
 
 impl Subject {
     /// Open it. `id`: the backup that begins; without one it is only looked at.
-    pub(crate) fn open(&self, id: Option<&str>, way: Way) -> Result<Opened> {
-        let Way {
+    pub(crate) fn open(&self, id: Option<&str>, way: OpenOptions) -> Result<OpenedSubject> {
+        let OpenOptions {
             host,
             split,
             spool,
@@ -53,11 +53,15 @@ impl Subject {
         match self {
             Self::Stdin(name) => {
                 let name = name.as_bytes();
-                let stdin = Stdin::new(name.to_vec(), Box::new(Waiting(std::io::stdin())), spool)?;
-                let paths = vec![Name([b"stdin:", name].concat())];
-                Ok(Opened::new(
+                let stdin = Stdin::new(
+                    name.to_vec(),
+                    Box::new(BlockedCalls(std::io::stdin())),
+                    spool,
+                )?;
+                let paths = vec![EntryName([b"stdin:", name].concat())];
+                Ok(OpenedSubject::new(
                     vec![Arc::new(stdin)],
-                    Origin {
+                    SourceInfo {
                         host,
                         paths,
                         contents: false,
@@ -72,13 +76,13 @@ impl Subject {
                     .into_iter()
                     .map(|tree| Arc::new(tree) as Arc<dyn Source>)
                     .collect();
-                let origin = Origin {
+                let origin = SourceInfo {
                     host,
                     paths: scope.paths,
                     contents: scope.contents,
                 };
-                let opened = Opened::new(sources, origin, None);
-                Ok(Opened {
+                let opened = OpenedSubject::new(sources, origin, None);
+                Ok(OpenedSubject {
                     rules: Some(scope.rules),
                     warnings: scope.warnings,
                     ..opened
@@ -96,9 +100,9 @@ impl Subject {
                     },
                 )?;
                 let paths = vec![cluster.facts().data_directory];
-                Ok(Opened::new(
+                Ok(OpenedSubject::new(
                     sources,
-                    Origin {
+                    SourceInfo {
                         host,
                         paths,
                         contents: true,
@@ -106,7 +110,7 @@ impl Subject {
                     Some(cluster),
                 ))
             }
-            Self::Stored(stored) => Ok(Opened::new(
+            Self::Stored(stored) => Ok(OpenedSubject::new(
                 vec![stored.clone()],
                 stored.archive().root.source.clone(),
                 None,
@@ -147,7 +151,7 @@ impl Subject {
 
 /// How a subject is opened.
 #[derive(Debug, Clone)]
-pub(crate) struct Way {
+pub(crate) struct OpenOptions {
     /// Whose it is.
     pub(crate) host: String,
     /// Has each device a stream of its own?
@@ -160,21 +164,25 @@ pub(crate) struct Way {
 }
 
 /// A subject, opened: a source for each stream.
-pub(crate) struct Opened {
+pub(crate) struct OpenedSubject {
     pub(crate) sources: Vec<Arc<dyn Source>>,
-    pub(crate) origin: Origin,
-    pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) origin: SourceInfo,
+    pub(crate) cluster: Option<Arc<ClusterSource>>,
     pub(crate) is_compared: bool,
     /// The rules of trees.
-    rules: Option<Arc<Rules>>,
+    rules: Option<Arc<TreeRules>>,
     warnings: Vec<String>,
 }
 
 /// Patterns that a warning names.
 const NAMED: usize = 10;
 
-impl Opened {
-    fn new(sources: Vec<Arc<dyn Source>>, origin: Origin, cluster: Option<Arc<Cluster>>) -> Self {
+impl OpenedSubject {
+    fn new(
+        sources: Vec<Arc<dyn Source>>,
+        origin: SourceInfo,
+        cluster: Option<Arc<ClusterSource>>,
+    ) -> Self {
         Self {
             sources,
             origin,
@@ -225,7 +233,7 @@ impl Opened {
             .iter_mut()
             .filter(|source| !source.accompanies())
         {
-            *source = Arc::new(Compared {
+            *source = Arc::new(ComparedSource {
                 source: source.clone(),
                 base: base.clone(),
                 changes: changes.clone(),
@@ -236,14 +244,14 @@ impl Opened {
 }
 
 /// A source whose scan says what earlier backups have.
-struct Compared {
+struct ComparedSource {
     source: Arc<dyn Source>,
     base: Arc<Base>,
     /// Where files of a cluster changed since.
-    changes: Option<Arc<Changes>>,
+    changes: Option<Arc<BlockChanges>>,
 }
 
-impl Source for Compared {
+impl Source for ComparedSource {
     fn scan(&self) -> Result<source::Stream<Scanned>> {
         let compared = self.base.compare(self.source.scan()?);
         let Some(changes) = self.changes.clone() else {

@@ -1,15 +1,15 @@
 //! Run the streams of a backup, see [`Stream`]: one for each source, all at the same time.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     frame::{Frame, Pool, Scanned, Slice},
-    metrics::meter::{Meter, Sample, Side, computed, timed, verdict},
+    metrics::meter::{Meter, MeterSample, Side, computed, timed, verdict},
     pipeline::{
-        lay::{Laid, Lay, Layout, MakeRoot},
-        ordered::{Crew, Line, Permits, Work},
+        lay::{Laid, Lay, MakeRoot, StreamLayout},
+        ordered::{FrameLine, FrameWorkers, Permits, Work},
         pack::pack,
         pages::Tell,
-        rate_limit::Pace,
+        rate_limit::RateLimit,
         thread_count::Climb,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
@@ -38,7 +38,7 @@ pub(crate) struct Streams<'a> {
     /// Bytes that are read in a second, at most.
     pub(crate) max_rate: Option<NonZeroU64>,
     pub(crate) stages: Vec<StageSpec>,
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) layout: Arc<StreamLayout>,
     pub(crate) meter: &'a Arc<Meter>,
     /// Makes the root of a one-file archive.
     pub(crate) root: Option<MakeRoot<'a>>,
@@ -76,7 +76,7 @@ impl Streams<'_> {
                 .checkpoints
                 .map(|checkpoints| (checkpoints, Instant::now(), number));
             let (source, drained) = (source.clone(), Some(Drained(source.clone())));
-            streams.push(Stream {
+            streams.push(StreamRun {
                 source,
                 drained,
                 threads,
@@ -91,7 +91,7 @@ impl Streams<'_> {
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
                 start_in(scope, || self.attend(&leading, over))?;
             }
-            let streams = at_once(streams, Stream::scanned, || stop.store(true, Relaxed));
+            let streams = at_once(streams, StreamRun::scanned, || stop.store(true, Relaxed));
             let laid = streams.and_then(|streams| {
                 at_once(
                     streams,
@@ -112,7 +112,7 @@ impl Streams<'_> {
         let permits = Permits::new(depths.permits);
         // A stream is read in turns: who waits for his must not keep another from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
-        let pace = self.max_rate.map(|rate| Arc::new(Pace::of(rate)));
+        let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
         let crew = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
             let (permits, reads, gauges) =
@@ -128,7 +128,7 @@ impl Streams<'_> {
                 true => (first, meter.source.clone()),
                 false => (first.min(half), Arc::default()),
             };
-            let crew = Crew::start(first, gauge, move || {
+            let crew = FrameWorkers::start(first, gauge, move || {
                 let (source, pool, permits, pace) =
                     (source.clone(), pool.clone(), permits.clone(), pace.clone());
                 let (reads, meter, mut usual) =
@@ -166,7 +166,7 @@ impl Streams<'_> {
                     }
                 }))
             })?;
-            let line = Line::new(2 * crew.size() + 4, depths.line);
+            let line = FrameLine::new(2 * crew.size() + 4, depths.line);
             Ok(Threads {
                 line,
                 least: crew.size(),
@@ -188,7 +188,7 @@ impl Streams<'_> {
 }
 
 /// Threads that are there stay: they sleep.
-fn adapt(climb: &mut Climb, now: Sample, crews: &[&Threads], meter: &Meter) {
+fn adapt(climb: &mut Climb, now: MeterSample, crews: &[&Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
     let max = crews.iter().map(|threads| threads.max).sum();
     let waits = |since: &_, now: &_| {
@@ -217,8 +217,8 @@ fn staff_source(crews: &[&Threads], meter: &Meter) {
 
 /// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
 struct Threads {
-    crew: Arc<Crew<Slice, Frame>>,
-    line: Arc<Line<Frame>>,
+    crew: Arc<FrameWorkers<Slice, Frame>>,
+    line: Arc<FrameLine<Frame>>,
     least: usize,
     max: usize,
     /// Does the run last as long as this one has work?
@@ -226,7 +226,7 @@ struct Threads {
 }
 
 /// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
-struct Stream<'a> {
+struct StreamRun<'a> {
     source: Arc<dyn Source>,
     /// Dropped when all that the scan named was read.
     drained: Option<Drained>,
@@ -256,7 +256,7 @@ impl Checkpoints<'_> {
     }
 }
 
-impl Stream<'_> {
+impl StreamRun<'_> {
     /// Lay everything that the scan sees.
     fn scanned(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
@@ -269,14 +269,14 @@ impl Stream<'_> {
             .map(|()| self)
     }
 
-    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<Line<Frame>>) -> Result<()> {
+    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<FrameLine<Frame>>) -> Result<()> {
         let crew = &self.threads.crew;
         let mut here: Option<Work<Slice, Frame>> = None;
         for frame in crew.ordered(pack(entries, self.frame_bytes), line) {
             let mut next = Some(frame?);
             while let Some(mut frame) = next {
                 if self.stop.load(Relaxed) {
-                    return Err(Error::new(Kind::Bug, "another stream failed"));
+                    return Err(Error::new(ErrorKind::Bug, "another stream failed"));
                 }
                 let rest = frame.rest.take();
                 self.lay.frame(frame)?;
@@ -349,7 +349,7 @@ fn at_once<I: Send, O: Send>(
     work: impl Fn(I) -> Result<O> + Sync,
     failed: impl Fn() + Sync,
 ) -> Result<Vec<O>> {
-    let lost = |_| Err(Error::new(Kind::Bug, "a stream stopped"));
+    let lost = |_| Err(Error::new(ErrorKind::Bug, "a stream stopped"));
     let (work, failed) = (&work, &failed);
     let results = std::thread::scope(|scope| {
         let begin = |item| {
@@ -371,7 +371,11 @@ fn at_once<I: Send, O: Send>(
 /// The error that ended the run, not those of the streams that only stopped for it.
 fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
-    bad.sort_by_key(|result| result.as_ref().is_err_and(|error| error.kind == Kind::Bug));
+    bad.sort_by_key(|result| {
+        result
+            .as_ref()
+            .is_err_and(|error| error.kind == ErrorKind::Bug)
+    });
     bad.into_iter()
         .next()
         .map_or(Ok(()), |result| result.map(drop))?;

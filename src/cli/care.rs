@@ -9,20 +9,20 @@ use super::{
 };
 use crate::{
     error::{Result, quoted},
-    format::{entry::Path, root::Name},
+    format::{entry::EntryPath, root::EntryName},
     metrics::meter::Meter,
     platform::Tricks,
-    repair::{self, Repair, Step},
+    repair::{self, Repair, RepairStep},
     repo::open::place,
-    restore::delta::Changes,
-    target::layout::Mount,
+    restore::delta::DeltaChanges,
+    target::layout::TargetMount,
     text::{
         self,
         size::{bytes, count, counted},
     },
     verify::{
         Verify,
-        sample::{Amount, Sample, Sampled},
+        sample::{SampleAmount, SampleVerify, Sampled},
     },
 };
 use clap::Args;
@@ -82,10 +82,10 @@ pub(super) struct SampleArgs {
 
 impl SampleArgs {
     /// Is a part of the data to be checked?
-    pub(super) fn amount(&self) -> Option<Amount> {
+    pub(super) fn amount(&self) -> Option<SampleAmount> {
         self.sample
-            .map(Amount::Share)
-            .or(self.time.map(Amount::Time))
+            .map(SampleAmount::Share)
+            .or(self.time.map(SampleAmount::Time))
     }
 }
 
@@ -101,9 +101,9 @@ fn percent(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// As [`Sample::run`].
-pub(super) fn sample(args: VerifyArgs, amount: Amount) -> Result<u8> {
+pub(super) fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
-    let (found, sampled) = Sample {
+    let (found, sampled) = SampleVerify {
         repository: args.from.into(),
         amount,
         workers,
@@ -213,8 +213,9 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
     } else {
         0
     };
-    let is_more =
-        || Ok(steps.iter().any(Step::is_first) && !repair.plan(&Meter::default())?.is_empty());
+    let is_more = || {
+        Ok(steps.iter().any(RepairStep::is_first) && !repair.plan(&Meter::default())?.is_empty())
+    };
     let goes_on = agreed && (!left.is_empty() || is_more()?);
     if args.json {
         let line = json!({"type": "result", "steps": possible, "done": done, "again": goes_on});
@@ -235,11 +236,11 @@ pub(super) fn repair(args: RepairArgs) -> Result<u8> {
             );
         }
     }
-    let all_done = steps.is_empty() || agreed && steps.iter().all(Step::can_be_done);
+    let all_done = steps.is_empty() || agreed && steps.iter().all(RepairStep::can_be_done);
     Ok(if all_done && !goes_on { 0 } else { 4 })
 }
 
-fn say_step(step: &Step, as_json: bool, out: &mut dyn Write) -> Result<()> {
+fn say_step(step: &RepairStep, as_json: bool, out: &mut dyn Write) -> Result<()> {
     if as_json {
         let possible = step.can_be_done();
         return text::json(
@@ -268,11 +269,11 @@ fn is_agreed() -> bool {
 ///
 /// # Errors
 /// Of standard output: what is not told is not removed.
-pub(super) fn say_removed(paths: &[Path], json: bool, quiet: bool) -> Result<()> {
+pub(super) fn say_removed(paths: &[EntryPath], json: bool, quiet: bool) -> Result<()> {
     printed(|out| {
         for path in paths.iter().filter(|_| !quiet || json) {
             let line = match json {
-                true => json!({"type": "delete", "path": Name(path.clone())}).to_string(),
+                true => json!({"type": "delete", "path": EntryName(path.clone())}).to_string(),
                 false => format!("delete: {}", quoted(path)),
             };
             text::line(out, &line)?;
@@ -283,12 +284,12 @@ pub(super) fn say_removed(paths: &[Path], json: bool, quiet: bool) -> Result<()>
 }
 
 /// What says of each place outside of the target that it will be written to.
-pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
+pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[TargetMount]) {
     match (json, quiet) {
         (true, _) => |mounts| {
-            let line = |mount: &Mount| {
-                let directory = Name(mount.directory.as_os_str().as_bytes().to_vec());
-                json!({"type": "elsewhere", "path": Name(mount.at.clone()), "directory": directory})
+            let line = |mount: &TargetMount| {
+                let directory = EntryName(mount.directory.as_os_str().as_bytes().to_vec());
+                json!({"type": "elsewhere", "path": EntryName(mount.at.clone()), "directory": directory})
                     .to_string()
             };
             let _ = told(|out| {
@@ -312,8 +313,8 @@ pub(super) fn elsewhere(json: bool, quiet: bool) -> fn(&[Mount]) {
 }
 
 /// What a restore into what was there found there.
-pub(super) fn changes(changes: &Changes) -> String {
-    let Changes {
+pub(super) fn changes(changes: &DeltaChanges) -> String {
+    let DeltaChanges {
         same,
         changed,
         removed,
@@ -333,7 +334,7 @@ pub(super) fn changes(changes: &Changes) -> String {
 }
 
 /// The same as JSON.
-pub(super) fn changes_json(changes: &Changes) -> serde_json::Value {
+pub(super) fn changes_json(changes: &DeltaChanges) -> serde_json::Value {
     json!({"same": changes.same, "changed": changes.changed, "removed": changes.removed,
         "written_bytes": changes.written_bytes})
 }

@@ -1,9 +1,9 @@
 //! Arguments for the restore of a PostgreSQL cluster.
 
 use crate::postgres::restore::{
-    plan::Options,
-    recovery::{self, Action, Mode},
-    recovery_target::Target,
+    plan::ClusterOptions,
+    recovery::{self, Mode, TargetAction},
+    recovery_target::RecoveryTarget,
 };
 use clap::{Args, ValueEnum, ValueHint, builder::TypedValueParser};
 use std::{
@@ -86,9 +86,9 @@ enum ActionArg {
     Shutdown,
 }
 
-impl From<ClusterArgs> for Options {
+impl From<ClusterArgs> for ClusterOptions {
     fn from(args: ClusterArgs) -> Self {
-        let recovery = recovery::Options {
+        let recovery = recovery::RecoveryOptions {
             mode: args.recovery.map(|mode| match mode {
                 ModeArg::None => Mode::None,
                 ModeArg::Point => Mode::Point,
@@ -98,9 +98,9 @@ impl From<ClusterArgs> for Options {
             timeline: args.target_timeline,
             exclusive: args.target_exclusive,
             action: args.target_action.map(|action| match action {
-                ActionArg::Pause => Action::Pause,
-                ActionArg::Promote => Action::Promote,
-                ActionArg::Shutdown => Action::Shutdown,
+                ActionArg::Pause => TargetAction::Pause,
+                ActionArg::Promote => TargetAction::Promote,
+                ActionArg::Shutdown => TargetAction::Shutdown,
             }),
             restore_command: args.restore_command,
             settings: args.set,
@@ -116,15 +116,15 @@ impl From<ClusterArgs> for Options {
 }
 
 impl TargetArgs {
-    fn target(self) -> Option<Target> {
-        let immediate = self.target_immediate.then_some(Target::Immediate);
+    fn target(self) -> Option<RecoveryTarget> {
+        let immediate = self.target_immediate.then_some(RecoveryTarget::Immediate);
         let named = self
             .target_name
-            .map(Target::Name)
-            .or(self.target_xid.map(Target::Xid));
+            .map(RecoveryTarget::Name)
+            .or(self.target_xid.map(RecoveryTarget::Xid));
         self.target_time
-            .map(Target::Time)
-            .or(self.target_lsn.map(Target::Lsn))
+            .map(RecoveryTarget::Time)
+            .or(self.target_lsn.map(RecoveryTarget::Lsn))
             .or(named)
             .or(immediate)
     }

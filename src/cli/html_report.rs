@@ -2,8 +2,8 @@
 
 use super::output::aside;
 use crate::{
-    error::{Error, Kind, Result, reason},
-    metrics::meter::{Sample, Shares, Side, Verdict, verdict},
+    error::{Error, ErrorKind, Result, reason},
+    metrics::meter::{LimitVerdict, MeterSample, Shares, Side, verdict},
     text::size::{bytes, rate, seconds},
 };
 use std::{
@@ -17,14 +17,14 @@ use std::{
 const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 
 /// The file that the page goes to.
-pub(super) struct Paper {
+pub(super) struct HtmlReport {
     path: PathBuf,
     file: File,
     /// Was it made for the page, which is not in it yet?
     is_bare: bool,
 }
 
-impl Paper {
+impl HtmlReport {
     /// Before the run, so that what cannot be written is said while nothing is done yet. What is there stays until then.
     ///
     /// # Errors
@@ -42,7 +42,9 @@ impl Paper {
                 "could not write the report \"{}\": another file is there",
                 path.display()
             );
-            return Err(Error::new(Kind::Usage, what).hint("give the report a name of its own"));
+            return Err(
+                Error::new(ErrorKind::Usage, what).hint("give the report a name of its own")
+            );
         }
         let file = File::options()
             .write(true)
@@ -58,7 +60,7 @@ impl Paper {
     }
 
     /// Write the page. The run is over by now: that this failed does not make it fail.
-    pub(super) fn print(mut self, page: &Page<'_>) {
+    pub(super) fn print(mut self, page: &HtmlPage<'_>) {
         let _ = self.file.set_len(0); // a pipe has no length
         if let Err(error) = self.file.write_all(page.render().as_bytes()) {
             aside(format!(
@@ -71,7 +73,7 @@ impl Paper {
     }
 }
 
-impl Drop for Paper {
+impl Drop for HtmlReport {
     /// A run that failed leaves no empty page.
     fn drop(&mut self) {
         if self.is_bare {
@@ -94,15 +96,15 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
 }
 
 /// What the page says in words.
-pub(super) struct Page<'a> {
+pub(super) struct HtmlPage<'a> {
     /// Heading.
     pub(super) title: &'a str,
     /// The lines that were printed.
     pub(super) lines: &'a [String],
     /// What limited the run.
-    pub(super) verdict: &'a Verdict,
+    pub(super) verdict: &'a LimitVerdict,
     /// The run over time.
-    pub(super) timeline: &'a [Sample],
+    pub(super) timeline: &'a [MeterSample],
     /// Names of source, workers and sink.
     pub(super) names: [&'a str; 3],
 }
@@ -112,7 +114,7 @@ const HEIGHT: f64 = 160.0;
 /// Points drawn; more could not be told apart.
 const POINTS: usize = 300;
 
-impl Page<'_> {
+impl HtmlPage<'_> {
     /// The page.
     fn render(&self) -> String {
         let points = self.points();
@@ -133,12 +135,12 @@ impl Page<'_> {
     }
 
     /// The time between two points each: when, bytes a second, stored bytes a second, verdict.
-    fn points(&self) -> Vec<(f64, f64, f64, Verdict)> {
+    fn points(&self) -> Vec<(f64, f64, f64, LimitVerdict)> {
         let step = self.timeline.len().div_ceil(POINTS).max(1);
         let samples: Vec<_> = std::iter::once(&START)
             .chain(self.timeline.iter().step_by(step))
             .collect();
-        let between = |pair: &[&Sample]| {
+        let between = |pair: &[&MeterSample]| {
             let time = (pair[1].seconds - pair[0].seconds).max(1e-9);
             let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
             let stored = speed(pair[0].stored_bytes, pair[1].stored_bytes);
@@ -179,11 +181,11 @@ impl Page<'_> {
         )
     }
 
-    fn throughput(&self, points: &[(f64, f64, f64, Verdict)]) -> String {
+    fn throughput(&self, points: &[(f64, f64, f64, LimitVerdict)]) -> String {
         let top = points.iter().map(|p| p.1.max(p.2)).fold(1.0, f64::max);
         let end = points.last().map_or(1.0, |p| p.0);
-        let line = |value: fn(&(f64, f64, f64, Verdict)) -> f64| -> String {
-            let point = |p: &(f64, f64, f64, Verdict)| {
+        let line = |value: fn(&(f64, f64, f64, LimitVerdict)) -> f64| -> String {
+            let point = |p: &(f64, f64, f64, LimitVerdict)| {
                 format!(
                     "{:.1},{:.1} ",
                     p.0 / end * WIDTH,
@@ -205,7 +207,7 @@ impl Page<'_> {
         chart("throughput", &caption, &lines)
     }
 
-    fn shares(&self, side: Side, points: &[(f64, f64, f64, Verdict)]) -> String {
+    fn shares(&self, side: Side, points: &[(f64, f64, f64, LimitVerdict)]) -> String {
         let end = points.last().map_or(1.0, |p| p.0);
         let (mut bars, mut from) = (String::new(), 0.0);
         for (to, _, _, verdict) in points {
@@ -231,7 +233,7 @@ impl Page<'_> {
     }
 }
 
-const START: Sample = Sample::ZERO;
+const START: MeterSample = MeterSample::ZERO;
 
 fn chart(title: &str, caption: &str, content: &str) -> String {
     format!(
@@ -274,7 +276,7 @@ mod tests {
         (0..5).for_each(|_| {
             meter.tick();
         });
-        let page = Page {
+        let page = HtmlPage {
             title: "backup <x>",
             lines: &["a & b".to_owned()],
             verdict: &meter.verdict(),

@@ -5,10 +5,10 @@ use crate::{
     command::{
         forget::Forget,
         prune::Prune,
-        tag::{Pin, Tag},
+        tag::{Pin, TagCommand},
     },
     error::Result,
-    repo::retention::{self, Rules},
+    repo::retention::{self, RetentionRules},
 };
 use clap::{Args, ValueEnum, ValueHint};
 use jiff::Span;
@@ -68,7 +68,7 @@ struct Keep {
     keep_within: Option<Span>,
     /// Keep what has this tag; can be repeated
     #[arg(long, value_name = "KEY[=VALUE]", value_parser = wanted)]
-    keep_tag: Vec<retention::Tag>,
+    keep_tag: Vec<retention::TagRule>,
 }
 
 /// What rules hold for.
@@ -133,11 +133,11 @@ fn span(text: &str) -> Result<Span, String> {
         .ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
 }
 
-fn wanted(text: &str) -> Result<retention::Tag, String> {
-    retention::Tag::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
+fn wanted(text: &str) -> Result<retention::TagRule, String> {
+    retention::TagRule::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
 }
 
-impl From<Keep> for Rules {
+impl From<Keep> for RetentionRules {
     fn from(keep: Keep) -> Self {
         Self {
             last: keep.keep_last.unwrap_or(0),
@@ -174,7 +174,7 @@ pub(super) fn prune(args: PruneArgs) -> Result<u8> {
 }
 
 pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
-    let tag = Tag {
+    let tag = TagCommand {
         from: args.from,
         set: args.tags,
         remove: args.remove,

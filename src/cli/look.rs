@@ -10,7 +10,7 @@ use super::{
 use crate::{
     backup::tricks,
     command::{copy::Copy, diff::Diff, export::Export, find::Find},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
     plan::SinkSpec,
     platform,
@@ -196,7 +196,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
             "cannot copy a backup to {:?}: it goes from repository to repository",
             args.to
         );
-        return Err(Error::new(Kind::Usage, what).hint("`fullbore export` writes archives"));
+        return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
     }
     let workers = args.workers.unwrap_or_else(platform::cores);
     let copy = Copy {

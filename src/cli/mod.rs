@@ -1,4 +1,6 @@
-//! Arguments to commands; progress and the final report.
+//! The command line: arguments, the progress line, the last lines, exit codes.
+//!
+//! Turns arguments into values of the engines and prints their outcome. Decides nothing about backups.
 
 mod args;
 mod care;
@@ -21,21 +23,21 @@ use crate::{
         tricks,
     },
     command::{
-        bench::{Bench, Figure, What},
+        bench::{Bench, BenchSubject, Figure},
         list::List,
         show::Show,
     },
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform,
     postgres::{
         conninfo::{Environment, Params},
-        request::{Request, Server},
+        request::{ClusterRequest, ClusterServer},
         stopped,
     },
     queue::start,
-    repo::{base::Wanted, open::holds_none},
+    repo::{base::WantedBase, open::holds_none},
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
@@ -44,7 +46,7 @@ use args::{
     BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
 };
 use clap::CommandFactory;
-use html_report::{Page, Paper};
+use html_report::{HtmlPage, HtmlReport};
 use output::{aside, printed, told};
 use progress::Progress;
 use std::{
@@ -110,7 +112,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if dry_run {
         return count(&plan, &output);
     }
-    let paper = report.as_deref().map(Paper::open).transpose()?;
+    let paper = report.as_deref().map(HtmlReport::open).transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&output, plan.to == SinkSpec::Stdout, report::SIDES);
     if progress.is_drawn() && plan.subject.can_be_counted() {
@@ -152,7 +154,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if let Some(paper) = paper {
         lines.push(html_report::machine());
         let (title, lines) = (&format!("backup {}", root.id), &lines);
-        paper.print(&Page {
+        paper.print(&HtmlPage {
             title,
             lines,
             verdict: &verdict,
@@ -200,36 +202,41 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
 }
 
 /// A cluster, if that is what is to be backed up.
-fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
+fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
     let server = match (&args.connect, &args.paths[..]) {
-        (Some(settings), _) => Server::Running(params(settings)?),
+        (Some(settings), _) => ClusterServer::Running(params(settings)?),
         (None, [path]) => match url(path) {
             Some(_) if args.offline => {
                 let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
-                return Err(Error::new(Kind::Usage, what));
+                return Err(Error::new(ErrorKind::Usage, what));
             }
-            Some(url) => Server::Running(params(&url)?),
-            None if args.offline => Server::Stopped(path.clone()),
+            Some(url) => ClusterServer::Running(params(&url)?),
+            None if args.offline => ClusterServer::Stopped(path.clone()),
             None if is_settings(path) => {
                 // There may be a password in it.
                 let what = "cannot back up what looks like the settings of a connection";
-                return Err(Error::new(Kind::Usage, what)
+                return Err(Error::new(ErrorKind::Usage, what)
                     .hint("give them to --connect, or say postgres://user@host/"));
             }
             None => return tree(args).map(|()| None),
         },
         (None, _) if args.offline => {
-            return Err(Error::new(Kind::Usage, "--offline takes exactly one PATH"));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "--offline takes exactly one PATH",
+            ));
         }
         (None, _) => return tree(args).map(|()| None),
     };
     if is_picky(args) {
         let what = "cannot leave anything out of a cluster, or store it under other paths";
-        return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
+        return Err(
+            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+        );
     }
     let fast = args.checkpoint != Some(CheckpointArg::Spread);
-    Ok(Some(Request {
+    Ok(Some(ClusterRequest {
         server,
         fast,
         wal: args.wal.unwrap_or(WalArg::Included).into(),
@@ -240,11 +247,13 @@ fn cluster(args: &BackupArgs) -> Result<Option<Request>> {
 fn tree(args: &BackupArgs) -> Result<()> {
     if args.wal.is_some() || args.checkpoint.is_some() {
         let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
-        return Err(Error::new(Kind::Usage, what));
+        return Err(Error::new(ErrorKind::Usage, what));
     }
     if args.stdin_name.is_some() && is_picky(args) {
         let what = "cannot leave anything out of standard input, or store it under other paths";
-        return Err(Error::new(Kind::Usage, what).hint("options such as --exclude are for trees"));
+        return Err(
+            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+        );
     }
     let warnings: Vec<String> = args
         .paths
@@ -283,10 +292,11 @@ fn params(text: &str) -> Result<Box<Params>> {
 /// The files of a running cluster, read without its knowing, are no backup.
 fn not_running(path: &Path) -> Result<()> {
     if path.to_str().is_some_and(is_url) {
-        return Err(
-            Error::new(Kind::Usage, "cannot back up a cluster beside other paths")
-                .hint("give it alone"),
-        );
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "cannot back up a cluster beside other paths",
+        )
+        .hint("give it alone"));
     }
     if !stopped::is_data_directory(path) {
         return Ok(());
@@ -295,7 +305,7 @@ fn not_running(path: &Path) -> Result<()> {
         let what = format!(
             "cannot back up the cluster at {path:?}: it is running and no connection was given"
         );
-        return Err(Error::new(Kind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, what)
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
     aside(format_args!(
@@ -328,7 +338,7 @@ fn is_url(text: &str) -> bool {
 fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {
     if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
         return Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             "--base wants a repository: elsewhere every backup is full",
         ));
     }
@@ -364,7 +374,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         max_rate: args.max_rate,
         host: args.host,
         tags: args.tag.into_iter().collect(),
-        base: Wanted {
+        base: WantedBase {
             base: args.base,
             full: args.full,
             compare: args.compare.into(),
@@ -417,7 +427,12 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         }
         return look::plan(restore, args.to, args.output.json);
     }
-    let paper = args.run.report.as_deref().map(Paper::open).transpose()?;
+    let paper = args
+        .run
+        .report
+        .as_deref()
+        .map(HtmlReport::open)
+        .transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false, report::ENDS);
     let summary = progress.watch(&meter, || match args.delta.delta {
@@ -442,7 +457,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
             &lines,
             &meter.timeline(),
         );
-        paper.print(&Page {
+        paper.print(&HtmlPage {
             title,
             lines,
             verdict: &verdict,
@@ -477,11 +492,11 @@ fn show(args: ShowArgs) -> Result<u8> {
 
 fn bench(args: BenchArgs) -> Result<u8> {
     let what = match args.what {
-        BenchWhat::Read => What::Read,
-        BenchWhat::Digest => What::Digest,
-        BenchWhat::Compress => What::Compress,
-        BenchWhat::Write => What::Write,
-        BenchWhat::Pipeline => What::Pipeline,
+        BenchWhat::Read => BenchSubject::Read,
+        BenchWhat::Digest => BenchSubject::Digest,
+        BenchWhat::Compress => BenchSubject::Compress,
+        BenchWhat::Write => BenchSubject::Write,
+        BenchWhat::Pipeline => BenchSubject::Pipeline,
     };
     let path = args.path.unwrap_or_else(|| ".".into());
     let workers = args.workers.unwrap_or_else(platform::cores);

@@ -5,8 +5,8 @@
 //! has a warning. Standard error itself may be lost without a word.
 
 use crate::{
-    error::{Error, Kind, Result},
-    platform::Waiting,
+    error::{Error, ErrorKind, Result},
+    platform::BlockedCalls,
     text::shown,
 };
 use std::{
@@ -29,9 +29,9 @@ pub(super) fn object_aside(object: &serde_json::Value) {
 /// # Errors
 /// Those of `tell`, or of standard output.
 pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(Waiting(io::stdout().lock()));
+    let mut out = BufWriter::new(BlockedCalls(io::stdout().lock()));
     match tell(&mut out).and_then(|code| out.flush().map(|()| code).map_err(failed)) {
-        Err(error) if error.kind == Kind::BrokenPipe => Ok(0),
+        Err(error) if error.kind == ErrorKind::BrokenPipe => Ok(0),
         other => other,
     }
 }
@@ -41,8 +41,8 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
 /// # Errors
 /// Those of `act`.
 pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(Patient {
-        out: Waiting(io::stdout().lock()),
+    let mut out = BufWriter::new(LenientWriter {
+        out: BlockedCalls(io::stdout().lock()),
         failed: None,
     });
     let code = act(&mut out);
@@ -61,12 +61,12 @@ fn failed(error: io::Error) -> Error {
 }
 
 /// Takes everything, and keeps the first error.
-struct Patient<W> {
+struct LenientWriter<W> {
     out: W,
     failed: Option<io::Error>,
 }
 
-impl<W: Write> Patient<W> {
+impl<W: Write> LenientWriter<W> {
     fn unless_failed(&mut self, write: impl FnOnce(&mut W) -> io::Result<()>) {
         if self.failed.is_none() {
             self.failed = write(&mut self.out).err();
@@ -74,7 +74,7 @@ impl<W: Write> Patient<W> {
     }
 }
 
-impl<W: Write> Write for Patient<W> {
+impl<W: Write> Write for LenientWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.unless_failed(|out| out.write_all(bytes));
         Ok(bytes.len())

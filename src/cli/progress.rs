@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     format::root::Root,
-    metrics::meter::{Meter, Sample, verdict},
+    metrics::meter::{Meter, MeterSample, verdict},
     queue::start_in,
     text::{
         self,
@@ -42,14 +42,14 @@ pub(super) struct Progress {
 /// What was seen last, and what it said of the speed.
 #[derive(Default)]
 struct Now {
-    last: Sample,
+    last: MeterSample,
     /// Bytes a second, of the last few seconds.
     speed: f64,
     limit: &'static str,
 }
 
 impl Now {
-    fn look(&mut self, sample: Sample, names: [&'static str; 3]) {
+    fn look(&mut self, sample: MeterSample, names: [&'static str; 3]) {
         let recent = verdict(&self.last, &sample);
         let speed = sample.bytes.saturating_sub(self.last.bytes) as f64 / recent.seconds;
         self.speed = if self.limit.is_empty() {
@@ -83,7 +83,7 @@ impl Progress {
     }
 
     /// A moment of the run.
-    pub(super) fn tick(&self, meter: &Meter, sample: Sample) {
+    pub(super) fn tick(&self, meter: &Meter, sample: MeterSample) {
         let Ok(mut now) = self.now.lock() else { return };
         let since = sample.seconds - now.last.seconds;
         let (bytes, waits_for) = (sample.bytes, meter.waits.now());

@@ -2,15 +2,15 @@
 
 use super::care;
 use crate::{
-    backup::Count,
-    command::{copy::Copied, export::Exported},
+    backup::SourceCount,
+    command::{copy::CopiedBackup, export::Exported},
     error::{Error, quoted},
     format::{
-        root::{Cluster, Name, NotCaptured, Root, Tablespace},
+        root::{ClusterInfo, EntryName, NotCaptured, Root, Tablespace},
         sizes,
     },
     metrics::{
-        meter::{Meter, Side, Verdict},
+        meter::{LimitVerdict, Meter, Side},
         waits::Wait,
     },
     postgres::inventory,
@@ -18,7 +18,7 @@ use crate::{
     report::damage::Damage,
     restore::Summary,
     text::size::{bytes, count, counted, rate, seconds},
-    verify::{Verdict as Found, losses::Loss},
+    verify::{VerifyVerdict as Found, losses::EntryLoss},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64, path::Path, sync::atomic::Ordering::Relaxed};
@@ -27,7 +27,7 @@ use std::{collections::BTreeSet, num::NonZeroU64, path::Path, sync::atomic::Orde
 const NAMED: usize = 10;
 
 /// The last lines of a backup.
-pub(super) fn backup(root: &Root, verdict: &Verdict, waits: &[Wait], to: &str) -> Vec<String> {
+pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &str) -> Vec<String> {
     let totals = &root.totals;
     let stored = if totals.stored_bytes == 0 {
         1
@@ -132,7 +132,7 @@ pub(super) fn base_damage(damage: &[String]) -> Option<String> {
 }
 
 /// Where the configuration is that the backup has not.
-fn elsewhere(cluster: &Cluster) -> String {
+fn elsewhere(cluster: &ClusterInfo) -> String {
     let files: Vec<_> = cluster
         .configuration
         .iter()
@@ -154,8 +154,8 @@ fn meanwhile(space: &Tablespace) -> String {
 }
 
 /// What a backup of a cluster begins and ends with, and where its WAL is.
-fn cluster(cluster: &Cluster) -> String {
-    let Cluster {
+fn cluster(cluster: &ClusterInfo) -> String {
+    let ClusterInfo {
         version,
         start_lsn,
         stop_lsn,
@@ -211,7 +211,7 @@ fn lacks(entry: &NotCaptured) -> String {
 }
 
 /// What a backup would be of.
-pub(super) fn would_be(found: &Count) -> Vec<String> {
+pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
     let mut lines: Vec<_> = found.not_captured.iter().map(lacks).collect();
     if found.unreadable > lines.len() as u64 {
         lines.push(format!(
@@ -229,7 +229,7 @@ pub(super) fn would_be(found: &Count) -> Vec<String> {
 }
 
 /// What the limit was, and what the other two could do: `limit: workers, busy 97 %; the source could give 2.1×`.
-pub(super) fn limit(verdict: &Verdict, names: [&str; 3]) -> String {
+pub(super) fn limit(verdict: &LimitVerdict, names: [&str; 3]) -> String {
     let sides = [Side::Source, Side::Workers, Side::Sink];
     let could = ["could give", "could do", "could take"];
     let others = sides
@@ -270,7 +270,7 @@ pub(super) const ENDS: [&str; 3] = ["backup", "workers", "target"];
 pub(super) fn restore(
     summary: &Summary,
     meter: &Meter,
-    verdict: &Verdict,
+    verdict: &LimitVerdict,
     to: &Path,
 ) -> Vec<String> {
     let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
@@ -330,7 +330,7 @@ fn restored(summary: &Summary, to: &Path) -> String {
 }
 
 /// The result of a restore as JSON.
-pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) -> Value {
+pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &LimitVerdict) -> Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
     json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
         "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
@@ -342,7 +342,11 @@ pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &Verdict) 
 }
 
 fn damage_json(damage: &Damage) -> Value {
-    let files: Vec<_> = damage.files.iter().map(|path| Name(path.clone())).collect();
+    let files: Vec<_> = damage
+        .files
+        .iter()
+        .map(|path| EntryName(path.clone()))
+        .collect();
     json!({"what": damage.what, "detail": damage.detail, "files": files})
 }
 
@@ -487,7 +491,7 @@ pub(super) fn verify_json(found: &Found) -> Value {
     let differences: Vec<_> = found
         .differences
         .iter()
-        .map(|d| json!({"path": Name(d.path.clone()), "what": d.what}))
+        .map(|d| json!({"path": EntryName(d.path.clone()), "what": d.what}))
         .collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
@@ -496,8 +500,12 @@ pub(super) fn verify_json(found: &Found) -> Value {
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }
 
-fn loss_json(loss: &Loss) -> Value {
-    let files: Vec<_> = loss.files.iter().map(|path| Name(path.clone())).collect();
+fn loss_json(loss: &EntryLoss) -> Value {
+    let files: Vec<_> = loss
+        .files
+        .iter()
+        .map(|path| EntryName(path.clone()))
+        .collect();
     json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
 }
 
@@ -510,7 +518,7 @@ pub(super) fn waited_json(waits: &[Wait]) -> Value {
 }
 
 /// The result of a backup as JSON.
-pub(super) fn backup_json(root: &Root, verdict: &Verdict) -> Value {
+pub(super) fn backup_json(root: &Root, verdict: &LimitVerdict) -> Value {
     let totals = &root.totals;
     json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(), "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
@@ -531,7 +539,7 @@ pub(super) fn export_json(exported: &Exported) -> Value {
 }
 
 /// The last lines of a copy.
-pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
+pub(super) fn copy(copied: &CopiedBackup, to: &Path) -> Vec<String> {
     let there = match copied.there {
         0 => String::new(),
         n => format!(
@@ -567,14 +575,14 @@ pub(super) fn copy(copied: &Copied, to: &Path) -> Vec<String> {
 }
 
 /// The result of a copy as JSON.
-pub(super) fn copy_json(copied: &Copied) -> Value {
+pub(super) fn copy_json(copied: &CopiedBackup) -> Value {
     json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
         "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
         "warnings": copied.warnings})
 }
 
 /// Busy, starved and blocked shares of each side, by name.
-pub(super) fn shares(verdict: &Verdict) -> Value {
+pub(super) fn shares(verdict: &LimitVerdict) -> Value {
     let row = |side: Side| {
         let share = verdict.of(side);
         let round = |value: f64| (value * 1000.0).round() / 1000.0;

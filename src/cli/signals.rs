@@ -4,7 +4,7 @@
 
 use super::{A_MOMENT, args::Command, output::aside, report};
 use crate::{
-    error::{Error, Kind},
+    error::{Error, ErrorKind},
     plan::SinkSpec,
     platform,
     queue::start,
@@ -43,7 +43,7 @@ pub(super) fn watch(command: &Command) {
                 } else {
                     (lost, hint)
                 };
-                let error = Error::new(Kind::System, format!("interrupted by {name}{lost}"));
+                let error = Error::new(ErrorKind::System, format!("interrupted by {name}{lost}"));
                 let error = if hint.is_empty() {
                     error
                 } else {

@@ -4,10 +4,10 @@
 //! a parser guesses, is another one: `create` is no `restore`.
 
 use super::args::Cli;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use clap::{
     Parser,
-    error::{ContextKind, ContextValue, ErrorKind},
+    error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
 
 /// Words of restic, borg, rsync, tar, pgBackRest and WAL-G, and what to do instead.
@@ -126,14 +126,18 @@ fn answer(error: &clap::Error) -> Option<Error> {
     if let Some(word) = text(ContextKind::InvalidSubcommand) {
         let instead = known(&HABITS, word)?;
         return Some(
-            Error::new(Kind::Usage, format!("there is no command {word:?} here")).hint(instead),
+            Error::new(
+                ErrorKind::Usage,
+                format!("there is no command {word:?} here"),
+            )
+            .hint(instead),
         );
     }
     // Other errors speak of arguments that there are.
     let word =
-        text(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+        text(ContextKind::InvalidArg).filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
     let instead = known(&OPTIONS, word)?;
-    Some(Error::new(Kind::Usage, format!("there is no option {word} here")).hint(instead))
+    Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
 }
 
 #[cfg(test)]

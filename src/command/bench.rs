@@ -5,13 +5,13 @@
 
 use crate::{
     backup::{Backup, Outcome, Subject, paths::Scope},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::digest::{Algorithm, piece},
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::{Tricks, dir},
     queue::start_in,
-    repo::base::Wanted,
+    repo::base::WantedBase,
     sink::local_file::Output,
     stage::codec::Codec,
 };
@@ -25,7 +25,7 @@ use std::{
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum BenchSubject {
     /// Reading a file or tree.
     Read,
     /// Digests.
@@ -42,7 +42,7 @@ pub enum What {
 #[derive(Debug, Clone)]
 pub struct Bench {
     /// What.
-    pub what: What,
+    pub what: BenchSubject,
     /// Where to read or write.
     pub path: PathBuf,
     /// Codec.
@@ -73,11 +73,11 @@ impl Bench {
     /// The system's, of the path.
     pub fn run(&self) -> Result<Vec<Figure>> {
         match self.what {
-            What::Read => Ok(vec![self.read()?]),
-            What::Digest => Ok(self.digests()),
-            What::Compress => self.codecs(),
-            What::Write => Ok(vec![self.write()?]),
-            What::Pipeline => self.pipeline(),
+            BenchSubject::Read => Ok(vec![self.read()?]),
+            BenchSubject::Digest => Ok(self.digests()),
+            BenchSubject::Compress => self.codecs(),
+            BenchSubject::Write => Ok(vec![self.write()?]),
+            BenchSubject::Pipeline => self.pipeline(),
         }
     }
 
@@ -104,7 +104,7 @@ impl Bench {
             host: None,
             max_rate: None,
             tags,
-            base: Wanted::default(),
+            base: WantedBase::default(),
             checkpoint_interval: Duration::MAX,
             chunks: false,
             block_bytes: None,
@@ -120,7 +120,7 @@ impl Bench {
                 "cannot measure how \"{}\" is read: nothing is in it",
                 self.path.display()
             );
-            return Err(Error::new(Kind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
         let remark = format!(
             "{} files, {} threads that compute",

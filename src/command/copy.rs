@@ -5,8 +5,8 @@
 //! decision of the one repository.
 
 use crate::{
-    archive::{Archive, object::Object},
-    error::{Error, Kind, Result},
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::{crc64, hex},
         layout::{self, MANIFEST, SIDE_SUFFIX},
@@ -19,9 +19,9 @@ use crate::{
     pipeline::workers,
     platform::Tricks,
     repo::{
-        annotations::Notes,
+        annotations::Annotations,
         import::Incoming,
-        inventory::{Known, nothing_known},
+        inventory::{KnownFrames, nothing_known},
         open::{open, place},
     },
     sink::local_file::name as file_name,
@@ -52,7 +52,7 @@ pub struct Copy {
 
 /// What was copied.
 #[derive(Debug, Default)]
-pub struct Copied {
+pub struct CopiedBackup {
     /// The backup.
     pub id: String,
     /// The backups it refers to.
@@ -72,16 +72,16 @@ pub struct Copied {
 }
 
 /// One object that the backup needs.
-struct Task {
-    object: Object,
+struct CopyTask {
+    object: ObjectName,
     backup: String,
     name: String,
     bytes: u64,
     /// Offset, length and checksum of pieces of it, ascending.
-    sums: Vec<(u64, u64, Sum)>,
+    sums: Vec<(u64, u64, PartSum)>,
 }
 
-impl Task {
+impl CopyTask {
     /// Bytes that the copy has at least: all, but of a manifest those that this backup needs.
     fn least(&self) -> u64 {
         if self.name != MANIFEST {
@@ -94,14 +94,14 @@ impl Task {
     }
 
     /// The pieces that this backup speaks of.
-    fn needed(&self) -> impl Iterator<Item = &(u64, u64, Sum)> {
+    fn needed(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
         self.sums
             .iter()
-            .filter(|(.., sum)| !matches!(sum, Sum::Unknown))
+            .filter(|(.., sum)| !matches!(sum, PartSum::Unknown))
     }
 }
 
-enum Sum {
+enum PartSum {
     Unknown,
     Crc64(String),
     Blake3(String),
@@ -112,7 +112,7 @@ impl Copy {
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if something is missing or damaged; else those of the destination. Nothing is committed then.
-    pub fn run(&self, meter: &Meter) -> Result<Copied> {
+    pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
         let archive = open(&self.from)?;
         if archive.repository.is_empty() {
@@ -120,17 +120,17 @@ impl Copy {
                 "cannot copy {:?}: it is no backup of a repository",
                 self.from
             );
-            return Err(Error::new(Kind::Usage, what)
+            return Err(Error::new(ErrorKind::Usage, what)
                 .hint("an archive is one file: copy it as such, or export it"));
         }
         let repository = place(&self.from)?.0;
         let others = archive.root.others();
         let known: Vec<_> = others
             .iter()
-            .filter_map(|id| Known::read(&repository, id))
+            .filter_map(|id| KnownFrames::read(&repository, id))
             .collect();
         let tasks = tasks(&archive, &known)?;
-        let root = whole(&archive, &Object::Root)?;
+        let root = whole(&archive, &ObjectName::Root)?;
         meter
             .total_bytes
             .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
@@ -148,7 +148,7 @@ impl Copy {
             .chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..])))
             .collect();
         let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
-        let run = Run {
+        let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
             meter,
@@ -173,7 +173,7 @@ impl Copy {
                 error.line()
             )
         };
-        Ok(Copied {
+        Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
             objects: tasks.len() as u64 - there,
@@ -187,14 +187,14 @@ impl Copy {
 
     /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
     fn tag(&self, repository: &Path, id: &str) -> Result<()> {
-        let Ok(Notes {
+        let Ok(Annotations {
             tags: Some(tags), ..
-        }) = Notes::read(repository, id)
+        }) = Annotations::read(repository, id)
         else {
             return Ok(());
         };
-        match Notes::read(&self.to, id)? {
-            own if own == Notes::default() => Notes {
+        match Annotations::read(&self.to, id)? {
+            own if own == Annotations::default() => Annotations {
                 tags: Some(tags),
                 ..own
             }
@@ -205,7 +205,7 @@ impl Copy {
 }
 
 /// What one copy is made with.
-struct Run<'a> {
+struct CopyRun<'a> {
     archive: &'a Archive,
     incoming: &'a Incoming,
     meter: &'a Meter,
@@ -213,8 +213,8 @@ struct Run<'a> {
     there: (AtomicU64, AtomicU64),
 }
 
-impl Run<'_> {
-    fn all(&self, workers: NonZeroUsize, tasks: &[Task]) -> Result<()> {
+impl CopyRun<'_> {
+    fn all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
         workers::work(
             &workers.into(),
             Vec::new,
@@ -223,7 +223,7 @@ impl Run<'_> {
         )
     }
 
-    fn one(&self, buf: &mut Vec<u8>, task: &Task) -> Result<()> {
+    fn one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
         if self.is_there(buf, task)? {
             self.there.0.fetch_add(1, Relaxed);
             sizes::add_shared(&self.there.1, task.bytes);
@@ -246,7 +246,7 @@ impl Run<'_> {
     }
 
     /// Is what is needed of an object there? It is replaced only by one that has all that it has.
-    fn is_there(&self, buf: &mut Vec<u8>, task: &Task) -> Result<bool> {
+    fn is_there(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
             return Ok(false);
         };
@@ -284,7 +284,7 @@ impl Run<'_> {
     }
 
     /// Has a manifest the pages that this backup needs? It can be longer where pages were made anew by a repair.
-    fn has_pages(&self, buf: &mut Vec<u8>, task: &Task, manifest: &File) -> bool {
+    fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask, manifest: &File) -> bool {
         task.needed().all(|(offset, len, sum)| {
             buf.resize(*len as usize, 0);
             manifest.read_exact_at(buf, *offset).is_ok()
@@ -292,11 +292,11 @@ impl Run<'_> {
         })
     }
 
-    fn check(&self, task: &Task, offset: u64, bytes: &[u8], sum: &Sum) -> Result<()> {
+    fn check(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
         let (wanted, found) = match sum {
-            Sum::Unknown => return Ok(()),
-            Sum::Crc64(wanted) => (wanted, format!("{:016x}", crc64(bytes))),
-            Sum::Blake3(wanted) => (wanted, hex(blake3::hash(bytes).as_bytes())),
+            PartSum::Unknown => return Ok(()),
+            PartSum::Crc64(wanted) => (wanted, format!("{:016x}", crc64(bytes))),
+            PartSum::Blake3(wanted) => (wanted, hex(blake3::hash(bytes).as_bytes())),
         };
         if *wanted == found {
             return Ok(());
@@ -314,7 +314,7 @@ impl Run<'_> {
     }
 }
 
-fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
+fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     archive
         .store()
@@ -323,7 +323,7 @@ fn whole(archive: &Archive, object: &Object) -> Result<Vec<u8>> {
 }
 
 /// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
-fn tasks(archive: &Archive, known: &[(Known, Vec<u8>)]) -> Result<Vec<Task>> {
+fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
     let segments: BTreeSet<_> = own
@@ -359,7 +359,7 @@ fn own_id(segment: &Segment) -> SegmentId {
 /// What is known of the segments of all backups that are referred to, and whether they were surely ended.
 fn facts<'a>(
     archive: &'a Archive,
-    known: &'a [(Known, Vec<u8>)],
+    known: &'a [(KnownFrames, Vec<u8>)],
 ) -> HashMap<SegmentId, (&'a Segment, bool)> {
     let own = archive
         .root
@@ -381,12 +381,12 @@ fn facts<'a>(
 }
 
 /// An object and its length, before anything is known of its bytes: that may be far too long to be cut in pieces.
-fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result<Task> {
+fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
     let bytes = archive
         .store()
         .len(&object)
         .map_err(|error| match error.kind {
-            Kind::NotFound => {
+            ErrorKind::NotFound => {
                 Error::corrupt(format!("{} is missing", archive.store().name(&object)))
             }
             _ => error,
@@ -397,7 +397,7 @@ fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result
         backup
     }
     .to_owned();
-    Ok(Task {
+    Ok(CopyTask {
         object,
         backup,
         name,
@@ -407,9 +407,13 @@ fn task(archive: &Archive, object: Object, backup: &str, name: String) -> Result
 }
 
 /// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
-fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) -> Result<Task> {
+fn segment(
+    archive: &Archive,
+    id: &SegmentId,
+    known: Option<&(&Segment, bool)>,
+) -> Result<CopyTask> {
     let name = layout::segment(id.stream, id.number, archive.codec.suffix());
-    let mut task = task(archive, Object::Segment(id.clone()), &id.backup, name)?;
+    let mut task = task(archive, ObjectName::Segment(id.clone()), &id.backup, name)?;
     let live = archive
         .root
         .liveness
@@ -426,7 +430,7 @@ fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) 
     }
     let part = |(digits, number): (&[u8], u64)| {
         let from = number * PART_BYTES;
-        let sum = Sum::Crc64(String::from_utf8_lossy(digits).into_owned());
+        let sum = PartSum::Crc64(String::from_utf8_lossy(digits).into_owned());
         (from, PART_BYTES.min(bytes.saturating_sub(from)), sum)
     };
     task.sums = with_gaps(
@@ -437,25 +441,25 @@ fn segment(archive: &Archive, id: &SegmentId, known: Option<&(&Segment, bool)>) 
 }
 
 /// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
-fn side(archive: &Archive, id: &SegmentId) -> Result<Option<Task>> {
-    let object = Object::Side(id.clone());
+fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
+    let object = ObjectName::Side(id.clone());
     if archive.codec.skips()
         || archive
             .store()
             .len(&object)
-            .is_err_and(|error| error.kind == Kind::NotFound)
+            .is_err_and(|error| error.kind == ErrorKind::NotFound)
     {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
     let task = task(archive, object, &id.backup, name)?;
     let sums = with_gaps(Vec::new(), task.bytes);
-    Ok(Some(Task { sums, ..task }))
+    Ok(Some(CopyTask { sums, ..task }))
 }
 
 /// The pages of a backup. One that is not there is not missed if it had none for this backup.
-fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
-    let object = Object::Manifest(backup.to_owned());
+fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
+    let object = ObjectName::Manifest(backup.to_owned());
     let mut pages = archive
         .root
         .pages
@@ -466,7 +470,7 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
         && archive
             .store()
             .len(&object)
-            .is_err_and(|error| error.kind == Kind::NotFound)
+            .is_err_and(|error| error.kind == ErrorKind::NotFound)
     {
         return Ok(None);
     }
@@ -475,7 +479,7 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
         Some((
             page.manifest_offset?,
             page.bytes,
-            Sum::Blake3(page.digest.clone()),
+            PartSum::Blake3(page.digest.clone()),
         ))
     };
     let mut sums: Vec<_> = pages.filter_map(place).collect();
@@ -493,11 +497,11 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<Task>> {
 }
 
 /// The pieces, and what is between them in pieces of at most 8 MiB.
-fn with_gaps(pieces: Vec<(u64, u64, Sum)>, bytes: u64) -> Vec<(u64, u64, Sum)> {
+fn with_gaps(pieces: Vec<(u64, u64, PartSum)>, bytes: u64) -> Vec<(u64, u64, PartSum)> {
     let (mut all, mut at) = (Vec::new(), 0);
     let fill = |all: &mut Vec<_>, from: u64, to: u64| {
         let starts = (from..to).step_by(PART_BYTES as usize);
-        all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), Sum::Unknown)));
+        all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), PartSum::Unknown)));
     };
     for (offset, len, sum) in pieces.into_iter().filter(|(_, len, _)| *len > 0) {
         // A piece that the one before it reaches into has been copied; what it is, that one has shown.
@@ -518,7 +522,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_in_one_piece() {
-        let sum = || Sum::Crc64(String::new());
+        let sum = || PartSum::Crc64(String::new());
         let pieces = vec![
             (3, 4, sum()),
             (3, 4, sum()),

@@ -4,16 +4,16 @@
 //! not read at all: two backups of a million files of which little changed are compared in a moment.
 
 use super::{
-    diff_entry::{Entries, Parts, differing_bytes, last, what},
+    diff_entry::{DiffEntries, Parts, differing_bytes, last, what},
     list::kind_parts,
 };
 use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, order},
-        root::{Name, PageAt, Root},
+        entry::{EntryKind, order},
+        root::{EntryName, PageAt, Root},
         sizes,
     },
     repo::open::{list_backups, named, open},
@@ -39,10 +39,10 @@ pub struct Diff {
 
 /// One entry that differs.
 #[derive(Serialize)]
-struct Line<'a> {
+struct DiffLine<'a> {
     r#type: &'static str,
     change: &'static str,
-    path: Name,
+    path: EntryName,
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     size_before: Option<u64>,
@@ -55,7 +55,7 @@ struct Line<'a> {
 
 /// Entries of one sort, and their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Sum {
+pub struct EntrySum {
     /// How many.
     pub entries: u64,
     /// Bytes: of what was changed, those that differ.
@@ -64,23 +64,23 @@ pub struct Sum {
 
 /// What the differences come to.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-pub struct Totals {
+pub struct DiffTotals {
     r#type: &'static str,
     /// Id of the one backup.
     pub a: String,
     /// Id of the other.
     pub b: String,
     /// Only in the other.
-    pub added: Sum,
+    pub added: EntrySum,
     /// Only in the one.
-    pub removed: Sum,
+    pub removed: EntrySum,
     /// In both, and not the same.
-    pub changed: Sum,
+    pub changed: EntrySum,
     /// Bytes of files, after less before.
     pub growth: i64,
 }
 
-impl Sum {
+impl EntrySum {
     fn add(&mut self, bytes: u64) {
         self.entries += 1;
         sizes::add(&mut self.bytes, bytes);
@@ -112,7 +112,7 @@ impl Diff {
     ///
     /// # Errors
     /// Those of opening the backups and of reading their pages, and of `out`.
-    pub fn run(&self, out: &mut dyn Write) -> Result<Totals> {
+    pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
         let named = |backup: &str| open(named(&self.repository, backup.trim_start_matches('@')));
         let b = named(&self.b)?;
         let a = self
@@ -129,13 +129,13 @@ impl Diff {
         }
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
-        let totals = Totals {
+        let totals = DiffTotals {
             r#type: "result",
             a: ids.0,
             b: ids.1,
-            ..Totals::default()
+            ..DiffTotals::default()
         };
-        let mut run = Run {
+        let mut run = DiffRun {
             a: &a,
             b: &b,
             selection: &selection,
@@ -145,7 +145,7 @@ impl Diff {
             growth: 0,
         };
         run.all()?;
-        let Run {
+        let DiffRun {
             mut totals,
             growth,
             out,
@@ -170,7 +170,7 @@ fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Sele
                     .find(path)?
                     .first()
                     .and_then(|item| match &item.entry.kind {
-                        Kind::HardLink(target) => Some(target.clone()),
+                        EntryKind::HardLink(target) => Some(target.clone()),
                         _ => None,
                     }),
             );
@@ -179,13 +179,13 @@ fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Sele
     Selection::new(&paths)
 }
 
-struct Run<'a> {
+struct DiffRun<'a> {
     a: &'a Archive,
     b: &'a Archive,
     selection: &'a Selection,
     json: bool,
     out: &'a mut dyn Write,
-    totals: Totals,
+    totals: DiffTotals,
     /// Bytes of files, after less before, of any size.
     growth: i128,
 }
@@ -216,10 +216,10 @@ fn entries<'a>(
     let records = archive.records_on(selection, |page| {
         !shared.contains(&place(&archive.root, page))
     });
-    Entries(records.peekable())
+    DiffEntries(records.peekable())
 }
 
-impl Run<'_> {
+impl DiffRun<'_> {
     fn all(&mut self) -> Result<()> {
         let (a, b, selection) = (self.a, self.b, self.selection);
         let (mut before, mut after) = (
@@ -273,10 +273,10 @@ impl Run<'_> {
         let (before, after) = (was.map(size), is.map(size));
         let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
         self.growth += growth;
-        let line = Line {
+        let line = DiffLine {
             r#type: "difference",
             change,
-            path: Name(entry.path.clone()),
+            path: EntryName(entry.path.clone()),
             kind: kind_parts(&entry.kind).0,
             size_before: before,
             size_after: after,
@@ -285,13 +285,13 @@ impl Run<'_> {
         };
         match self.json {
             true => text::json(self.out, &line),
-            false => text::line(self.out, &plain(&line, entry.kind == Kind::Directory)),
+            false => text::line(self.out, &plain(&line, entry.kind == EntryKind::Directory)),
         }
     }
 }
 
 /// `+        1,234  path`.
-fn plain(line: &Line<'_>, directory: bool) -> String {
+fn plain(line: &DiffLine<'_>, directory: bool) -> String {
     let sign = match line.change {
         "added" => '+',
         "removed" => '-',
@@ -320,8 +320,8 @@ fn plain(line: &Line<'_>, directory: bool) -> String {
     format!("{sign} {bytes:>15}  {path}{slash}{what}")
 }
 
-fn summary(totals: &Totals) -> String {
-    let Totals {
+fn summary(totals: &DiffTotals) -> String {
+    let DiffTotals {
         a,
         b,
         added,
@@ -330,7 +330,7 @@ fn summary(totals: &Totals) -> String {
         growth,
         ..
     } = totals;
-    let sum = |sum: &Sum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
+    let sum = |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };
     let (added, removed, changed) = (sum(added), sum(removed), sum(changed));
     let growth = text::bytes(growth.unsigned_abs());

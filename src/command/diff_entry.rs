@@ -4,8 +4,8 @@ use crate::{
     error::Result,
     format::{
         digest::Digest,
-        entry::{self, Entry, Kind},
-        page::{BLOCK_DIGEST_BYTES, Item},
+        entry::{self, Entry, EntryKind},
+        page::{BLOCK_DIGEST_BYTES, PageItem},
         root::Root,
         sizes,
     },
@@ -13,12 +13,12 @@ use crate::{
 use std::{collections::HashMap, iter::Peekable};
 
 /// The records of one entry: several, if it goes on over pages. Of these the first may be missing, where both backups share it.
-pub(super) type Parts = Vec<Item>;
+pub(super) type Parts = Vec<PageItem>;
 
 /// Groups records by their entries.
-pub(super) struct Entries<I: Iterator>(pub(super) Peekable<I>);
+pub(super) struct DiffEntries<I: Iterator>(pub(super) Peekable<I>);
 
-impl<I: Iterator<Item = Result<Item>>> Iterator for Entries<I> {
+impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
     type Item = Result<Parts>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -26,7 +26,7 @@ impl<I: Iterator<Item = Result<Item>>> Iterator for Entries<I> {
             Ok(item) => vec![item],
             Err(error) => return Some(Err(error)),
         };
-        let follows = |parts: &Parts, next: &Item| {
+        let follows = |parts: &Parts, next: &PageItem| {
             let last = last(parts);
             last.more && next.from > 0 && next.entry.path == last.entry.path
         };
@@ -41,7 +41,7 @@ impl<I: Iterator<Item = Result<Item>>> Iterator for Entries<I> {
 }
 
 /// The part that has what is known only at the end.
-pub(super) fn last(parts: &Parts) -> &Item {
+pub(super) fn last(parts: &Parts) -> &PageItem {
     &parts[parts.len() - 1]
 }
 
@@ -58,7 +58,10 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
         (!kind && is.is_file() && !same_content(a, b), "content"),
         (was.mode != is.mode, "mode"),
         (was.owner != is.owner, "owner"),
-        (was.mtime != is.mtime && is.kind != Kind::Directory, "mtime"),
+        (
+            was.mtime != is.mtime && is.kind != EntryKind::Directory,
+            "mtime",
+        ),
         (!entry::same_xattrs(&was.xattrs, &is.xattrs), "attributes"),
     ]
     .into_iter()
@@ -67,7 +70,7 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
 }
 
 /// Where nothing was digested, as a backup would judge: a file with the same times and the same inode was not changed.
-fn same_content(a: &Item, b: &Item) -> bool {
+fn same_content(a: &PageItem, b: &PageItem) -> bool {
     let looks = |entry: &Entry| (entry.mtime, entry.ctime, entry.inode);
     let digests = match (a.digest, b.digest) {
         (Some(was), Some(is)) if is_alike(was, is) => was == is,
@@ -102,9 +105,9 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
 }
 
 /// Where the data of a sparse file is. Digests leave the holes out: other holes put every block elsewhere.
-fn map(entry: &Entry) -> Option<&[crate::format::entry::Run]> {
+fn map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
     match &entry.kind {
-        Kind::File { map, .. } => map.as_deref(),
+        EntryKind::File { map, .. } => map.as_deref(),
         _ => None,
     }
 }
@@ -117,10 +120,10 @@ fn same_places((a, was): (&Root, &Parts), (b, is): (&Root, &Parts)) -> u64 {
 }
 
 /// Backup, stream, number, offset of the frame, bytes in it before, length.
-type Place<'a> = (&'a str, u32, u32, u64, u32, u32);
+type RecordPlace<'a> = (&'a str, u32, u32, u64, u32, u32);
 
 /// Where the data is, by the bytes of it that are before.
-fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, Place<'a>)> {
+fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, RecordPlace<'a>)> {
     parts.iter().flat_map(move |part| {
         let mut at = part.from;
         part.extents.iter().map(move |extent| {

@@ -6,14 +6,14 @@
 use crate::{
     archive::Archive,
     backup::{Backup, Outcome, Subject},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::digest::is_block_size,
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
-    repo::{base::Wanted, open::open},
+    repo::{base::WantedBase, open::open},
     report::damage::{Damage, Report, frame_damage},
-    source::backup::{Damaged, Stored, Tell},
+    source::backup::{Damaged, StoredBackup, Tell},
     stage::codec::Codec,
 };
 use std::{
@@ -82,7 +82,7 @@ impl Export {
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
-        let stored = Arc::new(Stored::new(
+        let stored = Arc::new(StoredBackup::new(
             archive.clone(),
             tell(archive.clone(), report.clone()),
         ));
@@ -97,14 +97,14 @@ impl Export {
     }
 
     /// The same frames, blocks and digests, so that what was compared before is compared again.
-    fn backup(&self, archive: &Archive, stored: Arc<Stored>) -> Result<Backup> {
+    fn backup(&self, archive: &Archive, stored: Arc<StoredBackup>) -> Result<Backup> {
         let options = &archive.root.options;
         let frame_bytes = u32::try_from(options.frame_bytes)
             .ok()
             .filter(|bytes| is_block_size((*bytes).into()));
         let (Some(frame_bytes), true) = (frame_bytes, is_block_size(options.block_bytes)) else {
             return Err(Error::new(
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 "cannot export a backup with frames or blocks of this size",
             ));
         };
@@ -118,9 +118,9 @@ impl Export {
             host: None,
             max_rate: None,
             tags: archive.root.tags.clone(),
-            base: Wanted {
+            base: WantedBase {
                 full: true,
-                ..Wanted::default()
+                ..WantedBase::default()
             },
             checkpoint_interval: Duration::MAX,
             block_bytes: Some(options.block_bytes),

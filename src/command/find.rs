@@ -8,15 +8,15 @@ use super::list::kind_parts;
 use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::Digest,
-        entry::{self, Path, Time, order},
+        entry::{self, EntryPath, Time, order},
         page::Record,
-        root::Name,
+        root::EntryName,
     },
     repo::{
-        inventory::{Sheet, sheets},
+        inventory::{PageRef, sheets},
         open::{backup_ids, list_backups},
     },
     source::patterns::Patterns,
@@ -51,21 +51,21 @@ struct Version {
     size: u64,
     mtime: Time,
     digest: Option<Digest>,
-    target: Option<Name>,
+    target: Option<EntryName>,
 }
 
 /// A version, and the backups that hold it, as runs by their places among those of the source: one that went away and came
 /// back has several.
 #[derive(Debug)]
-struct Held {
+struct HeldVersion {
     version: Version,
     runs: Vec<RangeInclusive<usize>>,
 }
 
 /// A version as JSON.
 #[derive(Serialize)]
-struct Line<'a> {
-    path: Name,
+struct FindLine<'a> {
+    path: EntryName,
     source: &'a str,
     kind: &'static str,
     size: u64,
@@ -73,7 +73,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'a Name>,
+    target: Option<&'a EntryName>,
     first: &'a str,
     last: &'a str,
     backups: u64,
@@ -83,7 +83,7 @@ struct Line<'a> {
 type InRun = (Version, RangeInclusive<usize>);
 
 /// A path, and its versions by the backups that hold them first, each once for each run.
-type Found = (Path, Vec<InRun>);
+type Found = (EntryPath, Vec<InRun>);
 
 impl Find {
     /// Print to `out`; the result is the exit code: 0, or if a root cannot be read, which is said, 4 if it is damaged and 1 if
@@ -101,7 +101,7 @@ impl Find {
         for (id, root) in list_backups(repository)? {
             let is_listed = root.is_ok();
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
-                Err(error) if is_listed && error.kind == Kind::NotFound => {} // it was forgotten meanwhile
+                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // it was forgotten meanwhile
                 Ok(archive) => sources
                     .entry(source_text(&archive.root.source))
                     .or_default()
@@ -122,10 +122,10 @@ impl Find {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
-            Source {
+            FindSource {
                 name,
                 ids,
-                found: Sweep::new(repository, archives, &pattern, &selection).peekable(),
+                found: PathSweep::new(repository, archives, &pattern, &selection).peekable(),
             }
         };
         let found = self.print(sources.into_iter().map(of).collect(), out)?;
@@ -134,19 +134,19 @@ impl Find {
                 "could not find {:?} in any backup of {:?}",
                 self.pattern, self.repository
             );
-            return Err(Error::new(Kind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
         Ok(code)
     }
 
     /// Was there anything?
-    fn print(&self, mut sources: Vec<Source<'_>>, out: &mut dyn Write) -> Result<bool> {
+    fn print(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
         let with_some = sources
             .iter_mut()
             .filter_map(|source| source.found.peek().map(drop))
             .take(2)
             .count();
-        for Source { name, ids, found } in sources {
+        for FindSource { name, ids, found } in sources {
             for found in found {
                 let (path, versions) = found?;
                 for held in &versions {
@@ -170,7 +170,7 @@ fn pattern(text: &OsStr) -> Result<Patterns> {
         return Ok(pattern);
     }
     Err(
-        Error::new(Kind::Usage, format!("cannot search for {text:?}"))
+        Error::new(ErrorKind::Usage, format!("cannot search for {text:?}"))
             .because("it is no pattern".to_owned())
             .hint("write \\! or \\# for a name that begins so"),
     )
@@ -196,43 +196,43 @@ fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// What backups were made of, with their ids, oldest first, and what matches.
-struct Source<'a> {
+struct FindSource<'a> {
     name: String,
     ids: Vec<String>,
-    found: Peekable<Sweep<'a>>,
+    found: Peekable<PathSweep<'a>>,
 }
 
 /// What of one source matches, in archive order.
 ///
 /// Pages are read in the order of their beginnings, so what stands before the beginning of the next one is on none of those
 /// that are still to be read.
-struct Sweep<'a> {
+struct PathSweep<'a> {
     repository: &'a std::path::Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Patterns,
     /// The pages to be read, the next one last.
-    sheets: Vec<Sheet>,
-    met: BTreeMap<InOrder, Vec<Held>>,
+    sheets: Vec<PageRef>,
+    met: BTreeMap<ArchiveOrder, Vec<HeldVersion>>,
 }
 
 /// A path in the order of archives.
 #[derive(PartialEq, Eq)]
-struct InOrder(Path);
+struct ArchiveOrder(EntryPath);
 
-impl Ord for InOrder {
+impl Ord for ArchiveOrder {
     fn cmp(&self, other: &Self) -> Ordering {
         order(&self.0, &other.0)
     }
 }
 
-impl PartialOrd for InOrder {
+impl PartialOrd for ArchiveOrder {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<'a> Sweep<'a> {
+impl<'a> PathSweep<'a> {
     fn new(
         repository: &'a std::path::Path,
         archives: Vec<Archive>,
@@ -252,7 +252,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Were all backups that have this page forgotten meanwhile? Then it may have been pruned.
-    fn is_gone(&self, sheet: &Sheet) -> bool {
+    fn is_gone(&self, sheet: &PageRef) -> bool {
         let listed = backup_ids(self.repository)
             .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
         !sheet
@@ -261,7 +261,7 @@ impl<'a> Sweep<'a> {
             .any(|at| listed.contains(&self.archives[*at].root.id))
     }
 
-    fn read(&mut self, sheet: &Sheet) -> Result<()> {
+    fn read(&mut self, sheet: &PageRef) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
         let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
@@ -277,7 +277,7 @@ impl<'a> Sweep<'a> {
             .filter(|record| matches(self.pattern, record))
         {
             match &record.entry.kind {
-                entry::Kind::HardLink(target) => links.push((record, target)),
+                entry::EntryKind::HardLink(target) => links.push((record, target)),
                 _ => hold(self.versions(record), version(record), &of),
             }
         }
@@ -304,14 +304,14 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    fn versions(&mut self, record: &Record) -> &mut Vec<Held> {
+    fn versions(&mut self, record: &Record) -> &mut Vec<HeldVersion> {
         self.met
-            .entry(InOrder(record.entry.path.clone()))
+            .entry(ArchiveOrder(record.entry.path.clone()))
             .or_default()
     }
 }
 
-impl Iterator for Sweep<'_> {
+impl Iterator for PathSweep<'_> {
     type Item = Result<Found>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -320,7 +320,7 @@ impl Iterator for Sweep<'_> {
             if let Some(met) = self.met.first_entry()
                 && next.is_none_or(|next| order(&met.key().0, next).is_lt())
             {
-                let (InOrder(path), versions) = met.remove_entry();
+                let (ArchiveOrder(path), versions) = met.remove_entry();
                 return Some(Ok((path, by_run(versions))));
             }
             let sheet = self.sheets.pop()?;
@@ -333,14 +333,14 @@ impl Iterator for Sweep<'_> {
 }
 
 /// The path that a page begins with.
-fn begin<'a>(archives: &'a [Archive], sheet: &Sheet) -> &'a [u8] {
+fn begin<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
 
 fn matches(pattern: &Patterns, record: &Record) -> bool {
     let (path, is_dir) = (
         &record.entry.path,
-        record.entry.kind == entry::Kind::Directory,
+        record.entry.kind == entry::EntryKind::Directory,
     );
     !path.is_empty() && pattern.matches(path, is_dir)
 }
@@ -358,10 +358,10 @@ fn version(record: &Record) -> Version {
 }
 
 /// A version that these backups hold.
-fn hold(versions: &mut Vec<Held>, version: Version, of: &[RangeInclusive<usize>]) {
+fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
-        None => versions.push(Held {
+        None => versions.push(HeldVersion {
             version,
             runs: of.to_vec(),
         }),
@@ -381,8 +381,10 @@ fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs
 }
 
-fn by_run(versions: Vec<Held>) -> Vec<InRun> {
-    let of = |Held { version, runs }: Held| runs.into_iter().map(move |run| (version.clone(), run));
+fn by_run(versions: Vec<HeldVersion>) -> Vec<InRun> {
+    let of = |HeldVersion { version, runs }: HeldVersion| {
+        runs.into_iter().map(move |run| (version.clone(), run))
+    };
     let mut all: Vec<_> = versions.into_iter().flat_map(of).collect();
     all.sort_by_key(|(_, run)| *run.start());
     all
@@ -391,11 +393,11 @@ fn by_run(versions: Vec<Held>) -> Vec<InRun> {
 fn line<'a>(
     source: &'a str,
     ids: &'a [String],
-    path: &Path,
+    path: &EntryPath,
     (version, run): &'a InRun,
-) -> Line<'a> {
-    Line {
-        path: Name(path.clone()),
+) -> FindLine<'a> {
+    FindLine {
+        path: EntryName(path.clone()),
         source,
         kind: version.kind,
         size: version.size,
@@ -408,7 +410,12 @@ fn line<'a>(
     }
 }
 
-fn plain(source: Option<&String>, ids: &[String], path: &Path, (version, run): &InRun) -> String {
+fn plain(
+    source: Option<&String>,
+    ids: &[String],
+    path: &EntryPath,
+    (version, run): &InRun,
+) -> String {
     let (first, last, backups) = (run.start(), run.end(), run.clone().count());
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
     let source = source.map_or(String::new(), |source| format!("  of {source}"));

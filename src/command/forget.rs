@@ -4,17 +4,17 @@
 
 use crate::text::source_text;
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         entry::Time,
-        root::{Root, Source},
+        root::{Root, SourceInfo},
     },
     repo::{
-        annotations::Notes,
-        objects::Directory,
+        annotations::Annotations,
+        objects::LocalObjects,
         open::{forgettable, list_backups, read_repository},
         protocol,
-        retention::{Candidate, Rules},
+        retention::{RetentionCandidate, RetentionRules},
     },
     text,
 };
@@ -30,7 +30,7 @@ pub struct Forget {
     /// Backups by id or the beginning of one; if none are named, the rules decide.
     pub ids: Vec<String>,
     /// What to keep.
-    pub rules: Rules,
+    pub rules: RetentionRules,
     /// Do the rules hold for each source by itself?
     pub by_source: bool,
     /// Only say what would be forgotten?
@@ -54,9 +54,9 @@ struct Decision {
 }
 
 /// A backup and what is noted of it.
-struct Listed {
+struct ListedBackup {
     root: Root,
-    candidate: Candidate,
+    candidate: RetentionCandidate,
 }
 
 /// Backups that are decided on together, and what they are of, for people.
@@ -78,7 +78,7 @@ impl Forget {
             true => self.by_rules()?,
             false => (self.by_name()?, Vec::new()),
         };
-        let objects = Directory::new(&self.repository);
+        let objects = LocalObjects::new(&self.repository);
         let goes =
             |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
         let stay = groups
@@ -95,7 +95,7 @@ impl Forget {
             .flat_map(|(_, decisions)| decisions);
         for decision in going.filter(|decision| decision.forgotten) {
             // Somebody may have pinned it while others were judged.
-            let stays = match Notes::read(&self.repository, &decision.id) {
+            let stays = match Annotations::read(&self.repository, &decision.id) {
                 Ok(notes) => notes.pinned.then(|| "pinned meanwhile".to_owned()),
                 Err(error) => Some(error.line()),
             };
@@ -129,9 +129,9 @@ impl Forget {
         let mut decisions = BTreeMap::new();
         for name in &self.ids {
             let id = forgettable(&self.repository, name)?;
-            if Notes::read(&self.repository, &id)?.pinned {
+            if Annotations::read(&self.repository, &id)?.pinned {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
-                return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));
+                return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore unpin` it first"));
             }
             let dry_run = self.dry_run;
             let decision = Decision {
@@ -150,11 +150,10 @@ impl Forget {
     fn by_rules(&self) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
             let what = "cannot forget without a rule that keeps something, or the id of a backup";
-            return Err(
-                Error::new(Kind::Usage, what).hint("for example --keep-daily 7 --keep-weekly 4")
-            );
+            return Err(Error::new(ErrorKind::Usage, what)
+                .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
-        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<Listed>>, _) =
+        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<ListedBackup>>, _) =
             (BTreeMap::new(), Vec::new());
         for (id, root) in list_backups(&self.repository)? {
             match root.and_then(|root| self.look(&id, root)) {
@@ -166,7 +165,7 @@ impl Forget {
             }
         }
         let now = Timestamp::now();
-        let decide = |listed: Vec<Listed>| {
+        let decide = |listed: Vec<ListedBackup>| {
             let group = listed
                 .last()
                 .filter(|_| self.by_source)
@@ -193,8 +192,8 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    fn look(&self, id: &str, mut root: Root) -> Result<Listed> {
-        let notes = Notes::read(&self.repository, id)?;
+    fn look(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
+        let notes = Annotations::read(&self.repository, id)?;
         notes.apply(&mut root);
         let bad = |e: jiff::Error| {
             Error::corrupt(format!("the time of backup {id:?} is none")).because(e)
@@ -203,27 +202,27 @@ impl Forget {
         let complete = root.totals.is_complete();
         // Roots of many backups are in memory at the same time.
         (root.segments, root.liveness, root.pages) = Default::default();
-        let candidate = Candidate {
+        let candidate = RetentionCandidate {
             id: id.to_owned(),
             time,
             tags: root.tags.clone(),
             pinned: notes.pinned,
             complete,
         };
-        Ok(Listed { root, candidate })
+        Ok(ListedBackup { root, candidate })
     }
 
     fn group(&self, root: &Root) -> Result<Identity> {
         if !self.by_source {
             return Ok(Identity::default());
         }
-        if root.source == Source::default() {
+        if root.source == SourceInfo::default() {
             return Ok((None, root.id.clone()));
         }
         match &root.postgres {
             Some(cluster) => Ok((Some(cluster.system_identifier.clone()), String::new())),
             None => {
-                let bug = |e| Error::new(Kind::Bug, "cannot write JSON").because(e);
+                let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
                 Ok((None, serde_json::to_string(&root.source).map_err(bug)?))
             }
         }
@@ -306,7 +305,7 @@ fn none_left(group: &str) -> Error {
         format!(" of {group}")
     };
     Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         format!("cannot forget all backups{of}: the rules keep none of them"),
     )
     .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")

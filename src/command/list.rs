@@ -5,14 +5,14 @@ use crate::archive::not_there;
 use crate::text::source_text;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, is_within},
-        page::{Record, State},
-        root::{Cluster, Name, Root, Source},
+        entry::{EntryKind, is_within},
+        page::{EntryState, Record},
+        root::{ClusterInfo, EntryName, Root, SourceInfo},
     },
     repo::{
-        annotations::Notes,
+        annotations::Annotations,
         open::{cut_off, is_repository, list_backups, named, open},
         scan::lost_roots,
     },
@@ -69,7 +69,7 @@ impl List {
         let repository = Path::new(&self.from);
         for (id, root) in list_backups(repository)? {
             let noted = root.and_then(|mut root| {
-                let notes = Notes::read(repository, &id)?;
+                let notes = Annotations::read(repository, &id)?;
                 notes.apply(&mut root);
                 Ok((root, notes.pinned))
             });
@@ -208,8 +208,8 @@ fn backup_line(root: &Root, pinned: bool) -> String {
 }
 
 /// What recovery to a point can begin with it: where and when it ended, and on which timeline.
-fn of_cluster(root: &Root, cluster: &Cluster) -> String {
-    let Cluster {
+fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
+    let ClusterInfo {
         major,
         timeline,
         stop_lsn,
@@ -238,7 +238,7 @@ struct BackupLine<'a> {
     id: &'a str,
     time: Option<&'a str>,
     finished: Option<&'a str>,
-    source: Option<&'a Source>,
+    source: Option<&'a SourceInfo>,
     entries: Option<u64>,
     files: Option<u64>,
     bytes: Option<u64>,
@@ -253,7 +253,7 @@ struct BackupLine<'a> {
     not_captured: Option<u64>,
     bad_pages: Option<u64>,
     /// What is known of the cluster it is of.
-    postgres: Option<&'a Cluster>,
+    postgres: Option<&'a ClusterInfo>,
     /// Could everything be read when it was made, and were all page checksums right?
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -302,14 +302,14 @@ fn entry_line(record: &Record) -> String {
         owner(&entry.owner.group, entry.owner.gid)
     );
     let size = match &entry.kind {
-        Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+        EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
             format!("{},{}", device.major, device.minor)
         }
         _ => entry.size().to_string(),
     };
     let target = match &entry.kind {
-        Kind::Symlink(target) => format!(" -> {}", text::name(target)),
-        Kind::HardLink(target) => format!(" link to {}", text::name(target)),
+        EntryKind::Symlink(target) => format!(" -> {}", text::name(target)),
+        EntryKind::HardLink(target) => format!(" link to {}", text::name(target)),
         _ => String::new(),
     };
     let path = if entry.path.is_empty() {
@@ -324,20 +324,22 @@ fn entry_line(record: &Record) -> String {
     )
 }
 
-fn state_text(state: &State) -> String {
+fn state_text(state: &EntryState) -> String {
     match state {
-        State::Whole | State::Noted => String::new(),
-        State::Changed => "  (changed while it was read)".to_owned(),
-        State::Unreadable(reason) => format!("  (not captured: {})", text::name(reason.as_bytes())),
-        State::Vanished => "  (not captured: vanished)".to_owned(),
-        State::BadPages(pages) => format!("  (wrong page checksums: {})", pages.len()),
+        EntryState::Whole | EntryState::Noted => String::new(),
+        EntryState::Changed => "  (changed while it was read)".to_owned(),
+        EntryState::Unreadable(reason) => {
+            format!("  (not captured: {})", text::name(reason.as_bytes()))
+        }
+        EntryState::Vanished => "  (not captured: vanished)".to_owned(),
+        EntryState::BadPages(pages) => format!("  (wrong page checksums: {})", pages.len()),
     }
 }
 
 /// An entry as JSON.
 #[derive(Serialize)]
 struct EntryLine<'a> {
-    path: Name,
+    path: EntryName,
     kind: &'static str,
     mode: String,
     uid: u32,
@@ -347,13 +349,13 @@ struct EntryLine<'a> {
     size: u64,
     mtime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<Name>,
+    target: Option<EntryName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<(u32, u32)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    xattrs: Vec<Name>,
+    xattrs: Vec<EntryName>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
@@ -365,7 +367,7 @@ impl<'a> EntryLine<'a> {
         let (kind, target, device) = kind_parts(&entry.kind);
         let (state, reason) = state_parts(&record.state);
         Self {
-            path: Name(entry.path.clone()),
+            path: EntryName(entry.path.clone()),
             kind,
             mode: format!("{:04o}", entry.mode),
             uid: entry.owner.uid,
@@ -380,7 +382,7 @@ impl<'a> EntryLine<'a> {
             xattrs: entry
                 .xattrs
                 .iter()
-                .map(|(name, _)| Name(name.clone()))
+                .map(|(name, _)| EntryName(name.clone()))
                 .collect(),
             state,
             reason,
@@ -389,27 +391,31 @@ impl<'a> EntryLine<'a> {
 }
 
 /// Name of the kind, what a link leads to, number of a device.
-pub(super) fn kind_parts(kind: &Kind) -> (&'static str, Option<Name>, Option<(u32, u32)>) {
-    let target = |path: &[u8]| Some(Name(path.to_vec()));
+pub(super) fn kind_parts(
+    kind: &EntryKind,
+) -> (&'static str, Option<EntryName>, Option<(u32, u32)>) {
+    let target = |path: &[u8]| Some(EntryName(path.to_vec()));
     match kind {
-        Kind::File { .. } => ("file", None, None),
-        Kind::Directory => ("directory", None, None),
-        Kind::Symlink(path) => ("symlink", target(path), None),
-        Kind::HardLink(path) => ("hardlink", target(path), None),
-        Kind::Fifo => ("fifo", None, None),
-        Kind::CharDevice(device) => ("char-device", None, Some((device.major, device.minor))),
-        Kind::BlockDevice(device) => ("block-device", None, Some((device.major, device.minor))),
-        Kind::Socket => ("socket", None, None),
+        EntryKind::File { .. } => ("file", None, None),
+        EntryKind::Directory => ("directory", None, None),
+        EntryKind::Symlink(path) => ("symlink", target(path), None),
+        EntryKind::HardLink(path) => ("hardlink", target(path), None),
+        EntryKind::Fifo => ("fifo", None, None),
+        EntryKind::CharDevice(device) => ("char-device", None, Some((device.major, device.minor))),
+        EntryKind::BlockDevice(device) => {
+            ("block-device", None, Some((device.major, device.minor)))
+        }
+        EntryKind::Socket => ("socket", None, None),
     }
 }
 
-fn state_parts(state: &State) -> (&'static str, Option<&str>) {
+fn state_parts(state: &EntryState) -> (&'static str, Option<&str>) {
     match state {
-        State::Whole => ("whole", None),
-        State::Changed => ("changed", None),
-        State::Unreadable(reason) => ("unreadable", Some(reason)),
-        State::Vanished => ("vanished", None),
-        State::Noted => ("noted", None),
-        State::BadPages(_) => ("wrong page checksums", None),
+        EntryState::Whole => ("whole", None),
+        EntryState::Changed => ("changed", None),
+        EntryState::Unreadable(reason) => ("unreadable", Some(reason)),
+        EntryState::Vanished => ("vanished", None),
+        EntryState::Noted => ("noted", None),
+        EntryState::BadPages(_) => ("wrong page checksums", None),
     }
 }

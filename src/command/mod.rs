@@ -1,4 +1,6 @@
-//! One verb a file.
+//! One verb a file, thin: from arguments to an engine, from its outcome to a report.
+//!
+//! The engines of backup, restore, verify and repair have rooms of their own.
 
 pub mod bench;
 pub mod copy;

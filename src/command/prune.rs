@@ -3,10 +3,10 @@
 use crate::{
     error::Result,
     repo::{
-        objects::Directory,
+        objects::LocalObjects,
         open::read_repository,
         protocol,
-        prune::{Amount, Pruned, Remains, prune},
+        prune::{ObjectCount, Pruned, Remains, prune},
     },
     text,
 };
@@ -26,7 +26,7 @@ pub struct Prune {
 
 /// A backup, or all of them, as JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct PruneLine<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ impl Prune {
     /// As [`prune`].
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         read_repository(&self.repository)?;
-        let pruned = prune(&Directory::new(&self.repository), self.dry_run)?;
+        let pruned = prune(&LocalObjects::new(&self.repository), self.dry_run)?;
         match self.json {
             true => self.print_json(&pruned, out),
             false => self.print(&pruned, out),
@@ -70,7 +70,7 @@ impl Prune {
             },
         ) in &pruned.backups
         {
-            let is_some = |amount: &Amount| *amount != Amount::default();
+            let is_some = |amount: &ObjectCount| *amount != ObjectCount::default();
             let freed = is_some(freed).then(|| format!("{frees} {}", amount(freed)));
             let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
             let cut_off = is_some(cut_off)
@@ -107,19 +107,20 @@ impl Prune {
     }
 
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
-        let line = |kind, id, freed: Amount, held: Amount, cut_off: Amount| Line {
-            kind,
-            id,
-            dry_run: self.dry_run,
-            freed_bytes: freed.bytes,
-            freed_segments: freed.segments,
-            held_bytes: held.bytes,
-            held_segments: held.segments,
-            cut_off_bytes: cut_off.bytes,
-            cut_off_segments: cut_off.segments,
-            held_by: &[],
-            doubtful: &[],
-        };
+        let line =
+            |kind, id, freed: ObjectCount, held: ObjectCount, cut_off: ObjectCount| PruneLine {
+                kind,
+                id,
+                dry_run: self.dry_run,
+                freed_bytes: freed.bytes,
+                freed_segments: freed.segments,
+                held_bytes: held.bytes,
+                held_segments: held.segments,
+                cut_off_bytes: cut_off.bytes,
+                cut_off_segments: cut_off.segments,
+                held_by: &[],
+                doubtful: &[],
+            };
         for (
             id,
             Remains {
@@ -133,7 +134,7 @@ impl Prune {
             let line = line("backup", Some(&**id), *freed, *held, *cut_off);
             text::json(
                 out,
-                &Line {
+                &PruneLine {
                     held_by: by,
                     ..line
                 },
@@ -148,7 +149,7 @@ impl Prune {
         );
         text::json(
             out,
-            &Line {
+            &PruneLine {
                 doubtful: &pruned.doubtful,
                 ..result
             },
@@ -156,7 +157,7 @@ impl Prune {
     }
 }
 
-fn amount(amount: &Amount) -> String {
+fn amount(amount: &ObjectCount) -> String {
     format!(
         "{} in {}",
         text::bytes(amount.bytes),

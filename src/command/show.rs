@@ -4,10 +4,10 @@ use crate::text::source_text;
 use crate::{
     error::Result,
     format::{
-        root::{Cluster, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+        root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
-    repo::{annotations::Notes, open::locate},
+    repo::{annotations::Annotations, open::locate},
     text,
     verify::stream::{self, Looked, look},
 };
@@ -33,7 +33,7 @@ impl Show {
             Looked::Stream(input) => (stream::root(input)?, false),
             Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
             Looked::Backup(archive) => {
-                let notes = locate(&self.from).and_then(|(path, id)| Notes::read(&path, &id));
+                let notes = locate(&self.from).and_then(|(path, id)| Annotations::read(&path, &id));
                 (archive.root, notes.is_ok_and(|notes| notes.pinned))
             }
         };
@@ -205,7 +205,7 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn cluster(cluster: &Cluster) -> Vec<(&'static str, String)> {
+fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
     let state = match (cluster.online, cluster.standby) {
         (false, _) => "shut down",
         (true, false) => "primary",

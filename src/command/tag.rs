@@ -2,9 +2,9 @@
 
 use super::show::tag;
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     repo::{
-        annotations::Notes,
+        annotations::Annotations,
         open::{locate, open},
     },
     text,
@@ -14,7 +14,7 @@ use std::{ffi::OsString, io::Write};
 
 /// Which tags to change.
 #[derive(Debug, Clone, Default)]
-pub struct Tag {
+pub struct TagCommand {
     /// `REPO[@BACKUP]`.
     pub from: OsString,
     /// Tags to set.
@@ -36,7 +36,7 @@ pub struct Pin {
     pub json: bool,
 }
 
-impl Tag {
+impl TagCommand {
     /// Change them, and print those that there are now.
     ///
     /// # Errors
@@ -45,24 +45,24 @@ impl Tag {
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         if let Some((key, _)) = self.set.iter().find(|(key, _)| self.remove.contains(key)) {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("cannot set and take away tag {key:?}"),
             ));
         }
         let (repository, id) = locate(&self.from)?;
-        let notes = Notes::read(&repository, &id)?;
+        let notes = Annotations::read(&repository, &id)?;
         let mut tags = open(&self.from)?.root.tags;
         for key in &self.remove {
             if tags.remove(key).is_none() {
                 return Err(Error::new(
-                    Kind::NotFound,
+                    ErrorKind::NotFound,
                     format!("could not find tag {key:?} of backup {id:?}"),
                 ));
             }
         }
         tags.extend(self.set.iter().cloned());
         if !(self.set.is_empty() && self.remove.is_empty()) {
-            Notes {
+            Annotations {
                 tags: Some(tags.clone()),
                 ..notes
             }
@@ -83,8 +83,8 @@ impl Pin {
     /// Those of finding the backup, or the system's.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let (repository, id) = locate(&self.from)?;
-        let notes = Notes::read(&repository, &id)?;
-        Notes {
+        let notes = Annotations::read(&repository, &id)?;
+        Annotations {
             pinned: self.pinned,
             ..notes
         }

@@ -52,12 +52,12 @@ pub(super) fn chaining_values(data: &[u8], offset: u64, block: u64) -> Vec<Block
 
 /// The chunks of one content, and where their values stand among those of all.
 #[derive(Clone, Copy)]
-struct Tree<'a> {
+struct HashTree<'a> {
     data: &'a [u8],
     start: usize,
 }
 
-impl Tree<'_> {
+impl HashTree<'_> {
     fn count(&self) -> usize {
         self.data.len().div_ceil(INPUT)
     }
@@ -73,7 +73,7 @@ pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut trees = Vec::with_capacity(contents.len());
     let mut start = 0;
     for data in contents {
-        let tree = Tree { data, start };
+        let tree = HashTree { data, start };
         start += tree.count();
         trees.push(tree);
     }
@@ -102,7 +102,7 @@ pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
         &branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(),
         PARENT | ROOT,
     );
-    let root = |tree: &Tree<'_>| match tree.count() {
+    let root = |tree: &HashTree<'_>| match tree.count() {
         0 | 1 => blake3::hash(tree.data).into(),
         _ => forest.values[tree.start],
     };
@@ -143,8 +143,8 @@ impl Forest {
     }
 
     /// The chunks of a tree that are hashed with no others: of a long one all that are whole, and one that is not.
-    fn long(&mut self, tree: &Tree<'_>) {
-        let (Tree { data, start }, whole) = (*tree, tree.whole());
+    fn long(&mut self, tree: &HashTree<'_>) {
+        let (HashTree { data, start }, whole) = (*tree, tree.whole());
         if whole >= LANES {
             self.run(data, 0, start);
         }
@@ -155,8 +155,8 @@ impl Forest {
     }
 
     /// Chunk `at` of all these trees.
-    fn chunks<'a>(&mut self, at: usize, trees: impl Iterator<Item = &'a Tree<'a>> + Clone) {
-        let chunk = |tree: &Tree<'a>| tree.data.as_chunks().0.get(at);
+    fn chunks<'a>(&mut self, at: usize, trees: impl Iterator<Item = &'a HashTree<'a>> + Clone) {
+        let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(at);
         let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
         self.out.resize(chunks.len() * VALUE, 0);
         let number = at as u64;

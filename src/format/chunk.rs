@@ -6,7 +6,7 @@
 //! Each piece of a file is cut by itself, so that pieces are cut in parallel: at both ends of a piece a chunk may differ though
 //! its bytes do not.
 
-use super::{entry::Run, page::BLOCK_DIGEST_BYTES};
+use super::{entry::ByteRun, page::BLOCK_DIGEST_BYTES};
 use fastcdc::v2020::FastCDC;
 
 /// Bytes of a chunk: least, usual, most. A piece of 1 MiB has some 32 of them, two or three of which are cut by its ends.
@@ -21,14 +21,14 @@ pub const MAX_FILE_BYTES: u64 = 32 << 30;
 
 /// A chunk of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chunk {
+pub struct ContentChunk {
     /// Its length.
     pub len: u32,
     /// The beginning of its BLAKE3.
     pub digest: [u8; BLOCK_DIGEST_BYTES],
 }
 
-impl Chunk {
+impl ContentChunk {
     fn of(bytes: &[u8]) -> Self {
         let hash = blake3::hash(bytes);
         Self {
@@ -39,27 +39,27 @@ impl Chunk {
 }
 
 /// Cut a piece of a file where its content says so.
-pub fn by_content(piece: &[u8]) -> Vec<Chunk> {
+pub fn by_content(piece: &[u8]) -> Vec<ContentChunk> {
     let (least, usual, most) = BYTES;
     FastCDC::new(piece, least, usual, most)
-        .map(|chunk| Chunk::of(&piece[chunk.offset..][..chunk.length]))
+        .map(|chunk| ContentChunk::of(&piece[chunk.offset..][..chunk.length]))
         .collect()
 }
 
 /// Cut a piece of a sparse file, whose bytes are in the file where these ascending runs say.
-pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = Run>) -> Vec<Chunk> {
+pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<ContentChunk> {
     let mut rest = piece;
-    let mut chunk = |place: Run| {
+    let mut chunk = |place: ByteRun| {
         let (chunk, behind) = rest.split_at(place.len as usize);
         rest = behind;
-        Chunk::of(chunk)
+        ContentChunk::of(chunk)
     };
     places(runs).into_iter().map(&mut chunk).collect()
 }
 
 /// Where in a sparse file the chunks begin that data in these ascending runs is cut in, and how much data each has.
-pub fn places(runs: impl IntoIterator<Item = Run>) -> Vec<Run> {
-    let mut places: Vec<Run> = Vec::new();
+pub fn places(runs: impl IntoIterator<Item = ByteRun>) -> Vec<ByteRun> {
+    let mut places: Vec<ByteRun> = Vec::new();
     for run in runs {
         let (mut at, end) = (run.offset, run.offset + run.len);
         while at < end {
@@ -68,7 +68,7 @@ pub fn places(runs: impl IntoIterator<Item = Run>) -> Vec<Run> {
                 Some(last) if last.offset / PLACE_BYTES == at / PLACE_BYTES => {
                     last.len += next - at
                 }
-                _ => places.push(Run {
+                _ => places.push(ByteRun {
                     offset: at,
                     len: next - at,
                 }),
@@ -116,20 +116,20 @@ mod tests {
         assert_eq!(
             by_place(
                 b"little",
-                [Run {
+                [ByteRun {
                     offset: PLACE_BYTES,
                     len: 6
                 }]
             ),
-            [Chunk::of(b"little")]
+            [ContentChunk::of(b"little")]
         );
     }
 
     #[test]
     fn what_stays_at_its_place_survives_a_hole_before_it() {
-        let run = |offset, len| Run { offset, len };
+        let run = |offset, len| ByteRun { offset, len };
         let file = noise(1 << 20);
-        let cut = |runs: &[Run]| {
+        let cut = |runs: &[ByteRun]| {
             let data: Vec<u8> = runs
                 .iter()
                 .flat_map(|run| &file[run.offset as usize..][..run.len as usize])

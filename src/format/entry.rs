@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 /// A path relative to the root of the backup: components of any bytes but `/` and NUL, joined by single `/`,
 /// none of them empty, `.` or `..`. The empty path is the root itself.
-pub type Path = Vec<u8>;
+pub type EntryPath = Vec<u8>;
 
 /// One object of a source, as the scan saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entry {
     /// Where it is.
-    pub path: Path,
+    pub path: EntryPath,
     /// What it is, with what only that kind has.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
     pub mode: u32,
     /// Owner and group.
@@ -29,20 +29,20 @@ pub struct Entry {
 
 /// Kinds of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A regular file.
     File {
         /// Logical bytes, holes included.
         size: u64,
         /// Where the data is, if there are holes; `None` means everywhere.
-        map: Option<Map>,
+        map: Option<SparseMap>,
     },
     /// A directory.
     Directory,
     /// A symbolic link and its target, any bytes but NUL.
     Symlink(Vec<u8>),
     /// Another name of a regular file (or other object) that stands earlier in the same stream, by its path.
-    HardLink(Path),
+    HardLink(EntryPath),
     /// A named pipe.
     Fifo,
     /// A character device.
@@ -53,7 +53,7 @@ pub enum Kind {
     Socket,
 }
 
-impl Default for Kind {
+impl Default for EntryKind {
     fn default() -> Self {
         Self::File { size: 0, map: None }
     }
@@ -64,7 +64,7 @@ pub type Xattr = (Vec<u8>, Vec<u8>);
 
 /// A run of data in a sparse file, in bytes. Runs are ascending, not empty, and do not touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct ByteRun {
     /// Where it starts in the file.
     pub offset: u64,
     /// How long it is.
@@ -73,37 +73,38 @@ pub struct Run {
 
 /// Where the data of a sparse file is: runs, and how much data is before each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Map(Arc<(Vec<Run>, Vec<u64>)>);
+pub struct SparseMap(Arc<(Vec<ByteRun>, Vec<u64>)>);
 
-impl From<Vec<Run>> for Map {
-    fn from(runs: Vec<Run>) -> Self {
-        let sum =
-            |sum: &mut u64, run: &Run| Some(std::mem::replace(sum, sum.saturating_add(run.len)));
+impl From<Vec<ByteRun>> for SparseMap {
+    fn from(runs: Vec<ByteRun>) -> Self {
+        let sum = |sum: &mut u64, run: &ByteRun| {
+            Some(std::mem::replace(sum, sum.saturating_add(run.len)))
+        };
         let before = runs.iter().scan(0, sum).collect();
         Self(Arc::new((runs, before)))
     }
 }
 
-impl From<&[Run]> for Map {
-    fn from(runs: &[Run]) -> Self {
+impl From<&[ByteRun]> for SparseMap {
+    fn from(runs: &[ByteRun]) -> Self {
         runs.to_vec().into()
     }
 }
 
-impl FromIterator<Run> for Map {
-    fn from_iter<T: IntoIterator<Item = Run>>(runs: T) -> Self {
+impl FromIterator<ByteRun> for SparseMap {
+    fn from_iter<T: IntoIterator<Item = ByteRun>>(runs: T) -> Self {
         runs.into_iter().collect::<Vec<_>>().into()
     }
 }
 
-impl std::ops::Deref for Map {
-    type Target = [Run];
-    fn deref(&self) -> &[Run] {
+impl std::ops::Deref for SparseMap {
+    type Target = [ByteRun];
+    fn deref(&self) -> &[ByteRun] {
         &self.0.0
     }
 }
 
-impl Map {
+impl SparseMap {
     /// Bytes of all runs.
     fn data_len(&self) -> u64 {
         let last = self.last().zip(self.0.1.last());
@@ -120,7 +121,7 @@ impl Map {
     }
 
     /// The runs from the one on that has byte `offset` of the data, with how much is before each.
-    fn placed(&self, offset: u64) -> impl Iterator<Item = (u64, Run)> {
+    fn placed(&self, offset: u64) -> impl Iterator<Item = (u64, ByteRun)> {
         let first = self
             .0
             .1
@@ -168,8 +169,8 @@ impl Entry {
     /// About the bytes that what is known of it takes in memory: names, attributes, the map of a sparse file.
     pub fn text_bytes(&self) -> usize {
         let map = match &self.kind {
-            Kind::File { map: Some(map), .. } => map.len() * 16,
-            Kind::Symlink(target) | Kind::HardLink(target) => target.len(),
+            EntryKind::File { map: Some(map), .. } => map.len() * 16,
+            EntryKind::Symlink(target) | EntryKind::HardLink(target) => target.len(),
             _ => 0,
         };
         self.path.len() + map + xattr_bytes(&self.xattrs)
@@ -177,13 +178,13 @@ impl Entry {
 
     /// Is it a regular file (and not another name of one)?
     pub fn is_file(&self) -> bool {
-        matches!(self.kind, Kind::File { .. })
+        matches!(self.kind, EntryKind::File { .. })
     }
 
     /// Logical bytes of content; 0 for what is not a regular file.
     pub fn size(&self) -> u64 {
         match &self.kind {
-            Kind::File { size, .. } => *size,
+            EntryKind::File { size, .. } => *size,
             _ => 0,
         }
     }
@@ -191,26 +192,26 @@ impl Entry {
     /// Bytes of content that are stored: `size` without the holes.
     pub fn data_len(&self) -> u64 {
         match &self.kind {
-            Kind::File { map: Some(map), .. } => map.data_len(),
-            Kind::File { size, .. } => *size,
+            EntryKind::File { map: Some(map), .. } => map.data_len(),
+            EntryKind::File { size, .. } => *size,
             _ => 0,
         }
     }
 
     /// Is it a file with holes?
     pub fn is_sparse(&self) -> bool {
-        matches!(self.kind, Kind::File { map: Some(_), .. })
+        matches!(self.kind, EntryKind::File { map: Some(_), .. })
     }
 
     /// Where `len` bytes of data of a file, the first with `offset` before it, are in the file itself: ascending runs.
-    pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = Run> {
+    pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = ByteRun> {
         let map = match &self.kind {
-            Kind::File { map: Some(map), .. } => Some(map.placed(offset)),
+            EntryKind::File { map: Some(map), .. } => Some(map.placed(offset)),
             _ => None,
         };
         let whole = map.is_none().then_some((
             0,
-            Run {
+            ByteRun {
                 offset: 0,
                 len: u64::MAX,
             },
@@ -221,7 +222,7 @@ impl Entry {
             .take_while(move |(before, _)| *before < end)
             .filter_map(move |(before, run)| {
                 let (from, to) = (offset.max(before), end.min(before + run.len));
-                (from < to).then(|| Run {
+                (from < to).then(|| ByteRun {
                     offset: run.offset + from - before,
                     len: to - from,
                 })
@@ -231,7 +232,7 @@ impl Entry {
     /// Say of a file that nothing of it is stored: no size, no map. What is no file stays what it is.
     pub fn lose_content(&mut self) {
         if self.is_file() {
-            self.kind = Kind::File { size: 0, map: None };
+            self.kind = EntryKind::File { size: 0, map: None };
         }
     }
 }
@@ -272,7 +273,7 @@ pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
 }
 
 /// The path of `name` in a directory.
-pub fn join(dir: &[u8], name: &[u8]) -> Path {
+pub fn join(dir: &[u8], name: &[u8]) -> EntryPath {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
     path.extend(dir);
     if !dir.is_empty() {
@@ -329,9 +330,9 @@ mod tests {
 
     #[test]
     fn data_of_a_sparse_file_is_where_its_runs_are() {
-        let run = |offset, len| Run { offset, len };
-        let file = |map: Option<&[Run]>| Entry {
-            kind: Kind::File {
+        let run = |offset, len| ByteRun { offset, len };
+        let file = |map: Option<&[ByteRun]>| Entry {
+            kind: EntryKind::File {
                 size: 900,
                 map: map.map(Into::into),
             },

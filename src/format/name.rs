@@ -5,9 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A path or a name in JSON: text where it is UTF-8, else `{"hex": "…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
-pub struct Name(pub Vec<u8>);
+pub struct EntryName(pub Vec<u8>);
 
-impl From<&str> for Name {
+impl From<&str> for EntryName {
     fn from(text: &str) -> Self {
         Self(text.into())
     }
@@ -18,7 +18,7 @@ struct Hex {
     hex: String,
 }
 
-impl Serialize for Name {
+impl Serialize for EntryName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
@@ -27,7 +27,7 @@ impl Serialize for Name {
     }
 }
 
-impl<'de> Deserialize<'de> for Name {
+impl<'de> Deserialize<'de> for EntryName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]

@@ -3,9 +3,9 @@
 //! It is stored last; a backup without a root does not exist. It is sealed, see [`seal`](crate::format::seal), so that damage to it is
 //! found like any other.
 
-pub use super::name::Name;
+pub use super::name::EntryName;
 use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed, sizes};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
 
@@ -31,12 +31,12 @@ pub struct Root {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
     /// What was backed up.
-    pub source: Source,
+    pub source: SourceInfo,
     /// The PostgreSQL cluster, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub postgres: Option<Cluster>,
+    pub postgres: Option<ClusterInfo>,
     /// How it was stored.
-    pub options: Options,
+    pub options: BackupOptions,
     /// The options by which something of it was left out, as they were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Root {
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
     /// Counts and sizes.
-    pub totals: Totals,
+    pub totals: BackupTotals,
     /// The backups it was compared with, see [`Live`] for what it refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Root {
     pub not_captured: Vec<NotCaptured>,
     /// What limited the run.
     #[serde(default)]
-    pub run: Run,
+    pub run: RunStats,
 }
 
 /// Entries the root itself lists as not captured; their count is in [`Totals`].
@@ -69,11 +69,11 @@ pub const MAX_NOT_CAPTURED: usize = 1000;
 
 /// What was backed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Source {
+pub struct SourceInfo {
     /// Name of the host.
     pub host: String,
     /// Absolute paths, or `stdin:NAME`.
-    pub paths: Vec<Name>,
+    pub paths: Vec<EntryName>,
     /// Is the root of the backup the contents of the one path?
     #[serde(default)]
     pub contents: bool,
@@ -81,7 +81,7 @@ pub struct Source {
 
 /// What is known of a PostgreSQL cluster that was backed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Cluster {
+pub struct ClusterInfo {
     /// As the server says it: `15.18`, `18beta1`.
     pub version: String,
     /// Major version: 13 to 18.
@@ -116,10 +116,10 @@ pub struct Cluster {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_restore_command: bool,
     /// Its data directory.
-    pub data_directory: Name,
+    pub data_directory: EntryName,
     /// Files of its configuration that are outside of the data directory, and so not in the backup.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub configuration: Vec<Name>,
+    pub configuration: Vec<EntryName>,
     /// Its tablespaces, in order of their numbers. What is in one is stored below `pg_tblspc/OID`.
     pub tablespaces: Vec<Tablespace>,
     /// Those that were made while the backup ran: recovery makes them anew, where they were.
@@ -127,9 +127,9 @@ pub struct Cluster {
     pub tablespaces_meanwhile: Vec<Tablespace>,
     /// Links, pipes and devices, which PostgreSQL's manifest cannot describe, the first 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unlisted: Vec<Name>,
+    pub unlisted: Vec<EntryName>,
     /// Its databases, in order of their numbers.
-    pub databases: Vec<Database>,
+    pub databases: Vec<DatabaseInfo>,
     /// By which a later backup knows that the server has the same past; not of every cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub witness: Option<Witness>,
@@ -154,9 +154,9 @@ pub struct Tablespace {
     /// Its number.
     pub oid: u32,
     /// Its name, in whatever encoding.
-    pub name: Name,
+    pub name: EntryName,
     /// The directory it is in.
-    pub location: Name,
+    pub location: EntryName,
 }
 
 impl Tablespace {
@@ -168,11 +168,11 @@ impl Tablespace {
 
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Database {
+pub struct DatabaseInfo {
     /// Its number.
     pub oid: u32,
     /// Its name, in whatever encoding.
-    pub name: Name,
+    pub name: EntryName,
     /// Is it a template?
     pub template: bool,
     /// Logical subscriptions that it has; not in older roots, nor if the cluster was not running.
@@ -182,7 +182,7 @@ pub struct Database {
 
 /// How it was stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Options {
+pub struct BackupOptions {
     /// `zstd`, `lz4`, `gzip` or `none`.
     pub codec: String,
     /// Level of the codec.
@@ -202,7 +202,7 @@ pub struct Options {
 
 /// Counts and sizes of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Totals {
+pub struct BackupTotals {
     /// All entries.
     pub entries: u64,
     /// Regular files, each counted once.
@@ -234,15 +234,15 @@ pub struct Totals {
     pub kept_bytes: u64,
 }
 
-impl Totals {
+impl BackupTotals {
     /// Was all of the source captured, and right?
     pub fn is_complete(&self) -> bool {
         self.unreadable == 0 && self.bad_pages == 0
     }
 }
 
-impl AddAssign<&Totals> for Totals {
-    fn add_assign(&mut self, more: &Totals) {
+impl AddAssign<&BackupTotals> for BackupTotals {
+    fn add_assign(&mut self, more: &BackupTotals) {
         sizes::add(&mut self.entries, more.entries);
         sizes::add(&mut self.files, more.files);
         sizes::add(&mut self.directories, more.directories);
@@ -292,7 +292,7 @@ pub struct PageAt {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
     /// Path of its first record.
-    pub first: Name,
+    pub first: EntryName,
     /// Records in it.
     pub entries: u64,
     /// Bytes before it in the manifest of the backup; absent in a one-file archive.
@@ -393,7 +393,7 @@ impl Live {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct NotCaptured {
     /// Its path.
-    pub path: Name,
+    pub path: EntryName,
     /// Why.
     pub reason: String,
 }
@@ -412,7 +412,7 @@ impl NotCaptured {
 
 /// What limited the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
-pub struct Run {
+pub struct RunStats {
     /// Wall-clock seconds.
     pub seconds: f64,
     /// `source`, `workers` or `sink`.
@@ -446,7 +446,7 @@ impl Root {
                 "cannot read {name}: it has format {}, this program knows up to {FORMAT}",
                 root.format
             );
-            return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
         }
         // They are printed as they are.
         if [&root.time, &root.finished, &root.tool]
@@ -479,9 +479,9 @@ mod tests {
         Root {
             format: 1,
             id: "20261121T054501Z-k3f9qz".into(),
-            source: Source {
+            source: SourceInfo {
                 host: "h".into(),
-                paths: vec![Name(b"/a\xff".to_vec())],
+                paths: vec![EntryName(b"/a\xff".to_vec())],
                 contents: true,
             },
             segments: vec![Segment {
@@ -510,7 +510,7 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(
                 Root::open(&bytes, "the root").unwrap_err().kind,
-                Kind::Corrupt,
+                ErrorKind::Corrupt,
                 "bit {bit}"
             );
         }
@@ -533,7 +533,7 @@ mod tests {
                     Root::open(&seal(&root).unwrap(), "the root")
                         .unwrap_err()
                         .kind,
-                    Kind::Corrupt
+                    ErrorKind::Corrupt
                 );
             }
         }
@@ -575,7 +575,7 @@ mod tests {
             ] {
                 let opened =
                     Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
-                assert_eq!(opened.err(), is_none.then_some(Kind::Corrupt), "{bad}");
+                assert_eq!(opened.err(), is_none.then_some(ErrorKind::Corrupt), "{bad}");
             }
         }
     }
@@ -600,7 +600,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             Root::open(&bytes, "the root").unwrap_err().kind,
-            Kind::Unsupported
+            ErrorKind::Unsupported
         );
     }
 }

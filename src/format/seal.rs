@@ -2,7 +2,7 @@
 //!
 //! The root of a backup is written so, and so are the other small objects of a repository.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 const SEAL: &str = "\n\"blake3\": \"";
@@ -11,10 +11,10 @@ pub const MAX_BYTES: u64 = 256 << 20;
 
 /// JSON, one member a line, closed by a line with the BLAKE3 of everything before that line.
 pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
-    let bug = |e: serde_json::Error| Error::new(Kind::Bug, "cannot write JSON").because(e);
+    let bug = |e: serde_json::Error| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
     let map = match serde_json::to_value(value).map_err(bug)? {
         serde_json::Value::Object(map) => map,
-        _ => return Err(Error::new(Kind::Bug, "only objects are sealed")),
+        _ => return Err(Error::new(ErrorKind::Bug, "only objects are sealed")),
     };
     let mut text = String::from("{");
     for (key, value) in &map {
@@ -29,9 +29,8 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
             "cannot write {} bytes of JSON: no more than {MAX_BYTES} could be read",
             text.len()
         );
-        return Err(
-            Error::new(Kind::Unsupported, what).hint("a larger --segment-size makes roots smaller")
-        );
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint("a larger --segment-size makes roots smaller"));
     }
     Ok(text.into_bytes())
 }

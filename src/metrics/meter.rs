@@ -119,7 +119,7 @@ pub struct Meter {
     /// What others were waited for.
     pub waits: Arc<Waits>,
     start: Instant,
-    begun: Mutex<Sample>,
+    begun: Mutex<MeterSample>,
     timeline: Mutex<Timeline>,
 }
 
@@ -180,7 +180,7 @@ impl Side {
 
 /// The verdict of a run or of a part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Verdict {
+pub struct LimitVerdict {
     /// What the limit was.
     pub limit: Side,
     /// Shares of source, workers and sink.
@@ -189,7 +189,7 @@ pub struct Verdict {
     pub seconds: f64,
 }
 
-impl Verdict {
+impl LimitVerdict {
     /// Share of one side.
     pub fn of(&self, side: Side) -> Shares {
         self.shares[side as usize]
@@ -219,7 +219,7 @@ impl Verdict {
 
 /// All counters at one moment, in seconds and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sample {
+pub struct MeterSample {
     /// Since the start.
     pub seconds: f64,
     /// Logical bytes so far.
@@ -248,11 +248,11 @@ impl Meter {
     }
 
     /// All counters now.
-    pub fn sample(&self) -> Sample {
+    pub fn sample(&self) -> MeterSample {
         let seconds =
             |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
         let times = |g: &Arc<Gauge>| [seconds(&g.busy), seconds(&g.starved), seconds(&g.blocked)];
-        Sample {
+        MeterSample {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
@@ -271,16 +271,16 @@ impl Meter {
     }
 
     /// The verdict since the parts began, with the time of the whole run.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> LimitVerdict {
         let (begun, now) = (*self.begun.locked(), self.sample());
-        Verdict {
+        LimitVerdict {
             seconds: now.seconds,
             ..verdict(&begun, &now)
         }
     }
 
     /// Note a point of the timeline; called about every 100 ms by one thread.
-    pub fn tick(&self) -> Sample {
+    pub fn tick(&self) -> MeterSample {
         let sample = self.sample();
         if let Ok(mut timeline) = self.timeline.lock() {
             timeline.push(sample);
@@ -289,7 +289,7 @@ impl Meter {
     }
 
     /// The timeline so far, thinned to at most [`MAX_POINTS`] points.
-    pub fn timeline(&self) -> Vec<Sample> {
+    pub fn timeline(&self) -> Vec<MeterSample> {
         self.timeline
             .lock()
             .map(|timeline| timeline.points.clone())
@@ -302,13 +302,13 @@ pub const MAX_POINTS: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Timeline {
-    points: Vec<Sample>,
+    points: Vec<MeterSample>,
     skip: u32,
     passed: u32,
 }
 
 impl Timeline {
-    fn push(&mut self, sample: Sample) {
+    fn push(&mut self, sample: MeterSample) {
         self.passed += 1;
         if self.passed <= self.skip {
             return;
@@ -326,7 +326,7 @@ impl Timeline {
     }
 }
 
-impl Sample {
+impl MeterSample {
     /// The start of a run.
     pub const ZERO: Self = Self {
         seconds: 0.0,
@@ -361,7 +361,7 @@ impl Sample {
 ///
 /// The source is as busy as its readers or its walk, for which the feeders wait, whichever is more; nothing is before it. What
 /// a side was not busy it was starved, as far as those before it were slow, or blocked, as far as those behind it were.
-pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
+pub fn verdict(from: &MeterSample, to: &MeterSample) -> LimitVerdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
     let time =
         |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
@@ -393,7 +393,7 @@ pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
         shares(work, source, store),
         shares(store, source.max(work), 0.0),
     ];
-    Verdict {
+    LimitVerdict {
         limit,
         shares: all,
         seconds: wall,
@@ -404,19 +404,19 @@ pub fn verdict(from: &Sample, to: &Sample) -> Verdict {
 mod tests {
     use super::*;
 
-    fn sample(times: [[f64; 3]; 3]) -> Sample {
-        Sample {
+    fn sample(times: [[f64; 3]; 3]) -> MeterSample {
+        MeterSample {
             seconds: 10.0,
             times,
             capacity: [20.0, 20.0, 10.0],
             streams: 1,
-            ..Sample::default()
+            ..MeterSample::default()
         }
     }
 
     #[test]
     fn the_busiest_side_is_the_limit() {
-        let zero = Sample::default();
+        let zero = MeterSample::default();
         let cpu = sample([[1.0, 0.1, 9.0], [18.5, 0.0, 0.0], [2.0, 0.0, 0.0]]);
         let disk = sample([[19.0, 0.1, 9.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
         let walk = sample([[2.0, 9.5, 0.0], [4.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
@@ -437,9 +437,9 @@ mod tests {
     fn a_long_timeline_is_thinned_and_keeps_its_ends() {
         let mut timeline = Timeline::default();
         (0..100_000).for_each(|i| {
-            timeline.push(Sample {
+            timeline.push(MeterSample {
                 seconds: f64::from(i),
-                ..Sample::default()
+                ..MeterSample::default()
             })
         });
         assert!(timeline.points.len() < MAX_POINTS);

@@ -4,20 +4,20 @@
 //! the same for every sink. Here segments begin and end, and the service frames come in between.
 
 use super::{
-    pages::{Closed, Pages, Tell},
+    pages::{ClosedPage, PageWriter, Tell},
     segment::Filling,
 };
 use crate::{
     error::Result,
     format::{
         digest::crc32,
-        page::{FrameAt, Page, SegmentId},
+        page::{FrameAt, ManifestPage, SegmentId},
         pax,
-        root::{Live, Name, NotCaptured, PageAt, Segment, Totals},
+        root::{BackupTotals, EntryName, Live, NotCaptured, PageAt, Segment},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
         sizes,
     },
-    frame::{Buf, Frame, What},
+    frame::{Buf, Frame, FrameContent},
     metrics::meter::{Meter, timed},
     sink::{Placed, Role, Sink},
     stage::codec::{Codec, Compressor},
@@ -29,7 +29,7 @@ use std::sync::{
 
 /// What all streams of a backup share.
 #[derive(Debug)]
-pub struct Layout {
+pub struct StreamLayout {
     /// Name of the backup.
     pub backup: String,
     /// Version of the format, see [`crate::format::root::FORMAT`].
@@ -58,7 +58,7 @@ pub struct Laid {
     /// What it refers to of earlier backups; how large those segments are is not known here.
     pub live: Vec<Live>,
     /// Its counts.
-    pub totals: Totals,
+    pub totals: BackupTotals,
     /// Entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
 }
@@ -68,12 +68,12 @@ pub type MakeRoot<'a> = &'a (dyn Fn(&Laid) -> Result<Vec<u8>> + Sync);
 
 /// Lays one stream into its sink.
 pub struct Lay {
-    shared: Arc<Layout>,
+    shared: Arc<StreamLayout>,
     meter: Arc<Meter>,
     stream: u32,
     sink: Box<dyn Sink>,
     compressor: Compressor,
-    pages: Pages,
+    pages: PageWriter,
     filling: Filling,
     /// The label of the open segment, until there is a frame that it can follow.
     label: Option<Vec<u8>>,
@@ -89,7 +89,7 @@ impl Lay {
     /// # Errors
     /// What the codec says of its level.
     pub fn new(
-        shared: Arc<Layout>,
+        shared: Arc<StreamLayout>,
         meter: Arc<Meter>,
         stream: u32,
         sink: Box<dyn Sink>,
@@ -98,7 +98,7 @@ impl Lay {
         let compressor = shared.codec.compressor()?;
         let filling = Filling::new(stream, 0);
         let (pages, laid) = (
-            Pages::new(stream, shared.block_bytes, tell),
+            PageWriter::new(stream, shared.block_bytes, tell),
             Laid::default(),
         );
         Ok(Self {
@@ -239,7 +239,7 @@ impl Lay {
             .bytes
             .fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
         parts.into_iter().for_each(|part| self.pages.add(at, part));
-        let Totals { entries, files, .. } = self.pages.totals;
+        let BackupTotals { entries, files, .. } = self.pages.totals;
         let before = std::mem::replace(&mut self.told, (entries, files));
         self.meter.entries.fetch_add(entries - before.0, Relaxed);
         self.meter.files.fetch_add(files - before.1, Relaxed);
@@ -253,7 +253,7 @@ impl Lay {
     /// The header of a stream: its place is kept, and filled when the length is known.
     fn gap(&mut self, frame: Frame) -> Result<()> {
         for part in frame.parts {
-            if let What::Head(entry, _) = &part.what {
+            if let FrameContent::Head(entry, _) = &part.what {
                 let gap = self.filling.leave_gap(entry.clone(), self.shared.codec)?;
                 self.send(
                     self.filling.offset - gap.len() as u64,
@@ -356,15 +356,15 @@ impl Lay {
         };
         for closed in self.pages.take(&own) {
             match closed {
-                Closed::Own(page) => self.store_page(&page)?,
-                Closed::Earlier(at) => self.laid.pages.push(PageAt::clone(&at)),
+                ClosedPage::Own(page) => self.store_page(&page)?,
+                ClosedPage::Earlier(at) => self.laid.pages.push(PageAt::clone(&at)),
             }
         }
         Ok(())
     }
 
-    fn store_page(&mut self, page: &Page) -> Result<()> {
-        let first = Name(
+    fn store_page(&mut self, page: &ManifestPage) -> Result<()> {
+        let first = EntryName(
             page.records
                 .first()
                 .map(|record| record.entry.path.clone())
@@ -438,7 +438,7 @@ fn is_endless(frame: &Frame) -> bool {
     frame
         .parts
         .last()
-        .is_some_and(|part| matches!(&part.what, What::Head(_, file) if file.is_endless() && file.known.is_none()))
+        .is_some_and(|part| matches!(&part.what, FrameContent::Head(_, file) if file.is_endless() && file.known.is_none()))
 }
 
 /// Deflate, no name, no time, made on Unix: the same bytes for the same input.

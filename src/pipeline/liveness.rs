@@ -4,7 +4,7 @@
 //! else one file that stays would keep all that share its frame alive.
 
 use crate::format::{
-    page::{Extent, Item, Page, Record, SegmentId},
+    page::{Extent, ManifestPage, PageItem, Record, SegmentId},
     pax::{BLOCK, padding},
     root::Live,
     sizes,
@@ -15,23 +15,23 @@ use std::{collections::HashMap, sync::Arc};
 #[derive(Default)]
 pub struct References {
     numbers: HashMap<SegmentId, u32>,
-    counts: Vec<Count>,
+    counts: Vec<LiveCount>,
     /// The page that was last spoken of, and the numbers of those of its segments that were.
-    last: Option<(Arc<Page>, Vec<Option<u32>>)>,
+    last: Option<(Arc<ManifestPage>, Vec<Option<u32>>)>,
 }
 
-struct Count {
+struct LiveCount {
     id: SegmentId,
     frames: u64,
     bytes: u64,
     /// Bytes of the segment up to the end of the last frame.
     end: u64,
     /// The frame that was last counted; they are mostly met in order, so each counts once.
-    last: Option<Frame>,
+    last: Option<LiveFrame>,
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct LiveFrame {
     offset: u64,
     /// Decoded bytes of it that count.
     used: u64,
@@ -44,7 +44,7 @@ const HEADER_BYTES: u64 = 4 * BLOCK as u64;
 
 impl References {
     /// The number that the segment of an extent has here; from 0, in order of their first use.
-    pub fn number(&mut self, item: &Item, segment: u32) -> u32 {
+    pub fn number(&mut self, item: &PageItem, segment: u32) -> u32 {
         let (page, segment) = (item.page(), segment as usize);
         let (last, mut numbers) = match self.last.take() {
             Some((last, numbers)) if Arc::ptr_eq(&last, page) => (last, numbers),
@@ -63,7 +63,7 @@ impl References {
         }
         let number = self.counts.len() as u32;
         self.numbers.insert(id.clone(), number);
-        self.counts.push(Count {
+        self.counts.push(LiveCount {
             id: id.clone(),
             frames: 0,
             bytes: 0,
@@ -92,7 +92,7 @@ impl References {
 
     /// All of them, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
-        let live = |count: &Count| Live {
+        let live = |count: &LiveCount| Live {
             backup: count.id.backup.clone(),
             stream: count.id.stream,
             number: count.id.number,
@@ -105,7 +105,7 @@ impl References {
     }
 }
 
-impl Count {
+impl LiveCount {
     fn add(&mut self, extent: &Extent, header: u64) {
         let (offset, stored, plain) = (
             extent.frame.offset,
@@ -115,7 +115,7 @@ impl Count {
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
-        let before = last.unwrap_or(Frame {
+        let before = last.unwrap_or(LiveFrame {
             offset,
             used: 0,
             at: 0,
@@ -126,7 +126,7 @@ impl Count {
         let used = before.used + (at - from);
         let share = |used: u64| stored * used / plain.max(1);
         sizes::add(&mut self.bytes, share(used) - share(before.used));
-        self.last = Some(Frame { offset, used, at });
+        self.last = Some(LiveFrame { offset, used, at });
     }
 }
 

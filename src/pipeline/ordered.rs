@@ -4,7 +4,7 @@
 //! taken before the work, so an item at the head of the line never waits for one behind it.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     metrics::meter::{Gauge, timed},
     queue::{Locked, Monitor, Queue, start},
     source::Stream,
@@ -24,8 +24,8 @@ use std::{
 /// One thread fills the line and one takes from it. Each is woken only for what it waits for, and the one that fills it only
 /// when several places are free: on two cores, each time they wake they stop a thread that compresses.
 #[derive(Debug)]
-pub struct Line<O> {
-    places: Mutex<Places<O>>,
+pub struct FrameLine<O> {
+    places: Mutex<LinePlaces<O>>,
     filled: Condvar,
     room: Condvar,
     /// Places that must be free before it is worth waking anybody for them.
@@ -34,7 +34,7 @@ pub struct Line<O> {
 }
 
 #[derive(Debug)]
-struct Places<O> {
+struct LinePlaces<O> {
     /// The place at the head has number `first`; one that is not filled is being worked on.
     line: VecDeque<Option<Result<O>>>,
     first: u64,
@@ -47,14 +47,14 @@ struct Places<O> {
     taker_sleeps: bool,
 }
 
-impl<O> Line<O> {
+impl<O> FrameLine<O> {
     /// A line of at most `limit` places at first, and never more than `max`.
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
         let limit = limit.clamp(1, max);
         let (line, batch) = (VecDeque::new(), (limit / 2).max(1));
         let [ended, closed, feeder_sleeps, taker_sleeps] = [false; 4];
-        let places = Places {
+        let places = LinePlaces {
             line,
             first: 0,
             limit,
@@ -85,7 +85,7 @@ impl<O> Line<O> {
         self.room.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places<O>> {
+    fn lock(&self) -> MutexGuard<'_, LinePlaces<O>> {
         self.places.locked()
     }
 
@@ -153,14 +153,14 @@ impl<O> Line<O> {
 
 /// A place in line that must be filled, even if the thread that should do it panics.
 struct Ticket<O> {
-    line: Arc<Line<O>>,
+    line: Arc<FrameLine<O>>,
     number: u64,
     result: Option<Result<O>>,
 }
 
 impl<O> Drop for Ticket<O> {
     fn drop(&mut self) {
-        let lost = || Err(Error::new(Kind::Bug, "a pipeline worker stopped"));
+        let lost = || Err(Error::new(ErrorKind::Bug, "a pipeline worker stopped"));
         self.line
             .fill(self.number, self.result.take().unwrap_or_else(lost));
     }
@@ -195,7 +195,7 @@ impl Permits {
             .sleep(|free| free.count == 0 || free.urgent > 0)
             .0
             .count -= 1;
-        let _held = Held(self);
+        let _held = PermitGuard(self);
         compute()
     }
 
@@ -206,15 +206,15 @@ impl Permits {
         state.0.count -= 1;
         state.0.urgent -= 1;
         self.0.wake(state, true); // what was given back meanwhile was kept from the others
-        let _held = Held(self);
+        let _held = PermitGuard(self);
         compute()
     }
 }
 
 /// A permit, which is given back also by a panic.
-struct Held<'a>(&'a Permits);
+struct PermitGuard<'a>(&'a Permits);
 
-impl Drop for Held<'_> {
+impl Drop for PermitGuard<'_> {
     fn drop(&mut self) {
         let permits = &self.0.0;
         let mut state = permits.lock();
@@ -228,14 +228,14 @@ impl Drop for Held<'_> {
 pub type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
 
 /// Threads that do one kind of work.
-pub struct Crew<I, O> {
+pub struct FrameWorkers<I, O> {
     queue: Arc<Queue<(I, Ticket<O>)>>,
     make: Box<dyn Fn() -> Result<Work<I, O>> + Send + Sync>,
     gauge: Arc<Gauge>,
     size: AtomicUsize,
 }
 
-impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
+impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     /// Start `size` threads; each gets its own `make()`, so it may keep state, such as a compressor. `gauge` is told how
     /// long feeders waited.
     ///
@@ -296,20 +296,20 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
     pub fn ordered(
         self: &Arc<Self>,
         input: impl Iterator<Item = Result<I>> + Send + 'static,
-        line: Arc<Line<O>>,
+        line: Arc<FrameLine<O>>,
     ) -> Stream<O> {
         let (crew, places) = (self.clone(), line.clone());
         let started = start(move || {
-            let end = End(places);
+            let end = OrderedEnd(places);
             crew.feed(input, &end.0);
         });
         match started {
-            Ok(_) => Box::new(InOrder(line)),
+            Ok(_) => Box::new(OrderedFrames(line)),
             Err(error) => Box::new(std::iter::once(Err(error))),
         }
     }
 
-    fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<Line<O>>) {
+    fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<FrameLine<O>>) {
         while let Some(item) = timed(&self.gauge.starved, || input.next()) {
             let Some(number) = timed(&self.gauge.blocked, || line.take()) else {
                 return;
@@ -328,24 +328,29 @@ impl<I: Send + 'static, O: Send + 'static> Crew<I, O> {
 }
 
 /// No more comes behind what has come; a thread that panicked says so.
-struct End<O>(Arc<Line<O>>);
+struct OrderedEnd<O>(Arc<FrameLine<O>>);
 
-impl<O> Drop for End<O> {
+impl<O> Drop for OrderedEnd<O> {
     fn drop(&mut self) {
-        let lost = || Error::new(Kind::Bug, "a thread that looks for what to read is lost");
+        let lost = || {
+            Error::new(
+                ErrorKind::Bug,
+                "a thread that looks for what to read is lost",
+            )
+        };
         self.0.end(thread::panicking().then(lost));
     }
 }
 
-impl<I, O> Drop for Crew<I, O> {
+impl<I, O> Drop for FrameWorkers<I, O> {
     fn drop(&mut self) {
         self.queue.close();
     }
 }
 
-struct InOrder<O>(Arc<Line<O>>);
+struct OrderedFrames<O>(Arc<FrameLine<O>>);
 
-impl<O> Iterator for InOrder<O> {
+impl<O> Iterator for OrderedFrames<O> {
     type Item = Result<O>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -353,7 +358,7 @@ impl<O> Iterator for InOrder<O> {
     }
 }
 
-impl<O> Drop for InOrder<O> {
+impl<O> Drop for OrderedFrames<O> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -363,21 +368,21 @@ impl<O> Drop for InOrder<O> {
 mod tests {
     use super::*;
 
-    fn crew(size: usize) -> Arc<Crew<u64, u64>> {
+    fn crew(size: usize) -> Arc<FrameWorkers<u64, u64>> {
         let work = || -> Result<Work<u64, u64>> {
             Ok(Box::new(|n| {
                 std::thread::sleep(std::time::Duration::from_micros(n % 7 * 50));
                 Ok(n * 2)
             }))
         };
-        Crew::start(NonZeroUsize::new(size).unwrap(), Arc::default(), work).unwrap()
+        FrameWorkers::start(NonZeroUsize::new(size).unwrap(), Arc::default(), work).unwrap()
     }
 
     #[test]
     fn one_worker_and_many_give_the_same_order() {
         for size in [1, 2, 7, 16] {
             let out: Vec<_> = crew(size)
-                .ordered((0..300).map(Ok), Line::new(size + 1, size + 1))
+                .ordered((0..300).map(Ok), FrameLine::new(size + 1, size + 1))
                 .map(Result::unwrap)
                 .collect();
             assert_eq!(
@@ -392,7 +397,7 @@ mod tests {
     fn streams_share_a_crew_and_each_keeps_its_order() {
         let crew = crew(3);
         let mut streams: Vec<_> = (0..4)
-            .map(|i| crew.ordered((i..i + 50).map(Ok), Line::new(2, 2)))
+            .map(|i| crew.ordered((i..i + 50).map(Ok), FrameLine::new(2, 2)))
             .collect();
         for round in 0..50 {
             for (i, stream) in streams.iter_mut().enumerate() {
@@ -429,7 +434,7 @@ mod tests {
                 Ok(n)
             }
         });
-        let out: Vec<_> = crew(4).ordered(input, Line::new(3, 3)).collect();
+        let out: Vec<_> = crew(4).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(out.iter().position(Result::is_err), Some(6));
         assert_eq!(out.len(), 10);
     }
@@ -442,7 +447,7 @@ mod tests {
             PEAK.fetch_max(LIVE.fetch_add(1, Relaxed) + 1, Relaxed);
             Ok(n)
         });
-        for result in crew(8).ordered(input, Line::new(2, 5)) {
+        for result in crew(8).ordered(input, FrameLine::new(2, 5)) {
             result.unwrap();
             LIVE.fetch_sub(1, Relaxed);
         }
@@ -458,8 +463,9 @@ mod tests {
                 Ok(n)
             }))
         };
-        let crew = Crew::start(NonZeroUsize::new(2).unwrap(), Arc::default(), work).unwrap();
-        let out: Vec<_> = crew.ordered((0..8).map(Ok), Line::new(3, 3)).collect();
+        let crew =
+            FrameWorkers::start(NonZeroUsize::new(2).unwrap(), Arc::default(), work).unwrap();
+        let out: Vec<_> = crew.ordered((0..8).map(Ok), FrameLine::new(3, 3)).collect();
         assert_eq!(out.iter().map(Result::is_err).position(|bad| bad), Some(3));
         assert_eq!(out.len(), 8);
     }
@@ -470,7 +476,7 @@ mod tests {
             assert_ne!(n, 3, "this panic belongs to the test");
             Ok(n)
         });
-        let out: Vec<_> = crew(2).ordered(input, Line::new(3, 3)).collect();
+        let out: Vec<_> = crew(2).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(
             out.iter().map(Result::is_err).collect::<Vec<_>>(),
             [false, false, false, true]
@@ -479,7 +485,7 @@ mod tests {
 
     #[test]
     fn dropping_the_output_stops_the_feeder() {
-        let mut stream = crew(4).ordered((0..).map(Ok), Line::new(4, 4));
+        let mut stream = crew(4).ordered((0..).map(Ok), FrameLine::new(4, 4));
         assert_eq!(stream.next().unwrap().unwrap(), 0);
         drop(stream);
     }

@@ -6,7 +6,7 @@
 use crate::{
     error::Result,
     format::entry::{Entry, xattr_bytes},
-    frame::{Large, Scanned, Slice},
+    frame::{LargeFile, Scanned, Slice},
     known::Trust,
     source::Stream,
 };
@@ -54,7 +54,7 @@ struct Pack {
     bytes: u64,
     /// Bytes of the paths and attributes of those that are not read: of them there may be many in a slice.
     kept_text: u64,
-    large: Option<(Arc<Large>, u64)>,
+    large: Option<(Arc<LargeFile>, u64)>,
     error: Option<crate::error::Error>,
 }
 
@@ -102,7 +102,7 @@ impl Pack {
         };
         if len > self.frame_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
-            let large = Large::new(scanned, len, pieces);
+            let large = LargeFile::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));
             return self.members(Some(large));
         }
@@ -125,7 +125,7 @@ impl Pack {
         slice
     }
 
-    fn members(&mut self, head: Option<Arc<Large>>) -> Option<Slice> {
+    fn members(&mut self, head: Option<Arc<LargeFile>>) -> Option<Slice> {
         (self.bytes, self.kept_text) = (0, 0);
         let small = std::mem::take(&mut self.small);
         (!small.is_empty() || head.is_some()).then_some(Slice::Members(small, head))
@@ -171,12 +171,12 @@ fn data_len(entry: &Entry) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{entry::Kind, page::State};
+    use crate::format::{entry::EntryKind, page::EntryState};
     use proptest::{collection::vec, prelude::*};
 
     fn entries(sizes: &[u64]) -> Vec<Scanned> {
         let entry = |(i, size): (usize, &u64)| {
-            let kind = Kind::File {
+            let kind = EntryKind::File {
                 size: *size,
                 map: None,
             };
@@ -186,7 +186,7 @@ mod tests {
                     kind,
                     ..Entry::default()
                 },
-                State::Whole,
+                EntryState::Whole,
             )
         };
         sizes.iter().enumerate().map(entry).collect()

@@ -13,13 +13,13 @@ const CREDIT: Duration = Duration::from_millis(100);
 
 /// A rate that all readers of a run share.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimit {
     bytes_per_second: NonZeroU64,
     /// When what was read so far is paid for.
     due: Mutex<Instant>,
 }
 
-impl Pace {
+impl RateLimit {
     /// At most so much, over any second.
     pub fn of(bytes_per_second: NonZeroU64) -> Self {
         Self {

@@ -1,10 +1,10 @@
 //! The segment that is being filled: its length, its frames, the checks of its stored bytes.
 
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::{Crc64, crc32, crc32_join, crc64, crc64_join},
-        entry::{Entry, Kind},
+        entry::{Entry, EntryKind},
         pax,
         root::{PART_BYTES, Segment},
         segment::{SeekTable, filler},
@@ -22,7 +22,7 @@ pub struct Filling {
     pub seek: SeekTable,
     gap: Option<Gap>,
     facts: Segment,
-    parts: Parts,
+    parts: PartSums,
     crc32: u32,
 }
 
@@ -50,7 +50,7 @@ impl Filling {
                 number,
                 ..Segment::default()
             },
-            parts: Parts::default(),
+            parts: PartSums::default(),
             crc32: 0,
         }
     }
@@ -164,7 +164,7 @@ fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, V
         )
     };
     let entry = Entry {
-        kind: Kind::File { size, map: None },
+        kind: EntryKind::File { size, map: None },
         ..entry.clone()
     };
     let (mut plain, mut bytes) = (Vec::new(), Vec::new());
@@ -184,14 +184,14 @@ fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, V
 
 /// CRC-64 of each [`PART_BYTES`] of the stored bytes.
 #[derive(Default)]
-struct Parts {
+struct PartSums {
     done: Vec<u64>,
     open: Crc64,
     /// What replaced zeros in the first part: the difference of the checks of both, and where they end.
     change: Option<(u64, u64)>,
 }
 
-impl Parts {
+impl PartSums {
     fn push(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             let room = PART_BYTES - self.open.value().1;

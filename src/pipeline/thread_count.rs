@@ -8,7 +8,7 @@
 //! step brings something.
 
 use crate::{
-    metrics::meter::{Meter, Sample},
+    metrics::meter::{Meter, MeterSample},
     platform,
 };
 
@@ -29,7 +29,7 @@ pub struct Climb {
     /// Threads that may compute at once.
     workers: usize,
     /// Where the time that is looked at began.
-    since: Sample,
+    since: MeterSample,
     /// Ticks to wait.
     wait: u32,
     /// Speed before the last step and the threads there were, until it is judged.
@@ -57,10 +57,10 @@ impl Climb {
     /// something waited for them between two samples.
     pub fn advise(
         &mut self,
-        now: Sample,
+        now: MeterSample,
         threads: usize,
         max_threads: usize,
-        waits: impl FnOnce(&Sample, &Sample) -> bool,
+        waits: impl FnOnce(&MeterSample, &MeterSample) -> bool,
     ) -> usize {
         if self.wait > 0 {
             self.wait -= 1;
@@ -93,7 +93,7 @@ mod tests {
     /// Threads after two seconds of a device that serves at most `best` sleepers at a time.
     fn climbed(best: usize) -> usize {
         let meter = Meter::default();
-        let (mut threads, mut now) = (2, Sample::ZERO);
+        let (mut threads, mut now) = (2, MeterSample::ZERO);
         let mut climb = Climb {
             workers: 2,
             since: now,

@@ -2,7 +2,7 @@
 
 use super::thread_count::{Climb, max_threads};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
     platform::{self, memory},
     queue::{End, Locked, Queue, change, start_in},
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// How many workers there are.
-pub(crate) struct Hands<'a> {
+pub(crate) struct WorkerLimit<'a> {
     /// So many may compute at once.
     workers: usize,
     /// So many are there now,
@@ -31,7 +31,7 @@ pub(crate) struct Hands<'a> {
     climb: Option<(usize, &'a Meter)>,
 }
 
-impl From<NonZeroUsize> for Hands<'_> {
+impl From<NonZeroUsize> for WorkerLimit<'_> {
     fn from(workers: NonZeroUsize) -> Self {
         Self {
             workers: workers.get(),
@@ -41,7 +41,7 @@ impl From<NonZeroUsize> for Hands<'_> {
     }
 }
 
-impl<'a> Hands<'a> {
+impl<'a> WorkerLimit<'a> {
     /// At first as many as may compute at once; no more than `fit`.
     pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
@@ -55,12 +55,12 @@ impl<'a> Hands<'a> {
 
 /// The first failure of any thread; after it nobody begins anything.
 #[derive(Default)]
-struct Failure {
+struct FirstFailure {
     failed: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
-impl Failure {
+impl FirstFailure {
     fn note(&self, error: Error) {
         let mut first = self.error.locked();
         if !self.failed.swap(true, Relaxed) {
@@ -73,14 +73,14 @@ impl Failure {
 ///
 /// At most two jobs wait for each worker there may be. The first error of anybody ends everything and is the result.
 pub(crate) fn work<J: Send, W>(
-    hands: &Hands<'_>,
+    hands: &WorkerLimit<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,
     plan: impl FnOnce(&mut dyn FnMut(J) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
     let first = hands.now.load(Relaxed);
     let most = hands.climb.map_or(first, |(most, _)| most.max(first));
-    let (failure, crew) = (Failure::default(), Crew::default());
+    let (failure, crew) = (FirstFailure::default(), Workers::default());
     thread::scope(|scope| {
         let jobs = End(Arc::new(Queue::with_room(2 * most)));
         let (queue, failure, crew, make, each) = (jobs.0.clone(), &failure, &crew, &make, &each);
@@ -123,9 +123,9 @@ pub(crate) fn work<J: Send, W>(
 
 /// Until nothing waits any more: more workers where they pay, fewer where they did not.
 fn attend<J>(
-    (jobs, crew): (&Queue<J>, &Crew),
+    (jobs, crew): (&Queue<J>, &Workers),
     over: &mpsc::Receiver<()>,
-    (hands, most): (&Hands<'_>, usize),
+    (hands, most): (&WorkerLimit<'_>, usize),
     meter: &Meter,
     resize: impl Fn(usize) -> Result<()>,
 ) {
@@ -147,12 +147,12 @@ fn attend<J>(
 
 /// How many workers there are, and how many there should be.
 #[derive(Default)]
-struct Crew {
+struct Workers {
     here: AtomicUsize,
     wanted: AtomicUsize,
 }
 
-impl Crew {
+impl Workers {
     /// One joins, if there are less than `size`.
     fn joined(&self, size: usize) -> bool {
         change(&self.here, |here| (here < size).then_some(here + 1))
@@ -175,13 +175,13 @@ impl Crew {
 
 /// Never seen: the failure that stopped us was noted before.
 fn stopped() -> Error {
-    Error::new(Kind::Bug, "cannot go on after a failure")
+    Error::new(ErrorKind::Bug, "cannot go on after a failure")
 }
 
 /// A worker that panics closes the queue: nobody may wait for what it would have done.
-struct Watch<'a, J>(&'a Queue<J>);
+struct PanicGuard<'a, J>(&'a Queue<J>);
 
-impl<J> Drop for Watch<'_, J> {
+impl<J> Drop for PanicGuard<'_, J> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.abandon();
@@ -191,12 +191,12 @@ impl<J> Drop for Watch<'_, J> {
 
 fn serve<J, W>(
     jobs: &Queue<J>,
-    failure: &Failure,
-    crew: &Crew,
+    failure: &FirstFailure,
+    crew: &Workers,
     make: &impl Fn() -> W,
     each: &impl Fn(&mut W, J) -> Result<()>,
 ) {
-    let _watch = Watch(jobs);
+    let _watch = PanicGuard(jobs);
     let mut with = make();
     while !crew.left()
         && let Some(job) = jobs.pop()

@@ -8,9 +8,9 @@ use std::{
 
 /// Reads and writes that wait, whatever the mode of the descriptor. Setting its mode would set that of the others who have it.
 #[derive(Debug)]
-pub struct Waiting<F>(pub F);
+pub struct BlockedCalls<F>(pub F);
 
-impl<F: AsFd> Waiting<F> {
+impl<F: AsFd> BlockedCalls<F> {
     fn until<T>(
         &mut self,
         ready: PollFlags,
@@ -29,13 +29,13 @@ impl<F: AsFd> Waiting<F> {
     }
 }
 
-impl<F: AsFd + Read> Read for Waiting<F> {
+impl<F: AsFd + Read> Read for BlockedCalls<F> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.until(PollFlags::IN, |of| of.read(bytes))
     }
 }
 
-impl<F: AsFd + Write> Write for Waiting<F> {
+impl<F: AsFd + Write> Write for BlockedCalls<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.until(PollFlags::OUT, |to| to.write(bytes))
     }

@@ -53,7 +53,7 @@ pub enum FileKind {
 
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct DirName {
     /// Any bytes but `/` and NUL; never `.` or `..`.
     pub bytes: Vec<u8>,
     /// As the directory has it: often right, sometimes [`FileKind::Unknown`].
@@ -339,7 +339,7 @@ fn openat2_works() -> bool {
 ///
 /// # Errors
 /// The system's; `EBADF` if `dir` was opened for passing through only.
-pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Name>> {
+pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<DirName>> {
     buffer.clear();
     buffer.reserve(DIRECTORY_BUFFER);
     let mut names = Vec::new();
@@ -348,7 +348,7 @@ pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Name>> {
         let entry = entry?;
         let name: &CStr = entry.file_name();
         if name != c"." && name != c".." {
-            names.push(Name {
+            names.push(DirName {
                 bytes: name.to_bytes().to_vec(),
                 kind: kind_of(entry.file_type()),
                 inode: entry.ino(),

@@ -10,7 +10,7 @@ use std::{
 
 /// What is to be done on a file system so that what was written is durable, and an error on the way is heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum SyncMethod {
     /// One call for all of it.
     Whole,
     /// That call, which hides errors of what lies below; then each file tells its own.
@@ -19,7 +19,7 @@ pub enum Way {
     Each,
 }
 
-impl Way {
+impl SyncMethod {
     /// For sets of them.
     pub fn bit(self) -> u8 {
         1 << self as u8
@@ -33,13 +33,13 @@ impl Way {
 ///
 /// # Errors
 /// The system's.
-pub fn way(fd: impl AsFd) -> io::Result<Way> {
+pub fn way(fd: impl AsFd) -> io::Result<SyncMethod> {
     /// FAT, exFAT, NTFS.
     const FOREIGN: [u64; 3] = [0x4d44, 0x2011_bab0, 0x7366_746e];
     Ok(match file_system(fd)? {
-        OVERLAY => Way::Asked,
-        known if NATIVE.contains(&known) || FOREIGN.contains(&known) => Way::Whole,
-        _ => Way::Each,
+        OVERLAY => SyncMethod::Asked,
+        known if NATIVE.contains(&known) || FOREIGN.contains(&known) => SyncMethod::Whole,
+        _ => SyncMethod::Each,
     })
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 /// A file system as seen at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct FileSystemMount {
     /// Where, absolute.
     pub path: PathBuf,
     /// The device that objects in it have, as [`crate::platform::dir::Stat::dev`] gives it, except on file systems that number
@@ -64,7 +64,7 @@ pub fn is_automount(kind: &str) -> bool {
 ///
 /// # Errors
 /// `path` does not exist, or `/proc` is not mounted.
-pub fn mounts_below(path: &Path) -> io::Result<Vec<Mount>> {
+pub fn mounts_below(path: &Path) -> io::Result<Vec<FileSystemMount>> {
     let top = real_path(path)?;
     let mut mounts = visible(&parse(&fs::read("/proc/self/mountinfo")?));
     mounts.retain(|mount| mount.path != top && mount.path.starts_with(&top));
@@ -74,13 +74,13 @@ pub fn mounts_below(path: &Path) -> io::Result<Vec<Mount>> {
 
 /// One line of the table: the mount, its number, and the number of the mount it stands in.
 #[derive(Debug, Clone)]
-struct Line {
+struct MountLine {
     id: u32,
     parent: u32,
-    mount: Mount,
+    mount: FileSystemMount,
 }
 
-fn parse(table: &[u8]) -> Vec<Line> {
+fn parse(table: &[u8]) -> Vec<MountLine> {
     table
         .split(|c| *c == b'\n')
         .filter_map(parse_line)
@@ -89,14 +89,14 @@ fn parse(table: &[u8]) -> Vec<Line> {
 
 /// `36 35 98:0 /root /mnt\040point rw,noatime shared:1 - ext4 /dev/sda1 rw`, see proc_pid_mountinfo(5); the optional
 /// fields before the dash are any number.
-fn parse_line(line: &[u8]) -> Option<Line> {
+fn parse_line(line: &[u8]) -> Option<MountLine> {
     let fields: Vec<&[u8]> = line.split(|c| *c == b' ').collect();
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
     let path = OsString::from_vec(unescape(fields[4]));
-    Some(Line {
+    Some(MountLine {
         id: number(fields[0])?,
         parent: number(fields[1])?,
-        mount: Mount {
+        mount: FileSystemMount {
             path: path.into(),
             device: device(fields[2])?,
             kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
@@ -133,8 +133,8 @@ fn octal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
 }
 
-fn visible(lines: &[Line]) -> Vec<Mount> {
-    let reached = |line: &&Line| !lines.iter().any(|other| hides(other, line, lines));
+fn visible(lines: &[MountLine]) -> Vec<FileSystemMount> {
+    let reached = |line: &&MountLine| !lines.iter().any(|other| hides(other, line, lines));
     lines
         .iter()
         .filter(reached)
@@ -143,7 +143,7 @@ fn visible(lines: &[Line]) -> Vec<Mount> {
 }
 
 /// Does `over` stand on `line`, or on a mount or directory that `line` is reached through?
-fn hides(over: &Line, line: &Line, lines: &[Line]) -> bool {
+fn hides(over: &MountLine, line: &MountLine, lines: &[MountLine]) -> bool {
     let mut below = line;
     // A table cannot hold a cycle, but a file that is read while it changes can: no more steps than lines.
     for _ in 0..lines.len() {

@@ -15,14 +15,14 @@ use std::{
 
 /// What the system said so far. Can be shared by threads; one that asks makes the others wait.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct OwnerNames {
     users: Mutex<HashMap<u32, Arc<str>>>,
     groups: Mutex<HashMap<u32, Arc<str>>>,
     uids: Mutex<HashMap<Box<str>, Option<u32>>>,
     gids: Mutex<HashMap<Box<str>, Option<u32>>>,
 }
 
-impl Names {
+impl OwnerNames {
     /// The name of a user; empty if the system knows none or it is not UTF-8.
     pub fn user(&self, uid: u32) -> Arc<str> {
         cached(&self.users, uid, || user_name(uid).unwrap_or_default())
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn root_has_a_name_and_a_number() {
-        let names = Names::default();
+        let names = OwnerNames::default();
         for _ in 0..2 {
             assert_eq!((&*names.user(0), &*names.group(0)), ("root", "root"));
             assert_eq!((names.uid("root"), names.gid("root")), (Some(0), Some(0)));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn nobody_has_a_number_that_nobody_knows() {
-        let names = Names::default();
+        let names = OwnerNames::default();
         assert_eq!(
             (&*names.user(3_999_999_999), &*names.group(3_999_999_999)),
             ("", "")

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Tricks, debug};
-use crate::format::entry::Run;
+use crate::format::entry::ByteRun;
 use rustix::{
     fs::{Advice, SeekFrom, fadvise},
     io::{Errno, retry_on_intr},
@@ -210,8 +210,8 @@ fn advise(fd: impl AsFd, offset: u64, len: u64, advice: Advice) {
 ///
 /// # Errors
 /// The system's.
-pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
-    let mut map = Map::default();
+pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<ByteRun>>> {
+    let mut map = MappedFile::default();
     let mut at = 0;
     while at < size {
         let data = match find(&fd, SeekFrom::Data(at)) {
@@ -236,11 +236,11 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<Run>>> {
 ///
 /// # Errors
 /// The system's.
-pub fn data_outside(fd: impl AsFd, size: u64, runs: &[Run]) -> io::Result<Vec<Run>> {
+pub fn data_outside(fd: impl AsFd, size: u64, runs: &[ByteRun]) -> io::Result<Vec<ByteRun>> {
     let there = data_map(fd, size)?;
     Ok(gaps(
         runs,
-        there.as_deref().unwrap_or(&[Run {
+        there.as_deref().unwrap_or(&[ByteRun {
             offset: 0,
             len: size,
         }]),
@@ -248,7 +248,7 @@ pub fn data_outside(fd: impl AsFd, size: u64, runs: &[Run]) -> io::Result<Vec<Ru
 }
 
 /// The bytes that are data on disk and a hole in the backup; both lists are ascending.
-fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
+fn gaps(backup: &[ByteRun], disk: &[ByteRun]) -> Vec<ByteRun> {
     let mut gaps = Vec::new();
     for run in disk {
         let (mut at, end) = (run.offset, run.offset + run.len);
@@ -258,7 +258,7 @@ fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
             .take_while(|known| known.offset < end)
         {
             if known.offset > at {
-                gaps.push(Run {
+                gaps.push(ByteRun {
                     offset: at,
                     len: known.offset - at,
                 });
@@ -266,7 +266,7 @@ fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
             at = known.offset + known.len;
         }
         if at < end {
-            gaps.push(Run {
+            gaps.push(ByteRun {
                 offset: at,
                 len: end - at,
             });
@@ -281,7 +281,7 @@ fn gaps(backup: &[Run], disk: &[Run]) -> Vec<Run> {
 /// `UnexpectedEof` if the file ends before, or the system's.
 pub fn each_piece(
     file: &File,
-    runs: impl IntoIterator<Item = Run>,
+    runs: impl IntoIterator<Item = ByteRun>,
     buffer: &mut [u8],
     mut take: impl FnMut(&[u8]),
 ) -> io::Result<()> {
@@ -303,13 +303,13 @@ fn find(fd: impl AsFd, place: SeekFrom) -> rustix::io::Result<u64> {
 
 /// Runs of data, few enough.
 #[derive(Default)]
-struct Map {
-    runs: Vec<Run>,
+struct MappedFile {
+    runs: Vec<ByteRun>,
     /// Holes smaller than this are data.
     threshold: u64,
 }
 
-impl Map {
+impl MappedFile {
     fn push(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -319,7 +319,7 @@ impl Map {
             Some(last) if start - (last.offset + last.len) < threshold => {
                 last.len = end - last.offset
             }
-            _ => self.runs.push(Run {
+            _ => self.runs.push(ByteRun {
                 offset: start,
                 len: end - start,
             }),
@@ -355,14 +355,14 @@ impl Map {
     fn is_everything(&self, size: u64) -> bool {
         size == 0
             || self.runs
-                == [Run {
+                == [ByteRun {
                     offset: 0,
                     len: size,
                 }]
     }
 }
 
-fn gap(before: &Run, after: &Run) -> u64 {
+fn gap(before: &ByteRun, after: &ByteRun) -> u64 {
     after.offset - (before.offset + before.len)
 }
 
@@ -389,8 +389,8 @@ mod tests {
     use super::*;
 
     /// Runs of 10 bytes, the hole before each as long as told.
-    fn map(holes: impl Iterator<Item = u64>) -> Map {
-        let (mut map, mut at) = (Map::default(), 0);
+    fn map(holes: impl Iterator<Item = u64>) -> MappedFile {
+        let (mut map, mut at) = (MappedFile::default(), 0);
         for hole in holes {
             map.push(at + hole, at + hole + 10);
             at += hole + 10;
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn gaps_are_data_on_disk_and_holes_in_the_backup() {
-        let run = |offset, len| Run { offset, len };
+        let run = |offset, len| ByteRun { offset, len };
         assert_eq!(
             gaps(&[run(10, 5), run(20, 5)], &[run(0, 12), run(14, 20)]),
             [run(0, 10), run(15, 5), run(25, 9)]
@@ -441,13 +441,16 @@ mod tests {
 
     #[test]
     fn runs_that_touch_are_one() {
-        let mut map = Map::default();
+        let mut map = MappedFile::default();
         for (start, end) in [(0, 5), (5, 9), (9, 9), (10, 12)] {
             map.push(start, end);
         }
         assert_eq!(
             map.runs,
-            [Run { offset: 0, len: 9 }, Run { offset: 10, len: 2 }]
+            [
+                ByteRun { offset: 0, len: 9 },
+                ByteRun { offset: 10, len: 2 }
+            ]
         );
     }
 }

@@ -51,7 +51,8 @@ pub fn descend<V: Visit>(
     tricks: Tricks,
     visit: &mut V,
 ) -> Result<(), V::Error> {
-    let mut levels: Vec<Level> = enter(dir, name, path, tricks, visit)?.into_iter().collect();
+    let mut levels: Vec<DescendLevel> =
+        enter(dir, name, path, tricks, visit)?.into_iter().collect();
     let mut path = path.to_vec();
     while let Some(level) = levels.last_mut() {
         if let (Some(name), Some(dir)) = (level.names.pop(), &level.dir) {
@@ -71,7 +72,7 @@ pub fn descend<V: Visit>(
         match (levels.last_mut(), &left) {
             (
                 Some(above),
-                Some(Level {
+                Some(DescendLevel {
                     name,
                     dir: Some(below),
                     ..
@@ -94,7 +95,7 @@ fn enter<V: Visit>(
     path: &[u8],
     tricks: Tricks,
     visit: &mut V,
-) -> Result<Option<Level>, V::Error> {
+) -> Result<Option<DescendLevel>, V::Error> {
     let stat = match dir::stat(dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|e| visit.failed(path, e))?,
@@ -108,7 +109,7 @@ fn enter<V: Visit>(
             .into_iter()
             .map(|name| name.bytes)
             .collect();
-        Ok(Level {
+        Ok(DescendLevel {
             name: name.to_vec(),
             names,
             object: (stat.dev, stat.inode),
@@ -119,7 +120,7 @@ fn enter<V: Visit>(
 }
 
 /// A directory that is gone through.
-struct Level {
+struct DescendLevel {
     name: Vec<u8>,
     /// What is still to be met.
     names: Vec<Vec<u8>>,
@@ -129,7 +130,7 @@ struct Level {
     dir: Option<OwnedFd>,
 }
 
-impl Level {
+impl DescendLevel {
     /// Its descriptor; if it was closed, by way of `below`. Somebody may have moved that elsewhere.
     fn open_from(&mut self, below: &OwnedFd) -> io::Result<&OwnedFd> {
         let dir = match self.dir.take() {

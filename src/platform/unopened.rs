@@ -18,13 +18,13 @@ use std::{
 
 /// A thing in a directory.
 #[derive(Debug)]
-pub struct Object<'a> {
+pub struct UnopenedObject<'a> {
     fd: OwnedFd,
     dir: BorrowedFd<'a>,
     name: &'a [u8],
 }
 
-impl<'a> Object<'a> {
+impl<'a> UnopenedObject<'a> {
     /// What is called `name` in `dir`; follows no link.
     ///
     /// # Errors
@@ -141,7 +141,8 @@ mod tests {
         let root = dir::open_root(dir.path()).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         symlink("f", dir.path().join("l")).unwrap();
-        let [file, link] = [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
+        let [file, link] =
+            [&b"f"[..], b"l"].map(|name| UnopenedObject::open(root.as_fd(), name).unwrap());
         file.set_xattr(b"user.a", b"1").unwrap();
         assert!(link.xattrs().unwrap().is_empty());
         // Only privileged users may set attributes of links, and only trusted ones.
@@ -164,7 +165,7 @@ mod tests {
         let root = dir::open_root(dir.path()).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         let before = dir::stat(&root, b"f").unwrap().mode;
-        let object = Object::open(root.as_fd(), b"f").unwrap();
+        let object = UnopenedObject::open(root.as_fd(), b"f").unwrap();
         std::fs::rename(dir.path().join("f"), dir.path().join("moved")).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         object.chmod(0o751).unwrap();

@@ -1,7 +1,7 @@
 //! WAL that is in the server's archive, not in the backup: the proof that it gets there.
 
-use super::session::{Archived, Facts, Session};
-use crate::error::{Error, Kind, Result};
+use super::session::{ArchivedWal, ServerFacts, Session};
+use crate::error::{Error, ErrorKind, Result};
 use std::{
     path::Path,
     thread,
@@ -19,7 +19,7 @@ pub const AWAITED: &str = "the server's archive";
 ///
 /// # Errors
 /// [`Kind::Unsupported`] if archiving is off, [`Kind::System`] if nothing arrives.
-pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result<()> {
+pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> Result<()> {
     let wanted = if facts.standby { "always" } else { "on" };
     if facts.archive_mode != "always" && facts.archive_mode != wanted {
         let what = format!(
@@ -27,7 +27,7 @@ pub fn prove(session: &mut Session, facts: &Facts, patience: Duration) -> Result
             facts.archive_mode
         );
         let hint = format!("set archive_mode = {wanted} on the server, or take --wal included");
-        return Err(Error::new(Kind::Unsupported, what).hint(hint));
+        return Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
     }
     if facts.standby {
         return Ok(());
@@ -65,7 +65,7 @@ fn until(
     session: &mut Session,
     segment: &str,
     patience: Duration,
-    is_enough: impl Fn(&Archived) -> bool,
+    is_enough: impl Fn(&ArchivedWal) -> bool,
 ) -> Result<()> {
     let (mut since, mut count) = (Instant::now(), None);
     loop {
@@ -83,7 +83,12 @@ fn until(
     }
 }
 
-fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: Archived) -> Error {
+fn nothing_came(
+    session: &Session,
+    segment: &str,
+    patience: Duration,
+    archived: ArchivedWal,
+) -> Error {
     let seconds = patience.as_secs();
     let what = format!(
         "could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s"
@@ -100,7 +105,7 @@ fn nothing_came(session: &Session, segment: &str, patience: Duration, archived: 
         }
         false => "the server's log says why; --wal included does without the archive",
     };
-    Error::new(Kind::System, what)
+    Error::new(ErrorKind::System, what)
         .because(format!("the last it archived is {last}{failing}"))
         .hint(hint)
 }

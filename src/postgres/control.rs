@@ -32,7 +32,7 @@ const MOST_BYTES: u64 = 64 << 10;
 
 /// What the server was doing when it last wrote the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ControlState {
     /// It was being made, or started.
     Startup,
     /// Shut down in order: all data is in the files.
@@ -59,7 +59,7 @@ pub struct Control {
     /// Format of the catalogs: 202209061.
     pub catalog: u32,
     /// What the server was doing.
-    pub state: State,
+    pub state: ControlState,
     /// Where the record of the last checkpoint is in the WAL.
     pub checkpoint_lsn: u64,
     /// Where recovery from it begins.
@@ -91,7 +91,7 @@ impl Control {
             system_identifier: long(bytes, 0)?,
             control_version: word(bytes, 8)?,
             catalog: word(bytes, 12)?,
-            state: State::of(word(bytes, 16)?)?,
+            state: ControlState::of(word(bytes, 16)?)?,
             checkpoint_lsn: long(bytes, CHECKPOINT)?,
             redo_lsn: long(bytes, 40)?,
             timeline: word(bytes, 48)?,
@@ -121,16 +121,16 @@ fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
     })
 }
 
-impl State {
+impl ControlState {
     fn of(number: u32) -> Option<Self> {
-        const ALL: [State; 7] = [
-            State::Startup,
-            State::ShutDown,
-            State::ShutDownInRecovery,
-            State::ShuttingDown,
-            State::CrashRecovery,
-            State::ArchiveRecovery,
-            State::Production,
+        const ALL: [ControlState; 7] = [
+            ControlState::Startup,
+            ControlState::ShutDown,
+            ControlState::ShutDownInRecovery,
+            ControlState::ShuttingDown,
+            ControlState::CrashRecovery,
+            ControlState::ArchiveRecovery,
+            ControlState::Production,
         ];
         ALL.get(number as usize).copied()
     }
@@ -214,7 +214,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
+    use crate::error::ErrorKind;
 
     /// A file with a different number in every place.
     fn made(version: u32) -> Vec<u8> {
@@ -249,7 +249,7 @@ mod tests {
             system_identifier: 7_000_000_000_000_000_001,
             control_version,
             catalog: 12,
-            state: State::Production,
+            state: ControlState::Production,
             checkpoint_lsn: 32,
             redo_lsn: 40,
             timeline: 48,
@@ -312,7 +312,7 @@ mod tests {
                     assert_eq!((bytes, control), (made(1300), wanted(1300)))
                 }
                 (Err(error), Some(why)) => {
-                    assert!(error.kind == Kind::Corrupt && error.line().contains(why))
+                    assert!(error.kind == ErrorKind::Corrupt && error.line().contains(why))
                 }
                 (got, _) => panic!("{got:?}"),
             }
@@ -333,7 +333,7 @@ mod tests {
         for name in ["fifo", "large", "link"] {
             assert_eq!(
                 read(&at(name)).unwrap_err().kind,
-                crate::error::Kind::Corrupt,
+                crate::error::ErrorKind::Corrupt,
                 "{name}"
             );
         }

@@ -29,7 +29,7 @@ const MOST: usize = 256;
 
 /// A database and the one it was copied from, which is itself if it was moved: their oids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copied {
+pub struct FileCopies {
     /// The copy.
     pub database: u32,
     /// What it is a copy of.
@@ -37,7 +37,7 @@ pub struct Copied {
 }
 
 /// Segments of the WAL.
-pub struct Segments<'a> {
+pub struct WalSegments<'a> {
     /// Where they are.
     pub directory: PathBuf,
     /// The names that each may have, the one to read first; from the one that holds the start.
@@ -51,7 +51,7 @@ pub struct Segments<'a> {
 pub struct Copies {
     start: Lsn,
     at: Lsn,
-    found: Vec<Copied>,
+    found: Vec<FileCopies>,
 }
 
 impl Copies {
@@ -70,7 +70,7 @@ impl Copies {
     }
 
     /// What was copied.
-    pub fn found(&self) -> &[Copied] {
+    pub fn found(&self) -> &[FileCopies] {
         &self.found
     }
 
@@ -78,9 +78,9 @@ impl Copies {
     ///
     /// # Errors
     /// The system's; `InvalidData` for what is no WAL that is understood.
-    pub fn read(&mut self, segments: &Segments<'_>, end: Lsn) -> io::Result<()> {
+    pub fn read(&mut self, segments: &WalSegments<'_>, end: Lsn) -> io::Result<()> {
         let (first, at, end) = (self.start.0 / segments.bytes, self.at.0, end.0);
-        let mut wal = Reader {
+        let mut wal = CopyRecordReader {
             segments,
             first,
             at,
@@ -102,14 +102,14 @@ impl Copies {
 }
 
 /// The data of a record stands behind marks that say how much of what follows.
-fn parse(mut record: &[u8]) -> Option<Copied> {
+fn parse(mut record: &[u8]) -> Option<FileCopies> {
     loop {
         let (mark, rest) = record.split_first()?;
         record = match mark {
             255 => {
                 let number =
                     |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-                return Some(Copied {
+                return Some(FileCopies {
                     database: number(1)?,
                     from: number(9)?,
                 });
@@ -121,8 +121,8 @@ fn parse(mut record: &[u8]) -> Option<Copied> {
     }
 }
 
-struct Reader<'a> {
-    segments: &'a Segments<'a>,
+struct CopyRecordReader<'a> {
+    segments: &'a WalSegments<'a>,
     /// Number of the first segment.
     first: u64,
     at: u64,
@@ -136,9 +136,9 @@ struct Reader<'a> {
 /// What a reader says of a record that goes beyond its end.
 const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
 
-impl Reader<'_> {
+impl CopyRecordReader<'_> {
     /// The next record, if it copies something.
-    fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Copied>> {
+    fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<FileCopies>> {
         self.take(RECORD_HEADER, record)?;
         let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
         let (kind, manager) = (record[16] & 0xf0, record[17]);
@@ -247,7 +247,7 @@ mod tests {
             .flat_map(|number| number.to_le_bytes())
             .collect();
         let record = [&[255, 16][..], &data].concat();
-        let copied = Some(Copied {
+        let copied = Some(FileCopies {
             database: 7,
             from: 5,
         });
@@ -323,7 +323,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (start, stop) = (Lsn(SEGMENT + LONG_PAGE_HEADER), written(dir.path(), &records));
             let names: Vec<Vec<String>> = (0..stop.0.div_ceil(SEGMENT)).map(|number| vec![number.to_string()]).collect();
-            let segments = Segments { directory: dir.path().to_owned(), names: &names, bytes: SEGMENT };
+            let segments = WalSegments { directory: dir.path().to_owned(), names: &names, bytes: SEGMENT };
             let wanted: Vec<u32> = (0..records.len()).filter(|at| records[*at] == 16).map(|at| at as u32).collect();
             ends.sort_unstable();
             let mut copies = Copies::since(start);

@@ -11,9 +11,9 @@ use super::{
 use crate::{
     error::{Result, quoted},
     format::{
-        entry::{Entry, Kind, Path},
+        entry::{Entry, EntryKind, EntryPath},
         page::Record,
-        root::{Cluster, Name},
+        root::{ClusterInfo, EntryName},
     },
     frame::Scanned,
     queue::Locked,
@@ -26,32 +26,32 @@ pub const MAX_UNLISTED: usize = 1000;
 const NAMED: usize = 10;
 
 /// See the module. Any thread may tell of an entry; those of one stream come in archive order.
-pub(super) struct Inventory(Mutex<State>);
+pub(super) struct ManifestInventory(Mutex<InventoryState>);
 
-struct State {
+struct InventoryState {
     /// `None` once it is finished.
     manifest: Option<Manifest>,
     /// Files with several names, by their first name. The facts are known once the file is stored.
-    firsts: HashMap<Path, Option<Facts>>,
-    unlisted: Vec<Name>,
+    firsts: HashMap<EntryPath, Option<FileFacts>>,
+    unlisted: Vec<EntryName>,
 }
 
 /// Facts of a file that the manifest has beside its name.
 #[derive(Clone, Copy)]
-struct Facts {
+struct FileFacts {
     size: u64,
     mtime_seconds: i64,
     crc32c: Option<u32>,
 }
 
-impl Inventory {
+impl ManifestInventory {
     /// Of a cluster of version `major`.
     ///
     /// # Errors
     /// The system's, of a temporary file.
     pub(super) fn new(major: u32, system_identifier: u64) -> Result<Self> {
         let manifest = Some(Manifest::new(major, system_identifier)?);
-        Ok(Self(Mutex::new(State {
+        Ok(Self(Mutex::new(InventoryState {
             manifest,
             firsts: HashMap::new(),
             unlisted: Vec::new(),
@@ -93,7 +93,7 @@ impl Inventory {
     ) -> Result<()> {
         self.0.locked().list(
             path,
-            Facts {
+            FileFacts {
                 size,
                 mtime_seconds,
                 crc32c: Some(crc32c),
@@ -111,18 +111,18 @@ impl Inventory {
     }
 
     /// Names of what is stored and cannot be listed, the first [`MAX_UNLISTED`].
-    pub(super) fn unlisted(&self) -> Vec<Name> {
+    pub(super) fn unlisted(&self) -> Vec<EntryName> {
         self.0.locked().unlisted.clone()
     }
 }
 
-impl State {
+impl InventoryState {
     fn stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
         let path = &record.entry.path;
         match &record.entry.kind {
-            Kind::File { size, .. } => {
+            EntryKind::File { size, .. } => {
                 let crc32c = if *size == 0 { Some(0) } else { crc32c };
-                let facts = Facts {
+                let facts = FileFacts {
                     size: *size,
                     mtime_seconds: record.entry.mtime.seconds,
                     crc32c,
@@ -132,21 +132,21 @@ impl State {
                 }
                 self.list(path, facts)
             }
-            Kind::HardLink(first) => {
+            EntryKind::HardLink(first) => {
                 let facts = self.firsts.get(first).copied().flatten();
                 facts.map_or(Ok(()), |facts| self.list(path, facts))
             }
             _ => {
                 if self.unlisted.len() < MAX_UNLISTED && is_unlisted(&record.entry) {
-                    self.unlisted.push(Name(path.clone()));
+                    self.unlisted.push(EntryName(path.clone()));
                 }
                 Ok(())
             }
         }
     }
 
-    fn list(&mut self, path: &[u8], facts: Facts) -> Result<()> {
-        let Facts {
+    fn list(&mut self, path: &[u8], facts: FileFacts) -> Result<()> {
+        let FileFacts {
             size,
             mtime_seconds,
             crc32c,
@@ -166,14 +166,14 @@ fn is_wal(path: &[u8]) -> bool {
 pub fn is_unlisted(entry: &Entry) -> bool {
     let is_special = !matches!(
         entry.kind,
-        Kind::File { .. } | Kind::HardLink(_) | Kind::Directory
+        EntryKind::File { .. } | EntryKind::HardLink(_) | EntryKind::Directory
     );
     let is_ignored = entry.path == b"pg_wal" || is_wal(&entry.path) || entry.path == AUTO_CONF;
     is_special && !is_ignored
 }
 
 /// Names the entries that `pg_verifybackup` will report, though the restored cluster is whole.
-pub fn note(cluster: &Cluster) -> Option<String> {
+pub fn note(cluster: &ClusterInfo) -> Option<String> {
     let names: Vec<_> = cluster
         .unlisted
         .iter()
@@ -202,11 +202,11 @@ mod tests {
     fn of_many_names_the_first_ten_are_told() {
         let with = |count: usize| {
             let names = (0..count)
-                .map(|n| Name(format!("link{n}").into()))
+                .map(|n| EntryName(format!("link{n}").into()))
                 .collect();
-            note(&Cluster {
+            note(&ClusterInfo {
                 unlisted: names,
-                ..Cluster::default()
+                ..ClusterInfo::default()
             })
         };
         assert_eq!(with(0), None);

@@ -1,18 +1,18 @@
 //! What stands in for files, and which files there are: what the cluster's source knows better than the file system.
 
-use super::layout::Layout;
+use super::layout::ClusterLayout;
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Entry, Kind, Path, Time},
-        page::State,
+        entry::{Entry, EntryKind, EntryPath, Time},
+        page::EntryState,
     },
     frame::Scanned,
     platform::{
-        dir::{FileKind, Name},
+        dir::{DirName, FileKind},
         write::anonymous_file,
     },
-    source::tree::{Overlay, Tree},
+    source::tree::{Overlay, SourceTree},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -27,16 +27,16 @@ use std::{
 
 /// See the module.
 pub struct Late {
-    layout: Layout,
+    layout: ClusterLayout,
     /// The data directory.
     data: PathBuf,
-    tablespaces: HashSet<Path>,
-    files: RwLock<HashMap<Path, Arc<File>>>,
+    tablespaces: HashSet<EntryPath>,
+    files: RwLock<HashMap<EntryPath, Arc<File>>>,
 }
 
 impl Late {
     /// Of a cluster with this layout in `data`, whose tablespaces are stored at these paths.
-    pub fn new(layout: Layout, data: PathBuf, tablespaces: HashSet<Path>) -> Self {
+    pub fn new(layout: ClusterLayout, data: PathBuf, tablespaces: HashSet<EntryPath>) -> Self {
         Self {
             layout,
             data,
@@ -50,7 +50,7 @@ impl Late {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if it is a link: a restored server would write to where the live one has its data.
     pub fn is_here(&self, entry: &Entry) -> Result<()> {
-        let Kind::Symlink(target) = &entry.kind else {
+        let EntryKind::Symlink(target) = &entry.kind else {
             return Ok(());
         };
         if !self.layout.is_data(&entry.path) {
@@ -70,7 +70,7 @@ impl Late {
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in(&self, tree: &Tree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
+    pub fn stand_in(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
         let failed = |e| Error::io("could not look at a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
         self.insert(path, file);
@@ -85,19 +85,19 @@ impl Late {
         };
         let entry = Entry {
             path: path.to_vec(),
-            kind: Kind::File { size, map: None },
+            kind: EntryKind::File { size, map: None },
             mtime,
             ctime: mtime,
             ..like
         };
-        Ok(Scanned::new(entry, State::Whole))
+        Ok(Scanned::new(entry, EntryState::Whole))
     }
 
     /// Let these bytes be the content of `path`.
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in_bytes(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    pub fn stand_in_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         self.stand_in(tree, path, self.file_of(bytes)?)
     }
 
@@ -121,16 +121,16 @@ impl Late {
 }
 
 impl Overlay for Late {
-    fn pick(&self, dir: &[u8], names: &mut Vec<Name>) {
+    fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
         self.layout.pick(dir, names);
         if dir == b"pg_tblspc" {
             // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
-            let known = |name: &Name| {
+            let known = |name: &DirName| {
                 self.tablespaces
                     .contains(&[b"pg_tblspc/", &name.bytes[..]].concat())
             };
             // Not every file system says what a name is of.
-            let is_dir = |name: &Name| match name.kind {
+            let is_dir = |name: &DirName| match name.kind {
                 FileKind::Unknown => {
                     let path = self
                         .data

@@ -5,10 +5,10 @@
 //! directory of a user that happens to be called `pg_notify` stays. Pure: nothing is opened. What is a link, and where it
 //! leads, is the walk's business (rule 14); special files are too, as it reports them.
 
-use super::relation::{self, Fork};
+use super::relation::{self, RelationFork};
 use crate::{
     format::entry::{is_within, split},
-    platform::dir::{FileKind, Name},
+    platform::dir::{DirName, FileKind},
 };
 use std::collections::{BTreeSet, HashSet};
 
@@ -60,7 +60,7 @@ pub const PREPARED: &[u8] = b"pg_twophase";
 
 /// What of a cluster is backed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct ClusterLayout {
     /// Name of the one directory of a tablespace that belongs to this cluster.
     version: Vec<u8>,
     /// Has it `pg_wal/summaries`?
@@ -72,7 +72,7 @@ pub struct Layout {
 
 /// What a directory of a cluster is.
 #[derive(PartialEq)]
-enum Place {
+enum ClusterPlace {
     Root,
     Global,
     /// `base`, or the directory of a tablespace that holds databases.
@@ -87,7 +87,7 @@ enum Place {
     Other,
 }
 
-impl Layout {
+impl ClusterLayout {
     /// Of version `major` with the catalog version `catalog`. `online`: the server runs, so a label is made, and WAL and
     /// `global/pg_control` are added after everything else.
     pub fn new(major: u32, catalog: u32, online: bool) -> Self {
@@ -115,21 +115,23 @@ impl Layout {
     /// Leave in `names`, which were found in the directory `dir`, those that are backed up (rules 10 to 13 and 15).
     ///
     /// `names` must be all names of the directory: the init fork of a relation tells about its other files.
-    pub fn pick(&self, dir: &[u8], names: &mut Vec<Name>) {
+    pub fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
         match self.place(dir) {
-            Place::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
-            Place::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
-            Place::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
-            Place::Database => self.pick_in_database(names),
-            Place::Tablespaces => names.retain(|name| relation::number(&name.bytes).is_some()),
-            Place::Tablespace => names.retain(|name| name.bytes == self.version),
-            Place::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
-            Place::WalPart => names.retain(|_| !self.online),
-            Place::Emptied => names.clear(),
-            Place::Other if self.online && dir == PREPARED => {
+            ClusterPlace::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
+            ClusterPlace::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
+            ClusterPlace::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
+            ClusterPlace::Database => self.pick_in_database(names),
+            ClusterPlace::Tablespaces => {
+                names.retain(|name| relation::number(&name.bytes).is_some())
+            }
+            ClusterPlace::Tablespace => names.retain(|name| name.bytes == self.version),
+            ClusterPlace::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
+            ClusterPlace::WalPart => names.retain(|_| !self.online),
+            ClusterPlace::Emptied => names.clear(),
+            ClusterPlace::Other if self.online && dir == PREPARED => {
                 names.retain(|name| self.prepared.contains(&name.bytes))
             }
-            Place::Other => {}
+            ClusterPlace::Other => {}
         }
     }
 
@@ -138,7 +140,7 @@ impl Layout {
     pub fn is_repaired(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
         match self.place(dir) {
-            Place::Global | Place::Database => relation::parse(name).is_some(),
+            ClusterPlace::Global | ClusterPlace::Database => relation::parse(name).is_some(),
             _ => STATUS.contains(&dir),
         }
     }
@@ -149,7 +151,7 @@ impl Layout {
         let (dir, name) = split(path);
         self.online
             && (self.is_data(path)
-                || self.place(dir) == Place::Tablespaces
+                || self.place(dir) == ClusterPlace::Tablespaces
                 || name.ends_with(b".tmp"))
     }
 
@@ -158,31 +160,31 @@ impl Layout {
     pub fn is_data(&self, path: &[u8]) -> bool {
         let (dir, _) = split(path);
         match self.place(dir) {
-            Place::Root | Place::Tablespaces | Place::Emptied => false,
-            Place::Other => OWN.iter().any(|own| is_within(dir, own)),
+            ClusterPlace::Root | ClusterPlace::Tablespaces | ClusterPlace::Emptied => false,
+            ClusterPlace::Other => OWN.iter().any(|own| is_within(dir, own)),
             _ => true,
         }
     }
 
-    fn place(&self, dir: &[u8]) -> Place {
+    fn place(&self, dir: &[u8]) -> ClusterPlace {
         let parts: Vec<&[u8]> = dir.split(|&byte| byte == b'/').collect();
         match parts[..] {
-            [b""] => Place::Root,
-            [b"global"] => Place::Global,
-            [b"base"] => Place::Databases,
-            [b"pg_tblspc"] => Place::Tablespaces,
-            [b"pg_wal"] => Place::Wal,
-            [b"pg_wal", ..] => Place::WalPart,
-            [name] if EMPTIED.contains(&name) => Place::Emptied,
-            [b"base", oid] if relation::number(oid).is_some() => Place::Database,
-            [b"pg_tblspc", _] => Place::Tablespace,
-            [b"pg_tblspc", _, version] if version == self.version => Place::Databases,
+            [b""] => ClusterPlace::Root,
+            [b"global"] => ClusterPlace::Global,
+            [b"base"] => ClusterPlace::Databases,
+            [b"pg_tblspc"] => ClusterPlace::Tablespaces,
+            [b"pg_wal"] => ClusterPlace::Wal,
+            [b"pg_wal", ..] => ClusterPlace::WalPart,
+            [name] if EMPTIED.contains(&name) => ClusterPlace::Emptied,
+            [b"base", oid] if relation::number(oid).is_some() => ClusterPlace::Database,
+            [b"pg_tblspc", _] => ClusterPlace::Tablespace,
+            [b"pg_tblspc", _, version] if version == self.version => ClusterPlace::Databases,
             [b"pg_tblspc", _, version, oid]
                 if version == self.version && relation::number(oid).is_some() =>
             {
-                Place::Database
+                ClusterPlace::Database
             }
-            _ => Place::Other,
+            _ => ClusterPlace::Other,
         }
     }
 
@@ -204,21 +206,21 @@ impl Layout {
 
     /// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13). A server that was
     /// stopped starts without recovery, and takes the relation as it is.
-    fn pick_in_database(&self, names: &mut Vec<Name>) {
+    fn pick_in_database(&self, names: &mut Vec<DirName>) {
         let unlogged: HashSet<u32> = names
             .iter()
             .filter(|_| self.online)
             .filter_map(|name| unlogged(&name.bytes))
             .collect();
-        names.retain(|Name { bytes: name, .. }| match relation::parse(name) {
-            Some(file) => file.fork == Fork::Init || !unlogged.contains(&file.number),
+        names.retain(|DirName { bytes: name, .. }| match relation::parse(name) {
+            Some(file) => file.fork == RelationFork::Init || !unlogged.contains(&file.number),
             None => {
                 !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name)
             }
         });
     }
 
-    fn keeps_of_wal(&self, name: &Name) -> bool {
+    fn keeps_of_wal(&self, name: &DirName) -> bool {
         let wanted =
             name.bytes == b"archive_status" || (self.summaries && name.bytes == b"summaries");
         wanted && matches!(name.kind, FileKind::Directory | FileKind::Unknown)
@@ -232,7 +234,7 @@ fn is_cache(name: &[u8]) -> bool {
 
 fn unlogged(name: &[u8]) -> Option<u32> {
     relation::parse(name)
-        .filter(|file| file.fork == Fork::Init && file.segment == 0)
+        .filter(|file| file.fork == RelationFork::Init && file.segment == 0)
         .map(|file| file.number)
 }
 
@@ -249,13 +251,13 @@ mod tests {
                 FileKind::File
             }
         };
-        let name = |name: &&str| Name {
+        let name = |name: &&str| DirName {
             bytes: name.trim_end_matches('/').into(),
             kind: kind(name),
             inode: 1,
         };
-        let mut names: Vec<Name> = names.iter().map(name).collect();
-        Layout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
+        let mut names: Vec<DirName> = names.iter().map(name).collect();
+        ClusterLayout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
         names
             .into_iter()
             .map(|name| String::from_utf8(name.bytes).unwrap())
@@ -265,14 +267,14 @@ mod tests {
     #[test]
     fn of_prepared_transactions_only_those_from_before_the_start_are_taken_while_the_server_runs() {
         let picked = |online| {
-            let name = |bytes: &str| Name {
+            let name = |bytes: &str| DirName {
                 bytes: bytes.into(),
                 kind: FileKind::File,
                 inode: 1,
             };
             let mut names = vec![name("000002E4"), name("000002E5")];
             let before = BTreeSet::from([b"000002E4".to_vec(), b"000002E3".to_vec()]);
-            Layout::new(15, 202_209_061, online)
+            ClusterLayout::new(15, 202_209_061, online)
                 .with_prepared(before)
                 .pick(b"pg_twophase", &mut names);
             names.len()
@@ -431,7 +433,7 @@ mod tests {
 
     #[test]
     fn wal_repairs_relations_and_the_status_of_transactions_and_nothing_else() {
-        let layout = Layout::new(15, 202_209_061, true);
+        let layout = ClusterLayout::new(15, 202_209_061, true);
         let repaired = [
             "base/5/1259.2",
             "global/1262_fsm",
@@ -456,7 +458,7 @@ mod tests {
 
     #[test]
     fn only_directly_in_its_directory_the_server_may_have_links() {
-        let layout = Layout::new(15, 202_209_061, true);
+        let layout = ClusterLayout::new(15, 202_209_061, true);
         let data = [
             "base/5",
             "base/5/1259",

@@ -1,6 +1,6 @@
 //! Places in the write-ahead log, and the names of the files that hold them.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::{fmt, str::FromStr};
 
 /// A place in the write-ahead log: bytes since the cluster was made.
@@ -33,7 +33,7 @@ impl FromStr for Lsn {
             .and_then(|(high, low)| Some(Self(half(high)? << 32 | half(low)?)))
             .ok_or_else(|| {
                 Error::new(
-                    Kind::Unsupported,
+                    ErrorKind::Unsupported,
                     format!("{text:?} is no place in the write-ahead log"),
                 )
             })

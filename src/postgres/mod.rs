@@ -1,4 +1,4 @@
-//! Everything that is known of PostgreSQL. No other part of the program knows any of it.
+//! PostgreSQL: sessions, files of a cluster, pages, WAL, the manifest of a base backup, recovery settings.
 //!
 //! Rules that comments cite by number are those of `doc/postgres.md`.
 

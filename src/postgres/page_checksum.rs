@@ -51,7 +51,7 @@ const BASIS: [u32; LANES] = [
 
 /// What the checksum of a page says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PageVerdict {
     /// It is as it was written.
     Good,
     /// All zeros: allocated, never written.
@@ -98,26 +98,26 @@ fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
 /// `u64::MAX`, as in a cluster that is stopped, no page is newer.
 ///
 /// A page shorter than its header is bad.
-pub fn check(page: &[u8], block: u32, start_lsn: u64) -> Verdict {
+pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
     let Some((header, _)) = page.split_first_chunk::<24>() else {
-        return Verdict::Bad;
+        return PageVerdict::Bad;
     };
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     // The end of the free space: 0 only where nothing was ever written.
     if half(14) == 0 {
         return if page.iter().all(|&byte| byte == 0) {
-            Verdict::Empty
+            PageVerdict::Empty
         } else {
-            Verdict::Bad
+            PageVerdict::Bad
         };
     }
     if half(8) == checksum(page, block) {
-        return Verdict::Good;
+        return PageVerdict::Good;
     }
     if lsn(header) >= start_lsn {
-        Verdict::Newer
+        PageVerdict::Newer
     } else {
-        Verdict::Bad
+        PageVerdict::Bad
     }
 }
 
@@ -147,30 +147,30 @@ mod tests {
     #[test]
     fn a_page_that_was_changed_since_the_start_is_newer_and_not_bad() {
         let mut page = made(8192, 7, 0x1_0000_0000);
-        assert_eq!(check(&page, 7, 0), Verdict::Good);
+        assert_eq!(check(&page, 7, 0), PageVerdict::Good);
         page[100] ^= 1;
-        assert_eq!(check(&page, 7, 0x1_0000_0000), Verdict::Newer);
-        assert_eq!(check(&page, 7, 0x1_0000_0001), Verdict::Bad);
+        assert_eq!(check(&page, 7, 0x1_0000_0000), PageVerdict::Newer);
+        assert_eq!(check(&page, 7, 0x1_0000_0001), PageVerdict::Bad);
     }
 
     #[test]
     fn a_page_without_header_is_empty_only_if_all_of_it_is() {
         let mut page = vec![0; 8192];
-        assert_eq!(check(&page, 0, 0), Verdict::Empty);
+        assert_eq!(check(&page, 0, 0), PageVerdict::Empty);
         page[8191] = 1;
-        assert_eq!(check(&page, 0, 0), Verdict::Bad);
-        assert_eq!(check(&[0; 23], 0, 0), Verdict::Bad);
+        assert_eq!(check(&page, 0, 0), PageVerdict::Bad);
+        assert_eq!(check(&[0; 23], 0, 0), PageVerdict::Bad);
     }
 
     #[test]
     fn every_flipped_bit_is_found_but_for_one_in_the_65535_that_16_bits_can_tell_apart() {
         for size in [10, 13] {
             let mut page = made(1 << size, 5, 1);
-            assert_eq!(check(&page, 5, u64::MAX), Verdict::Good);
+            assert_eq!(check(&page, 5, u64::MAX), PageVerdict::Good);
             let mut missed = 0;
             for bit in 0..page.len() * 8 {
                 page[bit / 8] ^= 1 << (bit % 8);
-                missed += u32::from(check(&page, 5, u64::MAX) == Verdict::Good);
+                missed += u32::from(check(&page, 5, u64::MAX) == PageVerdict::Good);
                 page[bit / 8] ^= 1 << (bit % 8);
             }
             assert!(
@@ -184,7 +184,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_page_in_the_place_of_its_neighbour_is_found(block in 0u32..u32::MAX) {
-            prop_assert_eq!(check(&made(8192, block, 1), block + 1, u64::MAX), Verdict::Bad);
+            prop_assert_eq!(check(&made(8192, block, 1), block + 1, u64::MAX), PageVerdict::Bad);
         }
     }
 }

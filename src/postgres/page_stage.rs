@@ -4,17 +4,17 @@
 //! (rule 21). One that stays wrong is noted with its file; it is stored all the same, and nothing fails.
 
 use super::{
-    page_checksum::{Verdict, check},
+    page_checksum::{PageVerdict, check},
     relation::{Sizes, is_relation},
 };
 use crate::{
     error::Result,
-    format::page::State,
-    frame::{Frame, Part, What},
-    known::Stored,
+    format::page::EntryState,
+    frame::{Frame, FrameContent, FrameEntry},
+    known::StoredRun,
     platform::{Tricks, read},
     queue::Locked,
-    source::tree::Tree,
+    source::tree::SourceTree,
     stage::Stage,
 };
 use std::{fmt, sync::Arc};
@@ -22,7 +22,7 @@ use std::{fmt, sync::Arc};
 /// What all workers need to look at pages.
 pub struct PageCheck {
     /// Where wrong pages are read again: one of these has the file.
-    pub trees: Vec<Arc<Tree>>,
+    pub trees: Vec<Arc<SourceTree>>,
     /// Of pages, and of files of them.
     pub sizes: Sizes,
     /// What was changed since is written anew by recovery.
@@ -38,9 +38,9 @@ impl fmt::Debug for PageCheck {
 }
 
 /// The stage.
-pub struct Pages(pub Arc<PageCheck>);
+pub struct PageChecks(pub Arc<PageCheck>);
 
-impl Stage for Pages {
+impl Stage for PageChecks {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
@@ -64,30 +64,32 @@ impl Stage for Pages {
 }
 
 /// The file that a part is of, and where in it.
-fn place(part: &Part) -> Option<(&[u8], u64)> {
+fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
     match &part.what {
-        What::Whole(entry, state) if state.is_stored() && entry.is_file() => Some((&entry.path, 0)),
-        What::Whole(..) | What::Head(..) => None,
-        What::Piece { file, offset, .. } => Some((&file.entry.path, *offset)),
+        FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {
+            Some((&entry.path, 0))
+        }
+        FrameContent::Whole(..) | FrameContent::Head(..) => None,
+        FrameContent::Piece { file, offset, .. } => Some((&file.entry.path, *offset)),
     }
 }
 
-fn note(what: &mut What, bad: Vec<u32>) {
+fn note(what: &mut FrameContent, bad: Vec<u32>) {
     match what {
-        What::Whole(_, state) => *state = State::bad_pages(bad),
-        What::Piece { file, .. } => file.bad_pages.locked().extend(bad),
-        What::Head(..) => {}
+        FrameContent::Whole(_, state) => *state = EntryState::bad_pages(bad),
+        FrameContent::Piece { file, .. } => file.bad_pages.locked().extend(bad),
+        FrameContent::Head(..) => {}
     }
 }
 
 impl PageCheck {
     /// Of a piece of which only some was read.
-    fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[Stored], data: &[u8]) -> Vec<u32> {
+    fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[StoredRun], data: &[u8]) -> Vec<u32> {
         let mut bad = Vec::new();
         for run in runs {
             offset += match *run {
-                Stored::Kept { len, .. } => u64::from(len),
-                Stored::Here { inner, len } => {
+                StoredRun::Kept { len, .. } => u64::from(len),
+                StoredRun::Here { inner, len } => {
                     bad.extend(self.bad(path, offset, &data[inner as usize..][..len as usize]));
                     u64::from(len)
                 }
@@ -107,7 +109,7 @@ impl PageCheck {
             .zip(offset / bytes..);
         let wrong = pages.filter(|(page, at)| {
             let block = first + *at as u32;
-            check(page, block, self.start_lsn) == Verdict::Bad
+            check(page, block, self.start_lsn) == PageVerdict::Bad
                 && self.stays_bad(path, at * bytes, page, block)
         });
         wrong.map(|(_, at)| first + at as u32).collect()
@@ -133,7 +135,7 @@ impl PageCheck {
             });
         match read {
             Some(got) if got == page.len() => {
-                again == page && check(&again, block, self.start_lsn) == Verdict::Bad
+                again == page && check(&again, block, self.start_lsn) == PageVerdict::Bad
             }
             Some(_) => false, // the file was cut meanwhile
             None => true,

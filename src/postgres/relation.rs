@@ -28,7 +28,7 @@ const GLOBAL_TABLESPACE: u32 = 1664;
 
 /// What a file holds of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fork {
+pub enum RelationFork {
     /// Its rows.
     Main,
     /// Its free space.
@@ -45,7 +45,7 @@ pub struct RelationFile {
     /// Number of the relation's files; not always its OID.
     pub number: u32,
     /// Which fork.
-    pub fork: Fork,
+    pub fork: RelationFork,
     /// Which file of the fork, from 0.
     pub segment: u32,
 }
@@ -66,10 +66,10 @@ pub fn parse(name: &[u8]) -> Option<RelationFile> {
     let (stem, segment) = split(name, b'.');
     let (stem, fork) = split(stem, b'_');
     let fork = match fork {
-        None => Fork::Main,
-        Some(b"fsm") => Fork::FreeSpace,
-        Some(b"vm") => Fork::Visibility,
-        Some(b"init") => Fork::Init,
+        None => RelationFork::Main,
+        Some(b"fsm") => RelationFork::FreeSpace,
+        Some(b"vm") => RelationFork::Visibility,
+        Some(b"init") => RelationFork::Init,
         Some(_) => return None,
     };
     let segment = segment.map_or(Some(0), number)?;

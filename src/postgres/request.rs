@@ -3,15 +3,15 @@
 use super::{
     archiver,
     conninfo::Params,
-    inventory::Inventory,
+    inventory::ManifestInventory,
     lsn::Lsn,
     restore::advice,
     same_server,
-    session::{Catalog, Facts, Held, Room, Session},
-    source::{Cluster, Sources},
+    session::{Catalog, HeldSession, Room, ServerFacts, Session},
+    source::{ClusterSource, Sources},
     stopped,
     trees::{self, Opening},
-    wal_source::Followed,
+    wal_source::FollowedWal,
 };
 use crate::{
     error::{Error, Result},
@@ -28,9 +28,9 @@ use std::{
 
 /// Which cluster, and how.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ClusterRequest {
     /// Where it is.
-    pub server: Server,
+    pub server: ClusterServer,
     /// Should the checkpoint at the start be done at once, or spread over time?
     pub fast: bool,
     /// Where the WAL is that the backup needs.
@@ -39,7 +39,7 @@ pub struct Request {
 
 /// Where a cluster is.
 #[derive(Debug, Clone)]
-pub enum Server {
+pub enum ClusterServer {
     /// It runs, and answers here.
     Running(Box<Params>),
     /// It is stopped; this is its data directory.
@@ -83,20 +83,29 @@ pub struct Reading {
     pub waits: Arc<Waits>,
 }
 
-impl Request {
+impl ClusterRequest {
     /// Connect, begin the backup `id`, and open the sources. Without an id nothing begins: it is only looked at.
     ///
     /// # Errors
     /// What the server says, or why its files cannot be read from here.
-    pub fn open(&self, id: Option<&str>, reading: &Reading) -> Result<(Arc<Cluster>, Sources)> {
+    pub fn open(
+        &self,
+        id: Option<&str>,
+        reading: &Reading,
+    ) -> Result<(Arc<ClusterSource>, Sources)> {
         let cluster = match &self.server {
-            Server::Running(params) => self.running(params, id, reading)?,
-            Server::Stopped(data) => stopped(data, reading)?,
+            ClusterServer::Running(params) => self.running(params, id, reading)?,
+            ClusterServer::Stopped(data) => stopped(data, reading)?,
         };
         Ok(cluster.sources(reading.split))
     }
 
-    fn running(&self, params: &Params, id: Option<&str>, reading: &Reading) -> Result<Cluster> {
+    fn running(
+        &self,
+        params: &Params,
+        id: Option<&str>,
+        reading: &Reading,
+    ) -> Result<ClusterSource> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         facts
@@ -121,9 +130,9 @@ impl Request {
             online: true,
         };
         let (late, trees) = opening.trees(&tablespaces, reading)?;
-        Ok(Cluster {
+        Ok(ClusterSource {
             wal: self.wal,
-            session: Some(Held::new(
+            session: Some(HeldSession::new(
                 session,
                 params,
                 Some(Room::of(data.join("pg_wal"))),
@@ -132,9 +141,9 @@ impl Request {
             catalog,
             sizes: now.sizes,
             start,
-            inventory: Inventory::new(facts.major, facts.system_identifier)?,
+            inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
             failed: Mutex::default(),
-            facts: Mutex::new(root::Cluster {
+            facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
                 ..self.described(facts, &data, start)
             }),
@@ -142,7 +151,7 @@ impl Request {
             late,
             trees,
             waits: reading.waits.clone(),
-            followed: Mutex::new(Followed::since(start)),
+            followed: Mutex::new(FollowedWal::since(start)),
             awaited: Mutex::default(),
         })
     }
@@ -152,7 +161,7 @@ impl Request {
     fn begin(
         &self,
         session: &mut Session,
-        facts: &Facts,
+        facts: &ServerFacts,
         (data, id): (&Path, &str),
         waits: &Waits,
     ) -> Result<Lsn> {
@@ -184,8 +193,8 @@ impl Request {
         Ok(start)
     }
 
-    fn described(&self, facts: Facts, data: &Path, start: Option<Lsn>) -> root::Cluster {
-        root::Cluster {
+    fn described(&self, facts: ServerFacts, data: &Path, start: Option<Lsn>) -> root::ClusterInfo {
+        root::ClusterInfo {
             version: facts.version,
             major: facts.major,
             system_identifier: facts.system_identifier.to_string(),
@@ -198,16 +207,16 @@ impl Request {
             wal_segment_bytes: facts.wal_segment_bytes,
             archives: advice::archives(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
-            data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
+            data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
             configuration: trees::configuration(data, facts.configuration),
             databases: facts.databases,
-            ..root::Cluster::default()
+            ..root::ClusterInfo::default()
         }
     }
 }
 
 /// A cluster that is stopped, and was shut down cleanly.
-fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
+fn stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
     let (bytes, control) = stopped::clean(&data)?;
     let (version, major) = stopped::version(&data)?;
@@ -219,7 +228,7 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         online: false,
     };
     let (late, trees) = opening.trees(&tablespaces, reading)?;
-    let facts = root::Cluster {
+    let facts = root::ClusterInfo {
         version,
         major,
         system_identifier: control.system_identifier.to_string(),
@@ -228,26 +237,26 @@ fn stopped(data: &Path, reading: &Reading) -> Result<Cluster> {
         checksums: control.checksum_version > 0,
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
-        data_directory: root::Name(data.as_os_str().as_bytes().to_vec()),
+        data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
         configuration: trees::configuration(&data, Vec::new()),
         tablespaces,
-        ..root::Cluster::default()
+        ..root::ClusterInfo::default()
     };
-    Ok(Cluster {
+    Ok(ClusterSource {
         wal: Wal::Included,
         session: None,
         control: bytes,
         catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,
-        inventory: Inventory::new(major, control.system_identifier)?,
+        inventory: ManifestInventory::new(major, control.system_identifier)?,
         failed: Mutex::default(),
         facts: Mutex::new(facts),
         data,
         late,
         trees,
         waits: Arc::default(),
-        followed: Mutex::new(Followed::since(None)),
+        followed: Mutex::new(FollowedWal::since(None)),
         awaited: Mutex::default(),
     })
 }

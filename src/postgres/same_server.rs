@@ -4,12 +4,12 @@
 //! label of another are a backup that does not start, or worse, that does.
 
 use super::{
-    control::{self, Control, State},
+    control::{self, Control, ControlState},
     lsn::Lsn,
-    session::{Facts, Session},
+    session::{ServerFacts, Session},
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform,
 };
 use std::{
@@ -25,10 +25,10 @@ const ARRIVES: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`Kind::Usage`] if it is of another; [`Kind::Permission`] if the server does not tell, or it cannot be read.
-pub(super) fn files_of(facts: &Facts) -> Result<(PathBuf, Vec<u8>)> {
+pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
         return Err(Error::new(
-            Kind::Permission,
+            ErrorKind::Permission,
             "cannot find the data directory: the server does not tell this role",
         )
         .hint("`GRANT pg_read_all_settings TO …`"));
@@ -42,7 +42,7 @@ pub(super) fn files_of(facts: &Facts) -> Result<(PathBuf, Vec<u8>)> {
         let what =
             format!("cannot back up the cluster: the files in {data:?} are those of another");
         let (here, there) = (control.system_identifier, facts.system_identifier);
-        return Err(Error::new(Kind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, what)
             .because(format!(
                 "system identifier {here} here, {there} at the server"
             ))
@@ -67,7 +67,7 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
                 let what = format!(
                     "cannot back up the cluster: the checkpoint at {start} is not in its files"
                 );
-                return Err(Error::new(Kind::System, what)
+                return Err(Error::new(ErrorKind::System, what)
                     .hint("is the data directory on storage whose changes this host sees late?"));
             }
             _ => return Ok(control),
@@ -99,7 +99,7 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
         None => {
             let runs_here = platform::works_in(session.process().unsigned_abs(), data);
             let (_, control) = control::read(&control::path(data))?;
-            let is_standby = control.state == State::ArchiveRecovery;
+            let is_standby = control.state == ControlState::ArchiveRecovery;
             let is_other = !runs_here && is_standby != session.standby();
             is_other.then_some("of these and that server one is a standby, the other a primary")
         }
@@ -109,7 +109,7 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
         "cannot back up the cluster: the files in {data:?} are not those of the server that answers"
     );
     let hint = "run fullbore on the host of that server, or name the server of this host";
-    Err(Error::new(Kind::Usage, what).because(why).hint(hint))
+    Err(Error::new(ErrorKind::Usage, what).because(why).hint(hint))
 }
 
 fn arrives(path: &Path) -> bool {

@@ -7,33 +7,33 @@
 
 use super::{
     archiver, control,
-    file_copies::Segments,
-    inventory::Inventory,
+    file_copies::WalSegments,
+    inventory::ManifestInventory,
     late_files::Late,
     lsn::Lsn,
     page_stage::PageCheck,
     relation::Sizes,
     request::Wal,
-    session::{Catalog, Held, Session, Stopped},
+    session::{Catalog, HeldSession, Session, Stopped},
     stopped, summary_anchor,
     timeline::Timelines,
     trees,
-    wal_source::{Followed, Follower},
-    wal_summaries::Changes,
+    wal_source::{FollowedWal, Follower},
+    wal_summaries::BlockChanges,
 };
 use crate::{
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         digest::crc32c,
         entry::{self, order},
-        page::{Record, State},
+        page::{EntryState, Record},
         root,
     },
-    frame::{Buf, Frame, Scanned, Slice, What},
+    frame::{Buf, Frame, FrameContent, Scanned, Slice},
     metrics::waits::Waits,
     platform,
     queue::{self, Locked},
-    source::{Source, Stream, tree::Tree},
+    source::{Source, Stream, tree::SourceTree},
 };
 use std::{
     collections::BTreeSet,
@@ -45,9 +45,9 @@ use std::{
 };
 
 /// A cluster that is being backed up. Dropping it ends the session, and with it the backup mode and the slot.
-pub struct Cluster {
+pub struct ClusterSource {
     pub(super) wal: Wal,
-    pub(super) session: Option<Held>,
+    pub(super) session: Option<HeldSession>,
     /// How it was when the backup began; what a stopped one must still be at the end.
     pub(super) control: Vec<u8>,
     pub(super) data: PathBuf,
@@ -56,39 +56,39 @@ pub struct Cluster {
     /// Of pages, and of files of them.
     pub(super) sizes: Sizes,
     pub(super) start: Option<Lsn>,
-    pub(super) facts: Mutex<root::Cluster>,
-    pub(super) inventory: Inventory,
+    pub(super) facts: Mutex<root::ClusterInfo>,
+    pub(super) inventory: ManifestInventory,
     /// The first reason why what was stored is no backup.
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<Late>,
-    pub(super) trees: Vec<Arc<Tree>>,
+    pub(super) trees: Vec<Arc<SourceTree>>,
     pub(super) waits: Arc<Waits>,
-    pub(super) followed: Mutex<Followed>,
+    pub(super) followed: Mutex<FollowedWal>,
     /// What came at the end, and is not in the archive yet.
-    pub(super) awaited: Mutex<BTreeSet<entry::Path>>,
+    pub(super) awaited: Mutex<BTreeSet<entry::EntryPath>>,
 }
 
 /// A source for each stream.
 pub type Sources = Vec<Arc<dyn Source>>;
 
 /// One stream of it: what is on one device.
-struct Part {
-    cluster: Arc<Cluster>,
-    tree: Arc<Tree>,
+struct ClusterPart {
+    cluster: Arc<ClusterSource>,
+    tree: Arc<SourceTree>,
     /// Does this one bring the late files?
     is_first: bool,
     /// Held until it is read.
     unread: Mutex<Option<Sender<()>>>,
 }
 
-impl Cluster {
+impl ClusterSource {
     /// A source for each stream, if there may be several with one for the WAL.
     pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
         let cluster = Arc::new(self);
         let (unread, over) = channel();
-        let part = |(at, tree): (usize, &Arc<Tree>)| {
+        let part = |(at, tree): (usize, &Arc<SourceTree>)| {
             let unread = Mutex::new(Some(unread.clone()));
-            Arc::new(Part {
+            Arc::new(ClusterPart {
                 cluster: cluster.clone(),
                 tree: tree.clone(),
                 is_first: at == 0,
@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// What the root says of it; complete once the backup is.
-    pub fn facts(&self) -> root::Cluster {
+    pub fn facts(&self) -> root::ClusterInfo {
         self.facts.locked().clone()
     }
 
@@ -134,10 +134,10 @@ impl Cluster {
     }
 
     /// Where files changed since the backup `base`, if the server knows.
-    pub fn changes_since(&self, base: &root::Cluster) -> Option<Changes> {
+    pub fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
         let (now, otherwise) = (self.facts(), "changed files are read as a whole");
         self.of_summaries(otherwise, |session| {
-            Changes::since(session, base, &now, self.sizes)
+            BlockChanges::since(session, base, &now, self.sizes)
         })
     }
 
@@ -161,7 +161,7 @@ impl Cluster {
     }
 
     /// End the backup, and say what belongs to it that was not there before.
-    fn finish(&self, tree: &Tree) -> Result<Vec<Scanned>> {
+    fn finish(&self, tree: &SourceTree) -> Result<Vec<Scanned>> {
         if let Some(error) = self.failed.locked().take() {
             return Err(error);
         }
@@ -185,7 +185,7 @@ impl Cluster {
                         Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
                     let bytes = self.facts.locked().wal_segment_bytes;
                     let names = timelines.segments(start, stopped.lsn, bytes);
-                    let segments = Segments {
+                    let segments = WalSegments {
                         directory: self.data.join("pg_wal"),
                         names: &names,
                         bytes,
@@ -244,14 +244,14 @@ impl Cluster {
 
     /// A database that was moved meanwhile is not in the backup as it can be recovered; a tablespace that was made meanwhile will
     /// be made by recovery, where it is now.
-    fn check_catalog(&self, session: &Held) -> Result<Catalog> {
+    fn check_catalog(&self, session: &HeldSession) -> Result<Catalog> {
         let now = session.with(|session| session.catalog())?;
         if let Some(name) = self.catalog.moved(&now) {
             let what = format!(
                 "cannot complete the backup: database {} was moved meanwhile",
                 quoted(&name.0)
             );
-            return Err(Error::new(Kind::System, what)
+            return Err(Error::new(ErrorKind::System, what)
                 .because("recovery cannot bring it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
@@ -263,7 +263,7 @@ impl Cluster {
 
     /// Nor is one that was copied file by file from one that people work in. Where the WAL is not there any more, or not understood,
     /// any that was made meanwhile may have been.
-    fn check_copies(&self, now: &Catalog, segments: &Segments<'_>, stop: Lsn) -> Result<()> {
+    fn check_copies(&self, now: &Catalog, segments: &WalSegments<'_>, stop: Lsn) -> Result<()> {
         if self.catalog == *now {
             return Ok(());
         }
@@ -283,7 +283,7 @@ impl Cluster {
                 "cannot complete the backup: database {} was copied or moved meanwhile",
                 quoted(&name.0)
             );
-            Err(Error::new(Kind::System, what)
+            Err(Error::new(ErrorKind::System, what)
                 .because(why.to_owned())
                 .hint("run the same command again"))
         })
@@ -296,7 +296,7 @@ impl Cluster {
             let what = format!(
                 "cannot complete the backup: the server went from timeline {from} to {to} meanwhile"
             );
-            return Err(Error::new(Kind::System, what).hint("run the same command again"));
+            return Err(Error::new(ErrorKind::System, what).hint("run the same command again"));
         }
         facts.stop_lsn = stopped.lsn.to_string();
         facts.stopped = stopped.time.clone();
@@ -304,7 +304,7 @@ impl Cluster {
     }
 
     /// The control file, such that a server does not start on it without `backup_label` (rule 9).
-    fn control_file(&self, tree: &Tree, bytes: &[u8]) -> Result<Scanned> {
+    fn control_file(&self, tree: &SourceTree, bytes: &[u8]) -> Result<Scanned> {
         let safe = control::without_checkpoint(bytes);
         let safe = safe.ok_or_else(|| {
             Error::corrupt("cannot read \"global/pg_control\": it is not understood")
@@ -313,7 +313,7 @@ impl Cluster {
     }
 
     /// A late file that PostgreSQL's manifest lists.
-    fn add(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    fn add(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late(tree, path, bytes)?;
         self.inventory.add(
             path,
@@ -324,12 +324,12 @@ impl Cluster {
         Ok(scanned)
     }
 
-    fn late(&self, tree: &Tree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    fn late(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         self.late.stand_in_bytes(tree, path, bytes)
     }
 
     /// Until the archive has the segment `last`.
-    pub(super) fn await_archive(&self, session: &Held, last: &str) -> Result<()> {
+    pub(super) fn await_archive(&self, session: &HeldSession, last: &str) -> Result<()> {
         let wait = || {
             session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE))
         };
@@ -337,24 +337,24 @@ impl Cluster {
     }
 
     /// The data directory, with what is on its device.
-    pub(super) fn tree(&self) -> &Tree {
+    pub(super) fn tree(&self) -> &SourceTree {
         &self.trees[0]
     }
 
     /// Read for a stream; what the session has lost is read in vain.
-    pub(super) fn read(&self, tree: &Tree, slice: Slice, buf: Buf) -> Result<Frame> {
+    pub(super) fn read(&self, tree: &SourceTree, slice: Slice, buf: Buf) -> Result<Frame> {
         if let Some(session) = &self.session {
             session.check()?;
         }
         let frame = tree.read(slice, buf)?;
         for part in &frame.parts {
             match &part.what {
-                What::Whole(entry, state) => readable(&entry.path, state)?,
-                What::Piece { file, .. } => file
+                FrameContent::Whole(entry, state) => readable(&entry.path, state)?,
+                FrameContent::Piece { file, .. } => file
                     .failed
                     .get()
                     .map_or(Ok(()), |why| unreadable(&file.entry.path, why))?,
-                What::Head(..) => {}
+                FrameContent::Head(..) => {}
             }
         }
         Ok(frame)
@@ -362,9 +362,9 @@ impl Cluster {
 }
 
 /// What vanished comes back by WAL, or was dropped; for what is there and cannot be read nothing stands in (rule 17).
-fn readable(path: &[u8], state: &State) -> Result<()> {
+fn readable(path: &[u8], state: &EntryState) -> Result<()> {
     match state {
-        State::Unreadable(why) => unreadable(path, why),
+        EntryState::Unreadable(why) => unreadable(path, why),
         _ => Ok(()),
     }
 }
@@ -374,12 +374,12 @@ fn unreadable(path: &[u8], why: &str) -> Result<()> {
         "cannot back up the cluster: {} cannot be read",
         quoted(path)
     );
-    Err(Error::new(Kind::System, what).because(why.to_owned()).hint(
+    Err(Error::new(ErrorKind::System, what).because(why.to_owned()).hint(
         "run fullbore as root or the server's own user, and have what is not the server's moved out of its directory",
     ))
 }
 
-impl Source for Part {
+impl Source for ClusterPart {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let (scanned, cluster) = (self.tree.scan()?, self.cluster.clone());
         Ok(Box::new(scanned.map(move |scanned| {
@@ -399,7 +399,7 @@ impl Source for Part {
         if let Err(error) = self.cluster.inventory.stored(record, crc32c) {
             self.cluster.failed.locked().get_or_insert(error);
         }
-        if record.state == State::Whole {
+        if record.state == EntryState::Whole {
             self.cluster.awaited.locked().remove(&record.entry.path);
         }
     }

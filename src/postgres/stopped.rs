@@ -1,8 +1,8 @@
 //! A cluster that is stopped: the proof that it is, and what its files say of it.
 
-use super::control::{self, Control, State};
+use super::control::{self, Control, ControlState};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform::{self, safe_file},
 };
 use std::{
@@ -22,7 +22,7 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
     let cannot = |why: &str| {
         Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot back up the cluster at {data:?}: {why}"),
         )
     };
@@ -30,7 +30,10 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
         return Err(cannot("it is running and no connection was given")
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
-    if !matches!(control.state, State::ShutDown | State::ShutDownInRecovery) {
+    if !matches!(
+        control.state,
+        ControlState::ShutDown | ControlState::ShutDownInRecovery
+    ) {
         return Err(cannot("it was not shut down cleanly")
             .hint("start it, and stop it with `pg_ctl stop -m fast`"));
     }
@@ -47,7 +50,7 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(
-        Kind::System,
+        ErrorKind::System,
         format!("cannot complete the backup: the cluster at {data:?} was started meanwhile"),
     )
     .hint("use postgres://… as the source while it runs"))
@@ -118,7 +121,7 @@ pub fn version(data: &Path) -> Result<(String, u32)> {
     match text.parse::<u32>() {
         Ok(major) if major >= 13 => Ok((text, major)),
         _ => Err(Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             format!("cannot back up PostgreSQL {text}: 13 and newer are known"),
         )),
     }

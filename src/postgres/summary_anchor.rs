@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::root::{Cluster, Witness},
+    format::root::{ClusterInfo, Witness},
 };
 use std::{
     ffi::OsStr,
@@ -27,7 +27,7 @@ use std::{
 ///
 /// # Errors
 /// If the session is lost, or the role may not ask.
-pub fn of(session: &mut Session, now: &Cluster, start: Lsn) -> Result<Option<Witness>> {
+pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
     // A primary summarizes as soon as the checkpoint is done that a backup begins with; a standby when something comes.
     let patience = if now.standby {
         Duration::ZERO
@@ -51,7 +51,7 @@ pub fn of(session: &mut Session, now: &Cluster, start: Lsn) -> Result<Option<Wit
 ///
 /// # Errors
 /// If the session is lost.
-pub fn is_there(session: &mut Session, base: &Cluster, now: &Cluster) -> Result<bool> {
+pub fn is_there(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
     let Some(witness) = base
         .witness
         .as_ref()
@@ -63,7 +63,7 @@ pub fn is_there(session: &mut Session, base: &Cluster, now: &Cluster) -> Result<
 }
 
 /// As it is now.
-fn seen(session: &mut Session, now: &Cluster, summary: String) -> Result<Option<Witness>> {
+fn seen(session: &mut Session, now: &ClusterInfo, summary: String) -> Result<Option<Witness>> {
     let data = Path::new(OsStr::from_bytes(&now.data_directory.0));
     let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else {
         return Ok(None);

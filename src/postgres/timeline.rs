@@ -8,7 +8,7 @@ use super::{
     manifest::WalRange,
     stopped::small_text,
 };
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
 /// Where the history of a timeline is in a data directory.
@@ -22,7 +22,7 @@ pub struct Timelines(Vec<(u32, Lsn)>);
 
 /// That a backup is not on the way to a timeline: its own was left before it ended, or was none of those.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fork {
+pub struct TimelineFork {
     /// The timeline that is not come to,
     pub timeline: u32,
     /// the one with which the way to it left the backup's, and where,
@@ -47,7 +47,7 @@ impl Timelines {
             .and_then(|all| all.from(first))
             .ok_or_else(|| {
                 Error::new(
-                    Kind::Unsupported,
+                    ErrorKind::Unsupported,
                     format!("cannot find the way from timeline {first} in {path:?}"),
                 )
             })

@@ -4,8 +4,8 @@
 //! `verify-full`. Unlike libpq: a root file that was named and is not there is an error in every mode; and a name must be
 //! among the certificate's alternative names, as its common name is not read. One of version 1 cannot be verified.
 
-use super::conninfo::{Roots, SslMode, Tls};
-use crate::error::{Error, Kind, Result};
+use super::conninfo::{CertificateRoots, SslMode, Tls};
+use crate::error::{Error, ErrorKind, Result};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
@@ -55,7 +55,7 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error::new(Kind::Bug, "cannot set up TLS").because(error))?
+        .map_err(|error| Error::new(ErrorKind::Bug, "cannot set up TLS").because(error))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
     let mut config = match &tls.identity {
@@ -71,16 +71,16 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
 /// The certificates that may sign the server's; none if nothing is checked.
 fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
     let file = match &tls.roots {
-        Roots::None if tls.mode >= SslMode::VerifyCa => {
+        CertificateRoots::None if tls.mode >= SslMode::VerifyCa => {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 "there is no root certificate to verify the server with",
             )
             .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
         }
-        Roots::None => return Ok(None),
-        Roots::System => system_bundle()?,
-        Roots::File(file) => file.clone(),
+        CertificateRoots::None => return Ok(None),
+        CertificateRoots::System => system_bundle()?,
+        CertificateRoots::File(file) => file.clone(),
     };
     let certificates = certificates(&file)?;
     let mut roots = RootCertStore::empty();
@@ -101,7 +101,7 @@ fn system_bundle() -> Result<PathBuf> {
     let mut files = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
     files.find(|file| file.exists()).ok_or_else(|| {
         Error::new(
-            Kind::NotFound,
+            ErrorKind::NotFound,
             "cannot find the certificates that this system trusts",
         )
         .hint("name a file of them with SSL_CERT_FILE")
@@ -125,7 +125,7 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
     if meta.mode() & others != 0 {
         return Err(Error::new(
-            Kind::Permission,
+            ErrorKind::Permission,
             format!("the private key {file:?} can be read by others"),
         )
         .hint("make it u=rw (0600), or u=rw,g=r (0640) if root owns it"));
@@ -147,7 +147,10 @@ const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, of wh
 
 /// The error of a certificate of our own that cannot be used.
 fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {
-    let cannot = Error::new(Kind::Usage, format!("cannot use {cert:?} with {key:?}"));
+    let cannot = Error::new(
+        ErrorKind::Usage,
+        format!("cannot use {cert:?} with {key:?}"),
+    );
     let is_first_version = |der: &CertificateDer<'_>| key_of_first_version(der).is_some();
     match certificates(cert) {
         Ok(all) if all.first().is_some_and(is_first_version) => cannot.because(OWN_FIRST_VERSION),

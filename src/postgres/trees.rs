@@ -2,7 +2,7 @@
 
 use super::{
     late_files::Late,
-    layout::{Layout, PREPARED},
+    layout::{ClusterLayout, PREPARED},
     relation,
     request::Reading,
     restore::conf,
@@ -10,13 +10,13 @@ use super::{
 use crate::{
     error::{Error, Result},
     format::{
-        entry::{Path, order},
-        root::{Name, Tablespace},
+        entry::{EntryPath, order},
+        root::{EntryName, Tablespace},
     },
     platform::dir::{self, Stat},
     source::{
         patterns::Patterns,
-        tree::{Closed, Rules, Top, TopRole, Tree},
+        tree::{Closed, SourceTree, Top, TopRole, TreeRules},
     },
 };
 use std::{
@@ -49,12 +49,12 @@ impl Opening<'_> {
         &self,
         spaces: &[Tablespace],
         reading: &Reading,
-    ) -> Result<(Arc<Late>, Vec<Arc<Tree>>)> {
+    ) -> Result<(Arc<Late>, Vec<Arc<SourceTree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
-        let layout =
-            Layout::new(self.major, self.catalog, self.online).with_prepared(self.prepared()?);
+        let layout = ClusterLayout::new(self.major, self.catalog, self.online)
+            .with_prepared(self.prepared()?);
         let late = Arc::new(Late::new(layout, self.data.to_owned(), stored));
-        let rules = Arc::new(Rules {
+        let rules = Arc::new(TreeRules {
             exclude: Patterns::default(),
             exclude_caches: false,
             exclude_if_present: Vec::new(),
@@ -72,7 +72,7 @@ impl Opening<'_> {
             .skip(1)
             .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
         // One whose directory is in the data directory is stored where its link is (rule 14).
-        let elsewhere: HashSet<Path> = tops
+        let elsewhere: HashSet<EntryPath> = tops
             .chain(spaces.iter().filter_map(|space| self.within(space)))
             .collect();
         let tree = |(_, mut tops): (u64, Vec<Top>)| {
@@ -82,7 +82,12 @@ impl Opening<'_> {
             } else {
                 HashSet::new()
             };
-            Arc::new(Tree::new(tops, elsewhere, Closed::new(), rules.clone()))
+            Arc::new(SourceTree::new(
+                tops,
+                elsewhere,
+                Closed::new(),
+                rules.clone(),
+            ))
         };
         Ok((late, devices.drain(..).map(tree).collect()))
     }
@@ -99,7 +104,7 @@ impl Opening<'_> {
     }
 
     /// The path of a tablespace in the data directory, if its directory is there.
-    fn within(&self, space: &Tablespace) -> Option<Path> {
+    fn within(&self, space: &Tablespace) -> Option<EntryPath> {
         let (place, data) = (
             dir::real_path(place(space)).ok()?,
             dir::real_path(self.data).ok()?,
@@ -116,20 +121,20 @@ impl Opening<'_> {
 
     /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
     fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let top = |at: Path, dir, role| Top {
+        let top = |at: EntryPath, dir, role| Top {
             at,
             dir,
             name: None,
             role,
         };
-        let open = |at: Path, path: &FilePath, role| {
+        let open = |at: EntryPath, path: &FilePath, role| {
             let failed = |e| Error::io(format!("could not open {path:?}"), e);
             let dir = dir::open_root(path).map_err(failed)?;
             let stat = dir::stat_fd(&dir).map_err(failed)?;
             Ok((stat, top(at, dir, role)))
         };
         let device = |stat: &Stat| if split { stat.dev } else { 0 };
-        let (stat, data) = open(Path::new(), self.data, TopRole::Named)?;
+        let (stat, data) = open(EntryPath::new(), self.data, TopRole::Named)?;
         let mut devices = vec![(device(&stat), vec![data])];
         for (name, dir) in linked_directories(self.data, &stat)? {
             devices[0]
@@ -207,8 +212,8 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
         };
         found.push(Tablespace {
             oid,
-            location: Name(location.into_os_string().into_vec()),
-            name: Name::default(),
+            location: EntryName(location.into_os_string().into_vec()),
+            name: EntryName::default(),
         });
     }
     found.sort_by_key(|space| space.oid);
@@ -217,7 +222,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
 
 /// With the names that the catalog has. A link to nothing that it does not know is what a crash, or a tablespace that was dropped,
 /// leaves.
-pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tablespace> {
+pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
     let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
         Some((_, name)) => Some(Tablespace {
             name: name.clone(),
@@ -230,7 +235,7 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, Name)]) -> Vec<Tables
 
 /// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
 /// data directory lead to, which are stored as links (rule 14).
-pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
+pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<EntryName> {
     let Ok(real) = dir::real_path(data) else {
         return said;
     };
@@ -243,7 +248,7 @@ pub(super) fn configuration(data: &FilePath, mut said: Vec<Name>) -> Vec<Name> {
             continue;
         };
         let is_here = target.starts_with(&real);
-        let name = Name(target.into_os_string().into_vec());
+        let name = EntryName(target.into_os_string().into_vec());
         if !is_here && !said.contains(&name) {
             said.push(name);
         }

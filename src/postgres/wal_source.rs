@@ -3,21 +3,21 @@
 
 use super::{
     control,
-    file_copies::{Copies, Segments},
+    file_copies::{Copies, WalSegments},
     lsn::{Lsn, segment_name},
     request::Wal,
-    session::{Held, Session},
-    source::Cluster,
+    session::{HeldSession, Session},
+    source::ClusterSource,
     stopped::small_text,
     timeline::{Timelines, history_of},
 };
 use crate::{
-    error::{Error, Kind, Result, quoted},
-    format::page::{Record, State},
+    error::{Error, ErrorKind, Result, quoted},
+    format::page::{EntryState, Record},
     frame::{Buf, Frame, Scanned, Slice},
     platform,
     queue::Locked,
-    source::{Source, Stream, tree::Tree},
+    source::{Source, Stream, tree::SourceTree},
 };
 use std::{
     collections::BTreeSet,
@@ -37,7 +37,7 @@ const IN_TIME: u64 = 2;
 
 /// What was stored while the files were read.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct FollowedWal {
     /// Names of the segments, from the one that holds the start; as [`Segments`] has them.
     named: Vec<Vec<String>>,
     /// How many of them are in the archive,
@@ -48,7 +48,7 @@ pub(super) struct Followed {
     copies: Option<Copies>,
 }
 
-impl Followed {
+impl FollowedWal {
     /// From the start on.
     pub(super) fn since(start: Option<Lsn>) -> Self {
         Self {
@@ -67,12 +67,12 @@ impl Followed {
     }
 
     /// Databases that were copied up to `stop`, if that can be known.
-    pub(super) fn copies(&mut self, segments: &Segments<'_>, stop: Lsn) -> Option<&Copies> {
+    pub(super) fn copies(&mut self, segments: &WalSegments<'_>, stop: Lsn) -> Option<&Copies> {
         self.read_copies(segments, stop);
         self.copies.as_ref()
     }
 
-    fn read_copies(&mut self, segments: &Segments<'_>, end: Lsn) {
+    fn read_copies(&mut self, segments: &WalSegments<'_>, end: Lsn) {
         if let Some(Err(error)) = self
             .copies
             .as_mut()
@@ -89,7 +89,7 @@ impl Followed {
     fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
         let end = (start.0 / bytes + self.laid) * bytes;
-        let segments = Segments {
+        let segments = WalSegments {
             directory: directory.to_owned(),
             names: &named,
             bytes,
@@ -103,14 +103,14 @@ impl Followed {
 
 /// A stream of the segments that are completed while other streams are read.
 pub(super) struct Follower {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterSource>,
     start: Lsn,
     over: Mutex<Option<Receiver<()>>>,
 }
 
 impl Follower {
     /// Of WAL from `start`, until nobody holds the other end of `over`.
-    pub(super) fn new(cluster: Arc<Cluster>, start: Lsn, over: Receiver<()>) -> Self {
+    pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, over: Receiver<()>) -> Self {
         Self {
             cluster,
             start,
@@ -144,7 +144,7 @@ impl Source for Follower {
     fn laid(&self, record: &Record, _: Option<u32>) {
         let mut followed = self.cluster.followed.locked();
         match followed.next() {
-            Some(path) if record.state != State::Whole || record.entry.path != path => {
+            Some(path) if record.state != EntryState::Whole || record.entry.path != path => {
                 self.cluster
                     .failed
                     .locked()
@@ -165,7 +165,7 @@ impl Source for Follower {
 }
 
 struct Following {
-    cluster: Arc<Cluster>,
+    cluster: Arc<ClusterSource>,
     over: Receiver<()>,
     start: Lsn,
     timeline: u32,
@@ -200,7 +200,7 @@ impl Following {
     /// What cannot be followed comes at the end, if only the server is still there.
     fn or_leave(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
         match found {
-            Err(error) if error.kind != Kind::Unreachable => {
+            Err(error) if error.kind != ErrorKind::Unreachable => {
                 platform::debug(|| format!("the WAL is stored at the end: {}", error.line()));
                 None
             }
@@ -240,7 +240,7 @@ impl Following {
     }
 }
 
-impl Cluster {
+impl ClusterSource {
     /// Without a slot the server may have removed what is to be known of the WAL when the backup ends: which databases were copied is
     /// read as it is written, until nobody holds the other end of `over`.
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
@@ -258,7 +258,7 @@ impl Cluster {
             };
             let names: Vec<_> = names(end).collect();
             self.followed.locked().copies(
-                &Segments {
+                &WalSegments {
                     directory: self.data.join("pg_wal"),
                     names: &names,
                     bytes,
@@ -286,7 +286,7 @@ impl Cluster {
 
     /// Up to where the server has written WAL that the backup needs, if that can be known. Of a standby it is what it is consistent
     /// with, as at the stop: what it has beyond, it may be meant to delay, and a server that has it replays it.
-    fn wal_end(&self, session: &Held) -> Result<Option<Lsn>> {
+    fn wal_end(&self, session: &HeldSession) -> Result<Option<Lsn>> {
         let facts = self.facts();
         if !facts.standby {
             return session.with(Session::wal_end).map(Some);
@@ -300,7 +300,7 @@ impl Cluster {
     /// archive.
     pub(super) fn wal_files(
         &self,
-        session: &Held,
+        session: &HeldSession,
         timeline: u32,
         names: &[Vec<String>],
     ) -> Result<Vec<Scanned>> {
@@ -366,10 +366,10 @@ impl Cluster {
 }
 
 /// A segment of the WAL, whole.
-fn segment(tree: &Tree, name: &str, bytes: u64) -> Result<Scanned> {
+fn segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
     let path = path_of(name);
     let scanned = tree.look(&path);
-    if scanned.state == State::Whole && scanned.entry.size() == bytes {
+    if scanned.state == EntryState::Whole && scanned.entry.size() == bytes {
         return Ok(scanned);
     }
     Err(missing(&path))
@@ -381,6 +381,6 @@ fn path_of(name: &str) -> Vec<u8> {
 
 fn missing(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
-    Error::new(Kind::System, what)
+    Error::new(ErrorKind::System, what)
         .hint("was it removed by hand? The server itself keeps it for the backup")
 }

@@ -7,13 +7,13 @@
 
 use super::{
     lsn::Lsn,
-    relation::{Fork, RelationFile, Sizes, relation_of},
+    relation::{RelationFile, RelationFork, Sizes, relation_of},
     session::Session,
     summary_anchor,
 };
 use crate::{
     error::Result,
-    format::{entry::Run, page::State, root},
+    format::{entry::ByteRun, page::EntryState, root},
     frame::Scanned,
     known::Trust,
     platform,
@@ -31,7 +31,7 @@ const FORK_BLOCKS: usize = 32;
 
 /// See the module. Four bytes for each block that changed, up to `MAX_BLOCKS`.
 #[derive(Debug, Clone, Default)]
-pub struct Changes {
+pub struct BlockChanges {
     forks: HashMap<Name, Blocks>,
     /// Of pages, and of files of them.
     sizes: Sizes,
@@ -40,7 +40,7 @@ pub struct Changes {
 }
 
 /// Tablespace, database, number of the files, and which fork.
-type Name = (u32, u32, u32, Fork);
+type Name = (u32, u32, u32, RelationFork);
 
 #[derive(Debug, Clone, Default)]
 struct Blocks {
@@ -51,7 +51,7 @@ struct Blocks {
 
 /// A line of a summary.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct SummaryLine {
     /// Tablespace, database, number of the files.
     pub relation: (u32, u32, u32),
     /// Number of the fork.
@@ -65,15 +65,15 @@ pub struct Line {
 /// A summary that the server has: from where to where.
 pub type Span = (Lsn, Lsn);
 
-impl Changes {
+impl BlockChanges {
     /// Changes from the start of the backup `base` to `start`, on the same timeline; `None` if the server does not know.
     ///
     /// # Errors
     /// If the session is lost.
     pub fn since(
         session: &mut Session,
-        base: &root::Cluster,
-        now: &root::Cluster,
+        base: &root::ClusterInfo,
+        now: &root::ClusterInfo,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
         let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>())
@@ -134,16 +134,16 @@ impl Changes {
         self.held = changed + self.forks.len() * FORK_BLOCKS;
     }
 
-    fn add(&mut self, line: Line) {
+    fn add(&mut self, line: SummaryLine) {
         if self.held >= MAX_BLOCKS {
             return;
         }
         let (space, database, number) = line.relation;
         let fork = match line.fork {
-            0 => Fork::Main,
-            1 => Fork::FreeSpace,
-            2 => Fork::Visibility,
-            _ => Fork::Init,
+            0 => RelationFork::Main,
+            1 => RelationFork::FreeSpace,
+            2 => RelationFork::Visibility,
+            _ => RelationFork::Init,
         };
         let forks = self.forks.len();
         let blocks = self
@@ -173,7 +173,10 @@ impl Changes {
             return;
         };
         let before = known.parts[0].entry.size();
-        let whole = known.parts.iter().all(|part| part.state == State::Whole);
+        let whole = known
+            .parts
+            .iter()
+            .all(|part| part.state == EntryState::Whole);
         let size = scanned.entry.size();
         if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
             && let Some(runs) = self.runs((space, database), file, size, before)
@@ -189,16 +192,21 @@ impl Changes {
         file: RelationFile,
         size: u64,
         before: u64,
-    ) -> Option<Vec<Run>> {
+    ) -> Option<Vec<ByteRun>> {
         let page = u64::from(self.sizes.page_bytes);
-        if matches!(file.fork, Fork::FreeSpace | Fork::Visibility)
-            || !size.is_multiple_of(page)
+        if matches!(
+            file.fork,
+            RelationFork::FreeSpace | RelationFork::Visibility
+        ) || !size.is_multiple_of(page)
             || !before.is_multiple_of(page)
         {
             return None;
         }
         // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
-        if self.forks.contains_key(&(space, database, 0, Fork::Main)) {
+        if self
+            .forks
+            .contains_key(&(space, database, 0, RelationFork::Main))
+        {
             return None;
         }
         let first = file.segment.checked_mul(self.sizes.segment_blocks)?;
@@ -212,10 +220,10 @@ impl Changes {
             .limit
             .map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
         let end = (size / page).min(before / page).min(limit);
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<ByteRun> = Vec::new();
         let mut push = |at: u64, count: u64| match runs.last_mut() {
             Some(last) if last.offset + last.len == at * page => last.len += count * page,
-            _ => runs.push(Run {
+            _ => runs.push(ByteRun {
                 offset: at * page,
                 len: count * page,
             }),
@@ -256,17 +264,17 @@ mod tests {
     use super::*;
     use crate::postgres::relation;
 
-    fn run(offset: u64, len: u64) -> Run {
-        Run {
+    fn run(offset: u64, len: u64) -> ByteRun {
+        ByteRun {
             offset: offset * 8192,
             len: len * 8192,
         }
     }
 
-    fn changes(lines: &[(u32, bool)]) -> Changes {
-        let mut changes = Changes::default();
+    fn changes(lines: &[(u32, bool)]) -> BlockChanges {
+        let mut changes = BlockChanges::default();
         for (block, is_limit) in lines {
-            changes.add(Line {
+            changes.add(SummaryLine {
                 relation: (1663, 5, 16384),
                 fork: 0,
                 block: *block,
@@ -276,7 +284,7 @@ mod tests {
         changes
     }
 
-    fn runs(changes: &Changes, name: &[u8], pages: u64, before: u64) -> Option<Vec<Run>> {
+    fn runs(changes: &BlockChanges, name: &[u8], pages: u64, before: u64) -> Option<Vec<ByteRun>> {
         changes.runs(
             (1663, 5),
             relation::parse(name).unwrap(),
@@ -299,7 +307,7 @@ mod tests {
         };
         assert_eq!(
             runs(
-                &Changes {
+                &BlockChanges {
                     sizes,
                     ..changes.clone()
                 },
@@ -316,8 +324,8 @@ mod tests {
 
     #[test]
     fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
-        let mut known = Changes::default();
-        let line = |relation: u32, block: u32| Line {
+        let mut known = BlockChanges::default();
+        let line = |relation: u32, block: u32| SummaryLine {
             relation: (1663, 5, relation),
             fork: 0,
             block,
@@ -357,7 +365,7 @@ mod tests {
     #[test]
     fn of_a_database_that_was_copied_everything_may_have_changed() {
         let mut copied = changes(&[(3, false)]);
-        copied.add(Line {
+        copied.add(SummaryLine {
             relation: (1663, 5, 0),
             fork: 0,
             block: 0,

@@ -4,7 +4,7 @@ use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection, preview::Virtual},
     error::Result,
-    format::root::{Cluster, Database, Name, Root, Tablespace},
+    format::root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
     postgres::{
         control::Control,
         inventory::{MAX_UNLISTED, is_unlisted},
@@ -33,7 +33,7 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
     let version = text(b"PG_VERSION").map(line).unwrap_or_default();
     let label = text(BACKUP_LABEL).map(line);
     let wal = wal_segments(&archive);
-    let cluster = Cluster {
+    let cluster = ClusterInfo {
         major: version.parse().unwrap_or(0),
         version,
         system_identifier: control.system_identifier.to_string(),
@@ -58,7 +58,7 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
         wal_segment_bytes: control.wal_segment_bytes.into(),
         archives: false,
         has_restore_command: false,
-        data_directory: Name::default(),
+        data_directory: EntryName::default(),
         configuration: Vec::new(),
         tablespaces: text(b"tablespace_map")
             .map(|map| tablespaces(&map))
@@ -88,11 +88,11 @@ fn stop(manifest: &str) -> Option<String> {
 }
 
 /// Links, pipes and devices that its manifest cannot describe.
-fn unlisted(archive: &Archive) -> Vec<Name> {
+fn unlisted(archive: &Archive) -> Vec<EntryName> {
     let items = archive.records(&Selection::default(), false).flatten();
     let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
     names
-        .map(|item| Name(item.entry.path.clone()))
+        .map(|item| EntryName(item.entry.path.clone()))
         .take(MAX_UNLISTED)
         .collect()
 }
@@ -117,22 +117,22 @@ fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
         let oid = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
         Some(Tablespace {
             oid,
-            name: Name::default(),
-            location: Name(line[at + 1..].to_vec()),
+            name: EntryName::default(),
+            location: EntryName(line[at + 1..].to_vec()),
         })
     });
     lines.collect()
 }
 
-fn databases(archive: &Archive) -> Vec<Database> {
+fn databases(archive: &Archive) -> Vec<DatabaseInfo> {
     let below = Selection::new(&[b"base"]).unwrap_or_default();
     let oids = archive.records(&below, false).flatten().filter_map(|item| {
         let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
         String::from_utf8(name).ok()?.parse().ok()
     });
-    oids.map(|oid| Database {
+    oids.map(|oid| DatabaseInfo {
         oid,
-        ..Database::default()
+        ..DatabaseInfo::default()
     })
     .collect()
 }

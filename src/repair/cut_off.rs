@@ -2,11 +2,11 @@
 //!
 //! Such a file is not captured any more, and neither are its other names.
 
-use super::{give_up::without, root::Found};
+use super::{give_up::without, root::FoundPage};
 use crate::{
     error::Result,
     format::{
-        entry::{Kind, Path as EntryPath},
+        entry::{EntryKind, EntryPath},
         page::{Record, are_all},
     },
 };
@@ -20,7 +20,7 @@ const CUT_OFF: &str =
 ///
 /// # Errors
 /// If a page cannot be encoded.
-pub(crate) fn give_up(found: &mut Vec<Found>) -> Result<usize> {
+pub(crate) fn give_up(found: &mut Vec<FoundPage>) -> Result<usize> {
     let mut files = cut_off(found.iter().flat_map(|found| &found.page.records));
     if files.is_empty() {
         return Ok(0);
@@ -53,7 +53,7 @@ pub(crate) fn names_of<'a>(
     files: &HashSet<EntryPath>,
     records: impl Iterator<Item = &'a Record>,
 ) -> Vec<EntryPath> {
-    let is_name = |record: &&Record| matches!(&record.entry.kind, Kind::HardLink(target) if files.contains(target));
+    let is_name = |record: &&Record| matches!(&record.entry.kind, EntryKind::HardLink(target) if files.contains(target));
     records
         .filter(is_name)
         .map(|record| record.entry.path.clone())
@@ -90,7 +90,7 @@ mod tests {
         };
         let entry = Entry {
             path: path.into(),
-            kind: Kind::File {
+            kind: EntryKind::File {
                 size: 30,
                 map: None,
             },

@@ -6,7 +6,7 @@
 
 use super::root::table;
 use crate::{
-    archive::object::{Object, Store},
+    archive::object::{ObjectName, ObjectReader},
     error::{Error, Result},
     format::{
         page::SegmentId,
@@ -45,11 +45,11 @@ impl Index {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
-    pub(crate) fn read(store: &dyn Store, codec: Codec, id: &SegmentId) -> Result<Self> {
-        let object = Object::Segment(id.clone());
+    pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
+        let object = ObjectName::Segment(id.clone());
         let by_table = match codec.skips() {
             true => table(store, &object),
-            false => table(store, &Object::Side(id.clone())),
+            false => table(store, &ObjectName::Side(id.clone())),
         };
         let (sizes, has_table) = match by_table {
             Ok(sizes) => (sizes, true),
@@ -69,9 +69,9 @@ impl Index {
 
     fn place(
         &mut self,
-        store: &dyn Store,
+        store: &dyn ObjectReader,
         codec: Codec,
-        object: &Object,
+        object: &ObjectName,
         sizes: Vec<(u32, u32)>,
     ) -> Result<()> {
         let (mut offset, mut described) = (0, 0);
@@ -102,7 +102,7 @@ impl Index {
 }
 
 /// Is there a page, or what is left of one? Not what fills the place of a header, nor a label behind that.
-fn is_page(store: &dyn Store, object: &Object, offset: u64) -> Result<bool> {
+fn is_page(store: &dyn ObjectReader, object: &ObjectName, offset: u64) -> Result<bool> {
     let mut header = Vec::new();
     let len = store
         .len(object)?
@@ -114,7 +114,7 @@ fn is_page(store: &dyn Store, object: &Object, offset: u64) -> Result<bool> {
 }
 
 /// Stored and plain bytes of the frames, one after the other, up to the end or to what is no frame.
-fn walk(store: &dyn Store, codec: Codec, object: &Object) -> Result<Vec<(u32, u32)>> {
+fn walk(store: &dyn ObjectReader, codec: Codec, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
     let (len, mut at, mut sizes) = (store.len(object)?, 0, Vec::new());
     while at < len {
         let Some((stored, plain)) = frame(store, codec, object, at, len)? else {
@@ -140,9 +140,9 @@ fn walk(store: &dyn Store, codec: Codec, object: &Object) -> Result<Vec<(u32, u3
 
 /// Stored and plain bytes of the frame at `at`.
 fn frame(
-    store: &dyn Store,
+    store: &dyn ObjectReader,
     codec: Codec,
-    object: &Object,
+    object: &ObjectName,
     at: u64,
     len: u64,
 ) -> Result<Option<(u64, u64)>> {
@@ -159,7 +159,12 @@ fn frame(
     }
 }
 
-fn zstd(store: &dyn Store, object: &Object, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+fn zstd(
+    store: &dyn ObjectReader,
+    object: &ObjectName,
+    at: u64,
+    len: u64,
+) -> Result<Option<(u64, u64)>> {
     let (mut bytes, mut want) = (Vec::new(), FIRST_BYTES as u64);
     loop {
         let have = want.min(len - at);
@@ -177,8 +182,8 @@ fn zstd(store: &dyn Store, object: &Object, at: u64, len: u64) -> Result<Option<
 
 /// An lz4 frame says how long its blocks are, and at its start how much comes out of them.
 fn lz4(
-    store: &dyn Store,
-    object: &Object,
+    store: &dyn ObjectReader,
+    object: &ObjectName,
     start: u64,
     header: &[u8],
 ) -> Result<Option<(u64, u64)>> {
@@ -219,8 +224,14 @@ mod tests {
     /// A segment of 10 GiB that begins so and goes on with zeros; how much of it was read at once.
     struct Endless([u8; 4], AtomicUsize);
 
-    impl Store for Endless {
-        fn read_at(&self, _: &Object, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+    impl ObjectReader for Endless {
+        fn read_at(
+            &self,
+            _: &ObjectName,
+            offset: u64,
+            len: usize,
+            out: &mut Vec<u8>,
+        ) -> Result<()> {
             self.1.fetch_max(len, Relaxed);
             out.clear();
             out.resize(len, 0);
@@ -231,18 +242,18 @@ mod tests {
             Ok(())
         }
 
-        fn len(&self, _: &Object) -> Result<u64> {
+        fn len(&self, _: &ObjectName) -> Result<u64> {
             Ok(10 << 30)
         }
 
-        fn name(&self, _: &Object) -> String {
+        fn name(&self, _: &ObjectName) -> String {
             "endless".to_owned()
         }
     }
 
     #[test]
     fn a_frame_without_an_end_is_not_read_for_ever() {
-        let object = Object::Segment(SegmentId {
+        let object = ObjectName::Segment(SegmentId {
             backup: String::new(),
             stream: 1,
             number: 1,

@@ -4,20 +4,20 @@
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{cut_off, pages::Anew};
+use super::{cut_off, pages::RebuiltPages};
 use crate::archive::unnamed_losses;
 use crate::{
-    archive::{Archive, object::Object},
+    archive::{Archive, object::ObjectName},
     error::{Result, quoted},
     format::{
         digest::hex,
-        entry::{Path as EntryPath, order},
-        page::{Extent, Page, Record, SegmentId, State, are_all},
-        root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root},
+        entry::{EntryPath, order},
+        page::{EntryState, Extent, ManifestPage, Record, SegmentId, are_all},
+        root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
     },
     repo::inventory::full,
     text::counted,
-    verify::losses::Loss,
+    verify::losses::EntryLoss,
 };
 use std::collections::HashSet;
 
@@ -47,10 +47,10 @@ pub(crate) struct Rest {
 /// If a page cannot be encoded; the system's.
 pub(crate) fn forgo(
     archive: &Archive,
-    loss: Option<&Loss>,
+    loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
 ) -> Result<Rest> {
-    let mut anew = Anew::of(archive)?;
+    let mut anew = RebuiltPages::of(archive)?;
     let files = lost(archive, loss, &anew);
     let mut rest = Rest {
         root: archive.root.clone(),
@@ -97,7 +97,7 @@ pub(crate) fn forgo(
 
 /// The files that no restore gives, and their other names: those that are lost in themselves, and those of which nothing says
 /// where all is, not the pages that were made anew either.
-fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPath> {
+fn lost(archive: &Archive, loss: Option<&EntryLoss>, anew: &RebuiltPages) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
     each_page(archive, anew, |page| {
         parts.extend(
@@ -126,7 +126,7 @@ fn lost(archive: &Archive, loss: Option<&Loss>, anew: &Anew) -> HashSet<EntryPat
 }
 
 /// Each page, or those that were made anew in its place.
-fn each_page(archive: &Archive, anew: &Anew, mut take: impl FnMut(&Page)) {
+fn each_page(archive: &Archive, anew: &RebuiltPages, mut take: impl FnMut(&ManifestPage)) {
     for (index, at) in archive.root.pages.iter().enumerate() {
         match whole(archive, at) {
             Some(page) => take(&page),
@@ -161,7 +161,7 @@ fn lean(part: &Record) -> Record {
 }
 
 /// A page, if any of its copies is whole.
-fn whole(archive: &Archive, at: &PageAt) -> Option<Page> {
+fn whole(archive: &Archive, at: &PageAt) -> Option<ManifestPage> {
     archive
         .copies(at)
         .iter()
@@ -182,14 +182,19 @@ fn end(archive: &Archive) -> u64 {
     end.max(
         archive
             .store()
-            .len(&Object::Manifest(String::new()))
+            .len(&ObjectName::Manifest(String::new()))
             .unwrap_or(0),
     )
 }
 
 impl Rest {
     /// Put pages in the place of one that is lost.
-    fn replace(&mut self, at: &PageAt, pages: Vec<Page>, files: &HashSet<EntryPath>) -> Result<()> {
+    fn replace(
+        &mut self,
+        at: &PageAt,
+        pages: Vec<ManifestPage>,
+        files: &HashSet<EntryPath>,
+    ) -> Result<()> {
         let there: usize = pages.iter().map(|page| page.records.len()).sum();
         let lost = at.entries.saturating_sub(there as u64);
         if lost > 0 {
@@ -203,7 +208,7 @@ impl Rest {
         let mut last: Option<EntryPath> = None;
         for page in pages {
             for record in page.records.iter().filter(|record| record.from == 0) {
-                if let State::Unreadable(reason) = &record.state {
+                if let EntryState::Unreadable(reason) = &record.state {
                     note(&mut self.root, &record.entry.path, reason.clone());
                 }
             }
@@ -220,7 +225,7 @@ impl Rest {
     }
 
     /// Add a page behind the others, without these files.
-    fn add(&mut self, at: &PageAt, page: Page, files: &HashSet<EntryPath>) -> Result<()> {
+    fn add(&mut self, at: &PageAt, page: ManifestPage, files: &HashSet<EntryPath>) -> Result<()> {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
@@ -230,7 +235,10 @@ impl Rest {
             return Ok(());
         };
         let stored = page.encode()?;
-        let (first, entries) = (Name(first.entry.path.clone()), page.records.len() as u64);
+        let (first, entries) = (
+            EntryName(first.entry.path.clone()),
+            page.records.len() as u64,
+        );
         let (bytes, digest) = (stored.len() as u64, hex(blake3::hash(&stored).as_bytes()));
         let place = PageAt {
             backup: String::new(),
@@ -276,11 +284,11 @@ fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> 
 /// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
 /// large file are left out.
 pub(crate) fn without(
-    page: Page,
+    page: ManifestPage,
     files: &HashSet<EntryPath>,
     reason: &str,
     mut lost: impl FnMut(&Record),
-) -> Page {
+) -> ManifestPage {
     let mut records = Vec::with_capacity(page.records.len());
     for mut record in page.records {
         if !files.contains(&record.entry.path) {
@@ -290,19 +298,19 @@ pub(crate) fn without(
             record.entry.lose_content();
             records.push(Record {
                 entry: record.entry,
-                state: State::Unreadable(reason.to_owned()),
+                state: EntryState::Unreadable(reason.to_owned()),
                 ..Record::default()
             });
         }
     }
-    Page { records, ..page }
+    ManifestPage { records, ..page }
 }
 
 fn note(root: &mut Root, path: &[u8], reason: String) {
     root.totals.unreadable += 1;
     if root.not_captured.len() < MAX_NOT_CAPTURED {
         root.not_captured.push(NotCaptured {
-            path: Name(path.to_vec()),
+            path: EntryName(path.to_vec()),
             reason,
         });
     }

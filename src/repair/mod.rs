@@ -17,8 +17,8 @@ pub(crate) mod tar_scan;
 pub(crate) mod totals;
 
 use crate::{
-    archive::{Archive, object::Object},
-    error::{Error, Kind, Result, quoted},
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         layout::{self, Repository},
         page::SegmentId,
@@ -28,21 +28,21 @@ use crate::{
     metrics::meter::Meter,
     platform::{Tricks, safe_file},
     repo::{
-        annotations::Notes,
+        annotations::Annotations,
         atomic_file::{Replacement, replace},
-        inventory::{Stock, bad_words},
-        objects::{Directory, Objects, Seized},
+        inventory::{Inventory, bad_words},
+        objects::{LocalObjects, Objects, Seized},
         open::{directories, read_repository},
         protocol::intent_key,
         roots,
-        scan::{Found, open_all},
+        scan::{FoundDirectory, open_all},
     },
     text::counted,
-    verify::{Verdict, Verify, losses::Loss},
+    verify::{Verify, VerifyVerdict, losses::EntryLoss},
 };
 use give_up::{Rest, forgo};
 use root::{Rebuilt, label, rebuild};
-use side_files::Made;
+use side_files::MadeSideFile;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsStr,
@@ -68,15 +68,15 @@ pub struct Repair {
 }
 
 /// One thing that is to be done.
-pub struct Step {
+pub struct RepairStep {
     /// What, in words.
     pub what: String,
     /// What is lost by it, or was lost already.
     pub detail: Vec<String>,
-    action: Action,
+    action: RepairAction,
 }
 
-enum Action {
+enum RepairAction {
     /// Write the file that makes a directory a repository, or the one that says of a backup that it was forgotten.
     File(PathBuf, Vec<u8>),
     /// Write the file beside a segment, if the backup is there still: its directory, the name.
@@ -98,7 +98,7 @@ impl Repair {
     ///
     /// # Errors
     /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
-    pub fn plan(&self, meter: &Meter) -> Result<Vec<Step>> {
+    pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
         let facts = match read_repository(&self.repository) {
             Ok(facts) => facts,
             Err(error) if error.kind.is_loss() => {
@@ -109,13 +109,13 @@ impl Repair {
             Err(error) => return Err(error),
         };
         let mut steps = self.roots()?;
-        let stock = Stock::new(self.archives()?, Some(&self.repository));
+        let stock = Inventory::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
-        let beside: Vec<Step> = side_files::lacking(&self.repository, &facts.id, &stock)
+        let beside: Vec<RepairStep> = side_files::lacking(&self.repository, &facts.id, &stock)
             .into_iter()
             .map(beside_step)
             .collect();
-        let comes_first = beside.iter().any(Step::can_be_done);
+        let comes_first = beside.iter().any(RepairStep::can_be_done);
         steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
             let detail = vec![
@@ -126,10 +126,10 @@ impl Repair {
                 "write {path:?} again, which says that backup {:?} was forgotten",
                 root.id
             );
-            steps.push(Step {
+            steps.push(RepairStep {
                 what,
                 detail,
-                action: Action::File(path, seal(&root)?),
+                action: RepairAction::File(path, seal(&root)?),
             });
         }
         // What seems to be lost may be made anew with what is written beside segments.
@@ -147,28 +147,28 @@ impl Repair {
             open_all(&self.repository)?
                 .into_iter()
                 .filter_map(|(_, found)| match found {
-                    Found::Backup(archive) => Some(*archive),
+                    FoundDirectory::Backup(archive) => Some(*archive),
                     _ => None,
                 });
         Ok(backups.collect())
     }
 
     /// Roots that are lost or damaged.
-    fn roots(&self) -> Result<Vec<Step>> {
+    fn roots(&self) -> Result<Vec<RepairStep>> {
         let archives = self.archives()?;
         let mut steps = Vec::new();
         for (id, found) in open_all(&self.repository)? {
             let why = match found {
-                Found::Damaged(error) => error.line(),
-                Found::NoRoot => "it is missing".to_owned(),
-                Found::Backup(_) | Found::Leftover => continue,
+                FoundDirectory::Damaged(error) => error.line(),
+                FoundDirectory::NoRoot => "it is missing".to_owned(),
+                FoundDirectory::Backup(_) | FoundDirectory::Leftover => continue,
             };
             steps.push(match rebuild(&self.repository, &id, &archives) {
                 Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
-                Err(error) => Step {
+                Err(error) => RepairStep {
                     what: error.line(),
                     detail: vec![why, way_out(&id)],
-                    action: Action::Nothing,
+                    action: RepairAction::Nothing,
                 },
             });
         }
@@ -176,10 +176,10 @@ impl Repair {
     }
 
     /// Notes that cannot be read. What was pinned must not be forgotten for that.
-    fn notes(&self) -> Result<Vec<Step>> {
+    fn notes(&self) -> Result<Vec<RepairStep>> {
         let step = |archive: Archive| {
             let id = archive.root.id;
-            let why = Notes::read(&self.repository, &id)
+            let why = Annotations::read(&self.repository, &id)
                 .err()
                 .filter(|error| error.kind.is_loss())?;
             let what = format!(
@@ -189,17 +189,17 @@ impl Repair {
                 why.line(),
                 "tags that it was given later are lost".to_owned(),
             ];
-            Some(Step {
+            Some(RepairStep {
                 what,
                 detail,
-                action: Action::Pin(self.repository.clone(), id),
+                action: RepairAction::Pin(self.repository.clone(), id),
             })
         };
         Ok(self.archives()?.into_iter().filter_map(step).collect())
     }
 
     /// What nothing can restore.
-    fn lost(&self, meter: &Meter) -> Result<Vec<Step>> {
+    fn lost(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
         let archives = self.archives()?;
         if archives.is_empty() {
             return Ok(Vec::new());
@@ -212,8 +212,8 @@ impl Repair {
             workers: self.workers,
             tricks: Tricks::Auto,
         };
-        let Verdict { lost, .. } = verify.run(meter)?;
-        let missing = missing(&Stock::new(archives, Some(&self.repository)));
+        let VerifyVerdict { lost, .. } = verify.run(meter)?;
+        let missing = missing(&Inventory::new(archives, Some(&self.repository)));
         let mut steps = Vec::new();
         for archive in self.archives()? {
             let loss = lost
@@ -234,17 +234,17 @@ impl Repair {
     }
 }
 
-impl Step {
+impl RepairStep {
     /// Can it be done?
     pub fn can_be_done(&self) -> bool {
-        !matches!(self.action, Action::Nothing)
+        !matches!(self.action, RepairAction::Nothing)
     }
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
         matches!(
             self.action,
-            Action::File(..) | Action::Beside(..) | Action::Root(..)
+            RepairAction::File(..) | RepairAction::Beside(..) | RepairAction::Root(..)
         )
     }
 
@@ -254,7 +254,7 @@ impl Step {
     /// The system's; then what was there is there still.
     pub fn execute(&self) -> Result<Option<&'static str>> {
         match &self.action {
-            Action::File(path, bytes) => {
+            RepairAction::File(path, bytes) => {
                 let write = || replace(path, bytes).map(|()| None);
                 // The repository itself may be a link; the directory of a backup not.
                 let of_backup = path.parent().filter(|dir| {
@@ -263,13 +263,13 @@ impl Step {
                 });
                 of_backup.map_or_else(write, |dir| locked(dir, write))
             }
-            Action::Beside(dir, name, bytes) => {
+            RepairAction::Beside(dir, name, bytes) => {
                 locked(dir, || replace(&dir.join(name), bytes).map(|()| None))
             }
-            Action::Manifest(dir, pages) => locked(dir, || {
+            RepairAction::Manifest(dir, pages) => locked(dir, || {
                 manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)
             }),
-            Action::Root(dir, pages, root) => locked(dir, || {
+            RepairAction::Root(dir, pages, root) => locked(dir, || {
                 // Somebody may have brought back the right one since this was planned.
                 if dir.join(layout::FORGOTTEN).exists()
                     || is_back(&dir.join(layout::ROOT), &root.id)
@@ -278,16 +278,16 @@ impl Step {
                 }
                 write_root(dir, pages, root)
             }),
-            Action::Rewrite(dir, pages, roots) => {
+            RepairAction::Rewrite(dir, pages, roots) => {
                 locked(dir, || rewrite(dir, pages, &roots.0, &roots.1))
             }
-            Action::Pin(repository, id) => Notes {
+            RepairAction::Pin(repository, id) => Annotations {
                 pinned: true,
-                ..Notes::default()
+                ..Annotations::default()
             }
             .write(repository, id)
             .map(|()| None),
-            Action::Nothing => Ok(None),
+            RepairAction::Nothing => Ok(None),
         }
     }
 }
@@ -302,11 +302,11 @@ fn locked(
         dir.file_name().and_then(OsStr::to_str),
     ) else {
         return Err(Error::new(
-            Kind::Bug,
+            ErrorKind::Bug,
             "what is repaired is in no repository",
         ));
     };
-    let (objects, key) = (Directory::new(repository), intent_key(id));
+    let (objects, key) = (LocalObjects::new(repository), intent_key(id));
     let file = match objects.claim(&key)? {
         Seized::Held => {
             return Ok(Some(
@@ -316,7 +316,7 @@ fn locked(
         Seized::Free(file) => file,
         Seized::Unknown | Seized::Absent => None,
     };
-    let lock = Lock { objects, key, file };
+    let lock = IntentLock { objects, key, file };
     if lock.objects.list(&roots::dir(id))?.is_empty() {
         return Ok(None);
     }
@@ -328,7 +328,8 @@ fn locked(
 fn is_back(path: &Path, id: &str) -> bool {
     let found = safe_file::read(path, MAX_BYTES);
     found.is_ok_and(|bytes| {
-        Root::of_backup(id, &bytes, "").map_or_else(|error| error.kind != Kind::Corrupt, |_| true)
+        Root::of_backup(id, &bytes, "")
+            .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
     })
 }
 
@@ -355,13 +356,13 @@ fn write_root(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root) -> Result<Optio
 }
 
 /// Of an intent, which goes with it.
-struct Lock {
-    objects: Directory,
+struct IntentLock {
+    objects: LocalObjects,
     key: String,
     file: Option<File>,
 }
 
-impl Drop for Lock {
+impl Drop for IntentLock {
     fn drop(&mut self) {
         if self.file.is_some() {
             let _ = self.objects.remove(&self.key); // the next backup removes it
@@ -390,7 +391,7 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 }
 
 /// The file that makes a directory a repository, from the label of any segment.
-fn repository_file(repository: &Path) -> Option<Step> {
+fn repository_file(repository: &Path) -> Option<RepairStep> {
     let ids = directories(repository).ok()?;
     let label = ids.iter().find_map(|id| label(repository, id))?;
     // In one of an early version, which kept nothing of what was forgotten, a leftover counts as a backup whose root is lost now:
@@ -402,10 +403,10 @@ fn repository_file(repository: &Path) -> Option<Step> {
         ..Repository::default()
     };
     let path = repository.join(layout::REPOSITORY);
-    Some(Step {
+    Some(RepairStep {
         what: format!("write {path:?} again, from the label of a segment"),
         detail: vec!["when the repository was made is unknown".to_owned()],
-        action: Action::File(path, seal(&facts).ok()?),
+        action: RepairAction::File(path, seal(&facts).ok()?),
     })
 }
 
@@ -414,33 +415,33 @@ fn way_out(id: &str) -> String {
     format!("`fullbore forget` of {id} gives it up: until then nothing can be pruned")
 }
 
-fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Step {
+fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
     let Rebuilt { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
     let dir = repository.join(layout::BACKUPS).join(id);
-    Step {
+    RepairStep {
         what: format!("rebuild the root of backup {id:?}, with {entries}"),
         detail,
-        action: Action::Root(dir, pages, Box::new(root)),
+        action: RepairAction::Root(dir, pages, Box::new(root)),
     }
 }
 
 fn beside_step(
-    Made {
+    MadeSideFile {
         backup,
         dir,
         name,
         bytes,
-    }: Made,
-) -> Step {
+    }: MadeSideFile,
+) -> RepairStep {
     match bytes {
         Some(bytes) => {
             let what = format!("write {name:?} beside a segment of backup {backup:?} again");
-            Step {
+            RepairStep {
                 what,
                 detail: Vec::new(),
-                action: Action::Beside(dir, name, bytes),
+                action: RepairAction::Beside(dir, name, bytes),
             }
         }
         None => {
@@ -449,17 +450,17 @@ fn beside_step(
             );
             let detail =
                 vec!["no file is lost with it as long as the manifest is whole".to_owned()];
-            Step {
+            RepairStep {
                 what,
                 detail,
-                action: Action::Nothing,
+                action: RepairAction::Nothing,
             }
         }
     }
 }
 
 /// Manifests of which some page is damaged and its copy in a segment is not.
-fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
+fn manifests(repository: &Path, stock: &Inventory) -> Vec<RepairStep> {
     let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
         let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
@@ -467,10 +468,10 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
             continue;
         };
         let copies = archive.copies(at);
-        let is_whole = |copy: &(Object, u64)| archive.read_copy(at, copy).is_ok();
+        let is_whole = |copy: &(ObjectName, u64)| archive.read_copy(at, copy).is_ok();
         let in_manifest = copies
             .iter()
-            .any(|copy| matches!(copy.0, Object::Manifest(_)) && is_whole(copy));
+            .any(|copy| matches!(copy.0, ObjectName::Manifest(_)) && is_whole(copy));
         if !in_manifest && let Some(copy) = copies.iter().find(|copy| is_whole(copy)) {
             let mut stored = Vec::new();
             if archive
@@ -493,22 +494,22 @@ fn manifests(repository: &Path, stock: &Stock) -> Vec<Step> {
             counted(pages.len() as u64, "page")
         );
         let dir = repository.join(layout::BACKUPS).join(&id);
-        Step {
+        RepairStep {
             what,
             detail: Vec::new(),
-            action: Action::Manifest(dir, pages),
+            action: RepairAction::Manifest(dir, pages),
         }
     };
     of.into_iter().map(step).collect()
 }
 
 /// The segments that are referred to and not there.
-fn missing(stock: &Stock) -> HashSet<SegmentId> {
-    let is_missing = |place: &&crate::repo::inventory::Place| {
+fn missing(stock: &Inventory) -> HashSet<SegmentId> {
+    let is_missing = |place: &&crate::repo::inventory::SegmentPlace| {
         let len = stock.archives[place.archive]
             .store()
-            .len(&Object::Segment(place.id.clone()));
-        len.is_err_and(|error| error.kind == Kind::NotFound)
+            .len(&ObjectName::Segment(place.id.clone()));
+        len.is_err_and(|error| error.kind == ErrorKind::NotFound)
     };
     stock
         .segments
@@ -521,9 +522,9 @@ fn missing(stock: &Stock) -> HashSet<SegmentId> {
 fn forgo_step(
     repository: &Path,
     archive: &Archive,
-    loss: Option<&Loss>,
+    loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
-) -> Result<Step> {
+) -> Result<RepairStep> {
     let rest = forgo(archive, loss, missing)?;
     let id = &archive.root.id;
     let files = rest.lost.iter().map(|path| quoted(path));
@@ -542,10 +543,10 @@ fn forgo_step(
     };
     let unknown = (rest.anew > 0).then(|| UNKNOWN.to_owned());
     let detail = unknown.into_iter().chain(rest.notes).chain(lost).collect();
-    Ok(Step {
+    Ok(RepairStep {
         what,
         detail,
-        action: Action::Rewrite(
+        action: RepairAction::Rewrite(
             repository.join(layout::BACKUPS).join(id),
             rest.added,
             Box::new((rest.root, archive.root.clone())),
@@ -573,10 +574,10 @@ fn anew(pages: usize, id: &str) -> String {
 ///
 /// # Errors
 /// The first of those of [`Step::execute`]; the steps after it are not done.
-pub fn execute(steps: &[Step]) -> Result<Vec<String>> {
+pub fn execute(steps: &[RepairStep]) -> Result<Vec<String>> {
     let failed =
         |error: Error| error.detail("what was done before is done; run the same command again");
-    let left = |step: &Step| Ok(step.execute()?.map(|why| format!("{}: {why}", step.what)));
+    let left = |step: &RepairStep| Ok(step.execute()?.map(|why| format!("{}: {why}", step.what)));
     steps
         .iter()
         .filter_map(|step| left(step).transpose())

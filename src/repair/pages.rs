@@ -9,12 +9,12 @@ use super::{
     tar_scan::Tar,
 };
 use crate::{
-    archive::{Archive, object::Object},
+    archive::{Archive, object::ObjectName},
     error::{Error, Result},
     format::{
         digest::CHUNK,
-        entry::Kind,
-        page::{Page, SegmentId, State},
+        entry::EntryKind,
+        page::{EntryState, ManifestPage, SegmentId},
         root::{FORMAT, FORMAT_ALONE, PageAt, Root, Segment},
     },
 };
@@ -25,16 +25,16 @@ const NO_TARGET: &str = "the file it is another name of is lost";
 
 /// Pages made anew.
 #[derive(Default)]
-pub(crate) struct Anew {
+pub(crate) struct RebuiltPages {
     /// By the index of the page in the root's list that they take the place of.
-    pub(crate) pages: HashMap<usize, Vec<Page>>,
+    pub(crate) pages: HashMap<usize, Vec<ManifestPage>>,
     /// Length and checksums of the parts of segments; whether a segment has its seek table still.
     sums: Vec<(SegmentId, (u64, String), bool)>,
     /// What cannot be had, in words.
     pub(crate) notes: Vec<String>,
 }
 
-impl Anew {
+impl RebuiltPages {
     /// Of what is lost of `archive`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Anew {
             .filter(|page| segment_of(page) == *id)
             .count();
         if !skips && lost.len() < all {
-            let name = archive.store().name(&Object::Segment(id.clone()));
+            let name = archive.store().name(&ObjectName::Segment(id.clone()));
             self.notes.push(format!(
                 "nothing says which of the headers in {name} belong to the pages that are lost"
             ));
@@ -96,7 +96,7 @@ impl Anew {
                 self.pages
                     .entry(*at)
                     .or_default()
-                    .push(Page::decode(&stored)?);
+                    .push(ManifestPage::decode(&stored)?);
             }
         }
         if found.pieces > 0 {
@@ -105,7 +105,7 @@ impl Anew {
         match found.damage {
             Some(error) => self.notes.push(unreadable(&error)),
             None if skips && id.backup.is_empty() => {
-                let sums = sum(archive.store(), &Object::Segment(id.clone()))?;
+                let sums = sum(archive.store(), &ObjectName::Segment(id.clone()))?;
                 self.sums.push((id.clone(), sums, index.has_table));
             }
             None => {}
@@ -117,7 +117,7 @@ impl Anew {
     fn check_links(&mut self, archive: &Archive) {
         let records = || self.pages.values().flatten().flat_map(|page| &page.records);
         let files: HashSet<Vec<u8>> = records()
-            .filter(|record| !matches!(record.entry.kind, Kind::HardLink(_)))
+            .filter(|record| !matches!(record.entry.kind, EntryKind::HardLink(_)))
             .map(|record| record.entry.path.clone())
             .collect();
         for record in self
@@ -126,12 +126,12 @@ impl Anew {
             .flatten()
             .flat_map(|page| &mut page.records)
         {
-            let Kind::HardLink(target) = &record.entry.kind else {
+            let EntryKind::HardLink(target) = &record.entry.kind else {
                 continue;
             };
             if !files.contains(target) && !archive.find(target).is_ok_and(|found| !found.is_empty())
             {
-                record.state = State::Unreadable(NO_TARGET.to_owned());
+                record.state = EntryState::Unreadable(NO_TARGET.to_owned());
             }
         }
     }

@@ -9,15 +9,15 @@ use crate::archive::unnamed_losses;
 use crate::{
     archive::{
         Archive,
-        object::{Directory, Object, Store},
+        object::{DirectoryObjects, ObjectName, ObjectReader},
     },
     error::{Error, Result},
     format::{
         digest::{Crc64, hex},
         entry::order,
         layout::{self, SIDE_SUFFIX},
-        page::{Page, SegmentId},
-        root::{FORMAT_ALONE, Options, PART_BYTES, Root, Segment, Source},
+        page::{ManifestPage, SegmentId},
+        root::{BackupOptions, FORMAT_ALONE, PART_BYTES, Root, Segment, SourceInfo},
         segment::{
             Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table,
             seek_table_len,
@@ -45,14 +45,14 @@ pub(crate) struct Rebuilt {
 }
 
 /// A page that was found.
-pub(crate) struct Found {
+pub(crate) struct FoundPage {
     pub(crate) stream: u32,
     pub(crate) segment: u32,
     pub(crate) offset: u64,
     /// Bytes of the segment before it, or before the page that stands before it in the manifest: where it belongs.
     pub(crate) order: u64,
     pub(crate) stored: Vec<u8>,
-    pub(crate) page: Page,
+    pub(crate) page: ManifestPage,
     /// Is it in the segment too?
     pub(crate) is_copied: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         .first()
         .map(|name| name.2)
         .ok_or_else(|| nothing(id))?;
-    let store = Directory::new(repository, id);
+    let store = DirectoryObjects::new(repository, id);
     store.set_suffix(codec.suffix());
     let mut root = Root {
         format: FORMAT_ALONE,
@@ -76,13 +76,13 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
         time: time_of(id),
         finished: time_of(id),
-        source: Source {
+        source: SourceInfo {
             contents: true,
-            ..Source::default()
+            ..SourceInfo::default()
         },
-        options: Options {
+        options: BackupOptions {
             codec: codec.name().to_owned(),
-            ..Options::default()
+            ..BackupOptions::default()
         },
         ..Root::default()
     };
@@ -138,7 +138,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
 pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
     let names = segments(&repository.join(layout::BACKUPS).join(id), "").ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
-        let store = Directory::new(repository, id);
+        let store = DirectoryObjects::new(repository, id);
         store.set_suffix(codec.suffix());
         let segment = SegmentId {
             backup: String::new(),
@@ -149,13 +149,13 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
             true => {
                 let index = Index::read(&store, codec, &segment).ok()?;
                 (
-                    Object::Segment(segment),
+                    ObjectName::Segment(segment),
                     index.service.into_iter().map(|frame| frame.0).collect(),
                 )
             }
             false => (
-                Object::Side(segment.clone()),
-                walk(&store, &Object::Side(segment)).ok()?,
+                ObjectName::Side(segment.clone()),
+                walk(&store, &ObjectName::Side(segment)).ok()?,
             ),
         };
         let labels = starts.into_iter().filter_map(|at| {
@@ -213,22 +213,22 @@ fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
 
 /// Facts of a segment; its pages go to `found`, the size of its frames and its format into the root.
 fn segment(
-    store: &Directory,
+    store: &DirectoryObjects,
     codec: Codec,
     (stream, number): (u32, u32),
     root: &mut Root,
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundPage>,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
         stream,
         number,
     };
-    let object = Object::Segment(id.clone());
+    let object = ObjectName::Segment(id.clone());
     let side = if codec.skips() {
         object.clone()
     } else {
-        Object::Side(id.clone())
+        ObjectName::Side(id.clone())
     };
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
@@ -270,7 +270,7 @@ fn segment(
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
+pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
     for from in (0..len).step_by(PART_BYTES as usize) {
@@ -288,7 +288,7 @@ pub(crate) fn sum(store: &dyn Store, object: &Object) -> Result<(u64, String)> {
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
-pub(crate) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)>> {
+pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
     let damaged = || {
         Error::corrupt(format!(
@@ -307,7 +307,7 @@ pub(crate) fn table(store: &dyn Store, object: &Object) -> Result<Vec<(u32, u32)
 }
 
 /// Where the service frames of a side file begin.
-fn walk(store: &Directory, side: &Object) -> Result<Vec<u64>> {
+fn walk(store: &DirectoryObjects, side: &ObjectName) -> Result<Vec<u64>> {
     let (len, mut at, mut starts, mut header) = (store.len(side)?, 0, Vec::new(), Vec::new());
     while at + (SERVICE_HEADER_BYTES as u64) <= len {
         store.read_at(side, at, SERVICE_HEADER_BYTES, &mut header)?;
@@ -321,12 +321,12 @@ fn walk(store: &Directory, side: &Object) -> Result<Vec<u64>> {
 }
 
 fn service(
-    store: &Directory,
-    object: &Object,
+    store: &DirectoryObjects,
+    object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
     root: &mut Root,
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundPage>,
 ) -> Result<()> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
         return Ok(());
@@ -337,8 +337,8 @@ fn service(
             root.format = Label::parse(&bytes).map_or(root.format, |label| label.format)
         }
         Service::Page => {
-            if let Ok(page) = Page::decode(&bytes) {
-                found.push(Found {
+            if let Ok(page) = ManifestPage::decode(&bytes) {
+                found.push(FoundPage {
                     stream,
                     segment: number,
                     offset,
@@ -356,8 +356,8 @@ fn service(
 
 /// What the service frame at byte `at` is, and what it holds; `None` if none is there.
 fn service_frame(
-    store: &Directory,
-    object: &Object,
+    store: &DirectoryObjects,
+    object: &ObjectName,
     at: u64,
 ) -> Result<Option<(Service, Vec<u8>)>> {
     let mut bytes = Vec::new();
@@ -383,8 +383,8 @@ fn service_frame(
 fn known(
     id: &str,
     others: &[Archive],
-    in_manifest: Vec<(u64, Vec<u8>, Page)>,
-    found: &mut Vec<Found>,
+    in_manifest: Vec<(u64, Vec<u8>, ManifestPage)>,
+    found: &mut Vec<FoundPage>,
 ) -> HashMap<String, u64> {
     let mut known: HashMap<String, u64> = HashMap::new();
     for page in others
@@ -410,7 +410,12 @@ fn known(
 }
 
 /// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
-fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap<u32, (u32, u64)>) {
+fn add(
+    found: &mut Vec<FoundPage>,
+    stored: Vec<u8>,
+    page: ManifestPage,
+    behind: &mut HashMap<u32, (u32, u64)>,
+) {
     let parts: HashSet<_> = page
         .records
         .iter()
@@ -419,10 +424,10 @@ fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap
     let Some((first, last)) = ends(&page) else {
         return;
     };
-    let is_beside = |old: &Page| {
+    let is_beside = |old: &ManifestPage| {
         ends(old).is_none_or(|(from, to)| order(from, last).is_gt() || order(to, first).is_lt())
     };
-    let is_replaced = |old: &Found| {
+    let is_replaced = |old: &FoundPage| {
         let mut records = old.page.records.iter();
         !is_beside(&old.page)
             && records.any(|record| parts.contains(&(&record.entry.path, record.from)))
@@ -447,7 +452,7 @@ fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap
         });
     if let Some((stream, segment, order, offset)) = replaced.min().or(own) {
         behind.insert(stream, (segment, order));
-        found.push(Found {
+        found.push(FoundPage {
             stream,
             segment,
             offset,
@@ -460,7 +465,7 @@ fn add(found: &mut Vec<Found>, stored: Vec<u8>, page: Page, behind: &mut HashMap
 }
 
 /// The paths of the first and the last record.
-fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
+fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
     Some((
         &page.records.first()?.entry.path,
         &page.records.last()?.entry.path,
@@ -468,7 +473,7 @@ fn ends(page: &Page) -> Option<(&[u8], &[u8])> {
 }
 
 /// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
-fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
+fn end(store: &DirectoryObjects, id: &str, others: &[Archive]) -> u64 {
     let named = others
         .iter()
         .flat_map(|other| &other.root.pages)
@@ -476,12 +481,12 @@ fn end(store: &Directory, id: &str, others: &[Archive]) -> u64 {
     let ends = named.filter_map(|page| Some(page.manifest_offset?.saturating_add(page.bytes)));
     ends.max()
         .unwrap_or(0)
-        .max(store.len(&Object::Manifest(String::new())).unwrap_or(0))
+        .max(store.len(&ObjectName::Manifest(String::new())).unwrap_or(0))
 }
 
 /// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known
 /// to be; the others follow behind.
-fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u64> {
+fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> = found
         .iter()
@@ -506,8 +511,8 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [Found]) -> Vec<u
 }
 
 /// The pages of what is there of a manifest, one after the other as far as they can be read, and whether that is all of it.
-fn manifest(store: &Directory) -> (Vec<(u64, Vec<u8>, Page)>, bool) {
-    let object = Object::Manifest(String::new());
+fn manifest(store: &DirectoryObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
+    let object = ObjectName::Manifest(String::new());
     let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
     let read = store
         .len(&object)
@@ -517,7 +522,7 @@ fn manifest(store: &Directory) -> (Vec<(u64, Vec<u8>, Page)>, bool) {
         && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[at..])
     {
         let stored = bytes[at..at + len].to_vec();
-        match Page::decode(&stored) {
+        match ManifestPage::decode(&stored) {
             Ok(page) => found.push((at as u64, stored, page)),
             Err(_) => is_whole = false,
         }

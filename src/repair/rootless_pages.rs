@@ -4,16 +4,16 @@ use super::{
     UNKNOWN,
     frame_index::{Index, Stretch},
     pages::{pieces, unreadable},
-    root::Found,
+    root::FoundPage,
     tar_scan::{Recovered, Tar},
     totals::block_of,
 };
 use crate::{
-    archive::object::Directory,
+    archive::object::DirectoryObjects,
     error::Result,
     format::{
         digest::{Algorithm, Digest},
-        page::{Page, SegmentId},
+        page::{ManifestPage, SegmentId},
         root::Root,
         segment::SERVICE_HEADER_BYTES,
     },
@@ -32,11 +32,11 @@ const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// # Errors
 /// If a page cannot be encoded.
 pub(crate) fn add(
-    store: &Directory,
+    store: &DirectoryObjects,
     codec: Codec,
     segments: &[(u32, u32)],
     root: &mut Root,
-    found: &mut Vec<Found>,
+    found: &mut Vec<FoundPage>,
 ) -> Result<(Vec<String>, bool)> {
     let indices: Vec<_> = segments
         .iter()
@@ -69,9 +69,9 @@ pub(crate) fn add(
             .into_iter()
             .flat_map(|(at, pages)| pages.into_iter().map(move |page| (at, page)))
         {
-            let page = Page::decode(&stored)?;
+            let page = ManifestPage::decode(&stored)?;
             let (stream, segment) = (*stream, *number);
-            found.push(Found {
+            found.push(FoundPage {
                 stream,
                 segment,
                 offset,
@@ -103,8 +103,13 @@ fn id((stream, number): (u32, u32)) -> SegmentId {
 
 /// Stretches of a segment of which no page is there. Of one that is in the manifest only it is told by its frames, or by its
 /// length if it speaks of none here.
-fn undescribed(codec: Codec, index: &Index, at: (u32, u32), found: &[Found]) -> HashSet<Stretch> {
-    let of_this = |found: &&Found| (found.stream, found.segment) == at;
+fn undescribed(
+    codec: Codec,
+    index: &Index,
+    at: (u32, u32),
+    found: &[FoundPage],
+) -> HashSet<Stretch> {
+    let of_this = |found: &&FoundPage| (found.stream, found.segment) == at;
     let mut all: HashSet<Stretch> = index.data.iter().map(|frame| frame.0).collect();
     if !codec.skips() {
         all.retain(|_| !found.iter().any(|found| of_this(&found)));
@@ -150,7 +155,7 @@ fn undescribed(codec: Codec, index: &Index, at: (u32, u32), found: &[Found]) -> 
 }
 
 /// The digest that pages have which are there.
-fn algorithm(found: &[Found]) -> Algorithm {
+fn algorithm(found: &[FoundPage]) -> Algorithm {
     let mut files = found
         .iter()
         .flat_map(|found| &found.page.records)
@@ -163,7 +168,7 @@ fn algorithm(found: &[Found]) -> Algorithm {
 
 /// The length of blocks that pages have which are there; or the largest by which the pieces of large files can be digested:
 /// each of them but the last is a frame of a length that is a power of two, if it is one.
-fn block_bytes(root: &Root, found: &[Found], indices: &[((u32, u32), Index)]) -> u64 {
+fn block_bytes(root: &Root, found: &[FoundPage], indices: &[((u32, u32), Index)]) -> u64 {
     let known = found
         .iter()
         .flat_map(|found| &found.page.records)

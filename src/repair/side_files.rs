@@ -7,7 +7,7 @@ use crate::format::segment::FrameSpan;
 use crate::{
     archive::{
         Archive,
-        object::{Object, Store},
+        object::{ObjectName, ObjectReader},
         preview::Virtual,
     },
     format::{
@@ -18,10 +18,10 @@ use crate::{
         segment::{Label, SERVICE_HEADER_BYTES, SeekTable, Service},
         sizes,
     },
-    repo::inventory::{Known, Place, Stock, full, known_frames},
+    repo::inventory::{Inventory, KnownFrames, SegmentPlace, full, known_frames},
     report::damage::Report,
     stage::codec::Codec,
-    verify::seek_tables::{self, Frames, Table},
+    verify::seek_tables::{self, SegmentFrames, Table},
 };
 use flate2::{Decompress, FlushDecompress};
 use std::{
@@ -37,7 +37,7 @@ const BETWEEN_BYTES: u64 = 32 << 20;
 const MAX_GAP: u64 = 64 << 20;
 
 /// A file beside a segment that is to be written again.
-pub(crate) struct Made {
+pub(crate) struct MadeSideFile {
     pub(crate) backup: String,
     /// The directory of that backup.
     pub(crate) dir: PathBuf,
@@ -47,8 +47,8 @@ pub(crate) struct Made {
 }
 
 /// The files that are missing or damaged, for the repository with this id.
-pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
-    let places: Vec<(&Place, Option<Table>)> = stock
+pub(crate) fn lacking(repository: &Path, id: &str, stock: &Inventory) -> Vec<MadeSideFile> {
+    let places: Vec<(&SegmentPlace, Option<Table>)> = stock
         .segments
         .iter()
         .filter_map(|place| Some((place, lack(stock, place)?)))
@@ -62,13 +62,14 @@ pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
     let mut known = known_frames(&stock.archives, wanted());
     // What nobody refers to any more its own backup still knows.
     let forgotten: BTreeSet<String> = wanted().map(|id| id.backup).collect();
-    let own =
-        |id: &String| Virtual::open(repository, &Known::read(repository, id)?.0.root, &[]).ok();
+    let own = |id: &String| {
+        Virtual::open(repository, &KnownFrames::read(repository, id)?.0.root, &[]).ok()
+    };
     let own: Vec<Archive> = forgotten.iter().filter_map(own).collect();
     for (id, frames) in known_frames(&own, wanted()) {
         known.entry(id).or_default().extend(frames);
     }
-    let made = |(place, table): (&Place, Option<Table>)| {
+    let made = |(place, table): (&SegmentPlace, Option<Table>)| {
         let SegmentId {
             backup,
             stream,
@@ -80,7 +81,7 @@ pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
             stock.archives[place.archive].codec.suffix(),
         ) + SIDE_SUFFIX;
         let bytes = made(id, stock, place, table, known.get(&place.id));
-        Made {
+        MadeSideFile {
             backup: backup.clone(),
             dir: repository.join(layout::BACKUPS).join(backup),
             name,
@@ -91,16 +92,16 @@ pub(crate) fn lacking(repository: &Path, id: &str, stock: &Stock) -> Vec<Made> {
 }
 
 /// Is the file beside a segment missing or damaged? Then its table, if that is whole.
-fn lack(stock: &Stock, place: &Place) -> Option<Option<Table>> {
+fn lack(stock: &Inventory, place: &SegmentPlace) -> Option<Option<Table>> {
     let archive = &stock.archives[place.archive];
     if archive.codec.skips() || !place.ended || !place.beside {
         return None;
     }
     match seek_tables::read(archive, place, false, &Report::new(true)).ok()? {
-        Frames::Within(_) => Some(None),
-        Frames::Table(table) => {
+        SegmentFrames::Within(_) => Some(None),
+        SegmentFrames::Table(table) => {
             let is_damaged = |(archive, at): (&Archive, &PageAt)| {
-                let copy = (Object::Side(place.id.clone()), at.offset);
+                let copy = (ObjectName::Side(place.id.clone()), at.offset);
                 archive
                     .read_copy(at, &copy)
                     .is_err_and(|error| error.kind.is_loss())
@@ -116,8 +117,8 @@ fn lack(stock: &Stock, place: &Place) -> Option<Option<Table>> {
 /// Label, pages where roots say that they are, seek table. `None` if the segment is not what is known of it.
 fn made(
     repository: &str,
-    stock: &Stock,
-    place: &Place,
+    stock: &Inventory,
+    place: &SegmentPlace,
     table: Option<Table>,
     known: Option<&BTreeSet<FrameSpan>>,
 ) -> Option<Vec<u8>> {
@@ -154,7 +155,7 @@ fn made(
         }
         bytes.extend(Service::Page.frame(&page));
     }
-    let object = Object::Segment(place.id.clone());
+    let object = ObjectName::Segment(place.id.clone());
     let frames = match (table, known) {
         (Some(table), _) => table
             .into_iter()
@@ -172,7 +173,7 @@ fn made(
 }
 
 /// The pages that are beside a segment, by their offsets; of one of which no copy is whole, nothing in its place.
-fn pages(stock: &Stock, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
+fn pages(stock: &Inventory, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
     let read = |(archive, at): (&Archive, &PageAt)| {
         let stored = archive.copies(at).into_iter().find_map(|(object, offset)| {
             let mut stored = Vec::new();
@@ -194,7 +195,7 @@ fn pages(stock: &Stock, id: &SegmentId) -> Vec<(u64, Vec<u8>)> {
 
 /// Where these pages are.
 fn sheets<'a>(
-    stock: &'a Stock,
+    stock: &'a Inventory,
     id: &'a SegmentId,
 ) -> impl Iterator<Item = (&'a Archive, &'a PageAt)> {
     let places = stock
@@ -213,9 +214,9 @@ fn sheets<'a>(
 
 /// Stored and plain bytes of all frames of a segment of `len` bytes, of which some are known.
 fn all_frames(
-    store: &dyn Store,
+    store: &dyn ObjectReader,
     codec: Codec,
-    object: &Object,
+    object: &ObjectName,
     len: u64,
     known: &BTreeSet<FrameSpan>,
 ) -> Option<Vec<(u32, u32)>> {

@@ -6,16 +6,16 @@
 
 use super::frame_index::{Index, Stretch};
 use crate::{
-    archive::object::{Object, Store},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    archive::object::{ObjectName, ObjectReader},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         digest::{Algorithm, Joiner, Piece, piece},
-        entry::{Kind, order},
+        entry::{EntryKind, order},
         page::{
-            Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page, Record, SegmentId,
-            block_digests,
+            Extent, FrameAt, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, ManifestPage, Record,
+            SegmentId, block_digests,
         },
-        pax::{Found, Member, Reader, skip, skip_padding},
+        pax::{Member, PaxReader, TarItem, skip, skip_padding},
         root::FORMAT_ALONE,
     },
     stage::{
@@ -33,7 +33,7 @@ const MAX_FRAME_BYTES: u32 = 1 << 30;
 
 /// A segment whose tar is read.
 pub(crate) struct Tar<'a> {
-    pub(crate) store: &'a dyn Store,
+    pub(crate) store: &'a dyn ObjectReader,
     pub(crate) codec: Codec,
     /// As records are to name it.
     pub(crate) id: SegmentId,
@@ -80,8 +80,8 @@ impl Tar<'_> {
         Ok(run.recovered)
     }
 
-    fn run<'a>(&'a self, index: &'a Index, wanted: &'a HashSet<Stretch>) -> Run<'a> {
-        let input = Input {
+    fn run<'a>(&'a self, index: &'a Index, wanted: &'a HashSet<Stretch>) -> TarScan<'a> {
+        let input = ScanInput {
             tar: self,
             index,
             decompressor: self.codec.decompressor(),
@@ -89,8 +89,8 @@ impl Tar<'_> {
             plain: Vec::new(),
             at: 0,
         };
-        let (page, recovered) = (Page::default(), Recovered::default());
-        Run {
+        let (page, recovered) = (ManifestPage::default(), Recovered::default());
+        TarScan {
             input,
             wanted,
             page,
@@ -111,7 +111,7 @@ impl Recovered {
             .rev()
             .flat_map(|pages| pages.iter_mut().rev())
         {
-            let mut page = Page::decode(stored)?;
+            let mut page = ManifestPage::decode(stored)?;
             let Some(last) = page.records.pop_if(|last| last.more) else {
                 break;
             };
@@ -122,14 +122,14 @@ impl Recovered {
             }
         }
         self.pages.values_mut().for_each(|pages| {
-            pages.retain(|page| Page::decode(page).is_ok_and(|p| !p.records.is_empty()))
+            pages.retain(|page| ManifestPage::decode(page).is_ok_and(|p| !p.records.is_empty()))
         });
         Ok(())
     }
 }
 
 /// The plain bytes of all frames, one after the other.
-struct Input<'a> {
+struct ScanInput<'a> {
     tar: &'a Tar<'a>,
     index: &'a Index,
     decompressor: Decompressor,
@@ -138,7 +138,7 @@ struct Input<'a> {
     at: usize,
 }
 
-impl Input<'_> {
+impl ScanInput<'_> {
     /// Decode frames until there is a byte; `false` at the end.
     fn fill(&mut self) -> Result<bool> {
         while self.at == self.plain.len() {
@@ -150,7 +150,7 @@ impl Input<'_> {
             }
             let mut bytes = Vec::new();
             self.tar.store.read_at(
-                &Object::Segment(self.tar.id.clone()),
+                &ObjectName::Segment(self.tar.id.clone()),
                 offset,
                 stored as usize,
                 &mut bytes,
@@ -201,7 +201,7 @@ impl Input<'_> {
     }
 }
 
-impl Read for Input<'_> {
+impl Read for ScanInput<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let damaged = |error: Error| io::Error::new(io::ErrorKind::InvalidData, error.line());
         if !self.fill().map_err(damaged)? {
@@ -213,10 +213,10 @@ impl Read for Input<'_> {
     }
 }
 
-struct Run<'a> {
-    input: Input<'a>,
+struct TarScan<'a> {
+    input: ScanInput<'a>,
     wanted: &'a HashSet<Stretch>,
-    page: Page,
+    page: ManifestPage,
     /// What its records hold.
     text_bytes: usize,
     extents: usize,
@@ -225,14 +225,14 @@ struct Run<'a> {
     recovered: Recovered,
 }
 
-impl Run<'_> {
+impl TarScan<'_> {
     fn members(&mut self) -> Result<()> {
-        let mut reader = Reader::new();
+        let mut reader = PaxReader::new();
         while let Some(found) = reader.next(&mut self.input)? {
             match found {
-                Found::Member(member) => self.member(member)?,
-                Found::Unknown(unknown) => skip(&mut self.input, unknown.stored_len)?,
-                Found::Outside(unknown) => {
+                TarItem::Member(member) => self.member(member)?,
+                TarItem::Unknown(unknown) => skip(&mut self.input, unknown.stored_len)?,
+                TarItem::Outside(unknown) => {
                     let what = format!(
                         "the name {} leads out of the archive",
                         quoted(&unknown.name)
@@ -262,7 +262,7 @@ impl Run<'_> {
             entry,
             ..Record::default()
         };
-        if matches!(record.entry.kind, Kind::File { .. }) {
+        if matches!(record.entry.kind, EntryKind::File { .. }) {
             return self.file(record, stretch, stored_len);
         }
         self.push(stretch, record)?;
@@ -337,7 +337,7 @@ impl Run<'_> {
         let page = std::mem::take(&mut self.page);
         (self.text_bytes, self.extents) = (0, 0);
         if !page.records.is_empty() && self.wanted.contains(&self.stretch) {
-            let page = Page {
+            let page = ManifestPage {
                 segments: vec![self.input.tar.id.clone()],
                 ..page
             };
@@ -354,12 +354,12 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{archive::object::Directory, format::entry::Entry};
+    use crate::{archive::object::DirectoryObjects, format::entry::Entry};
     use std::path::Path;
 
     /// Pages of so many records like this one, by how many records each has.
     fn pages(count: usize, record: &Record) -> Vec<usize> {
-        let store = Directory::new(Path::new("none"), "none");
+        let store = DirectoryObjects::new(Path::new("none"), "none");
         let id = SegmentId {
             backup: String::new(),
             stream: 1,
@@ -394,7 +394,7 @@ mod tests {
         let pages = &run.recovered.pages[&0];
         pages
             .iter()
-            .map(|page| Page::decode(page).unwrap().records.len())
+            .map(|page| ManifestPage::decode(page).unwrap().records.len())
             .collect()
     }
 
@@ -402,7 +402,7 @@ mod tests {
     fn pages_made_anew_are_no_larger_than_those_of_a_backup() {
         let file = Entry {
             path: "f".into(),
-            kind: Kind::File { size: 0, map: None },
+            kind: EntryKind::File { size: 0, map: None },
             ..Entry::default()
         };
         let plain = Record {
@@ -426,7 +426,7 @@ mod tests {
         ];
         let size = (MAX_EXTENTS / 4 * 10) as u64;
         let cut = Entry {
-            kind: Kind::File { size, map: None },
+            kind: EntryKind::File { size, map: None },
             ..file.clone()
         };
         assert_eq!(

@@ -1,12 +1,12 @@
 //! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
 
-use super::root::Found;
+use super::root::FoundPage;
 use crate::{
     format::{
         digest::{Algorithm, Digest, hex},
-        entry::{self, Kind},
-        page::{Record, State},
-        root::{MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Root, Segment, Totals},
+        entry::{self, EntryKind},
+        page::{EntryState, Record},
+        root::{BackupTotals, EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root, Segment},
         sizes,
     },
     pipeline::liveness::References,
@@ -16,9 +16,9 @@ use crate::{
 const LEAST_FRAME_BYTES: u64 = 64 << 10;
 
 /// What pages say of the backup.
-pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
+pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     let mut references = References::default();
-    let mut last: Option<(u32, bool, entry::Path)> = None;
+    let mut last: Option<(u32, bool, entry::EntryPath)> = None;
     root.options.digest = Algorithm::None;
     for (found, at) in found.iter().zip(placed) {
         let Some(first) = found.page.records.first() else {
@@ -32,7 +32,7 @@ pub(crate) fn describe(root: &mut Root, found: &[Found], placed: &[u64]) {
             backup: String::new(),
             stream: found.stream,
             late,
-            first: Name(first.entry.path.clone()),
+            first: EntryName(first.entry.path.clone()),
             entries: found.page.records.len() as u64,
             manifest_offset: Some(*at),
             segment: if found.is_copied { found.segment } else { 0 },
@@ -96,30 +96,30 @@ fn count(root: &mut Root, record: &Record) {
     if record.more {
         return; // what the file is, its last part says
     }
-    let totals: &mut Totals = &mut root.totals;
+    let totals: &mut BackupTotals = &mut root.totals;
     totals.entries += 1;
     match record.entry.kind {
-        Kind::File { size, .. } => {
+        EntryKind::File { size, .. } => {
             totals.files += 1;
             sizes::add(&mut totals.bytes, size);
         }
-        Kind::Directory => totals.directories += 1,
+        EntryKind::Directory => totals.directories += 1,
         _ => {}
     }
     let (counter, reason) = match &record.state {
-        State::Whole => return,
-        State::Changed => (&mut totals.changed, "changed while it was read"),
-        State::Unreadable(reason) => (&mut totals.unreadable, &reason[..]),
-        State::Vanished => (&mut totals.vanished, "vanished before it was read"),
-        State::Noted => (&mut totals.sockets, "sockets are not stored"),
-        State::BadPages(_) => (
+        EntryState::Whole => return,
+        EntryState::Changed => (&mut totals.changed, "changed while it was read"),
+        EntryState::Unreadable(reason) => (&mut totals.unreadable, &reason[..]),
+        EntryState::Vanished => (&mut totals.vanished, "vanished before it was read"),
+        EntryState::Noted => (&mut totals.sockets, "sockets are not stored"),
+        EntryState::BadPages(_) => (
             &mut totals.bad_pages,
             "it is stored, but page checksums are wrong",
         ),
     };
     *counter += 1;
     if root.not_captured.len() < MAX_NOT_CAPTURED {
-        let path = Name(record.entry.path.clone());
+        let path = EntryName(record.entry.path.clone());
         root.not_captured.push(NotCaptured {
             path,
             reason: reason.to_owned(),

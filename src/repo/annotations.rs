@@ -4,11 +4,11 @@
 //! it, replaced as a whole: of two who write at the same time, the later one wins.
 
 use super::{
-    objects::{Directory, Objects},
+    objects::{LocalObjects, Objects},
     roots::key,
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{NOTES, ROOT},
         root::{FORMAT, FORMAT_ALONE, Root},
@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, path::Path};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Notes {
+pub struct Annotations {
     /// Version of the format.
     pub format: u32,
     /// Tags in place of those of the root.
@@ -31,14 +31,14 @@ pub struct Notes {
     pub pinned: bool,
 }
 
-impl Notes {
+impl Annotations {
     /// The notes on backup `id` of the repository at `repository`; without any, nothing is noted.
     ///
     /// # Errors
     /// [`Kind::Corrupt`], [`Kind::Unsupported`] or the system's.
     pub fn read(repository: &Path, id: &str) -> Result<Self> {
         let key = key(id, NOTES);
-        let Some(bytes) = Directory::new(repository).read(&key)? else {
+        let Some(bytes) = LocalObjects::new(repository).read(&key)? else {
             return Ok(Self::default());
         };
         let damaged = |error: Error| {
@@ -50,7 +50,7 @@ impl Notes {
                 "cannot read {key:?}: it has format {}, this program knows {FORMAT}",
                 notes.format
             );
-            return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
         }
         Ok(notes)
     }
@@ -60,7 +60,7 @@ impl Notes {
     /// # Errors
     /// [`Kind::NotFound`] if it is not listed, or was forgotten meanwhile; or the system's.
     pub fn write(&self, repository: &Path, id: &str) -> Result<()> {
-        let objects = Directory::new(repository);
+        let objects = LocalObjects::new(repository);
         let is_listed = || objects.size(&key(id, ROOT)).map(|bytes| bytes.is_some());
         let notes = Self {
             format: FORMAT_ALONE,
@@ -72,7 +72,7 @@ impl Notes {
         match is_listed()? {
             true => Ok(()),
             false => Err(Error::new(
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 format!("could not find backup {id:?} in {repository:?}"),
             )),
         }

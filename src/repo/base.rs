@@ -5,24 +5,24 @@
 //! nothing; what is missing though nobody prunes it is noted. Some of the segments of which little is live are not referred to any more, so that they can go.
 
 use super::{
-    compare::{Compare, Compared, Cursor, Rules},
+    compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
     open::{backup_ids, cut_off_ids},
     renames::Moved,
 };
 use crate::{
-    archive::{Archive, object::Object},
-    error::{Error, Kind as ErrorKind, Result},
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::Algorithm,
-        entry::{Kind, Run},
-        page::{Extent, Item, SegmentId, are_all},
-        root::{Cluster, Live, Options, Root, Source as Origin},
+        entry::{ByteRun, EntryKind},
+        page::{Extent, PageItem, SegmentId, are_all},
+        root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
     },
     frame::Scanned,
-    known::{Known, Trust},
+    known::{BaseEntry, Trust},
     platform,
     queue::Locked,
     sink::Referred,
@@ -37,7 +37,7 @@ use std::{
 
 /// Which base is wanted, and what is trusted.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct WantedBase {
     /// An id or its beginning; else the latest.
     pub base: Option<String>,
     /// None at all.
@@ -50,11 +50,11 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Like<'a> {
     /// Of what.
-    pub origin: &'a Origin,
+    pub origin: &'a SourceInfo,
     /// Of which cluster.
-    pub cluster: Option<&'a Cluster>,
+    pub cluster: Option<&'a ClusterInfo>,
     /// How.
-    pub options: &'a Options,
+    pub options: &'a BackupOptions,
     /// The options by which something is left out.
     pub left_out: &'a [String],
 }
@@ -71,7 +71,7 @@ pub struct Unlike {
 /// See the module.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
-    pub(super) rules: Rules,
+    pub(super) rules: CompareRules,
     sizes: HashMap<SegmentId, Size>,
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
@@ -92,7 +92,7 @@ impl Base {
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
     pub fn find(
         path: &Path,
-        wanted: &Wanted,
+        wanted: &WantedBase,
         like: &Like<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
@@ -133,13 +133,13 @@ impl Base {
 
     fn new(
         archives: Vec<Archive>,
-        wanted: &Wanted,
+        wanted: &WantedBase,
         like: &Like<'_>,
         referred: Referred,
         damage: &mut BTreeSet<String>,
     ) -> Self {
         let digests = like.options.digest == Algorithm::Blake3;
-        let rules = Rules {
+        let rules = CompareRules {
             compare: wanted.compare,
             digests,
             unfinished: digests && like.cluster.is_none(),
@@ -149,9 +149,9 @@ impl Base {
         for archive in &archives {
             let mut manifests = HashMap::new();
             for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
-                let segment = missing(archive, Object::Segment(id.clone()), bytes);
+                let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
-                let manifest = || missing(archive, Object::Manifest(id.backup.clone()), 0);
+                let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
                 let manifest = manifests
                     .entry(id.backup.clone())
                     .or_insert_with(manifest)
@@ -205,7 +205,7 @@ impl Base {
     }
 
     /// The one cluster that all that is known is of.
-    pub fn cluster(&self) -> Option<&Cluster> {
+    pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),
             _ => None,
@@ -217,9 +217,9 @@ impl Base {
         let cursors = self
             .archives
             .iter()
-            .map(|(archive, trusted)| Cursor::new(self, archive, *trusted))
+            .map(|(archive, trusted)| BaseCursor::new(self, archive, *trusted))
             .collect();
-        Box::new(Compared {
+        Box::new(ComparedEntries {
             base: self.clone(),
             scan,
             cursors,
@@ -236,7 +236,7 @@ impl Base {
     }
 
     /// What of a record may be referred to; `None`: nothing. What is in worn segments is stored again, of a large file only that.
-    pub(super) fn usable(&self, known: Known) -> Option<Known> {
+    pub(super) fn usable(&self, known: BaseEntry) -> Option<BaseEntry> {
         if self.lost.is_empty() && self.worn.is_empty() {
             return Some(known);
         }
@@ -246,7 +246,7 @@ impl Base {
                 .iter()
                 .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)))
         };
-        let is_in = |set: &HashSet<SegmentId>, (item, extent): (&Item, &Extent)| {
+        let is_in = |set: &HashSet<SegmentId>, (item, extent): (&PageItem, &Extent)| {
             set.contains(item.segment(&extent.frame))
         };
         if extents().any(|at| is_in(&self.lost, at)) {
@@ -256,13 +256,13 @@ impl Base {
             let offset = std::mem::replace(at, *at + u64::from(extent.len));
             Some((
                 is_in(&self.worn, (item, extent)),
-                Run {
+                ByteRun {
                     offset,
                     len: extent.len.into(),
                 },
             ))
         });
-        let places: Vec<Run> = places
+        let places: Vec<ByteRun> = places
             .filter_map(|(worn, run)| worn.then_some(run))
             .collect();
         let entry = &known.parts[0].entry;
@@ -273,7 +273,7 @@ impl Base {
         let by_blocks = self.rules.digests
             && known.has_blocks()
             && !known.has_chunks()
-            && matches!(entry.kind, Kind::File { map: None, .. });
+            && matches!(entry.kind, EntryKind::File { map: None, .. });
         match () {
             () if again == 0 => Some(known),
             () if len > self.frame_bytes && by_blocks => {
@@ -294,9 +294,9 @@ impl Base {
     pub(super) fn moved(
         &self,
         scanned: &Scanned,
-        cursors: &[Cursor],
-    ) -> Option<(Vec<Item>, Trust)> {
-        let (archive, begun) = cursors.first().map(Cursor::place)?;
+        cursors: &[BaseCursor],
+    ) -> Option<(Vec<PageItem>, Trust)> {
+        let (archive, begun) = cursors.first().map(BaseCursor::place)?;
         let parts = self.moved.locked().find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         are_all(&parts).then_some((parts, trust))
@@ -385,7 +385,7 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
 }
 
 /// What there is to say of an object that is not there, or not so many bytes of it.
-fn missing(archive: &Archive, object: Object, bytes: u64) -> Option<String> {
+fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> {
     let name = || archive.store().name(&object);
     match archive.store().len(&object) {
         Ok(len) if len >= bytes => None,
@@ -398,7 +398,7 @@ fn missing(archive: &Archive, object: Object, bytes: u64) -> Option<String> {
 /// The latest complete backup that is like this one, and what is there of a dead one that is later.
 fn candidates(
     path: &Path,
-    wanted: &Wanted,
+    wanted: &WantedBase,
     like: &Like<'_>,
     gone: &HashSet<String>,
     damage: &mut BTreeSet<String>,
@@ -454,7 +454,7 @@ fn has_manifests(archive: &Archive) -> bool {
     ids.all(|id| {
         archive
             .store()
-            .len(&Object::Manifest(id.to_owned()))
+            .len(&ObjectName::Manifest(id.to_owned()))
             .is_ok()
     })
 }

@@ -9,11 +9,11 @@ use crate::{
     archive::{Archive, Records},
     error::Result,
     format::{
-        entry::{Entry, Kind, Time, order},
-        page::{Item, Record, State, are_all, begin},
+        entry::{Entry, EntryKind, Time, order},
+        page::{EntryState, PageItem, Record, are_all, begin},
     },
     frame::Scanned,
-    known::{Known, Trust},
+    known::{BaseEntry, Trust},
     platform,
     source::Stream,
 };
@@ -34,14 +34,14 @@ pub enum Compare {
 }
 
 /// A scan, with what is known of each object.
-pub(super) struct Compared {
+pub(super) struct ComparedEntries {
     pub(super) base: Arc<Base>,
     pub(super) scan: Stream<Scanned>,
-    pub(super) cursors: Vec<Cursor>,
+    pub(super) cursors: Vec<BaseCursor>,
 }
 
 /// How far one base was read.
-pub(super) struct Cursor {
+pub(super) struct BaseCursor {
     base: Arc<Base>,
     archive: Arc<Archive>,
     records: Peekable<Records<Arc<Archive>>>,
@@ -55,7 +55,7 @@ const TICK_SECONDS: i64 = 2;
 /// old, and looks for that every 5 s.
 const WRITEBACK_SECONDS: i64 = 120;
 
-impl Cursor {
+impl BaseCursor {
     /// `trusted`: may anything be taken for the same that was not touched since that base began?
     pub(super) fn new(base: &Arc<Base>, archive: &Arc<Archive>, trusted: bool) -> Self {
         let begun = archive
@@ -89,7 +89,7 @@ impl Cursor {
     }
 
     /// The next record, if it can be read; damage to a base is no damage to this backup.
-    fn peek(&mut self) -> Option<&Item> {
+    fn peek(&mut self) -> Option<&PageItem> {
         while let Some(Err(error)) = self.records.peek() {
             self.base.note(error);
             self.records.next();
@@ -98,8 +98,8 @@ impl Cursor {
     }
 
     /// All parts of the record of `path`; what stands before it is no longer there.
-    fn take(&mut self, path: &[u8]) -> Vec<Item> {
-        let mut parts: Vec<Item> = Vec::new();
+    fn take(&mut self, path: &[u8]) -> Vec<PageItem> {
+        let mut parts: Vec<PageItem> = Vec::new();
         while let Some(item) = self.peek() {
             match order(&item.entry.path, path) {
                 Ordering::Greater => break,
@@ -112,7 +112,7 @@ impl Cursor {
     }
 }
 
-impl Iterator for Compared {
+impl Iterator for ComparedEntries {
     type Item = Result<Scanned>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -124,8 +124,8 @@ impl Iterator for Compared {
     }
 }
 
-impl Compared {
-    fn known(&mut self, scanned: &Scanned) -> Option<Known> {
+impl ComparedEntries {
+    fn known(&mut self, scanned: &Scanned) -> Option<BaseEntry> {
         let (mut found, mut unfinished) = (None, None);
         for cursor in &mut self.cursors {
             let parts = cursor.take(&scanned.entry.path);
@@ -138,7 +138,7 @@ impl Compared {
                 unfinished = Some(parts);
             }
         }
-        if !matches!(scanned.state, State::Whole | State::Noted) {
+        if !matches!(scanned.state, EntryState::Whole | EntryState::Noted) {
             return None;
         }
         let (parts, trust) = match found {
@@ -156,13 +156,13 @@ impl Compared {
             None if unfinished.is_some() => (unfinished.unwrap_or_default(), Trust::Nothing),
             None => self.base.moved(scanned, &self.cursors)?,
         };
-        self.base.usable(Known::new(parts.into(), trust))
+        self.base.usable(BaseEntry::new(parts.into(), trust))
     }
 }
 
 /// What is trusted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct CompareRules {
     pub(super) compare: Compare,
     /// Do digests tell whether content is the same? CRCs do not.
     pub(super) digests: bool,
@@ -171,12 +171,12 @@ pub(super) struct Rules {
     pub(super) unfinished: bool,
 }
 
-impl Rules {
+impl CompareRules {
     /// How far an object is what the record of its path says; `None`: not at all. What somebody else owned then is not given to
     /// the owner of now unread: only the inode tells that it is the same.
     fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
-        let (entry, whole) = (&scanned.entry, record.state == State::Whole);
-        let Kind::File { size, .. } = entry.kind else {
+        let (entry, whole) = (&scanned.entry, record.state == EntryState::Whole);
+        let EntryKind::File { size, .. } = entry.kind else {
             return (record.state == scanned.state && record.entry == *entry)
                 .then_some(Trust::Same);
         };
@@ -214,7 +214,7 @@ impl Rules {
         let (then, entry) = (&record.entry, &scanned.entry);
         let same =
             then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
-        if self.compare != Compare::Inode || !same || record.state != State::Whole {
+        if self.compare != Compare::Inode || !same || record.state != EntryState::Whole {
             return None;
         }
         let sure = then.ctime == entry.ctime && entry.mtime.max(entry.ctime) < begun;

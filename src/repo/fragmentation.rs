@@ -5,7 +5,7 @@
 //! So what a repository holds for one backup is bounded, and so is what a restore reads, whatever changes how often: each byte
 //! that is stored again lets one and a half go. A segment is emptied as a whole or not at all, and those first that hold least.
 
-use crate::format::{entry::Run, page::SegmentId, sizes};
+use crate::format::{entry::ByteRun, page::SegmentId, sizes};
 use std::collections::{HashMap, HashSet};
 
 /// A segment of which more is live stays.
@@ -43,14 +43,14 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
 }
 
 /// The blocks of a file of `len` bytes that ascending runs touch, as ascending runs.
-pub(super) fn blocks(runs: Vec<Run>, block: u64, len: u64) -> Vec<Run> {
-    let mut whole: Vec<Run> = Vec::new();
+pub(super) fn blocks(runs: Vec<ByteRun>, block: u64, len: u64) -> Vec<ByteRun> {
+    let mut whole: Vec<ByteRun> = Vec::new();
     for run in runs {
         let (from, end) = (run.offset / block * block, run.offset + run.len);
         let end = end.next_multiple_of(block).min(len.max(end)); // a file that was cut off may have more than is known
         match whole.last_mut() {
             Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
-            _ => whole.push(Run {
+            _ => whole.push(ByteRun {
                 offset: from,
                 len: end - from,
             }),
@@ -120,13 +120,13 @@ mod tests {
         #[test]
         fn blocks_hold_their_runs(cuts in prop::collection::btree_set(0u64..5000, 0..20)) {
             let cuts: Vec<u64> = cuts.into_iter().collect();
-            let runs: Vec<Run> = cuts.as_chunks().0.iter().map(|[from, to]| Run { offset: *from, len: to - from }).collect();
+            let runs: Vec<ByteRun> = cuts.as_chunks().0.iter().map(|[from, to]| ByteRun { offset: *from, len: to - from }).collect();
             let found = blocks(runs.clone(), 512, 5000);
             for pair in found.windows(2) {
                 prop_assert!(pair[0].offset + pair[0].len < pair[1].offset);
             }
             for at in 0..5000 {
-                let is_in = |runs: &[Run]| runs.iter().any(|run| (run.offset..run.offset + run.len).contains(&at));
+                let is_in = |runs: &[ByteRun]| runs.iter().any(|run| (run.offset..run.offset + run.len).contains(&at));
                 let block = at / 512 * 512;
                 let touched = runs.iter().any(|run| run.offset < (block + 512).min(5000) && run.offset + run.len > block);
                 prop_assert_eq!(is_in(&found), touched);

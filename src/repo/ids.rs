@@ -3,7 +3,7 @@
 //! A clock that was set back must not make a backup look older than its base: the last one is the one that is restored
 //! without being named, and what rules count from.
 
-use super::{objects::Directory, protocol::intents, roots};
+use super::{objects::LocalObjects, protocol::intents, roots};
 use crate::{
     error::Result,
     format::layout::{backup_id, is_backup_id},
@@ -20,7 +20,7 @@ pub fn next(path: &Path, now: Timestamp, seed: u64) -> Result<String> {
     if !path.is_dir() {
         return Ok(after(None, now, seed));
     }
-    let objects = Directory::new(path);
+    let objects = LocalObjects::new(path);
     let newest = roots::ids(&objects)?
         .into_iter()
         .chain(intents(&objects)?)

@@ -9,14 +9,14 @@
 
 use super::{
     atomic_file::replace,
-    objects::{Directory, is_left, write_new, write_root},
+    objects::{LocalObjects, is_left, write_new, write_root},
     permissions,
     protocol::{self, Intent},
     roots::key,
     writer::{announce, open_or_make, rely_on, remove_backup, withdraw},
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
@@ -159,7 +159,7 @@ impl Incoming {
                 "could not copy to {}: backup {id:?} is being pruned there",
                 name(&self.root)
             );
-            return Err(Error::new(Kind::Unreachable, what)
+            return Err(Error::new(ErrorKind::Unreachable, what)
                 .hint("let `fullbore prune` end, or run it if it was killed; then run the same command again"));
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Incoming {
             }
             // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
             Err(error) if !self.was_listed && self.is_listed() => {
-                let _ = protocol::forget(&Directory::new(&self.root), &self.id); // it is looked whether that was done
+                let _ = protocol::forget(&LocalObjects::new(&self.root), &self.id); // it is looked whether that was done
                 let root = self.dir(&self.id).join(ROOT);
                 self.withdraw();
                 Err(is_left(&root, "copy", error))
@@ -256,7 +256,7 @@ impl Incoming {
     fn compare_root(&self, path: &Path) -> Result<()> {
         let lost = |what: &str| {
             Error::new(
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 format!("could not copy to {}: {what}", name(&self.root)),
             )
         };
@@ -284,7 +284,7 @@ impl Incoming {
             Some((id, object, _)) => {
                 let path = self.path(id, object);
                 Err(Error::new(
-                    Kind::NotFound,
+                    ErrorKind::NotFound,
                     format!("could not find {}: it was removed meanwhile", name(&path)),
                 )
                 .detail("nothing was committed")

@@ -5,17 +5,17 @@
 
 use super::{
     open::no_backup,
-    scan::{Found, open_all},
+    scan::{FoundDirectory, open_all},
 };
 use crate::format::segment::FrameSpan;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::Path as EntryPath,
+        entry::EntryPath,
         layout,
-        page::{Item, Page, SegmentId},
-        root::{FORMAT_ALONE, Options, PageAt, Root, Segment, Source},
+        page::{ManifestPage, PageItem, SegmentId},
+        root::{BackupOptions, FORMAT_ALONE, PageAt, Root, Segment, SourceInfo},
         seal::MAX_BYTES,
     },
     platform::safe_file,
@@ -27,18 +27,18 @@ use std::{
 };
 
 /// Backups, and what they refer to.
-pub(crate) struct Stock {
+pub(crate) struct Inventory {
     /// The backups; those of one source stand together, oldest first.
     pub(crate) archives: Vec<Archive>,
     /// All segments that are referred to.
-    pub(crate) segments: Vec<Place>,
+    pub(crate) segments: Vec<SegmentPlace>,
     /// All pages that are referred to.
-    pub(crate) sheets: Vec<Sheet>,
+    pub(crate) sheets: Vec<PageRef>,
 }
 
 /// A segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SegmentPlace {
     pub(crate) id: SegmentId,
     /// A backup that refers to it, by which it is read.
     pub(crate) archive: usize,
@@ -57,18 +57,18 @@ pub(crate) struct Place {
 }
 
 /// A page.
-pub(crate) struct Sheet {
+pub(crate) struct PageRef {
     /// The first backup that refers to it, and where its root does.
     pub(crate) at: (usize, usize),
     /// All backups that do.
     pub(crate) of: Vec<usize>,
 }
 
-impl Stock {
+impl Inventory {
     /// Of these backups. `repository` is where other roots are looked for; `None` for an archive.
     pub(crate) fn new(mut archives: Vec<Archive>, repository: Option<&Path>) -> Self {
         let key = |archive: &Archive| {
-            let Source { host, paths, .. } = &archive.root.source;
+            let SourceInfo { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
         };
         archives.sort_by_cached_key(key);
@@ -82,7 +82,7 @@ impl Stock {
     }
 
     /// The root's entry of a page.
-    pub(crate) fn page_at(&self, sheet: &Sheet) -> &PageAt {
+    pub(crate) fn page_at(&self, sheet: &PageRef) -> &PageAt {
         &self.archives[sheet.at.0].root.pages[sheet.at.1]
     }
 
@@ -128,8 +128,8 @@ fn has_beside(root: &Root) -> bool {
 }
 
 /// A segment of a root's own.
-fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> Place {
-    Place {
+fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> SegmentPlace {
+    SegmentPlace {
         id: SegmentId {
             backup: root.id.clone(),
             stream: segment.stream,
@@ -145,8 +145,8 @@ fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> Place {
     }
 }
 
-fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
-    let mut places: BTreeMap<(String, u32, u32), Place> = BTreeMap::new();
+fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace> {
+    let mut places: BTreeMap<(String, u32, u32), SegmentPlace> = BTreeMap::new();
     let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (at, archive) in archives.iter().enumerate() {
         let beside = has_beside(&archive.root);
@@ -157,11 +157,11 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
             .map(|segment| own(&archive.root, segment, at, beside));
         places.extend(own.map(|place| (key(&place.id), place)));
     }
-    let mut known: HashMap<String, Option<Known>> = HashMap::new();
+    let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
     for (at, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
-            let read = |id: &str| Some(Known::read(repository?, id)?.0);
+            let read = |id: &str| Some(KnownFrames::read(repository?, id)?.0);
             let of = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
@@ -169,7 +169,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
                 continue;
             }
             let told = of.as_ref().and_then(|of| of.place(&id, at));
-            let place = told.unwrap_or_else(|| Place {
+            let place = told.unwrap_or_else(|| SegmentPlace {
                 id,
                 archive: at,
                 bytes: live.of_bytes,
@@ -186,13 +186,13 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<Place> {
 }
 
 /// What a backup says of its segments that is listed, was forgotten or died.
-pub(crate) struct Known {
+pub(crate) struct KnownFrames {
     pub(crate) root: Root,
     is_listed: bool,
     beside: bool,
 }
 
-impl Known {
+impl KnownFrames {
     /// Of this backup, and the sealed bytes; `None` if nothing says it.
     pub(crate) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
         let dir = repository.join(layout::BACKUPS).join(id);
@@ -221,7 +221,7 @@ impl Known {
         self.is_listed || self.root.segments.iter().any(is_followed)
     }
 
-    fn place(&self, id: &SegmentId, archive: usize) -> Option<Place> {
+    fn place(&self, id: &SegmentId, archive: usize) -> Option<SegmentPlace> {
         // In this order they were begun.
         let numbers = |segment: &Segment| (segment.stream, segment.number);
         let wanted = (id.stream, id.number);
@@ -238,7 +238,7 @@ impl Known {
         })?;
         let segment = &self.root.segments[at];
         let is_it = id.backup == self.root.id;
-        is_it.then(|| Place {
+        is_it.then(|| SegmentPlace {
             ended: self.is_ended(segment),
             ..own(&self.root, segment, archive, self.beside)
         })
@@ -247,9 +247,9 @@ impl Known {
 
 /// The document of a backup that was forgotten and of which nothing else is known any more.
 pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
-    let options = Options {
+    let options = BackupOptions {
         codec: like.options.codec.clone(),
-        ..Options::default()
+        ..BackupOptions::default()
     };
     Root {
         format: FORMAT_ALONE,
@@ -281,16 +281,19 @@ pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf
             .filter(|_| !dir.join(layout::ROOT).exists())?;
         let error = Root::open(&bytes, &format!("{path:?}"))
             .err()
-            .filter(|error| error.kind == Kind::Corrupt)?;
+            .filter(|error| error.kind == ErrorKind::Corrupt)?;
         Some((path, error, nothing_known(id, of)))
     };
     others.into_iter().filter_map(look).collect()
 }
 
 /// Each page of these backups once, of those that `wanted` says by their numbers.
-pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<Sheet> {
+pub(crate) fn sheets(
+    archives: &[Archive],
+    wanted: impl Fn(&Archive) -> Vec<usize>,
+) -> Vec<PageRef> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
-    let mut sheets: Vec<Sheet> = Vec::new();
+    let mut sheets: Vec<PageRef> = Vec::new();
     for (at, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
             let page = &archive.root.pages[index];
@@ -309,7 +312,7 @@ pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usiz
             let sheet = *found.entry(key).or_insert(sheets.len());
             match sheets.get_mut(sheet) {
                 Some(sheet) => sheet.of.push(at),
-                None => sheets.push(Sheet {
+                None => sheets.push(PageRef {
                     at: (at, index),
                     of: vec![at],
                 }),
@@ -320,12 +323,12 @@ pub(crate) fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usiz
 }
 
 /// The records of a page that was read through `archive`, with segments under their full names.
-pub(crate) fn items(archive: &Archive, mut page: Page) -> impl Iterator<Item = Item> {
+pub(crate) fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<Item = PageItem> {
     page.segments
         .iter_mut()
         .for_each(|segment| *segment = full(archive, segment));
     let page = Arc::new(page);
-    (0..page.records.len()).filter_map(move |index| Item::new(page.clone(), index))
+    (0..page.records.len()).filter_map(move |index| PageItem::new(page.clone(), index))
 }
 
 /// The frames that records of these backups speak of, of these segments. What cannot be read is passed over.
@@ -352,8 +355,8 @@ pub(crate) fn known_frames(
 
 /// Files with their records: several if one goes on over pages. What cannot be read is passed over.
 pub(crate) fn files<'a>(
-    records: impl Iterator<Item = Result<Item>> + 'a,
-) -> impl Iterator<Item = Vec<Item>> + 'a {
+    records: impl Iterator<Item = Result<PageItem>> + 'a,
+) -> impl Iterator<Item = Vec<PageItem>> + 'a {
     let mut records = records.filter_map(Result::ok).peekable();
     std::iter::from_fn(move || {
         let mut parts = vec![records.next()?];
@@ -385,10 +388,10 @@ pub(crate) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(repository)? {
         match found {
-            Found::Backup(archive) => archives.push(*archive),
-            Found::Damaged(error) => lost.push((id, error)),
-            Found::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
-            Found::Leftover => {}
+            FoundDirectory::Backup(archive) => archives.push(*archive),
+            FoundDirectory::Damaged(error) => lost.push((id, error)),
+            FoundDirectory::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
+            FoundDirectory::Leftover => {}
         }
     }
     // Nothing would be sound for want of anything that could be damaged.

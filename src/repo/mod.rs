@@ -1,7 +1,7 @@
-//! Repositories: directories that hold backups, see [`crate::format::layout`].
+//! Repositories: finding backups, making one part of a repository, choosing a base, forgetting, pruning.
 //!
-//! Plain files only: no database, no index, no counts. Made on first use. Reading takes no locks, and a backup only the
-//! one on its own intent, which shows others that it is alive.
+//! Plain objects only: no database, no index, no reference counts. Readers take no locks; a backup holds a lock on its own intent
+//! alone, which shows other processes that it runs. The names of the objects are in [`crate::format::layout`].
 
 pub mod annotations;
 pub mod atomic_file;

@@ -88,12 +88,12 @@ pub enum Seized<L> {
 /// Only that directory and the one of all backups may be links: through no other one is anything changed, and no object is
 /// read through one.
 #[derive(Debug, Clone)]
-pub struct Directory(PathBuf);
+pub struct LocalObjects(PathBuf);
 
 /// How often a directory is made again that others remove, as nothing is in it yet.
 const ATTEMPTS: u32 = 100;
 
-impl Directory {
+impl LocalObjects {
     /// Those of the repository at `root`.
     pub fn new(root: &Path) -> Self {
         Self(root.to_owned())
@@ -145,7 +145,7 @@ fn if_there<T>(result: io::Result<T>, verb: &str, path: &Path) -> Result<Option<
     }
 }
 
-impl Objects for Directory {
+impl Objects for LocalObjects {
     type Lock = Option<File>;
 
     fn list(&self, dir: &str) -> Result<Vec<String>> {
@@ -328,7 +328,10 @@ pub(super) fn is_left(root: &Path, what: &str, error: Error) -> Error {
 }
 
 fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
-    let (objects, access) = (Directory::new(repository), permissions::of_file(repository));
+    let (objects, access) = (
+        LocalObjects::new(repository),
+        permissions::of_file(repository),
+    );
     let placed = objects
         .home(key)
         .and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));

@@ -1,9 +1,9 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::{annotations::Notes, scan::lost_roots, writer::is_dead};
+use super::{annotations::Annotations, scan::lost_roots, writer::is_dead};
 use crate::{
     archive::{Archive, object::with_suffix},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{self, Repository},
         root::{FORMAT, Root},
@@ -24,7 +24,7 @@ const LATEST: &str = "latest";
 const LISTED: usize = 5;
 
 /// What FROM turned out to be.
-pub enum Opened {
+pub enum OpenedFrom {
     /// A backup of ours.
     Backup(Box<Archive>),
     /// A file that some other program wrote, perhaps a tar.
@@ -41,13 +41,13 @@ pub enum Opened {
 /// system's.
 pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
     match open_any(from.as_ref())? {
-        Opened::Backup(archive) => Ok(*archive),
-        Opened::Foreign(path) => {
+        OpenedFrom::Backup(archive) => Ok(*archive),
+        OpenedFrom::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
             let side = with_suffix(&path, layout::SIDE_SUFFIX);
             let why =
                 format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
-            Err(Error::new(Kind::Unsupported, what)
+            Err(Error::new(ErrorKind::Unsupported, what)
                 .because(why)
                 .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
         }
@@ -58,9 +58,9 @@ pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_any(from: &OsStr) -> Result<Opened> {
+pub fn open_any(from: &OsStr) -> Result<OpenedFrom> {
     if from == "-" {
-        return Err(Error::new(Kind::Usage, "cannot do this to standard input: it is read in places").hint(
+        return Err(Error::new(ErrorKind::Usage, "cannot do this to standard input: it is read in places").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
         ));
     }
@@ -70,10 +70,10 @@ pub fn open_any(from: &OsStr) -> Result<Opened> {
         let mut archive = open_backup(&path, &pick(&path, backup)?)?;
         archive.repository = repository.id;
         // Damage to notes must not keep anybody from a restore.
-        if let Ok(notes) = Notes::read(&path, &archive.root.id) {
+        if let Ok(notes) = Annotations::read(&path, &archive.root.id) {
             notes.apply(&mut archive.root);
         }
-        return Ok(Opened::Backup(Box::new(archive)));
+        return Ok(OpenedFrom::Backup(Box::new(archive)));
     }
     not_inside(&path)?;
     let archive = Archive::open_file(&path)?;
@@ -83,10 +83,10 @@ pub fn open_any(from: &OsStr) -> Result<Opened> {
                 "could not find backup {id:?} in {path:?}: the archive holds {:?}",
                 archive.root.id
             );
-            Err(Error::new(Kind::NotFound, what))
+            Err(Error::new(ErrorKind::NotFound, what))
         }
-        (Some(archive), _) => Ok(Opened::Backup(Box::new(archive))),
-        (None, _) => Ok(Opened::Foreign(path)),
+        (Some(archive), _) => Ok(OpenedFrom::Backup(Box::new(archive))),
+        (None, _) => Ok(OpenedFrom::Foreign(path)),
     }
 }
 
@@ -100,7 +100,7 @@ fn not_inside(path: &Path) -> Result<()> {
     {
         None => Ok(()),
         Some(repository) => Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot read {path:?}: it is a part of a repository"),
         )
         .hint(format!("name the repository, {repository:?}"))),
@@ -115,7 +115,7 @@ pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
     let (path, backup) = place(from)?;
     if !path.is_dir() {
         return Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot do this to {path:?}: it is no repository"),
         ));
     }
@@ -163,7 +163,7 @@ pub fn must_be_told(from: &OsStr) -> Result<()> {
         Some(_) => {
             let what =
                 format!("cannot tell which backup is meant: {from:?} has those of several sources");
-            Err(Error::new(Kind::Usage, what)
+            Err(Error::new(ErrorKind::Usage, what)
                 .hint("name one: @ID, or @latest for the last of all; `fullbore list` shows them"))
         }
     }
@@ -182,7 +182,7 @@ pub fn place(from: &OsStr) -> Result<(PathBuf, Option<&str>)> {
         Some((path, backup)) if may_be_there(path) => Ok((path.to_owned(), Some(backup))),
         parts => {
             let path = parts.map_or(whole, |(path, _)| path);
-            Err(Error::new(Kind::NotFound, format!("could not find {path:?}"))
+            Err(Error::new(ErrorKind::NotFound, format!("could not find {path:?}"))
                 .hint("FROM is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
         }
     }
@@ -214,7 +214,7 @@ pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
         (Ok(id), Some(lost)) if wanted == LATEST && lost > id => Err(lost_root(&format!(
             "the root of backup {lost:?} is lost, which is later than {id:?}"
         ))),
-        (Err(error), Some(lost)) if error.kind == Kind::NotFound => {
+        (Err(error), Some(lost)) if error.kind == ErrorKind::NotFound => {
             Err(lost_root(&format!("the root of backup {lost:?} is lost")))
         }
         (picked, _) => picked,
@@ -229,7 +229,7 @@ fn lost_root(what: &str) -> Error {
 /// Open a backup of a repository; if its root is damaged, say what is to be done about that.
 fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
     Archive::open_backup(repository, id).map_err(|error| match error.kind {
-        Kind::Corrupt => error
+        ErrorKind::Corrupt => error
             .hint("`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP"),
         _ => error,
     })
@@ -238,7 +238,7 @@ fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
 fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
     if wanted.is_empty() {
         return Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             "cannot tell which backup is meant: its id is empty",
         )
         .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
@@ -262,7 +262,7 @@ fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> 
         let what = format!(
             "could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup"
         );
-        return Ok(Error::new(Kind::NotFound, what).hint(GOES_ON));
+        return Ok(Error::new(ErrorKind::NotFound, what).hint(GOES_ON));
     }
     let Some(last) = ids.last() else {
         return no_backup(repository);
@@ -273,7 +273,7 @@ fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> 
         format!("{} backups", ids.len())
     };
     Ok(Error::new(
-        Kind::NotFound,
+        ErrorKind::NotFound,
         format!("could not find backup {wanted:?} in {repository:?}"),
     )
     .detail(format!("it holds {there}, the last is {last:?}"))
@@ -297,7 +297,7 @@ pub fn holds_none(repository: &Path) -> Result<bool> {
 /// The system's.
 pub fn no_backup(repository: &Path) -> Result<Error> {
     let none = Error::new(
-        Kind::NotFound,
+        ErrorKind::NotFound,
         format!("could not find a backup: {repository:?} holds none"),
     );
     let cut_off = cut_off_ids(repository)?;
@@ -319,7 +319,7 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
         found.len()
     );
     let few = found.iter().take(LISTED).map(|id| id.as_str());
-    let error = few.fold(Error::new(Kind::Usage, what), Error::detail);
+    let error = few.fold(Error::new(ErrorKind::Usage, what), Error::detail);
     let more = found.len().saturating_sub(LISTED);
     let error = if more > 0 {
         error.detail(format!("and {more} more"))
@@ -345,7 +345,7 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
             "cannot read {path:?}: it has format {}, this program knows up to {FORMAT}",
             repository.format
         );
-        return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
     }
     not_led_away(&path.join(layout::BACKUPS))?;
     Ok(repository)
@@ -364,7 +364,7 @@ pub(super) fn not_led_away(backups: &Path) -> Result<()> {
         link.uid(),
         led_to.uid()
     );
-    Err(Error::new(Kind::Permission, what).hint("chown -h the link, if it is to be followed"))
+    Err(Error::new(ErrorKind::Permission, what).hint("chown -h the link, if it is to be followed"))
 }
 
 /// How a repository gets its own file again.
@@ -373,7 +373,7 @@ const REPAIRED: &str = "`fullbore repair` makes it anew, from what the backups s
 /// What the file `name` says that makes a directory a repository.
 pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
     open_sealed(bytes, name).map_err(|error| match error.kind {
-        Kind::Corrupt => error.hint(REPAIRED),
+        ErrorKind::Corrupt => error.hint(REPAIRED),
         _ => error,
     })
 }
@@ -386,13 +386,13 @@ pub(super) fn no_repository(path: &Path) -> Error {
                 "cannot read {path:?}: its file {:?} is missing",
                 layout::REPOSITORY
             );
-            Error::new(Kind::NotFound, what)
+            Error::new(ErrorKind::NotFound, what)
                 .because("backups are there")
                 .hint(REPAIRED)
         }
         _ => {
             let none = Error::new(
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 format!("cannot read {path:?}: it is no repository"),
             );
             let named = parts(path.as_os_str());
@@ -496,7 +496,7 @@ pub fn list_backups(repository: &Path) -> Result<impl Iterator<Item = (String, R
         let root = bytes.and_then(|bytes| Root::of_backup(&id, &bytes, &format!("{path:?}")));
         (id, root)
     };
-    let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == Kind::NotFound);
+    let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == ErrorKind::NotFound);
     // What was forgotten since it was listed is not there.
     Ok(backup_ids(repository)?
         .into_iter()

@@ -7,17 +7,17 @@
 
 use super::{
     objects::{Objects, Seized},
-    roots::{self, Documents, State, dir, key},
+    roots::{self, BackupState, Documents, dir, key},
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{
             FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id,
             is_object, is_own, segment_numbers,
         },
         page::SegmentId,
-        root::{FORMAT_ALONE, Options, Root},
+        root::{BackupOptions, FORMAT_ALONE, Root},
         seal::{open_sealed, seal},
     },
     platform,
@@ -107,9 +107,11 @@ pub fn check<O: Objects>(objects: &O, root: &Root) -> Result<()> {
             Some(there) if there >= bytes => {}
             Some(there) => {
                 let what = format!("{what} has {there} bytes and had {bytes}");
-                return Err(Error::new(Kind::Corrupt, what).hint(hint));
+                return Err(Error::new(ErrorKind::Corrupt, what).hint(hint));
             }
-            None => return Err(Error::new(Kind::NotFound, format!("{what} is gone")).hint(hint)),
+            None => {
+                return Err(Error::new(ErrorKind::NotFound, format!("{what} is gone")).hint(hint));
+            }
         }
     }
     Ok(())
@@ -143,7 +145,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     let lock = objects.seize(&intent_key(id))?;
     let refused = |why: &str| {
         Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot forget backup {id:?}: {why}"),
         ))
     };
@@ -168,9 +170,9 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     }
     let is_lost = roots::state(objects, id)?.is_none();
     if is_lost {
-        let options = Options {
+        let options = BackupOptions {
             codec: Codec::None.name().to_owned(),
-            ..Options::default()
+            ..BackupOptions::default()
         };
         let root = Root {
             format: FORMAT_ALONE,
@@ -207,7 +209,7 @@ pub fn give_up<O: Objects>(objects: &O, id: &str) -> Result<()> {
 /// The system's. That it is not there is none.
 pub fn settle<O: Objects>(objects: &O, id: &str) -> Result<()> {
     match objects.sync(&dir(id)) {
-        Err(error) if error.kind == Kind::NotFound => Ok(()),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
         done => done,
     }
 }
@@ -288,7 +290,7 @@ fn shows_document<O: Objects>(objects: &O, id: &str) -> Result<bool> {
 /// Does another backup refer to this one?
 fn is_referred_to<O: Objects>(objects: &O, id: &str) -> Result<bool> {
     for (by, document) in roots::documents(objects, Documents::new())? {
-        if document.state != State::Forgotten
+        if document.state != BackupState::Forgotten
             && document.facts(&by)?.others.iter().any(|other| other == id)
         {
             return Ok(true);

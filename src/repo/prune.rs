@@ -22,10 +22,12 @@
 use super::{
     objects::{Objects, Seized},
     protocol::{alive, intent_key, intents, remove_abandoned, settle},
-    roots::{self, Document, Documents, State, dir, documents, is_left_over, keeps_forgotten, key},
+    roots::{
+        self, BackupState, Document, Documents, dir, documents, is_left_over, keeps_forgotten, key,
+    },
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{
             FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
@@ -49,25 +51,25 @@ pub struct Pruned {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remains {
     /// What went.
-    pub freed: Amount,
+    pub freed: ObjectCount,
     /// What stays, because others refer to it.
-    pub held: Amount,
+    pub held: ObjectCount,
     /// What stays of a backup that was cut off, for the next one of its source to go on from.
-    pub cut_off: Amount,
+    pub cut_off: ObjectCount,
     /// The listed backups that refer to it.
     pub by: Vec<String>,
 }
 
 /// Stored objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct ObjectCount {
     /// Segments among them.
     pub segments: u64,
     /// Bytes of all.
     pub bytes: u64,
 }
 
-impl Amount {
+impl ObjectCount {
     fn add(&mut self, name: &str, bytes: u64) {
         self.segments += u64::from(segment_numbers(name).is_some() && !name.ends_with(SIDE_SUFFIX));
         sizes::add(&mut self.bytes, bytes);
@@ -76,25 +78,25 @@ impl Amount {
 
 impl Pruned {
     /// All that went.
-    pub fn freed(&self) -> Amount {
+    pub fn freed(&self) -> ObjectCount {
         self.sum(|remains| remains.freed)
     }
 
     /// All that stays for others.
-    pub fn held(&self) -> Amount {
+    pub fn held(&self) -> ObjectCount {
         self.sum(|remains| remains.held)
     }
 
     /// All that stays of backups that were cut off.
-    pub fn cut_off(&self) -> Amount {
+    pub fn cut_off(&self) -> ObjectCount {
         self.sum(|remains| remains.cut_off)
     }
 
-    fn sum(&self, of: impl Fn(&Remains) -> Amount) -> Amount {
+    fn sum(&self, of: impl Fn(&Remains) -> ObjectCount) -> ObjectCount {
         self.backups
             .values()
             .map(of)
-            .fold(Amount::default(), |sum, more| Amount {
+            .fold(ObjectCount::default(), |sum, more| ObjectCount {
                 segments: sum.segments.saturating_add(more.segments),
                 bytes: sum.bytes.saturating_add(more.bytes),
             })
@@ -102,12 +104,12 @@ impl Pruned {
 }
 
 /// An object that no root mentioned when we looked first.
-struct Candidate {
+struct PruneCandidate {
     id: String,
     name: String,
 }
 
-impl Candidate {
+impl PruneCandidate {
     fn key(&self) -> String {
         key(&self.id, &self.name)
     }
@@ -128,7 +130,7 @@ impl Candidate {
 /// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost: nothing was
 /// deleted then. Or the system's; then the next prune goes on.
 pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
-    let mut first = First::look(objects)?;
+    let mut first = Survey::look(objects)?;
     let claims = if dry {
         Vec::new()
     } else {
@@ -150,21 +152,21 @@ pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
 }
 
 /// What is seen in step 0.
-struct First {
+struct Survey {
     /// Names of files by backup; those that are alive are not here.
     files: BTreeMap<String, Vec<String>>,
     documents: Documents,
     /// Backups that were forgotten, or are to be: dead ones that are superseded.
     forgotten: BTreeSet<String>,
     superseded: BTreeSet<String>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<PruneCandidate>,
     /// Backups that may be alive or dead.
     doubtful: Vec<String>,
     /// Tombstones that somebody wrote before us.
     tombstones: Vec<(String, String)>,
 }
 
-impl First {
+impl Survey {
     /// Step 0. In this order: an intent is there before the first file, and until there is a root.
     fn look<O: Objects>(objects: &O) -> Result<Self> {
         let mut files = BTreeMap::new();
@@ -192,7 +194,7 @@ impl First {
             .map(String::clone)
             .collect();
         let is_forgotten =
-            |(_, document): &(&String, &Document)| document.state == State::Forgotten;
+            |(_, document): &(&String, &Document)| document.state == BackupState::Forgotten;
         let mut forgotten: BTreeSet<String> = documents
             .iter()
             .filter(is_forgotten)
@@ -226,13 +228,13 @@ impl First {
         Ok(first)
     }
 
-    fn unmentioned(&self) -> Result<Vec<Candidate>> {
+    fn unmentioned(&self) -> Result<Vec<PruneCandidate>> {
         let kept = self.kept(&self.documents, &Documents::new())?;
         let mut candidates = Vec::new();
         for (id, names) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             for name in names.iter().filter(|name| is_deletable(name, state)) {
-                candidates.push(Candidate {
+                candidates.push(PruneCandidate {
                     id: id.clone(),
                     name: name.clone(),
                 });
@@ -272,7 +274,7 @@ impl First {
         for id in ids {
             let claimed = match objects.claim(&intent_key(&id)) {
                 // Where there is no room for it there is the more need to free some.
-                Err(error) if error.kind == Kind::Full => Seized::Unknown,
+                Err(error) if error.kind == ErrorKind::Full => Seized::Unknown,
                 claimed => claimed?,
             };
             let lock = match claimed {
@@ -314,7 +316,7 @@ impl First {
         self.candidates.iter().try_for_each(|candidate| {
             match objects.mark(&candidate.tombstone()) {
                 // Where there is no room for one, there is the more need to free some; nothing rests on it.
-                Err(error) if error.kind == Kind::Full => Ok(()),
+                Err(error) if error.kind == ErrorKind::Full => Ok(()),
                 other => other,
             }
         })?;
@@ -414,7 +416,7 @@ impl First {
             .candidates
             .iter()
             .filter(|candidate| !candidate.is_in(kept));
-        let going: HashSet<String> = going.map(Candidate::key).collect();
+        let going: HashSet<String> = going.map(PruneCandidate::key).collect();
         let holders = self.holders();
         let mut pruned = Pruned {
             doubtful: self.doubtful.clone(),
@@ -429,7 +431,7 @@ impl First {
                 let amount = match (going.contains(&key), is_unlisted, state) {
                     (true, ..) => &mut remains.freed,
                     (false, true, _) => &mut remains.held,
-                    (false, false, Some(State::Partial)) => &mut remains.cut_off,
+                    (false, false, Some(BackupState::Partial)) => &mut remains.cut_off,
                     (false, false, _) => continue,
                 };
                 amount.add(name, objects.size(&key)?.unwrap_or(0));
@@ -448,7 +450,7 @@ impl First {
         for (id, document) in self
             .documents
             .iter()
-            .filter(|(_, document)| document.state == State::Listed)
+            .filter(|(_, document)| document.state == BackupState::Listed)
         {
             for other in document.facts.iter().flat_map(|facts| &facts.others) {
                 holders.entry(other).or_default().push(id.clone());
@@ -495,7 +497,7 @@ fn refuse_loss<'a, O: Objects>(
 /// or because it is damaged?
 fn is_superseded(id: &String, documents: &Documents) -> bool {
     let Some(Document {
-        state: State::Partial,
+        state: BackupState::Partial,
         facts,
     }) = documents.get(id)
     else {
@@ -509,15 +511,15 @@ fn is_superseded(id: &String, documents: &Documents) -> bool {
                 .as_ref()
                 .is_some_and(|newer| newer.is_like(facts))
         };
-        newer > id && document.state == State::Listed && is_same()
+        newer > id && document.state == BackupState::Listed && is_same()
     })
 }
 
 /// May this file of a backup in that state go, if nothing mentions it? Names that are not ours may not.
-fn is_deletable(name: &str, state: Option<State>) -> bool {
-    let is_listed = state == Some(State::Listed);
+fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
+    let is_listed = state == Some(BackupState::Listed);
     match name {
-        PARTIAL => state != Some(State::Partial),
+        PARTIAL => state != Some(BackupState::Partial),
         // Somebody may be writing a note.
         NOTES => !is_listed,
         _ if name.ends_with(".partial") => !is_listed && is_own(name),

@@ -7,7 +7,7 @@ use crate::{
     archive::Archive,
     format::{
         entry::Entry,
-        page::{Item, Page},
+        page::{ManifestPage, PageItem},
     },
     platform,
 };
@@ -34,7 +34,7 @@ pub(super) struct Moved {
     read: usize,
     index: Option<Vec<Place>>,
     /// The pages used last, the latest first: files below a directory that was renamed follow each other.
-    pages: Vec<(u32, Arc<Page>)>,
+    pages: Vec<(u32, Arc<ManifestPage>)>,
 }
 
 /// A file: its inode, and where its record is.
@@ -42,7 +42,7 @@ type Place = (u64, u32, u32);
 
 impl Moved {
     /// The record of the file of `archive` that has the inode of `entry`, in all its parts. Their pages are not kept.
-    pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<Item>> {
+    pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<PageItem>> {
         self.asked += 1;
         if entry.inode == 0 || (archive.root.pages.len() > FEW_PAGES && self.asked < PATIENCE) {
             return None;
@@ -52,7 +52,7 @@ impl Moved {
             .binary_search_by_key(&entry.inode, |(inode, ..)| *inode)
             .ok()?;
         let (_, page, record) = index[at];
-        let item = Item::new(self.page(archive, page, entry.size())?, record as usize)?;
+        let item = PageItem::new(self.page(archive, page, entry.size())?, record as usize)?;
         self.found += 1;
         if item.more {
             archive.find(&item.entry.path).ok()
@@ -62,7 +62,7 @@ impl Moved {
     }
 
     /// A page, if it is worth reading for a file of `size` bytes.
-    fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<Page>> {
+    fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<ManifestPage>> {
         if let Some(at) = self.pages.iter().position(|(kept, _)| *kept == number) {
             self.pages[..=at].rotate_right(1);
             return self.pages.first().map(|(_, page)| page.clone());

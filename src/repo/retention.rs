@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What to keep; what no rule keeps is forgotten.
 #[derive(Debug, Clone, Default)]
-pub struct Rules {
+pub struct RetentionRules {
     /// So many of the newest.
     pub last: u32,
     /// The newest of so many hours.
@@ -25,12 +25,12 @@ pub struct Rules {
     /// All that are no older than this before the newest.
     pub within: Option<Span>,
     /// All that have one of these tags.
-    pub tags: Vec<Tag>,
+    pub tags: Vec<TagRule>,
 }
 
 /// A tag to look for: a key, with this value or any.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tag {
+pub struct TagRule {
     /// The key.
     pub key: String,
     /// The value.
@@ -39,7 +39,7 @@ pub struct Tag {
 
 /// What rules look at.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct RetentionCandidate {
     /// Id of the backup.
     pub id: String,
     /// When it began.
@@ -52,7 +52,7 @@ pub struct Candidate {
     pub complete: bool,
 }
 
-impl Rules {
+impl RetentionRules {
     /// Would nothing be kept, whatever there is?
     pub fn is_empty(&self) -> bool {
         self.counts().iter().all(|(count, ..)| *count == 0)
@@ -77,7 +77,7 @@ impl Rules {
     /// something, the newest that lacks nothing stays as well.
     pub fn reasons(
         &self,
-        group: &[Candidate],
+        group: &[RetentionCandidate],
         now: Timestamp,
         zone: &TimeZone,
     ) -> Vec<Vec<String>> {
@@ -133,7 +133,12 @@ impl Rules {
 
     /// The time from which all are kept: so much before the newest that is not in the future. A clock that was wrong once
     /// must not make everything else look old.
-    fn since(&self, group: &[Candidate], now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    fn since(
+        &self,
+        group: &[RetentionCandidate],
+        now: Timestamp,
+        zone: &TimeZone,
+    ) -> Option<Timestamp> {
         let span = self.within?;
         let times = || group.iter().map(|candidate| candidate.time);
         let newest = times()
@@ -150,8 +155,8 @@ impl Rules {
     }
 }
 
-impl Tag {
-    fn is_on(&self, candidate: &Candidate) -> bool {
+impl TagRule {
+    fn is_on(&self, candidate: &RetentionCandidate) -> bool {
         let there = candidate.tags.get(&self.key);
         there.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
     }
@@ -168,7 +173,7 @@ impl Tag {
     }
 }
 
-impl std::fmt::Display for Tag {
+impl std::fmt::Display for TagRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.value {
             Some(value) => write!(f, "{}={value}", self.key),
@@ -202,8 +207,8 @@ mod tests {
     use super::*;
     use jiff::SignedDuration;
 
-    fn at(id: usize, time: Timestamp) -> Candidate {
-        Candidate {
+    fn at(id: usize, time: Timestamp) -> RetentionCandidate {
+        RetentionCandidate {
             id: format!("{id:05}"),
             time,
             tags: BTreeMap::new(),
@@ -217,14 +222,14 @@ mod tests {
     }
 
     /// One a day, at four in the morning.
-    fn days(count: usize) -> Vec<Candidate> {
+    fn days(count: usize) -> Vec<RetentionCandidate> {
         (0..count)
             .map(|day| at(day, start() + SignedDuration::from_hours(24 * day as i64)))
             .collect()
     }
 
     /// Days of the year, from 0, that are kept.
-    fn kept(rules: &Rules, group: &[Candidate]) -> Vec<usize> {
+    fn kept(rules: &RetentionRules, group: &[RetentionCandidate]) -> Vec<usize> {
         let now = "2030-01-01T00:00:00Z".parse().unwrap();
         let reasons = rules.reasons(group, now, &TimeZone::UTC);
         reasons
@@ -237,9 +242,9 @@ mod tests {
 
     #[test]
     fn what_lacks_something_takes_no_place_of_what_lacks_nothing() {
-        let rules = Rules {
+        let rules = RetentionRules {
             last: 2,
-            ..Rules::default()
+            ..RetentionRules::default()
         };
         let mut group = days(6);
         for (lacking, wanted) in [
@@ -256,17 +261,17 @@ mod tests {
             .iter_mut()
             .for_each(|candidate| candidate.complete = false);
         assert_eq!(kept(&rules, &group), [4, 5]);
-        assert_eq!(kept(&Rules::default(), &days(3)), [0; 0]);
+        assert_eq!(kept(&RetentionRules::default(), &days(3)), [0; 0]);
     }
 
     #[test]
     fn a_year_of_days_comes_down_to_a_few_of_each_sort() {
-        let rules = Rules {
+        let rules = RetentionRules {
             daily: 7,
             weekly: 4,
             monthly: 12,
             yearly: 3,
-            ..Rules::default()
+            ..RetentionRules::default()
         };
         let year = days(365);
         let month_ends = [30, 58, 89, 119, 150, 180, 211, 242, 272, 303, 333, 364];
@@ -287,11 +292,11 @@ mod tests {
 
     #[test]
     fn forgetting_every_day_ends_with_the_same_as_forgetting_once() {
-        let rules = Rules {
+        let rules = RetentionRules {
             daily: 7,
             weekly: 4,
             monthly: 6,
-            ..Rules::default()
+            ..RetentionRules::default()
         };
         let (year, mut rolling) = (days(365), Vec::new());
         for day in &year {
@@ -301,8 +306,10 @@ mod tests {
                 .map(|at| rolling[at].clone())
                 .collect();
         }
-        let ids = |group: &[Candidate]| group.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
-        let once: Vec<Candidate> = kept(&rules, &year)
+        let ids = |group: &[RetentionCandidate]| {
+            group.iter().map(|one| one.id.clone()).collect::<Vec<_>>()
+        };
+        let once: Vec<RetentionCandidate> = kept(&rules, &year)
             .into_iter()
             .map(|at| year[at].clone())
             .collect();
@@ -319,9 +326,9 @@ mod tests {
             .collect();
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     daily: 2,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -329,9 +336,9 @@ mod tests {
         );
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     daily: 3,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -339,9 +346,9 @@ mod tests {
         );
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     last: 2,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -349,9 +356,9 @@ mod tests {
         );
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     hourly: 100,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -370,9 +377,9 @@ mod tests {
             .collect();
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     daily: 3,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -380,9 +387,9 @@ mod tests {
         );
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     last: 1,
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -396,9 +403,9 @@ mod tests {
         group.push(at(10, "2099-01-01T00:00:00Z".parse().unwrap()));
         assert_eq!(
             kept(
-                &Rules {
+                &RetentionRules {
                     within: span("3d"),
-                    ..Rules::default()
+                    ..RetentionRules::default()
                 },
                 &group
             ),
@@ -411,9 +418,9 @@ mod tests {
         let mut group = days(4);
         group[0].pinned = true;
         group[1].tags.insert("release".into(), "1.0".into());
-        let tags = |text: &str| Rules {
-            tags: vec![Tag::parse(text).unwrap()],
-            ..Rules::default()
+        let tags = |text: &str| RetentionRules {
+            tags: vec![TagRule::parse(text).unwrap()],
+            ..RetentionRules::default()
         };
         assert_eq!(kept(&tags("release"), &group), [0, 1]);
         assert_eq!(kept(&tags("release=1.0"), &group), [0, 1]);

@@ -6,12 +6,12 @@
 
 use super::{objects::Objects, open::parse_repository};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{
             self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object,
         },
-        root::{Root, Source},
+        root::{Root, SourceInfo},
     },
     stage::codec::Codec,
 };
@@ -22,7 +22,7 @@ use std::{
 
 /// Which document a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum BackupState {
     /// A root: the backup is listed.
     Listed,
     /// A root of what is durable of a backup that has not ended.
@@ -31,7 +31,7 @@ pub enum State {
     Forgotten,
 }
 
-impl State {
+impl BackupState {
     fn file(self) -> &'static str {
         match self {
             Self::Listed => ROOT,
@@ -45,16 +45,16 @@ impl State {
 #[derive(Debug, Clone)]
 pub struct Document {
     /// What it is.
-    pub state: State,
+    pub state: BackupState,
     /// What it says; `None` if it is damaged and no root, so that no backup is lost with it.
-    pub facts: Option<Arc<Facts>>,
+    pub facts: Option<Arc<RootFacts>>,
 }
 
 /// What matters of a root; roots of many backups are in memory at the same time.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
+pub struct RootFacts {
     /// What was backed up.
-    pub source: Source,
+    pub source: SourceInfo,
     /// The system identifier of the cluster, if it was one.
     pub cluster: Option<String>,
     /// See [`needs`].
@@ -91,9 +91,13 @@ pub fn ids<O: Objects>(objects: &O) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// The system's.
-pub fn state<O: Objects>(objects: &O, id: &str) -> Result<Option<State>> {
+pub fn state<O: Objects>(objects: &O, id: &str) -> Result<Option<BackupState>> {
     // Others rename the first two to the last, so that in this order none is missed.
-    for state in [State::Listed, State::Partial, State::Forgotten] {
+    for state in [
+        BackupState::Listed,
+        BackupState::Partial,
+        BackupState::Forgotten,
+    ] {
         if objects.size(&key(id, state.file()))?.is_some() {
             return Ok(Some(state));
         }
@@ -116,8 +120,9 @@ pub fn documents<O: Objects>(objects: &O, known: Documents) -> Result<Documents>
         }
         for (state, id) in &seen {
             // A backup that is alive writes its partial root again and again.
-            let is_known =
-                |known: &Document| Some(known.state) == *state && known.state != State::Partial;
+            let is_known = |known: &Document| {
+                Some(known.state) == *state && known.state != BackupState::Partial
+            };
             if let Some(state) = *state
                 && !found.get(id).is_some_and(is_known)
                 && let Some(document) = read(objects, id, state)?
@@ -137,7 +142,11 @@ pub fn documents<O: Objects>(objects: &O, known: Documents) -> Result<Documents>
 /// # Errors
 /// As [`documents`].
 pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
-    for state in [State::Listed, State::Partial, State::Forgotten] {
+    for state in [
+        BackupState::Listed,
+        BackupState::Partial,
+        BackupState::Forgotten,
+    ] {
         if let Some(document) = read(objects, id, state)? {
             return Ok(Some(document));
         }
@@ -145,20 +154,20 @@ pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
     Ok(None)
 }
 
-fn read<O: Objects>(objects: &O, id: &str, state: State) -> Result<Option<Document>> {
+fn read<O: Objects>(objects: &O, id: &str, state: BackupState) -> Result<Option<Document>> {
     let key = key(id, state.file());
     let Some(bytes) = objects.read(&key)? else {
         return Ok(None);
     };
-    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| Facts::new(&root)) {
+    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(&root)) {
         Ok(facts) => Ok(Some(Document {
             state,
             facts: Some(Arc::new(facts)),
         })),
-        Err(error) if error.kind == Kind::Corrupt && state != State::Listed => {
+        Err(error) if error.kind == ErrorKind::Corrupt && state != BackupState::Listed => {
             Ok(Some(Document { state, facts: None }))
         }
-        Err(error) if error.kind == Kind::Corrupt => Err(error
+        Err(error) if error.kind == ErrorKind::Corrupt => Err(error
             .detail("without it nobody knows what that backup needs")
             .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up")),
         Err(error) => Err(error),
@@ -170,13 +179,13 @@ impl Document {
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if it is damaged.
-    pub fn facts(&self, id: &str) -> Result<&Facts> {
+    pub fn facts(&self, id: &str) -> Result<&RootFacts> {
         let damaged = || Error::corrupt(format!("{:?} is damaged", key(id, self.state.file())));
         self.facts.as_deref().ok_or_else(damaged)
     }
 }
 
-impl Facts {
+impl RootFacts {
     /// Are both of the same source: the same cluster, wherever it is, or the same paths of a host?
     pub fn is_like(&self, other: &Self) -> bool {
         self.cluster == other.cluster && (self.cluster.is_some() || self.source == other.source)

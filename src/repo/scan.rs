@@ -1,19 +1,19 @@
 //! All directories of a repository that are a backup, or should be one.
 
 use super::{
-    objects::{Directory, Objects},
+    objects::{LocalObjects, Objects},
     open::{directories, may_be_there, read_repository},
     roots::{self, document, is_left_over, needs},
 };
 use crate::{
     archive::Archive,
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::layout::{self, FORGOTTEN, INTENTS, PARTIAL, Repository},
 };
 use std::{collections::HashSet, path::Path};
 
 /// What a directory below `backups/` turned out to be.
-pub enum Found {
+pub enum FoundDirectory {
     /// A backup.
     Backup(Box<Archive>),
     /// A backup whose root is damaged.
@@ -28,7 +28,7 @@ pub enum Found {
 ///
 /// # Errors
 /// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the system's.
-pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
+pub fn open_all(repository: &Path) -> Result<Vec<(String, FoundDirectory)>> {
     let Repository {
         id,
         keeps_forgotten,
@@ -38,12 +38,15 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
     for name in directories(repository)? {
         all.push((name.clone(), open_one(repository, &name, &id)?));
     }
-    if all.iter().any(|(_, found)| matches!(found, Found::NoRoot)) {
-        let objects = Directory::new(repository);
+    if all
+        .iter()
+        .any(|(_, found)| matches!(found, FoundDirectory::NoRoot))
+    {
+        let objects = LocalObjects::new(repository);
         let mentioned = mentioned(&objects, &all)?;
         for (name, found) in all
             .iter_mut()
-            .filter(|(_, found)| matches!(found, Found::NoRoot))
+            .filter(|(_, found)| matches!(found, FoundDirectory::NoRoot))
         {
             // What went meanwhile, with its document, was no loss.
             if is_left_over(
@@ -52,7 +55,7 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, Found)>> {
                 &mentioned,
                 keeps_forgotten,
             ) {
-                *found = Found::Leftover;
+                *found = FoundDirectory::Leftover;
             }
         }
     }
@@ -74,7 +77,7 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
             intent,
         ];
         let has_objects = || {
-            let names = Directory::new(repository).list(&roots::dir(name));
+            let names = LocalObjects::new(repository).list(&roots::dir(name));
             names.is_ok_and(|names| names.iter().any(|name| layout::is_object(name)))
         };
         !documents.iter().any(|path| may_be_there(path)) && has_objects()
@@ -84,12 +87,12 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
     }
     let all = open_all(repository)?.into_iter();
     Ok(all
-        .filter(|(_, found)| matches!(found, Found::NoRoot))
+        .filter(|(_, found)| matches!(found, FoundDirectory::NoRoot))
         .map(|(id, _)| id)
         .collect())
 }
 
-fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
+fn open_one(repository: &Path, name: &str, id: &str) -> Result<FoundDirectory> {
     let dir = repository.join(layout::BACKUPS).join(name);
     // In this order: a partial root may be renamed to a forgotten one.
     let leftover = [
@@ -100,15 +103,15 @@ fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
     match Archive::open_backup(repository, name) {
         Ok(mut archive) => {
             archive.repository = id.to_owned();
-            Ok(Found::Backup(Box::new(archive)))
+            Ok(FoundDirectory::Backup(Box::new(archive)))
         }
-        Err(error) if error.kind == Kind::Corrupt => Ok(Found::Damaged(error)),
-        Err(error) if error.kind == Kind::NotFound => {
+        Err(error) if error.kind == ErrorKind::Corrupt => Ok(FoundDirectory::Damaged(error)),
+        Err(error) if error.kind == ErrorKind::NotFound => {
             match leftover.iter().any(|path| path.exists()) {
-                true => Ok(Found::Leftover),
+                true => Ok(FoundDirectory::Leftover),
                 // A backup that ends meanwhile has a root before its intent goes.
                 false if dir.join(layout::ROOT).exists() => open_one(repository, name, id),
-                false => Ok(Found::NoRoot),
+                false => Ok(FoundDirectory::NoRoot),
             }
         }
         Err(error) => Err(error),
@@ -116,16 +119,16 @@ fn open_one(repository: &Path, name: &str, id: &str) -> Result<Found> {
 }
 
 /// The keys that any document mentions: roots of backups that are listed, forgotten or have not ended.
-fn mentioned<O: Objects>(objects: &O, all: &[(String, Found)]) -> Result<HashSet<String>> {
+fn mentioned<O: Objects>(objects: &O, all: &[(String, FoundDirectory)]) -> Result<HashSet<String>> {
     let mut keys = HashSet::new();
     for (id, found) in all {
         match found {
-            Found::Backup(archive) => keys.extend(needs(&archive.root)?.into_keys()),
-            Found::Leftover => {
+            FoundDirectory::Backup(archive) => keys.extend(needs(&archive.root)?.into_keys()),
+            FoundDirectory::Leftover => {
                 let facts = document(objects, id)?.and_then(|document| document.facts);
                 keys.extend(facts.iter().flat_map(|facts| facts.needs.keys().cloned()));
             }
-            Found::Damaged(_) | Found::NoRoot => {}
+            FoundDirectory::Damaged(_) | FoundDirectory::NoRoot => {}
         }
     }
     Ok(keys)

@@ -29,16 +29,16 @@ pub const DAMAGED: u64 = 1;
 
 /// When each part of each segment was checked, in seconds since 1970; 0 is never.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Covered(HashMap<SegmentId, Vec<u64>>);
+pub struct VerifyMemory(HashMap<SegmentId, Vec<u64>>);
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct VerifiedSegments {
     format: u32,
-    segments: Vec<Row>,
+    segments: Vec<VerifiedRow>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct VerifiedRow {
     backup: String,
     stream: u32,
     number: u32,
@@ -46,11 +46,11 @@ struct Row {
     runs: Vec<(u64, u64)>,
 }
 
-impl Covered {
+impl VerifyMemory {
     /// What is remembered of a repository.
     pub fn read(repository: &Path) -> Self {
         let stored = safe_file::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
-        let stored: Option<Stored> =
+        let stored: Option<VerifiedSegments> =
             stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
         let rows = stored
             .filter(|stored| stored.format == FORMAT_ALONE)
@@ -61,7 +61,7 @@ impl Covered {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
-        for Row {
+        for VerifiedRow {
             backup,
             stream,
             number,
@@ -109,12 +109,13 @@ impl Covered {
     /// # Errors
     /// The system's.
     pub fn write(&self, repository: &Path) -> Result<()> {
-        let mut segments: Vec<Row> = self.0.iter().map(|(id, times)| row(id, times)).collect();
+        let mut segments: Vec<VerifiedRow> =
+            self.0.iter().map(|(id, times)| row(id, times)).collect();
         segments
             .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
         replace(
             &repository.join(layout::COVERED),
-            &seal(&Stored {
+            &seal(&VerifiedSegments {
                 format: FORMAT_ALONE,
                 segments,
             })?,
@@ -122,12 +123,12 @@ impl Covered {
     }
 }
 
-fn row(id: &SegmentId, times: &[u64]) -> Row {
+fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
     let runs = times
         .chunk_by(|a, b| a == b)
         .map(|run| (run.len() as u64, run[0]))
         .collect();
-    Row {
+    VerifiedRow {
         backup: id.backup.clone(),
         stream: id.stream,
         number: id.number,
@@ -147,12 +148,12 @@ mod tests {
             stream: 1,
             number: 2,
         };
-        let mut covered = Covered::default();
+        let mut covered = VerifyMemory::default();
         covered.note(&id, 0, u64::MAX);
         covered.note(&id, 1, 77);
         covered.write(dir.path()).unwrap();
         assert_eq!(
-            [0, 1].map(|at| Covered::read(dir.path()).when(&id, at)),
+            [0, 1].map(|at| VerifyMemory::read(dir.path()).when(&id, at)),
             [0, 77]
         );
     }
@@ -165,16 +166,16 @@ mod tests {
             stream: 1,
             number: 2,
         };
-        let mut covered = Covered::read(dir.path());
+        let mut covered = VerifyMemory::read(dir.path());
         covered.note(&id, 3, 77);
         covered.note(&id, 4, 77);
         covered.write(dir.path()).unwrap();
-        let read = Covered::read(dir.path());
+        let read = VerifyMemory::read(dir.path());
         assert_eq!(
             (&read, [2, 3, 4, 5].map(|at| read.when(&id, at))),
             (&covered, [0, 77, 77, 0])
         );
         std::fs::write(dir.path().join(layout::COVERED), "{").unwrap();
-        assert_eq!(Covered::read(dir.path()), Covered::default());
+        assert_eq!(VerifyMemory::read(dir.path()), VerifyMemory::default());
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{
     objects::{
-        Directory, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root,
+        LocalObjects, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root,
     },
     open::{directories, no_repository, not_led_away, parse_repository},
     permissions,
@@ -14,7 +14,7 @@ use super::{
     roots::key,
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         layout::{
             BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES,
@@ -47,7 +47,7 @@ use std::{
 };
 
 /// The destination of one backup in a repository.
-pub struct Store {
+pub struct RepositoryWriter {
     root: PathBuf,
     id: String,
     suffix: &'static str,
@@ -57,7 +57,7 @@ pub struct Store {
     tricks: Tricks,
 }
 
-impl Store {
+impl RepositoryWriter {
     /// Open or make the repository at `root`, remove what dead backups left, and announce backup `id`.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Store {
         sync_dir(&dir)?;
         sync_dir(&self.root.join(BACKUPS))?;
         let (objects, parsed) = (
-            Directory::new(&self.root),
+            LocalObjects::new(&self.root),
             Root::open(root, &name(&dir.join(ROOT)))?,
         );
         parsed
@@ -125,7 +125,7 @@ impl Store {
     }
 }
 
-impl Destination for Store {
+impl Destination for RepositoryWriter {
     fn abilities(&self) -> Abilities {
         Abilities {
             objects: true,
@@ -137,11 +137,11 @@ impl Destination for Store {
     /// In the intent, a second call adds to the first.
     fn refer(&mut self, bases: &[String]) -> Result<Referred> {
         rely_on(&self.root, &mut self.intent, bases)?;
-        protocol::refer(&Directory::new(&self.root), bases)
+        protocol::refer(&LocalObjects::new(&self.root), bases)
     }
 
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(Segments {
+        Ok(Box::new(SegmentWriter {
             dir: self.dir(),
             suffix: self.suffix,
             access: permissions::of_file(&self.root),
@@ -222,7 +222,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) if root.is_file() => {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("cannot make a repository of {}: it is a file", name(root)),
             )
             .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
@@ -263,7 +263,7 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
             "cannot write to a repository of format {}: this program knows {FORMAT}",
             repository.format
         );
-        return Err(Error::new(Kind::Unsupported, what).hint("use a newer fullbore"));
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
     }
     Ok(repository)
 }
@@ -283,7 +283,7 @@ fn refuse_other_contents(root: &Path) -> Result<()> {
         .find(|entry| !known(&entry.file_name()));
     match other {
         None => Ok(()),
-        Some(_) => Err(Error::new(Kind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
+        Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }
 }
@@ -370,7 +370,7 @@ fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
 /// Is nobody making the backup `id` any more?
 pub(super) fn is_dead(root: &Path, id: &str) -> bool {
     matches!(
-        Directory::new(root).seize(&intent_key(id)),
+        LocalObjects::new(root).seize(&intent_key(id)),
         Ok(Seized::Free(_) | Seized::Absent)
     )
 }
@@ -396,60 +396,63 @@ fn clear(root: &Path) {
             platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
         }
     }
-    if let Err(error) = protocol::remove_abandoned(&Directory::new(root)) {
+    if let Err(error) = protocol::remove_abandoned(&LocalObjects::new(root)) {
         platform::debug(|| error.line());
     }
 }
 
 /// Remove what this run has stored. False if that failed: then its intent is to stay, by which the next backup removes it.
 pub(super) fn remove_backup(root: &Path, id: &str) -> bool {
-    let given_up = protocol::give_up(&Directory::new(root), id);
+    let given_up = protocol::give_up(&LocalObjects::new(root), id);
     given_up
         .inspect_err(|error| platform::debug(|| error.line()))
         .is_ok()
 }
 
 fn locked(manifest: &Mutex<Output>) -> Result<MutexGuard<'_, Output>> {
-    manifest
-        .lock()
-        .map_err(|_| Error::new(Kind::Bug, "a stream stopped while it wrote the manifest"))
+    manifest.lock().map_err(|_| {
+        Error::new(
+            ErrorKind::Bug,
+            "a stream stopped while it wrote the manifest",
+        )
+    })
 }
 
 /// Segments that may be on their way to the device while the next is written.
 const SYNCING: usize = 4;
 
 /// The segments of one stream.
-struct Segments {
+struct SegmentWriter {
     dir: PathBuf,
     suffix: &'static str,
     access: Access,
     stream: u32,
     manifest: Arc<Mutex<Output>>,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     syncing: VecDeque<JoinHandle<Result<()>>>,
     tricks: Tricks,
 }
 
 /// The segment that is being written, and the file beside it if its codec cannot pass over service frames.
-struct Open {
+struct OpenSegment {
     number: u32,
     segment: Output,
     side: Option<Output>,
 }
 
-impl Open {
+impl OpenSegment {
     fn sync(&self) -> Result<()> {
         self.side.as_ref().map_or(Ok(()), Output::sync)?;
         self.segment.sync()
     }
 }
 
-impl Segments {
+impl SegmentWriter {
     /// The segment `number`; the one before it is made durable meanwhile.
-    fn segment(&mut self, number: u32) -> Result<&mut Open> {
+    fn segment(&mut self, number: u32) -> Result<&mut OpenSegment> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
             let segment = Output::create(&self.path(number), self.access, self.tricks)?;
-            if let Some(done) = self.open.replace(Open {
+            if let Some(done) = self.open.replace(OpenSegment {
                 number,
                 segment,
                 side: None,
@@ -460,12 +463,12 @@ impl Segments {
         }
         self.open
             .as_mut()
-            .ok_or_else(|| Error::new(Kind::Bug, "no segment is open"))
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "no segment is open"))
     }
 
     /// Wait until all but the last few, at most so many, of the segments before this one are durable.
     fn synced(&mut self, but: usize) -> Result<()> {
-        let lost = |_| Err(Error::new(Kind::Bug, "a thread that syncs stopped"));
+        let lost = |_| Err(Error::new(ErrorKind::Bug, "a thread that syncs stopped"));
         let first = self.syncing.len().saturating_sub(but);
         self.syncing
             .drain(..first)
@@ -486,7 +489,7 @@ impl Segments {
     }
 }
 
-impl Sink for Segments {
+impl Sink for SegmentWriter {
     fn put(&mut self, placed: Placed) -> Result<()> {
         let Placed {
             segment: number,
@@ -503,7 +506,7 @@ impl Sink for Segments {
 
     fn sync(&mut self) -> Result<()> {
         self.synced(0)?;
-        self.open.as_ref().map_or(Ok(()), Open::sync)?;
+        self.open.as_ref().map_or(Ok(()), OpenSegment::sync)?;
         sync_dir(&self.dir)?;
         locked(&self.manifest)?.sync()
     }

@@ -1,11 +1,11 @@
 //! Damage that was found, and what it costs.
 
 use crate::{
-    archive::{Archive, object::Object},
-    error::{Error, Kind, Result, quoted},
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::Path,
-        page::{FrameAt, Item, SegmentId},
+        entry::EntryPath,
+        page::{FrameAt, PageItem, SegmentId},
     },
     queue::Locked,
     text::counted,
@@ -26,7 +26,7 @@ pub struct Damage {
     /// Further facts.
     pub detail: Vec<String>,
     /// Files that are not restored because of it.
-    pub files: Vec<Path>,
+    pub files: Vec<EntryPath>,
 }
 
 /// What became of a file of the target that cannot be had from the backup, and of which nothing is lost.
@@ -51,7 +51,7 @@ impl Report {
     }
 
     /// Damage with files. Any other error ends the run: it says nothing of what is stored.
-    pub(crate) fn add(&self, (error, files): (Error, Vec<Path>)) -> Result<()> {
+    pub(crate) fn add(&self, (error, files): (Error, Vec<EntryPath>)) -> Result<()> {
         if !error.kind.is_loss() {
             return Err(error);
         }
@@ -70,7 +70,7 @@ impl Report {
     }
 
     /// A file whose frames are whole and whose content is not.
-    pub(crate) fn file(&self, item: &Item, why: &str) -> Result<()> {
+    pub(crate) fn file(&self, item: &PageItem, why: &str) -> Result<()> {
         let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path)))
             .because(why.to_owned());
         self.add((error, vec![item.entry.path.clone()]))
@@ -79,7 +79,7 @@ impl Report {
     /// Go on after damage if that is wanted; any other error is passed on.
     pub(crate) fn survive(&self, result: Result<()>) -> Result<()> {
         match result {
-            Err(error) if error.kind == Kind::Corrupt => self.add((error, Vec::new())),
+            Err(error) if error.kind == ErrorKind::Corrupt => self.add((error, Vec::new())),
             other => other,
         }
     }
@@ -119,7 +119,7 @@ impl Report {
     }
 
     /// Files that are not restored because of damage.
-    pub(crate) fn files(&self) -> HashSet<Path> {
+    pub(crate) fn files(&self) -> HashSet<EntryPath> {
         let damage = self.damage.locked();
         damage
             .iter()
@@ -165,17 +165,17 @@ pub(crate) fn frame_damage(
     archive: &Archive,
     (segment, frame): &(SegmentId, FrameAt),
     error: Error,
-    files: Vec<Path>,
-) -> (Error, Vec<Path>) {
+    files: Vec<EntryPath>,
+) -> (Error, Vec<EntryPath>) {
     if !error.kind.is_loss() {
         return (error, files);
     }
-    let files: Vec<Path> = files
+    let files: Vec<EntryPath> = files
         .into_iter()
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    let name = archive.store().name(&Object::Segment(segment.clone()));
+    let name = archive.store().name(&ObjectName::Segment(segment.clone()));
     let id = if segment.backup.is_empty() {
         &archive.root.id
     } else {
@@ -202,7 +202,7 @@ pub(crate) fn frame_damage(
 }
 
 /// The first few names, and how many there are besides.
-pub(crate) fn names(paths: &[Path]) -> String {
+pub(crate) fn names(paths: &[EntryPath]) -> String {
     let few: Vec<String> = paths.iter().take(LISTED).map(|path| quoted(path)).collect();
     let more = paths.len().saturating_sub(LISTED);
     if more > 0 {

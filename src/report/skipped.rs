@@ -2,11 +2,11 @@
 //! there.
 
 use crate::{
-    error::{Error, Kind, Result, quoted},
-    format::entry::{self, Path},
+    error::{Error, ErrorKind, Result, quoted},
+    format::entry::{self, EntryPath},
     platform::{is_shortage, write::is_failure_of_the_disk},
     queue::Locked,
-    target::tree::Tree,
+    target::tree::TargetTree,
 };
 use std::{
     collections::HashSet,
@@ -18,18 +18,18 @@ const TOLD: usize = 10;
 
 /// What is left out. From any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Refused(Mutex<Left>);
+pub(crate) struct SkippedEntries(Mutex<Left>);
 
 #[derive(Debug, Default)]
 struct Left {
     /// In archive order, so that the same restore tells the same whatever the number of workers.
-    errors: Vec<(Path, Error)>,
+    errors: Vec<(EntryPath, Error)>,
     others: u64,
     /// All that is not there. Grows with what is refused, and with nothing else.
-    paths: HashSet<Path>,
+    paths: HashSet<EntryPath>,
 }
 
-impl Refused {
+impl SkippedEntries {
     fn left(&self) -> MutexGuard<'_, Left> {
         self.0.locked()
     }
@@ -53,7 +53,7 @@ impl Refused {
     /// What was done, or `None`: an error that is of this `what` only is none of the run yet.
     pub(crate) fn unless<T>(
         &self,
-        tree: &Tree,
+        tree: &TargetTree,
         what: &str,
         path: &[u8],
         done: Result<T>,
@@ -111,7 +111,11 @@ fn is_of_one(error: &Error) -> bool {
     let of_all = error
         .system()
         .is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
-    !of_all && !matches!(error.kind, Kind::Full | Kind::Corrupt | Kind::Bug)
+    !of_all
+        && !matches!(
+            error.kind,
+            ErrorKind::Full | ErrorKind::Corrupt | ErrorKind::Bug
+        )
 }
 
 /// A name, or what it is a hard link to, that leads out of the archive.
@@ -120,7 +124,7 @@ pub(crate) fn leads_out(name: &[u8]) -> Error {
         "cannot restore {}: its name, or what it is a hard link to, leads out of the archive",
         quoted(name)
     );
-    Error::new(Kind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 /// A hard link without its file: that was not asked for, or is not there.
@@ -148,7 +152,7 @@ fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
         quoted(path),
         quoted(target)
     );
-    Error::new(Kind::NotFound, what).because(why)
+    Error::new(ErrorKind::NotFound, what).because(why)
 }
 
 /// A piece of a file, in a segment of an incremental backup.
@@ -157,7 +161,7 @@ pub(crate) fn piece(path: &[u8]) -> Error {
         "cannot restore {}: it is a piece of a file, as incremental backups have them",
         quoted(path)
     );
-    Error::new(Kind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, what)
         .hint("restore the backup from its repository: it refers to what other backups hold, which is not in this tar")
 }
 
@@ -174,7 +178,7 @@ pub(crate) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)
         "cannot restore {}, a member of type {kind:?}: {why}",
         quoted(name)
     );
-    Some((Error::new(Kind::Unsupported, what), why))
+    Some((Error::new(ErrorKind::Unsupported, what), why))
 }
 
 #[cfg(test)]
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn the_first_in_archive_order_are_told_whatever_the_order_in_which_they_come() {
         let told = |order: &mut dyn Iterator<Item = u32>| {
-            let refused = Refused::default();
+            let refused = SkippedEntries::default();
             order
                 .map(|number| format!("f{number:02}"))
                 .for_each(|path| {
@@ -241,6 +245,6 @@ mod tests {
             "and 5 others; they are passed over; the rest of the backup is restored"
         );
         assert_eq!(told(&mut (0..15).rev()), (first, detail));
-        assert!(Refused::default().into_error("backup").is_none());
+        assert!(SkippedEntries::default().into_error("backup").is_none());
     }
 }

@@ -5,20 +5,22 @@
 //! A worker has one frame at a time and writes what is wanted of it. Of a large file it has all frames of one stretch, which may
 //! be many if the file was changed here and there: it puts the stretch together, then hashes and writes it once.
 
-use super::Run;
+use super::RestoreRun;
 use crate::{
-    archive::schedule::{self, End, Hash, Of, Planner, Shared, Stretches, Wanted, check_pieces},
+    archive::schedule::{
+        self, ContentEnd, Hash, Of, Planner, ScheduleShared, Stretches, WantedRun, check_pieces,
+    },
     error::{Error, Result},
     format::{
         digest::Digest,
-        entry::{Kind, Path},
-        page::{FrameAt, Item, SegmentId},
+        entry::{EntryKind, EntryPath},
+        page::{FrameAt, PageItem, SegmentId},
     },
     metrics::meter::lap,
-    pipeline::workers::{self, Hands},
+    pipeline::workers::{self, WorkerLimit},
     report::damage::{LEFT, frame_damage},
     stage::codec::Decompressor,
-    target::{parallel_file::Large, writer::Writer},
+    target::{parallel_file::ParallelFile, writer::TargetWriter},
 };
 use std::{
     collections::HashSet,
@@ -27,7 +29,7 @@ use std::{
     time::Instant,
 };
 
-type Job = schedule::Job<Large>;
+type Job = schedule::FrameJob<ParallelFile>;
 
 /// A smaller frame does not make a smaller stretch.
 const LEAST_STRETCH: u64 = 64 << 10;
@@ -35,24 +37,24 @@ const LEAST_STRETCH: u64 = 64 << 10;
 const MOST_STRETCH: u64 = 64 << 20;
 
 /// What one worker has.
-struct Hand {
-    writer: Writer,
+struct RestoreWorker {
+    writer: TargetWriter,
     decompressor: Decompressor,
     stored: Vec<u8>,
     plain: Vec<u8>,
     stretch: Vec<u8>,
 }
 
-impl Run<'_> {
+impl RestoreRun<'_> {
     /// First pass: everything but hard links and the metadata of directories.
-    pub(super) fn content(&self, hands: &Hands<'_>) -> Result<()> {
+    pub(super) fn content(&self, hands: &WorkerLimit<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
             self.meter
                 .total_bytes
                 .store(self.archive.root.totals.bytes, Relaxed);
         }
-        let make = || Hand {
-            writer: Writer::new(&self.tree),
+        let make = || RestoreWorker {
+            writer: TargetWriter::new(&self.tree),
             decompressor: self.archive.codec.decompressor(),
             stored: Vec::new(),
             plain: Vec::new(),
@@ -76,7 +78,7 @@ impl Run<'_> {
             send,
         );
         let mut planner = Planner::new(|job| stretches.add(job));
-        let mut writer = Writer::new(&self.tree);
+        let mut writer = TargetWriter::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
             let planned = item
                 .and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
@@ -86,7 +88,7 @@ impl Run<'_> {
         stretches.flush()
     }
 
-    fn jobs(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
+    fn jobs(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         match jobs.len() {
             0 | 1 => jobs.into_iter().try_for_each(|job| self.job(hand, job)),
             _ => self.stretch(hand, jobs),
@@ -94,7 +96,7 @@ impl Run<'_> {
     }
 
     /// One frame and all that is wanted of it.
-    fn job(&self, hand: &mut Hand, job: Job) -> Result<()> {
+    fn job(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
         let mut clock = Instant::now();
         let job = match self.decode(hand, &job, &mut clock) {
             Err(error) => return self.spoil(hand, job.frame.as_ref(), job.pieces, error),
@@ -102,12 +104,12 @@ impl Run<'_> {
             Ok(Some(error)) => self.salvage(hand, job, error)?,
         };
         let plain = std::mem::take(&mut hand.plain);
-        let part = |shared: &Shared<Large>, at, bytes: &[u8]| {
-            Checked::Part(shared.hash(&self.archive.root.options, at, bytes))
+        let part = |shared: &ScheduleShared<ParallelFile>, at, bytes: &[u8]| {
+            CheckedContent::Part(shared.hash(&self.archive.root.options, at, bytes))
         };
         let checked = self
             .permits
-            .hold(|| check_pieces(&job.pieces, &plain, Checked::Whole, part));
+            .hold(|| check_pieces(&job.pieces, &plain, CheckedContent::Whole, part));
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces
@@ -123,7 +125,7 @@ impl Run<'_> {
     }
 
     /// The frames of one stretch of a large file.
-    fn stretch(&self, hand: &mut Hand, jobs: Vec<Job>) -> Result<()> {
+    fn stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
         let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else {
             return Ok(());
@@ -165,7 +167,12 @@ impl Run<'_> {
     }
 
     /// What is wrong with a frame that came out all the same: digests tell what that is worth.
-    fn decode(&self, hand: &mut Hand, job: &Job, clock: &mut Instant) -> Result<Option<Error>> {
+    fn decode(
+        &self,
+        hand: &mut RestoreWorker,
+        job: &Job,
+        clock: &mut Instant,
+    ) -> Result<Option<Error>> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(None);
         };
@@ -176,7 +183,7 @@ impl Run<'_> {
         lap(&self.meter.source.busy, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
-        let Hand {
+        let RestoreWorker {
             decompressor,
             stored,
             plain,
@@ -188,7 +195,7 @@ impl Run<'_> {
 
     /// The checksum of a frame is wrong. Only those of its files are lost whose digests do not say that they are whole; gives the job
     /// without them.
-    fn salvage(&self, hand: &mut Hand, job: Job, error: Error) -> Result<Job> {
+    fn salvage(&self, hand: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
         let Job {
             frame,
             pieces,
@@ -210,31 +217,33 @@ impl Run<'_> {
 
     fn write(
         &self,
-        writer: &mut Writer,
-        wanted: &Wanted<Large>,
+        writer: &mut TargetWriter,
+        wanted: &WantedRun<ParallelFile>,
         plain: &[u8],
-        checked: Checked,
+        checked: CheckedContent,
     ) -> Result<()> {
         let content = wanted.content(plain);
         match (&wanted.of, checked) {
-            (Of::Whole(item), Checked::Whole(End::Damaged(why))) => self.report.file(item, &why),
+            (Of::Whole(item), CheckedContent::Whole(ContentEnd::Damaged(why))) => {
+                self.report.file(item, &why)
+            }
             (Of::Whole(item), _) => {
                 let made =
                     self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
                 self.count(content, made.is_some());
                 Ok(())
             }
-            (Of::Part(shared, offset), Checked::Part(hash)) => {
+            (Of::Part(shared, offset), CheckedContent::Part(hash)) => {
                 self.write_part(writer, shared, *offset, content, hash)
             }
-            (Of::Part(..), Checked::Whole(_)) => Ok(()),
+            (Of::Part(..), CheckedContent::Whole(_)) => Ok(()),
         }
     }
 
     fn write_part(
         &self,
-        writer: &mut Writer,
-        shared: &Shared<Large>,
+        writer: &mut TargetWriter,
+        shared: &ScheduleShared<ParallelFile>,
         offset: u64,
         content: &[u8],
         hash: Hash,
@@ -260,9 +269,9 @@ impl Run<'_> {
     }
 
     /// Something without content.
-    fn bare(&self, writer: &mut Writer, item: &Item) -> Result<()> {
+    fn bare(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
         let made = match item.entry.kind {
-            Kind::File { .. } => writer.file(&item.entry, &[]),
+            EntryKind::File { .. } => writer.file(&item.entry, &[]),
             _ => writer.other(&item.entry),
         };
         let made = self.unless_refused(&item.entry.path, made)?;
@@ -276,9 +285,14 @@ impl Run<'_> {
     }
 
     /// What to do with a large file after a piece of it.
-    fn end(&self, writer: &mut Writer, shared: &Shared<Large>, end: End) -> Result<()> {
+    fn end(
+        &self,
+        writer: &mut TargetWriter,
+        shared: &ScheduleShared<ParallelFile>,
+        end: ContentEnd,
+    ) -> Result<()> {
         let end = match end {
-            End::Unknown(Digest::Blake3(wanted)) => {
+            ContentEnd::Unknown(Digest::Blake3(wanted)) => {
                 let found = shared.handle.hash(writer, &shared.item.entry)?;
                 let why = || {
                     format!(
@@ -287,16 +301,16 @@ impl Run<'_> {
                     )
                 };
                 if found == wanted {
-                    End::Right
+                    ContentEnd::Right
                 } else {
-                    End::Damaged(why())
+                    ContentEnd::Damaged(why())
                 }
             }
             other => other,
         };
         match end {
-            End::NotYet => Ok(()),
-            End::Right | End::Unknown(_) => {
+            ContentEnd::NotYet => Ok(()),
+            ContentEnd::Right | ContentEnd::Unknown(_) => {
                 let finished = shared.handle.finish(writer, &shared.item.entry);
                 let made = self.unless_refused(&shared.item.entry.path, finished)?;
                 self.meter
@@ -304,7 +318,7 @@ impl Run<'_> {
                     .fetch_add(u64::from(made.is_some()), Relaxed);
                 Ok(())
             }
-            End::Damaged(why) => {
+            ContentEnd::Damaged(why) => {
                 shared.handle.discard();
                 // A damaged frame has been reported with all its files, and what the target cannot take by itself.
                 if shared.is_damaged() {
@@ -317,7 +331,7 @@ impl Run<'_> {
     }
 
     /// What is there and cannot be replaced was not touched.
-    pub(super) fn say_what_is_left(&self, damaged: &HashSet<Path>) -> Result<()> {
+    pub(super) fn say_what_is_left(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
                 self.report.became(path, LEFT);
@@ -329,9 +343,9 @@ impl Run<'_> {
     /// A frame is damaged, and so are these files that want it.
     fn spoil(
         &self,
-        hand: &mut Hand,
+        hand: &mut RestoreWorker,
         frame: Option<&(SegmentId, FrameAt)>,
-        pieces: Vec<Wanted<Large>>,
+        pieces: Vec<WantedRun<ParallelFile>>,
         error: Error,
     ) -> Result<()> {
         let Some(frame) = frame else {
@@ -358,13 +372,21 @@ impl Run<'_> {
 }
 
 /// What is known of a piece before it is written.
-enum Checked {
-    Whole(End),
+enum CheckedContent {
+    Whole(ContentEnd),
     Part(Hash),
 }
 
 /// The pieces of large files.
-fn parts(job: &Job) -> impl Iterator<Item = (&Wanted<Large>, &Arc<Shared<Large>>, u64)> {
+fn parts(
+    job: &Job,
+) -> impl Iterator<
+    Item = (
+        &WantedRun<ParallelFile>,
+        &Arc<ScheduleShared<ParallelFile>>,
+        u64,
+    ),
+> {
     job.pieces.iter().filter_map(|wanted| match &wanted.of {
         Of::Part(shared, offset) => Some((wanted, shared, *offset)),
         Of::Whole(_) => None,

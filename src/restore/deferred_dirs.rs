@@ -4,13 +4,13 @@
 //! few of them in a file without a name in the target: in memory is only where each stands.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         entry::Entry,
-        pax::{Found, Reader, write_header},
+        pax::{PaxReader, TarItem, write_header},
     },
     platform::write::pwrite_all,
-    target::tree::Tree,
+    target::tree::TargetTree,
 };
 use std::{
     cmp::Reverse,
@@ -25,9 +25,9 @@ const IN_MEMORY: usize = 4 << 20;
 
 /// Directories, each by its path.
 #[derive(Default)]
-pub(crate) struct Later {
+pub(crate) struct DeferredDirs {
     /// By the hash of the path, or the next number that nothing had; `None` if it was taken out again.
-    places: BTreeMap<u64, Option<Place>>,
+    places: BTreeMap<u64, Option<HeaderAt>>,
     hasher: RandomState,
     /// The first headers.
     file: Option<File>,
@@ -38,14 +38,14 @@ pub(crate) struct Later {
 
 /// Where a header stands among all of them.
 #[derive(Clone, Copy)]
-struct Place {
+struct HeaderAt {
     offset: u64,
     len: u32,
     /// Directories above it.
     depth: u32,
 }
 
-impl Later {
+impl DeferredDirs {
     /// Is there a directory of this path?
     pub(crate) fn has(&self, path: &[u8]) -> Result<bool> {
         Ok(self.find(path)?.1.is_some())
@@ -55,7 +55,7 @@ impl Later {
     ///
     /// # Errors
     /// As [`write_header`], or those of the file.
-    pub(crate) fn insert(&mut self, directory: &Entry, target: &Tree) -> Result<()> {
+    pub(crate) fn insert(&mut self, directory: &Entry, target: &TargetTree) -> Result<()> {
         let key = self.find(&directory.path)?.0;
         let start = self.rest.len();
         write_header(directory, &mut self.rest)?;
@@ -64,7 +64,7 @@ impl Later {
             .split(|c| *c == b'/')
             .filter(|name| !name.is_empty())
             .count() as u32;
-        let place = Place {
+        let place = HeaderAt {
             offset: self.filed + start as u64,
             len: (self.rest.len() - start) as u32,
             depth,
@@ -88,7 +88,7 @@ impl Later {
 
     /// All of them, each before those that it is in.
     pub(crate) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
-        let mut places: Vec<Place> = std::mem::take(&mut self.places)
+        let mut places: Vec<HeaderAt> = std::mem::take(&mut self.places)
             .into_values()
             .flatten()
             .collect();
@@ -97,7 +97,7 @@ impl Later {
     }
 
     /// Where a directory of this path stands in the map, or would; and if it is there, its header.
-    fn find(&self, path: &[u8]) -> Result<(u64, Option<Place>)> {
+    fn find(&self, path: &[u8]) -> Result<(u64, Option<HeaderAt>)> {
         let mut key = self.hasher.hash_one(path);
         while let Some(there) = self.places.get(&key) {
             match there {
@@ -109,7 +109,7 @@ impl Later {
     }
 
     /// Move the headers to the file. If there can be none they stay.
-    fn unburden(&mut self, target: &Tree) {
+    fn unburden(&mut self, target: &TargetTree) {
         if self.file.is_none() {
             self.file = target.nameless();
         }
@@ -121,7 +121,7 @@ impl Later {
         }
     }
 
-    fn read(&self, place: Place) -> Result<Entry> {
+    fn read(&self, place: HeaderAt) -> Result<Entry> {
         let mut filed = Vec::new();
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
             (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
@@ -133,23 +133,23 @@ impl Later {
             }
             (None, None) => return Err(lost()),
         };
-        match Reader::new().next(&mut &*header)? {
-            Some(Found::Member(member)) => Ok(member.entry),
+        match PaxReader::new().next(&mut &*header)? {
+            Some(TarItem::Member(member)) => Ok(member.entry),
             _ => Err(lost()),
         }
     }
 }
 
 fn lost() -> Error {
-    Error::new(Kind::Bug, "what was known of a directory is lost")
+    Error::new(ErrorKind::Bug, "what was known of a directory is lost")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        format::entry::{Kind, Owner, Time},
-        target::{layout::Layout, tree::Options},
+        format::entry::{EntryKind, Owner, Time},
+        target::{layout::TargetLayout, tree::TargetOptions},
     };
     use proptest::{collection::vec, prelude::*};
     use std::collections::HashMap;
@@ -168,7 +168,7 @@ mod tests {
         let xattrs = vec![(b"user.x".to_vec(), vec![b'v'; value])];
         Entry {
             path: path.into(),
-            kind: Kind::Directory,
+            kind: EntryKind::Directory,
             mode,
             owner,
             mtime,
@@ -184,9 +184,9 @@ mod tests {
             done in vec(("([ab](/[ab]){0,3})?", 0o1u32..0o7777, any::<bool>(), 0usize..60_000), 1..300),
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let options = Options { overwrite: false, numeric_owner: true, tricks: Default::default(), usual_parents: true };
-            let target = Tree::create(&Layout::plain(dir.path()), options).unwrap();
-            let (mut later, mut expected) = (Later::default(), HashMap::new());
+            let options = TargetOptions { overwrite: false, numeric_owner: true, tricks: Default::default(), usual_parents: true };
+            let target = TargetTree::create(&TargetLayout::plain(dir.path()), options).unwrap();
+            let (mut later, mut expected) = (DeferredDirs::default(), HashMap::new());
             for (path, mode, stays, value) in done {
                 let entry = directory(&path, mode, value);
                 prop_assert_eq!(later.has(&entry.path).unwrap(), expected.contains_key(&entry.path));

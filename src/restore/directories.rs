@@ -3,17 +3,17 @@
 //! A directory gets its metadata after all that is below it and after links to it: a link that is made in it changes its times, and
 //! its mode may forbid to go there. So whoever is done with the last that a directory waits for finishes that one as well.
 
-use super::Run;
+use super::RestoreRun;
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Entry, Kind, Path, order, split},
-        page::{Item, State, are_all},
+        entry::{Entry, EntryKind, EntryPath, order, split},
+        page::{EntryState, PageItem, are_all},
     },
-    pipeline::workers::{self, Hands},
+    pipeline::workers::{self, WorkerLimit},
     queue::Locked,
     report::skipped::alone_too,
-    target::writer::Writer,
+    target::writer::TargetWriter,
     text::counted,
 };
 use std::{
@@ -24,19 +24,19 @@ use std::{
 /// Entries that a worker gets at once.
 const BATCH: usize = 32;
 
-impl Run<'_> {
+impl RestoreRun<'_> {
     /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
     pub(super) fn links_and_directories(
         &self,
-        hands: &Hands<'_>,
-        damaged: &HashSet<Path>,
+        hands: &WorkerLimit<'_>,
+        damaged: &HashSet<EntryPath>,
     ) -> Result<()> {
         let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
-        let lost = |path: &Path| nameless.locked().push(path.clone());
-        let all = |writer: &mut Writer, mut entries: Vec<Entry>| {
+        let lost = |path: &EntryPath| nameless.locked().push(path.clone());
+        let all = |writer: &mut TargetWriter, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    Kind::HardLink(target) => self.link(
+                    EntryKind::HardLink(target) => self.link(
                         writer,
                         target,
                         &entry.path,
@@ -54,7 +54,7 @@ impl Run<'_> {
         };
         workers::work(
             hands,
-            || Writer::new(&self.tree),
+            || TargetWriter::new(&self.tree),
             all,
             |send| {
                 let mut batch = Vec::new();
@@ -69,8 +69,8 @@ impl Run<'_> {
                         }
                     };
                     let is_wanted = match item.entry.kind {
-                        Kind::Directory => item.state != State::Vanished,
-                        Kind::HardLink(_) => {
+                        EntryKind::Directory => item.state != EntryState::Vanished,
+                        EntryKind::HardLink(_) => {
                             item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
                         }
                         _ => false,
@@ -91,7 +91,7 @@ impl Run<'_> {
     }
 
     /// Other names of files that damage cost.
-    fn lost_with_their_files(&self, mut names: Vec<Path>) -> Result<()> {
+    fn lost_with_their_files(&self, mut names: Vec<EntryPath>) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
@@ -104,10 +104,10 @@ impl Run<'_> {
     }
 
     /// The directories that this is done in: they must not get their metadata before.
-    fn entered(&self, entry: &Entry) -> Vec<Path> {
+    fn entered(&self, entry: &Entry) -> Vec<EntryPath> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
-            Kind::HardLink(target) => {
+            EntryKind::HardLink(target) => {
                 above(&self.stand_in_of(target).unwrap_or_else(|| target.clone()))
             }
             _ => None,
@@ -115,11 +115,11 @@ impl Run<'_> {
         above(&entry.path).into_iter().chain(target).collect()
     }
 
-    fn stand_in_of(&self, target: &Path) -> Option<Path> {
+    fn stand_in_of(&self, target: &EntryPath) -> Option<EntryPath> {
         self.stand_ins.locked().get(target).cloned()
     }
 
-    fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
+    fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.locked().contains(&entry.path);
         if self.refused.holds(&entry.path) {
             return Ok(());
@@ -134,9 +134,9 @@ impl Run<'_> {
     /// Only what was restored gets another name: where something may stand in its place, that would get it.
     fn link(
         &self,
-        writer: &mut Writer,
-        target: &Path,
-        path: &Path,
+        writer: &mut TargetWriter,
+        target: &EntryPath,
+        path: &EntryPath,
         losses: &Losses<'_>,
     ) -> Result<()> {
         let stand_in = self.stand_in_of(target);
@@ -148,7 +148,7 @@ impl Run<'_> {
             }
             return Ok(());
         }
-        let make = |writer: &mut Writer| {
+        let make = |writer: &mut TargetWriter| {
             if is_itself {
                 Ok(())
             } else {
@@ -177,7 +177,7 @@ impl Run<'_> {
 
     /// Is it in the backup, so that what stands there, or in for it, if it is not damaged, is that? Of a page that is lost nobody
     /// knows what it described.
-    fn was_restored(&self, target: &Path) -> Result<()> {
+    fn was_restored(&self, target: &EntryPath) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.locked().contains(target)
             || is_doubtful
@@ -196,22 +196,22 @@ impl Run<'_> {
 }
 
 /// Is all of a file, or of what is none, in the backup?
-pub(super) fn is_stored(parts: &[Item]) -> bool {
+pub(super) fn is_stored(parts: &[PageItem]) -> bool {
     are_all(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
 /// What damage cost, and who is to know of what it costs besides.
 struct Losses<'a> {
-    damaged: &'a HashSet<Path>,
-    lost: &'a (dyn Fn(&Path) + Sync),
+    damaged: &'a HashSet<EntryPath>,
+    lost: &'a (dyn Fn(&EntryPath) + Sync),
 }
 
 /// Directories that wait for what is below them, and for links to it. They are met after that.
 #[derive(Default)]
-struct Upwards(Mutex<HashMap<Path, Waiting>>);
+struct Upwards(Mutex<HashMap<EntryPath, WaitingLinks>>);
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingLinks {
     /// What it waits for; while there is something the directory above waits for this one.
     for_so_many: usize,
     /// Itself, if it was met.
@@ -219,12 +219,12 @@ struct Waiting {
 }
 
 impl Upwards {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Path, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryPath, WaitingLinks>> {
         self.0.locked()
     }
 
     /// The next, for which these directories wait; it is given back if it need not wait itself.
-    fn meet(&self, entry: &Entry, entered: &[Path]) -> Option<Entry> {
+    fn meet(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
         let mut waiting = self.lock();
         if let Some(waits) = waiting.get_mut(&entry.path) {
             waits.entry = Some(entry.clone());
@@ -244,7 +244,7 @@ impl Upwards {
     }
 
     /// It is done: the directories that waited only for this.
-    fn done(&self, entered: &[Path]) -> Vec<Entry> {
+    fn done(&self, entered: &[EntryPath]) -> Vec<Entry> {
         let mut waiting = self.lock();
         entered
             .iter()
@@ -254,7 +254,7 @@ impl Upwards {
 }
 
 /// One that was not met, as its record is lost, is passed over.
-fn release(waiting: &mut HashMap<Path, Waiting>, mut dir: &[u8]) -> Option<Entry> {
+fn release(waiting: &mut HashMap<EntryPath, WaitingLinks>, mut dir: &[u8]) -> Option<Entry> {
     loop {
         let waits = waiting.get_mut(dir)?;
         waits.for_so_many -= 1;
@@ -276,12 +276,12 @@ mod tests {
     fn of(path: &str) -> Entry {
         Entry {
             path: path.into(),
-            kind: Kind::Directory,
+            kind: EntryKind::Directory,
             ..Entry::default()
         }
     }
 
-    fn entered(path: &str, target: Option<&str>) -> Vec<Path> {
+    fn entered(path: &str, target: Option<&str>) -> Vec<EntryPath> {
         let paths = [Some(path).filter(|path| !path.is_empty()), target];
         paths
             .into_iter()

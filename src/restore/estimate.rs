@@ -4,7 +4,7 @@
 //! fetched and decoded, and a file without a name is written at the target. Nothing stays.
 
 use super::{
-    Lacking, Restore,
+    MissingParts, Restore,
     cluster::{self, choose_backup},
     must_be_there,
 };
@@ -14,19 +14,19 @@ use crate::{
         Archive, Selection,
         schedule::{self, Planner},
     },
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         digest::{Algorithm, piece},
-        entry::{Kind as EntryKind, Path as EntryPath},
-        page::{FrameAt, Item, SegmentId},
+        entry::{EntryKind, EntryPath},
+        page::{FrameAt, PageItem, SegmentId},
         sizes,
     },
     metrics::meter::{Meter, lap},
     pipeline::workers,
     platform::write::{anonymous_file, fsync, pwrite_all},
     postgres::restore::{
-        plan::{Fate, Plan},
-        recovery::Known,
+        plan::{ClusterPlan, Fate},
+        recovery::RecoveryFacts,
     },
 };
 use serde::Serialize;
@@ -148,7 +148,7 @@ impl Forecast {
     pub fn run(&self) -> Result<Contract> {
         if self.restore.from == "-" {
             let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
-            return Err(Error::new(Kind::Usage, what));
+            return Err(Error::new(ErrorKind::Usage, what));
         }
         let archive = choose_backup::opened(&self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
@@ -174,18 +174,18 @@ impl Forecast {
         archive: &Archive,
         selection: &Selection,
         contract: Contract,
-    ) -> Result<(Contract, Sample)> {
+    ) -> Result<(Contract, DecodeSample)> {
         let plan = self.plan(archive)?;
-        let mut count = Count {
+        let mut count = JobTotals {
             contract,
             opened: HashSet::new(),
-            sample: Sample::default(),
+            sample: DecodeSample::default(),
         };
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
         let (mut entries, mut files) = (0, 0);
-        let mut lacking = Lacking::new(unnamed_losses::loss_affects(archive, selection)?);
-        let mut planner = Planner::new(|job: schedule::Job<()>| {
+        let mut lacking = MissingParts::new(unnamed_losses::loss_affects(archive, selection)?);
+        let mut planner = Planner::new(|job: schedule::FrameJob<()>| {
             count.job(&job, &archive.root.id);
             Ok(())
         });
@@ -207,23 +207,23 @@ impl Forecast {
     }
 
     /// What is done differently for a cluster, as far as it says which files come back.
-    fn plan(&self, archive: &Archive) -> Result<Plan> {
+    fn plan(&self, archive: &Archive) -> Result<ClusterPlan> {
         let Some(facts) = &archive.root.postgres else {
-            return cluster::not_asked(&self.restore).map(|()| Plan::default());
+            return cluster::not_asked(&self.restore).map(|()| ClusterPlan::default());
         };
-        let known = Known {
+        let known = RecoveryFacts {
             stopped: archive.root.captured(),
             is_all: true,
             restore_command: true,
             primary: true,
-            ..Known::default()
+            ..RecoveryFacts::default()
         };
-        Plan::new(&self.restore.postgres, facts, &known)
+        ClusterPlan::new(&self.restore.postgres, facts, &known)
     }
 }
 
 /// The record as it comes back, if it does.
-fn kept(plan: &Plan, item: Item, lacking: &mut Lacking) -> Option<Item> {
+fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
     match plan.fate(&item.entry.path) {
         Fate::Restored => {
             lacking.note(&item);
@@ -235,11 +235,11 @@ fn kept(plan: &Plan, item: Item, lacking: &mut Lacking) -> Option<Item> {
 }
 
 /// Add what has content; of files of which only other names are restored, the file once. Does another file begin with it?
-fn add<S: FnMut(schedule::Job<()>) -> Result<()>>(
+fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
-    item: Item,
+    item: PageItem,
     linked: &mut HashSet<EntryPath>,
 ) -> Result<bool> {
     match &item.entry.kind {
@@ -261,15 +261,15 @@ fn add<S: FnMut(schedule::Job<()>) -> Result<()>>(
 }
 
 /// What the jobs come to.
-struct Count {
+struct JobTotals {
     contract: Contract,
     /// Backup, stream and number of the segments.
     opened: HashSet<SegmentId>,
-    sample: Sample,
+    sample: DecodeSample,
 }
 
-impl Count {
-    fn job(&mut self, job: &schedule::Job<()>, id: &str) {
+impl JobTotals {
+    fn job(&mut self, job: &schedule::FrameJob<()>, id: &str) {
         let Some((segment, frame)) = &job.frame else {
             return;
         };
@@ -302,14 +302,14 @@ impl Count {
 
 /// Some runs of frames from all over the backup.
 #[derive(Default)]
-struct Sample {
+struct DecodeSample {
     runs: Vec<Vec<Frame>>,
     /// Frames so far, and of how many runs one is kept.
     seen: usize,
     every: usize,
 }
 
-impl Sample {
+impl DecodeSample {
     fn push(&mut self, frame: Frame) {
         let (run, every) = (self.seen / RUN, self.every.max(1));
         self.seen += 1;
@@ -336,7 +336,7 @@ impl Sample {
 }
 
 /// Stored bytes a second that are fetched, and plain bytes that are decoded and digested, by all workers together.
-fn measure(archive: &Archive, workers: NonZeroUsize, sample: Sample) -> Result<(f64, f64)> {
+fn measure(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
     let (meter, start, stored, plain) = (
         Meter::default(),
         Instant::now(),
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_sample_is_small_and_from_all_over() {
         for frames in [1, 8, 9, 1000, 100_000u64] {
-            let mut sample = Sample::default();
+            let mut sample = DecodeSample::default();
             for offset in 0..frames {
                 let frame = FrameAt {
                     segment: 0,

@@ -7,16 +7,16 @@
 
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result, quoted},
-    format::entry::{self, Kind, Path as EntryPath},
+    error::{Error, ErrorKind, Result, quoted},
+    format::entry::{self, EntryKind, EntryPath},
     platform::{
         Tricks,
         dir::{self, FileKind, Stat, open_dir, open_root},
         tree_walk::{Visit, descend},
     },
-    postgres::restore::plan::Plan,
+    postgres::restore::plan::ClusterPlan,
     sink::Place,
-    target::layout::{Layout, Mount},
+    target::layout::{TargetLayout, TargetMount},
 };
 use std::{
     collections::{BTreeSet, HashSet},
@@ -29,7 +29,7 @@ const MOUNTED: &str = "something is mounted there, of which the backup has nothi
 
 /// What does not belong.
 #[derive(Debug, Default)]
-pub(crate) struct Extra {
+pub(crate) struct ExtraneousFiles {
     /// Paths of what is to be removed, each with all that is below it; in no order.
     pub(crate) paths: Vec<EntryPath>,
     /// What stays all the same, one line for each.
@@ -44,10 +44,10 @@ pub(crate) struct Extra {
 pub(crate) fn extra(
     archive: &Archive,
     selection: &Selection,
-    plan: &Plan,
-    layout: &Layout,
+    plan: &ClusterPlan,
+    layout: &TargetLayout,
     tricks: Tricks,
-) -> Result<Extra> {
+) -> Result<ExtraneousFiles> {
     let mut places = Vec::new();
     for (at, path) in std::iter::once((&b""[..], &layout.root))
         .chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
@@ -59,7 +59,7 @@ pub(crate) fn extra(
         }
     }
     let (own, ways, mounts) = (archive.store().places(), archive.ways()?, &layout.mounts);
-    let mut walk = Walk {
+    let mut walk = ExtraWalk {
         places,
         mounts,
         own,
@@ -67,7 +67,7 @@ pub(crate) fn extra(
         selection,
         tricks,
         levels: Vec::new(),
-        found: Extra::default(),
+        found: ExtraneousFiles::default(),
     };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| {
@@ -76,7 +76,7 @@ pub(crate) fn extra(
         if item.from == 0 && !plan.leaves_out(&item.entry.path) {
             walk.belongs(
                 &item.entry.path,
-                matches!(item.entry.kind, Kind::Directory),
+                matches!(item.entry.kind, EntryKind::Directory),
                 item.state.is_stored(),
             )?;
         }
@@ -85,22 +85,22 @@ pub(crate) fn extra(
     Ok(walk.found)
 }
 
-struct Walk<'a> {
+struct ExtraWalk<'a> {
     /// The root of the tree and what is mounted in it.
     places: Vec<(EntryPath, OwnedFd)>,
-    mounts: &'a [Mount],
+    mounts: &'a [TargetMount],
     /// What the backup is read from.
     own: Vec<Place>,
     /// Of what is in these the backup knows only what is on the way.
     ways: HashSet<EntryPath>,
     selection: &'a Selection,
     tricks: Tricks,
-    levels: Vec<Level>,
-    found: Extra,
+    levels: Vec<ExtraLevel>,
+    found: ExtraneousFiles,
 }
 
 /// A directory that the walk is in, with the names that the backup has not spoken of yet.
-struct Level {
+struct ExtraLevel {
     path: EntryPath,
     names: BTreeSet<Vec<u8>>,
     device: u64,
@@ -108,7 +108,7 @@ struct Level {
     stays: Option<&'static str>,
 }
 
-impl Walk<'_> {
+impl ExtraWalk<'_> {
     /// The backup has something at this path. Of a directory that could not be read when it was backed up nobody knows
     /// what belongs into it.
     fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
@@ -131,7 +131,7 @@ impl Walk<'_> {
     }
 
     /// The directory on disk. What is no directory there has nothing in it that does not belong.
-    fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
+    fn enter(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
         let dir = match self.open(path) {
             Err(error) if dir::is_no_directory(&error) => return Ok(None),
             other => other.map_err(|e| failed(path, e))?,
@@ -146,7 +146,7 @@ impl Walk<'_> {
             names.retain(|name| mount.may_own(name));
         }
         let stays = self.stays(path, &stat);
-        Ok(Some(Level {
+        Ok(Some(ExtraLevel {
             path: path.to_vec(),
             names,
             device: stat.dev,
@@ -183,7 +183,7 @@ impl Walk<'_> {
     }
 
     /// Leave the directories that are not kept; names nobody spoke of do not belong.
-    fn leave(&mut self, keep: impl Fn(&Level) -> bool) -> Result<()> {
+    fn leave(&mut self, keep: impl Fn(&ExtraLevel) -> bool) -> Result<()> {
         while let Some(level) = self.levels.pop_if(|level| !keep(level)) {
             if let (Some(why), false) = (level.stays, level.names.is_empty()) {
                 self.keep(&level.path, why);
@@ -229,7 +229,7 @@ impl Walk<'_> {
     fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
         let (parent, name) = entry::split(path);
         let tricks = self.tricks;
-        let mut sweep = Sweep {
+        let mut sweep = ExtraSweep {
             walk: self,
             levels: vec![Swept::new(device)],
         };
@@ -250,8 +250,8 @@ impl Walk<'_> {
 }
 
 /// All that is below something that does not belong.
-struct Sweep<'a, 'b> {
-    walk: &'a mut Walk<'b>,
+struct ExtraSweep<'a, 'b> {
+    walk: &'a mut ExtraWalk<'b>,
     levels: Vec<Swept>,
 }
 
@@ -280,7 +280,7 @@ impl Swept {
     }
 }
 
-impl Visit for Sweep<'_, '_> {
+impl Visit for ExtraSweep<'_, '_> {
     type Error = Error;
 
     fn meet(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {

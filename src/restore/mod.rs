@@ -13,44 +13,44 @@ pub mod estimate;
 pub(crate) mod extraneous;
 pub(crate) mod tar_stream;
 
-pub use crate::archive::missing::Lacking;
+pub use crate::archive::missing::MissingParts;
 
 use crate::archive::not_there;
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
-        entry::{Entry, Kind, Path as EntryPath, is_within},
+        entry::{Entry, EntryKind, EntryPath, is_within},
         layout::SIDE_SUFFIX,
-        page::{Item, State},
+        page::{EntryState, PageItem},
         root::Root,
     },
     metrics::meter::Meter,
-    pipeline::{ordered::Permits, workers::Hands},
+    pipeline::{ordered::Permits, workers::WorkerLimit},
     platform::{self, Tricks, dir::real_path},
     postgres::restore::{
         plan as postgres,
-        plan::{Fate, Plan},
+        plan::{ClusterPlan, Fate},
     },
     queue::Locked,
-    repo::open::{Opened, must_be_told, open_any, place},
+    repo::open::{OpenedFrom, must_be_told, open_any, place},
     report::{
         damage::{Damage, Report},
-        skipped::Refused,
+        skipped::SkippedEntries,
     },
     sink::is_in,
     target::{
-        layout::{Layout, Mount},
-        tree::{Options, Tree},
-        writer::Writer,
+        layout::{TargetLayout, TargetMount},
+        tree::{TargetOptions, TargetTree},
+        writer::TargetWriter,
     },
     text::source_text,
 };
 use cluster::choose_backup;
-use delta::{Changes, Delta};
-use extraneous::Extra;
+use delta::{Delta, DeltaChanges};
+use extraneous::ExtraneousFiles;
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
@@ -81,7 +81,7 @@ pub struct Restore {
     /// Owners by number.
     pub numeric_owner: bool,
     /// What only the restore of a PostgreSQL cluster has.
-    pub postgres: postgres::Options,
+    pub postgres: postgres::ClusterOptions,
     /// Threads that decode and digest at once.
     pub workers: NonZeroUsize,
     /// Bytes of all buffers together.
@@ -89,7 +89,7 @@ pub struct Restore {
     /// May the system's special calls be used?
     pub tricks: Tricks,
     /// Is told of what is restored to places outside of the target, before anything is written.
-    pub say_elsewhere: fn(&[Mount]),
+    pub say_elsewhere: fn(&[TargetMount]),
 }
 
 /// What became of it.
@@ -114,9 +114,9 @@ pub struct Summary {
     /// Damage that did harm; only with `keep_going`.
     pub damage: Vec<Damage>,
     /// What the backup itself does not hold as it was.
-    pub lacking: Lacking,
+    pub lacking: MissingParts,
     /// What a restore into what was there found there.
-    pub changes: Option<Changes>,
+    pub changes: Option<DeltaChanges>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -146,12 +146,12 @@ impl Restore {
         } else {
             Some(open_any(&self.from)?)
         };
-        if let Some(Opened::Backup(archive)) = opened {
+        if let Some(OpenedFrom::Backup(archive)) = opened {
             return self.run_archive(choose_backup::early_enough(self, *archive)?, meter);
         }
         cluster::not_asked(self)?;
         match opened {
-            Some(Opened::Foreign(path)) => {
+            Some(OpenedFrom::Foreign(path)) => {
                 crate::restore::tar_stream::from_file(self, &path, meter)
             }
             _ => crate::restore::tar_stream::from_stdin(self, meter),
@@ -186,7 +186,7 @@ impl Restore {
         refuse_over(self, &archive, &selection, &layout)?;
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         let extra = match delta {
-            None => Extra::default(),
+            None => ExtraneousFiles::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
@@ -196,13 +196,13 @@ impl Restore {
             ..self.clone()
         }
         .tree(&layout)?;
-        let lacking = Mutex::new(Lacking::new(unnamed));
+        let lacking = Mutex::new(MissingParts::new(unnamed));
         let fit = self.workers_that_fit(&archive);
         let workers = self.workers.min(fit);
-        let hands = Hands::climbing(workers, fit.get(), meter);
+        let hands = WorkerLimit::climbing(workers, fit.get(), meter);
         let permits = Permits::new(workers);
         let (stand_ins, absent, not_ours, refused) = Default::default();
-        let run = Run {
+        let run = RestoreRun {
             archive,
             selection,
             cluster,
@@ -292,16 +292,16 @@ impl Restore {
     }
 
     /// The target.
-    pub(crate) fn tree(&self, layout: &Layout) -> Result<Arc<Tree>> {
+    pub(crate) fn tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
         let Self {
             overwrite,
             numeric_owner,
             tricks,
             ..
         } = *self;
-        Tree::create(
+        TargetTree::create(
             layout,
-            Options {
+            TargetOptions {
                 overwrite,
                 numeric_owner,
                 tricks,
@@ -336,11 +336,11 @@ pub(crate) fn must_be_there(
         };
         if let Some(item) = found
             .first()
-            .filter(|item| item.entry.kind != Kind::Directory)
+            .filter(|item| item.entry.kind != EntryKind::Directory)
         {
             must_be_stored(archive, item)?;
             // What another name leads to may be damaged; that is told when it is restored.
-            if let Kind::HardLink(target) = &item.entry.kind
+            if let EntryKind::HardLink(target) = &item.entry.kind
                 && let Some(file) = archive
                     .find(target)
                     .ok()
@@ -358,7 +358,7 @@ pub(crate) fn must_be_there(
 }
 
 /// What is restored must not become part of the repository that it is read from.
-fn refuse_inside(restore: &Restore, archive: &Archive, layout: &Layout) -> Result<()> {
+fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) -> Result<()> {
     let places = archive.store().places();
     let targets =
         std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
@@ -379,7 +379,7 @@ fn refuse_over(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
-    layout: &Layout,
+    layout: &TargetLayout,
 ) -> Result<()> {
     let real = |path: &Path| real_path(path).ok();
     let read = place(&restore.from).ok().and_then(|(path, _)| real(&path));
@@ -395,8 +395,8 @@ fn refuse_over(
     };
     let own = own.as_os_str().as_bytes();
     let beside = [own, SIDE_SUFFIX.as_bytes()].concat();
-    let is_over = |item: &Item| {
-        let is_itself = item.entry.path == own && item.entry.kind == Kind::Directory;
+    let is_over = |item: &PageItem| {
+        let is_itself = item.entry.path == own && item.entry.kind == EntryKind::Directory;
         let path = &item.entry.path;
         !is_itself && selection.holds(path) && (is_within(path, own) || *path == beside)
     };
@@ -418,11 +418,11 @@ fn refuse_over(
     }
 }
 
-fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
+fn must_be_stored(archive: &Archive, item: &PageItem) -> Result<()> {
     let why = match &item.state {
-        State::Unreadable(why) => why,
-        State::Vanished => "it vanished before it was read",
-        State::Noted => "sockets are not stored",
+        EntryState::Unreadable(why) => why,
+        EntryState::Vanished => "it vanished before it was read",
+        EntryState::Noted => "sockets are not stored",
         _ => return Ok(()),
     };
     let what = format!(
@@ -436,12 +436,12 @@ fn must_be_stored(archive: &Archive, item: &Item) -> Result<()> {
 }
 
 /// A restore under way.
-pub(crate) struct Run<'a> {
+pub(crate) struct RestoreRun<'a> {
     pub(crate) archive: Archive,
     pub(crate) selection: Selection,
     /// What is done differently for a cluster.
-    cluster: Plan,
-    pub(crate) tree: Arc<Tree>,
+    cluster: ClusterPlan,
+    pub(crate) tree: Arc<TargetTree>,
     pub(crate) report: Arc<Report>,
     pub(crate) meter: &'a Meter,
     /// To decode and digest.
@@ -449,22 +449,22 @@ pub(crate) struct Run<'a> {
     /// For files of which only other names are restored: which of them stands in for it.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
     /// What was wanted and is not there as it was.
-    lacking: Mutex<Lacking>,
+    lacking: Mutex<MissingParts>,
     /// What was not captured, where something else may stand in its place, or another of its names was to stand in for it.
     absent: Mutex<HashSet<EntryPath>>,
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
     /// What the target cannot take.
-    pub(crate) refused: Refused,
+    pub(crate) refused: SkippedEntries,
 }
 
-impl Run<'_> {
+impl RestoreRun<'_> {
     /// Make a directory, and `add` everything else that is restored from frames or the manifest.
     pub(crate) fn plan_one(
         &self,
-        add: &mut dyn FnMut(Item) -> Result<()>,
-        writer: &mut Writer,
-        item: Item,
+        add: &mut dyn FnMut(PageItem) -> Result<()>,
+        writer: &mut TargetWriter,
+        item: PageItem,
     ) -> Result<()> {
         let item = match self.cluster.fate(&item.entry.path) {
             Fate::Restored => {
@@ -487,19 +487,21 @@ impl Run<'_> {
         }
         match &item.entry.kind {
             // One that could not be listed still holds what other streams have below it.
-            Kind::Directory if item.state != State::Vanished => self.directory(writer, &item.entry),
+            EntryKind::Directory if item.state != EntryState::Vanished => {
+                self.directory(writer, &item.entry)
+            }
             _ if !item.state.is_stored() => {
                 if self.tree.options.overwrite {
                     self.mark_absent(&item.entry.path);
                 }
                 Ok(())
             }
-            Kind::HardLink(target)
+            EntryKind::HardLink(target)
                 if self.selection.takes(target) && !self.cluster.leaves_out(target) =>
             {
                 Ok(())
             }
-            Kind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
+            EntryKind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
     }
@@ -524,7 +526,7 @@ impl Run<'_> {
     }
 
     /// A directory that was there is not ours to change if it is only above what was asked for.
-    fn directory(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
+    fn directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
         let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
             return Ok(());
@@ -538,7 +540,7 @@ impl Run<'_> {
     /// The first selected name of a file whose own name is not restored becomes the file.
     fn stand_in(
         &self,
-        add: &mut dyn FnMut(Item) -> Result<()>,
+        add: &mut dyn FnMut(PageItem) -> Result<()>,
         target: &EntryPath,
         path: &EntryPath,
     ) -> Result<()> {

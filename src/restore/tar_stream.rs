@@ -6,32 +6,32 @@
 //! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
 //! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
 
-use super::{Restore, Summary, cluster, deferred_dirs::Later};
+use super::{Restore, Summary, cluster, deferred_dirs::DeferredDirs};
 use crate::{
     archive::Selection,
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         digest::Algorithm,
-        entry::{self, Entry, Kind, Path as EntryPath},
-        pax::{Found, Member, NamedAcl, Unknown},
+        entry::{self, Entry, EntryKind, EntryPath},
+        pax::{Member, NamedAcl, TarItem, Unknown},
     },
     metrics::meter::Meter,
-    platform::Waiting,
+    platform::BlockedCalls,
     report::{
         damage::Report,
-        skipped::{self, Refused},
+        skipped::{self, SkippedEntries},
     },
     stage::thin::PARTS,
     tar::{
         members::Members,
-        self_check::{Flaw, Ledger},
+        self_check::{Mismatch, SelfCheck},
     },
     target::{
         case_folding::is_taken,
-        layout::Layout,
-        parallel_file::Large,
-        tree::{Options, Tree},
-        writer::Writer,
+        layout::TargetLayout,
+        parallel_file::ParallelFile,
+        tree::{TargetOptions, TargetTree},
+        writer::TargetWriter,
     },
     text::source_text,
 };
@@ -48,7 +48,7 @@ use std::{
 /// # Errors
 /// As [`Restore::run`].
 pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
-    run(restore, Waiting(io::stdin()), meter)
+    run(restore, BlockedCalls(io::stdin()), meter)
 }
 
 /// Restore the tar at `path`.
@@ -66,11 +66,11 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let found = vec![false; selection.paths().len()];
     let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
-    let writer = Writer::new(&tree);
-    let directories = Later::default();
-    let refused = Refused::default();
-    let members = Members::of(input, Ledger::of(selection.clone()), meter);
-    let mut run = Run {
+    let writer = TargetWriter::new(&tree);
+    let directories = DeferredDirs::default();
+    let refused = SkippedEntries::default();
+    let members = Members::of(input, SelfCheck::of(selection.clone()), meter);
+    let mut run = TarRestore {
         members,
         writer,
         selection,
@@ -132,16 +132,16 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
 }
 
 /// Nothing is known of a directory without a member, so it is no more private than others.
-fn open_tree(restore: &Restore) -> Result<Arc<Tree>> {
+fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     let Restore {
         overwrite,
         numeric_owner,
         tricks,
         ..
     } = *restore;
-    Tree::create(
-        &Layout::plain(&restore.to),
-        Options {
+    TargetTree::create(
+        &TargetLayout::plain(&restore.to),
+        TargetOptions {
             overwrite,
             numeric_owner,
             tricks,
@@ -171,31 +171,31 @@ fn cut_short(error: Error) -> Error {
     )
 }
 
-struct Run<'a> {
+struct TarRestore<'a> {
     members: Members<'a>,
-    writer: Writer,
+    writer: TargetWriter,
     selection: Selection,
     /// Which of the selected paths have been seen.
     found: Vec<bool>,
     /// Directories that want their metadata. The one thing here that grows with the archive, by a few bytes for each.
-    directories: Later,
+    directories: DeferredDirs,
     /// Members that are left out.
-    refused: Refused,
+    refused: SkippedEntries,
     /// Was there something behind the tar?
     trailed: bool,
     report: &'a Report,
     meter: &'a Meter,
 }
 
-impl Run<'_> {
-    fn tree(&self) -> Arc<Tree> {
+impl TarRestore<'_> {
+    fn tree(&self) -> Arc<TargetTree> {
         self.writer.tree.clone()
     }
 
     fn members(&mut self) -> Result<()> {
         while let Some(found) = self.next()? {
             match found {
-                Found::Member(member) if self.is_piece(&member.entry.path) => {
+                TarItem::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
                     self.refuse(
                         "member",
@@ -205,11 +205,11 @@ impl Run<'_> {
                     );
                     self.members.skip(member.stored_len)?;
                 }
-                Found::Member(member) if self.selection.takes(&member.entry.path) => {
+                TarItem::Member(member) if self.selection.takes(&member.entry.path) => {
                     self.member(member)?
                 }
-                Found::Member(member) => self.members.skip(member.stored_len)?,
-                Found::Outside(Unknown {
+                TarItem::Member(member) => self.members.skip(member.stored_len)?,
+                TarItem::Outside(Unknown {
                     name, stored_len, ..
                 }) => {
                     if self.selection.paths().is_empty() {
@@ -218,7 +218,7 @@ impl Run<'_> {
                     }
                     self.members.skip(stored_len)?;
                 }
-                Found::Unknown(unknown) => self.unknown(&unknown)?,
+                TarItem::Unknown(unknown) => self.unknown(&unknown)?,
             }
         }
         let trailed = self.members.end();
@@ -227,7 +227,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<Found>> {
+    fn next(&mut self) -> Result<Option<TarItem>> {
         let found = self.members.next();
         self.settle()?;
         found
@@ -238,7 +238,7 @@ impl Run<'_> {
         for path in self.members.ledger.lost() {
             self.unmake(&path)?;
         }
-        for Flaw { error, path, came } in self.members.ledger.flaws() {
+        for Mismatch { error, path, came } in self.members.ledger.flaws() {
             path.iter()
                 .filter(|_| came)
                 .try_for_each(|path| self.unmake(path))?;
@@ -306,21 +306,21 @@ impl Run<'_> {
             .iter()
             .for_each(|acl| self.permit(acl, &mut entry));
         let made = match &entry.kind {
-            Kind::File { .. } => self.file(&entry, stored_len)?,
-            Kind::Directory => {
+            EntryKind::File { .. } => self.file(&entry, stored_len)?,
+            EntryKind::Directory => {
                 self.members.ledger.came(&entry.path, None);
                 self.directory(entry)?;
                 return self.members.skip(stored_len);
             }
-            Kind::HardLink(target) => self.link(target, &entry.path)?,
-            Kind::Socket => false,
+            EntryKind::HardLink(target) => self.link(target, &entry.path)?,
+            EntryKind::Socket => false,
             _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
         };
         if made {
             self.directories.remove(&entry.path)?;
         }
         match entry.kind {
-            Kind::File { .. } => {
+            EntryKind::File { .. } => {
                 let digests = self.members.digests();
                 self.members.ledger.came(&entry.path, digests);
                 self.members.skip_padding(stored_len)
@@ -368,7 +368,7 @@ impl Run<'_> {
     fn replacing(
         &mut self,
         path: &[u8],
-        mut create: impl FnMut(&mut Writer) -> Result<()>,
+        mut create: impl FnMut(&mut TargetWriter) -> Result<()>,
     ) -> Result<bool> {
         let made = match create(&mut self.writer) {
             Err(error)
@@ -428,7 +428,7 @@ impl Run<'_> {
 
     /// A file that is dropped before its end is removed. One that cannot be made is read all the same.
     fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
-        let large = Large::default();
+        let large = ParallelFile::default();
         let (mut at, mut made) = (0, true);
         while !data.is_empty() {
             made = made

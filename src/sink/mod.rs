@@ -1,4 +1,4 @@
-//! Where frames go.
+//! Where frames go: a local file, standard output, or nowhere. A repository as a sink is in `repo`.
 
 pub mod commit_flag;
 pub mod local_file;

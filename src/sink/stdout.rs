@@ -2,9 +2,9 @@
 
 use super::{Abilities, Destination, Place, Placed, Role, Sink};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform::{
-        Waiting,
+        BlockedCalls,
         dir::{FileKind, stat_fd},
         write::{fsync, is_stdout_closed},
     },
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Standard output: its descriptor, as [`std::io::Stdout`] takes one that cannot be written to for one that takes everything.
-pub struct Stdout(Waiting<File>);
+pub struct Stdout(BlockedCalls<File>);
 
 impl Stdout {
     /// # Errors
@@ -24,17 +24,17 @@ impl Stdout {
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
             let what = "cannot write a backup to standard output: it is closed, or /dev/null";
-            return Err(Error::new(Kind::Usage, what)
+            return Err(Error::new(ErrorKind::Usage, what)
                 .hint("--to null: measures a backup that goes nowhere"));
         }
         let out = std::io::stdout();
         if out.is_terminal() {
             return Err(
-                Error::new(Kind::Usage, "cannot write a backup to a terminal")
+                Error::new(ErrorKind::Usage, "cannot write a backup to a terminal")
                     .hint("redirect standard output, or pipe it into a program"),
             );
         }
-        Ok(Self(Waiting(
+        Ok(Self(BlockedCalls(
             out.as_fd().try_clone_to_owned().map_err(failed)?.into(),
         )))
     }
@@ -50,7 +50,7 @@ impl Destination for Stdout {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(Self(Waiting(
+        Ok(Box::new(Self(BlockedCalls(
             self.0.0.try_clone().map_err(failed)?,
         ))))
     }
@@ -90,7 +90,7 @@ impl Sink for Stdout {
 fn failed(error: std::io::Error) -> Error {
     let error = Error::io("could not write to standard output", error);
     match error.kind {
-        Kind::BrokenPipe => {
+        ErrorKind::BrokenPipe => {
             error.detail("the program that reads it ended before the backup was complete")
         }
         _ => error,

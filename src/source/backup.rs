@@ -14,18 +14,18 @@ use super::{
 use crate::{
     archive::{
         Archive, Records,
-        extents::Content,
-        frame_cache::{Frames, Place},
+        extents::FileContent,
+        frame_cache::{FrameCache, Place},
         schedule::misfit,
     },
     error::{Error, Result, quoted},
     format::{
-        entry::{Entry, Kind, Path, Time},
-        page::{FrameAt, Item, Record, SegmentId, State},
+        entry::{Entry, EntryKind, EntryPath, Time},
+        page::{EntryState, FrameAt, PageItem, Record, SegmentId},
         pax,
         root::PageAt,
     },
-    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     queue::Locked,
 };
 use std::{
@@ -49,33 +49,33 @@ pub struct Damaged {
     /// The frame, if it is one.
     pub frame: Option<(SegmentId, FrameAt)>,
     /// The files.
-    pub files: Vec<Path>,
+    pub files: Vec<EntryPath>,
 }
 
 /// Is told of damage, from any thread; what it fails with ends the run.
 pub type Tell = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
 
 /// See the module.
-pub struct Stored(Arc<Inner>);
+pub struct StoredBackup(Arc<BackupInner>);
 
-struct Inner {
+struct BackupInner {
     archive: Arc<Archive>,
-    frames: Frames,
+    frames: FrameCache,
     tell: Tell,
     /// Files that were scanned and are not in the new manifest yet.
-    under_way: Mutex<HashMap<Path, Arc<Content>>>,
+    under_way: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
     /// The first file that turned out to be another when it was too late to leave it out.
     wrong: Mutex<Option<Error>>,
     /// Was there a page that is nowhere whole?
     lacks_pages: AtomicBool,
 }
 
-impl Stored {
+impl StoredBackup {
     /// All of a backup. `tell` is asked whether to go on after damage.
     pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
-        let frames = Frames::new(archive.clone());
+        let frames = FrameCache::new(archive.clone());
         let (under_way, wrong, lacks_pages) = Default::default();
-        Self(Arc::new(Inner {
+        Self(Arc::new(BackupInner {
             archive,
             frames,
             tell,
@@ -115,20 +115,20 @@ impl Stored {
 
     fn entries(&self, late: bool) -> Stream<Scanned> {
         let records = Archive::sequence(self.0.archive.clone(), late).peekable();
-        Box::new(Entries {
+        Box::new(BackupEntries {
             inner: self.0.clone(),
             records,
         })
     }
 }
 
-impl fmt::Debug for Stored {
+impl fmt::Debug for StoredBackup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stored({:?})", self.archive().root.id)
     }
 }
 
-impl Source for Stored {
+impl Source for StoredBackup {
     fn scan(&self) -> Result<Stream<Scanned>> {
         Ok(self.entries(false))
     }
@@ -155,12 +155,12 @@ impl Source for Stored {
 }
 
 /// The records of one sequence as entries; those of a file that goes on over pages as one.
-struct Entries {
-    inner: Arc<Inner>,
+struct BackupEntries {
+    inner: Arc<BackupInner>,
     records: Peekable<Records<Arc<Archive>>>,
 }
 
-impl Iterator for Entries {
+impl Iterator for BackupEntries {
     type Item = Result<Scanned>;
 
     fn next(&mut self) -> Option<Result<Scanned>> {
@@ -184,8 +184,8 @@ impl Iterator for Entries {
     }
 }
 
-impl Entries {
-    fn entry(&mut self, first: Item) -> Result<Scanned> {
+impl BackupEntries {
+    fn entry(&mut self, first: PageItem) -> Result<Scanned> {
         let mut parts = vec![first];
         while let Some(Ok(next)) = self.records.next_if(|next| follows(&parts, next)) {
             parts.push(next);
@@ -193,7 +193,7 @@ impl Entries {
         let last = &parts[parts.len() - 1];
         let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
         if entry.is_file() && state.is_stored() {
-            match Content::new(parts) {
+            match FileContent::new(parts) {
                 Some(content) => drop(
                     self.inner
                         .under_way
@@ -213,31 +213,31 @@ impl Entries {
 }
 
 /// Is `next` more of the same file?
-fn follows(parts: &[Item], next: &Result<Item>) -> bool {
+fn follows(parts: &[PageItem], next: &Result<PageItem>) -> bool {
     let last = &parts[parts.len() - 1];
     next.as_ref()
         .is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
 }
 
 /// A frame that is damaged.
-struct Bad {
+struct BadPages {
     place: Place,
     frame: FrameAt,
     error: Error,
     /// What came out of it all the same.
     plain: Option<Vec<u8>>,
     /// The files of one slice that are lost with it.
-    files: Vec<Path>,
+    files: Vec<EntryPath>,
 }
 
-impl Inner {
+impl BackupInner {
     /// Tell of damage; the state of what is lost by it.
     fn lose(
         &self,
         frame: Option<(SegmentId, FrameAt)>,
         error: Error,
-        files: Vec<Path>,
-    ) -> Result<State> {
+        files: Vec<EntryPath>,
+    ) -> Result<EntryState> {
         let state = lost(&error);
         (self.tell)(Damaged {
             error,
@@ -247,14 +247,14 @@ impl Inner {
         Ok(state)
     }
 
-    fn content(&self, path: &[u8]) -> Option<Arc<Content>> {
+    fn content(&self, path: &[u8]) -> Option<Arc<FileContent>> {
         self.under_way.locked().get(path).cloned()
     }
 
     fn members(
         &self,
         small: Vec<Scanned>,
-        large: Option<Arc<Large>>,
+        large: Option<Arc<LargeFile>>,
         mut buf: Buf,
     ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
@@ -262,7 +262,7 @@ impl Inner {
         for scanned in small {
             parts.push(self.member(scanned, &mut buf, &mut bad)?);
         }
-        for Bad {
+        for BadPages {
             place: (segment, _),
             frame,
             error,
@@ -276,16 +276,25 @@ impl Inner {
         if let Some(large) = large {
             self.header(&large.entry, &mut buf)?;
             self.mark(&large);
-            parts.push(part(What::Head(large.entry.clone(), large), buf.len(), 0));
+            parts.push(part(
+                FrameContent::Head(large.entry.clone(), large),
+                buf.len(),
+                0,
+            ));
         }
         Ok(Frame::new(buf, parts, ends_member))
     }
 
     /// One whole member: header, content, padding. What is damaged leaves nothing in the stream.
-    fn member(&self, scanned: Scanned, buf: &mut Vec<u8>, bad: &mut Vec<Bad>) -> Result<Part> {
+    fn member(
+        &self,
+        scanned: Scanned,
+        buf: &mut Vec<u8>,
+        bad: &mut Vec<BadPages>,
+    ) -> Result<FrameEntry> {
         let Scanned { entry, state, .. } = scanned;
         let start = buf.len();
-        if state.is_stored() || entry.kind == Kind::Directory {
+        if state.is_stored() || entry.kind == EntryKind::Directory {
             self.header(&entry, buf)?;
         }
         let inner = buf.len();
@@ -293,27 +302,27 @@ impl Inner {
             .content(&entry.path)
             .filter(|_| entry.is_file() && state.is_stored());
         let Some(content) = content else {
-            return Ok(part(What::Whole(entry, state), inner, 0));
+            return Ok(part(FrameContent::Whole(entry, state), inner, 0));
         };
         let state = match self.small(&content, buf, bad)? {
             None => state,
             Some(lost) => {
                 buf.truncate(start);
-                return Ok(part(What::Whole(entry, lost), start, 0));
+                return Ok(part(FrameContent::Whole(entry, lost), start, 0));
             }
         };
         let len = buf.len() - inner;
         pad(buf, len as u64);
-        Ok(part(What::Whole(entry, state), inner, len))
+        Ok(part(FrameContent::Whole(entry, state), inner, len))
     }
 
     /// Append all of a small file; its state, if it cannot be had.
     fn small(
         &self,
-        content: &Content,
+        content: &FileContent,
         buf: &mut Vec<u8>,
-        bad: &mut Vec<Bad>,
-    ) -> Result<Option<State>> {
+        bad: &mut Vec<BadPages>,
+    ) -> Result<Option<EntryState>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
             let place = (run.segment.clone(), run.frame.offset);
@@ -324,7 +333,7 @@ impl Inner {
                         continue;
                     };
                     let plain = self.frames.salvage(run.segment, &run.frame).ok();
-                    bad.push(Bad {
+                    bad.push(BadPages {
                         place,
                         frame: run.frame,
                         error,
@@ -334,7 +343,7 @@ impl Inner {
                     bad.len() - 1
                 }
             };
-            let Bad {
+            let BadPages {
                 error,
                 plain,
                 files,
@@ -361,14 +370,14 @@ impl Inner {
     }
 
     /// What is known of a large file besides its content.
-    fn mark(&self, large: &Large) {
+    fn mark(&self, large: &LargeFile) {
         match self
             .content(&large.entry.path)
             .as_deref()
-            .map(Content::state)
+            .map(FileContent::state)
         {
-            Some(State::Changed) => large.changed.store(true, Release),
-            Some(State::BadPages(pages)) => {
+            Some(EntryState::Changed) => large.changed.store(true, Release),
+            Some(EntryState::BadPages(pages)) => {
                 large.bad_pages.locked().clone_from(pages);
             }
             _ => {}
@@ -378,7 +387,7 @@ impl Inner {
     /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
     fn piece(
         &self,
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         offset: u64,
         len: u32,
         last: bool,
@@ -394,14 +403,14 @@ impl Inner {
         if last {
             pad(&mut buf, file.data_len);
         }
-        let what = What::Piece { file, offset, last };
+        let what = FrameContent::Piece { file, offset, last };
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
     }
 
     /// Append some of a large file; why it cannot be had, if so.
     fn large(
         &self,
-        content: &Content,
+        content: &FileContent,
         offset: u64,
         len: u64,
         buf: &mut Vec<u8>,
@@ -455,6 +464,6 @@ impl Inner {
     }
 }
 
-fn lost(error: &Error) -> State {
-    State::Unreadable(error.line())
+fn lost(error: &Error) -> EntryState {
+    EntryState::Unreadable(error.line())
 }

@@ -1,4 +1,4 @@
-//! Where bytes come from.
+//! What is backed up: a directory tree, standard input, a stored backup. PostgreSQL clusters are in `postgres`.
 
 pub mod backup;
 pub mod patterns;

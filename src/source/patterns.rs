@@ -6,7 +6,7 @@
 //! Patterns know whether they have matched anything: one that has not is probably wrong.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::entry,
 };
 use gix_ignore::glob::{
@@ -66,9 +66,9 @@ struct PatternLine {
 #[derive(Debug, Clone)]
 pub struct PatternPlace {
     /// Absolute paths, without the first `/`.
-    pub names: Vec<entry::Path>,
+    pub names: Vec<entry::EntryPath>,
     /// Its path in the backup.
-    pub at: entry::Path,
+    pub at: entry::EntryPath,
 }
 
 impl Patterns {
@@ -94,7 +94,7 @@ impl Patterns {
             let bad = |e| Error::io(format!("could not read the patterns in {file:?}"), e);
             patterns.add(
                 &fs::read(file).map_err(|e| Error {
-                    kind: Kind::Usage,
+                    kind: ErrorKind::Usage,
                     ..bad(e)
                 })?,
                 places,

@@ -8,14 +8,14 @@ use super::{
     tree::{pad, part},
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
-        entry::{Entry, Kind, Owner, Path, Time},
-        page::State,
+        entry::{Entry, EntryKind, EntryPath, Owner, Time},
+        page::EntryState,
         pax,
     },
-    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
-    platform::{self, owner::Names},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
+    platform::{self, owner::OwnerNames},
 };
 use std::{
     fs::File,
@@ -27,12 +27,12 @@ use std::{
 /// Standard input under a name.
 pub struct Stdin {
     entry: Entry,
-    input: Mutex<Input>,
+    input: Mutex<StdinInput>,
     turn: Condvar,
 }
 
 /// The stream, and how much of it was read.
-struct Input {
+struct StdinInput {
     stream: BufReader<Box<dyn Read + Send>>,
     offset: u64,
     ended: bool,
@@ -43,20 +43,20 @@ impl Stdin {
     ///
     /// # Errors
     /// The system's, of the temporary file.
-    pub fn new(path: Path, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
+    pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
         let (mut input, mut size) = (input, u64::MAX);
         if spool {
             (input, size) = spooled(input)?;
         }
         let (uid, gid) = platform::user();
-        let names = Names::default();
+        let names = OwnerNames::default();
         let owner = Owner {
             uid,
             gid,
             user: names.user(uid),
             group: names.group(gid),
         };
-        let kind = Kind::File { size, map: None };
+        let kind = EntryKind::File { size, map: None };
         let entry = Entry {
             path,
             kind,
@@ -65,7 +65,7 @@ impl Stdin {
             mtime: now(),
             ..Entry::default()
         };
-        let input = Mutex::new(Input {
+        let input = Mutex::new(StdinInput {
             stream: BufReader::new(input),
             offset: 0,
             ended: false,
@@ -83,7 +83,7 @@ impl Stdin {
         let failed = |e| Error::io("could not read standard input", e);
         let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
         let input = self.input.lock().map_err(|_| stopped())?;
-        let waits = |input: &mut Input| input.offset < offset && !input.ended;
+        let waits = |input: &mut StdinInput| input.offset < offset && !input.ended;
         let mut input = self.turn.wait_while(input, waits).map_err(|_| stopped())?;
         if input.ended {
             return Ok(None);
@@ -139,7 +139,7 @@ fn now() -> Time {
 
 impl Source for Stdin {
     fn scan(&self) -> Result<Stream<Scanned>> {
-        let scanned = Scanned::new(self.entry.clone(), State::Whole);
+        let scanned = Scanned::new(self.entry.clone(), EntryState::Whole);
         Ok(Box::new(std::iter::once(Ok(scanned))))
     }
 
@@ -161,9 +161,9 @@ impl Source for Stdin {
                 pad(&mut buf, len);
                 Ok(Frame::new(
                     buf,
-                    vec![Part {
+                    vec![FrameEntry {
                         known,
-                        ..part(What::Whole(entry, state), inner, len as usize)
+                        ..part(FrameContent::Whole(entry, state), inner, len as usize)
                     }],
                     true,
                 ))
@@ -176,7 +176,11 @@ impl Source for Stdin {
                 let alone = large.known.is_some();
                 Ok(Frame::new(
                     buf,
-                    vec![part(What::Head(self.entry.clone(), large), inner, 0)],
+                    vec![part(
+                        FrameContent::Head(self.entry.clone(), large),
+                        inner,
+                        0,
+                    )],
                     alone,
                 ))
             }
@@ -194,7 +198,7 @@ impl Stdin {
     /// Many threads may ask; each waits until it is the turn of its piece.
     fn piece(
         &self,
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         offset: u64,
         len: u64,
         last: bool,
@@ -213,7 +217,11 @@ impl Stdin {
         }
         Ok(Frame::new(
             buf,
-            vec![part(What::Piece { file, offset, last }, 0, got as usize)],
+            vec![part(
+                FrameContent::Piece { file, offset, last },
+                0,
+                got as usize,
+            )],
             last || alone,
         ))
     }

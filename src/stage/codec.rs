@@ -5,9 +5,9 @@
 
 use super::Stage;
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::digest::crc32,
-    frame::{Frame, Part, Pool, What},
+    frame::{Frame, FrameContent, FrameEntry, Pool},
     platform::memory,
 };
 use flate2::{
@@ -70,10 +70,11 @@ impl Codec {
             "lz4" => Ok(Self::Lz4),
             "gzip" => Ok(Self::Gzip(6)),
             "none" => Ok(Self::None),
-            _ => Err(
-                Error::new(Kind::Unsupported, format!("cannot read codec {name:?}"))
-                    .hint("use a newer fullbore"),
-            ),
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("cannot read codec {name:?}"),
+            )
+            .hint("use a newer fullbore")),
         }
     }
 
@@ -171,8 +172,11 @@ fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
     .into_iter()
     .try_for_each(set)
     .map_err(|code| {
-        Error::new(Kind::Usage, format!("cannot compress at level {level}"))
-            .because(zstd_safe::get_error_name(code))
+        Error::new(
+            ErrorKind::Usage,
+            format!("cannot compress at level {level}"),
+        )
+        .because(zstd_safe::get_error_name(code))
     })?;
     Ok(Box::new(context))
 }
@@ -196,7 +200,7 @@ impl Compressor {
         match self {
             // Refused only in the middle of a frame, which one call never leaves; and then the larger table does. 0 is zstd's own choice.
             Self::Zstd(context, 1) => {
-                drop(context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 })))
+                let _ = context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 }));
             }
             Self::Lz4(level) => *level = if one { -2 } else { 0 },
             _ => {}
@@ -240,7 +244,7 @@ fn refused(why: &str) -> Error {
     if is_of_memory(why) {
         return no_memory();
     }
-    Error::new(Kind::Bug, "cannot compress a frame").because(why.to_owned())
+    Error::new(ErrorKind::Bug, "cannot compress a frame").because(why.to_owned())
 }
 
 /// Independent 4 MiB blocks, content size and checksum: what `lz4 -t` can check.
@@ -435,8 +439,8 @@ impl Stage for Compress {
             let mut out = self.pool.take();
             self.compressor.expect_one_file(matches!(
                 frame.parts[..],
-                [Part {
-                    what: What::Piece { .. },
+                [FrameEntry {
+                    what: FrameContent::Piece { .. },
                     ..
                 }]
             ));
@@ -461,7 +465,7 @@ mod tests {
                 damaged("AllocationFailed").kind,
                 refused("AllocationFailed").kind
             ),
-            (Kind::System, Kind::System)
+            (ErrorKind::System, ErrorKind::System)
         );
     }
 

@@ -4,17 +4,17 @@ use super::Stage;
 use crate::{
     error::Result,
     format::{
-        chunk::{self, Chunk, MAX_FILE_BYTES},
+        chunk::{self, ContentChunk, MAX_FILE_BYTES},
         digest::{Algorithm, Piece, crc32c, digests, piece},
     },
-    frame::{Frame, Part, What},
-    known::Stored,
+    frame::{Frame, FrameContent, FrameEntry},
+    known::StoredRun,
 };
 use std::sync::atomic::Ordering::Acquire;
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
-pub struct Digest {
+pub struct DigestStage {
     /// Which digest.
     pub algorithm: Algorithm,
     /// Bytes of a block.
@@ -25,7 +25,7 @@ pub struct Digest {
     pub crc32c: bool,
 }
 
-impl Stage for Digest {
+impl Stage for DigestStage {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         let (mut files, mut contents) = (Vec::new(), Vec::new());
@@ -54,10 +54,10 @@ impl Stage for Digest {
     }
 }
 
-impl Digest {
+impl DigestStage {
     /// The chunks of a piece, if its file is to have some: one with holes has, as their coming and going shifts its data.
-    fn cut(&self, part: &Part, content: &[u8]) -> Vec<Chunk> {
-        let What::Piece { file, offset, .. } = &part.what else {
+    fn cut(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
+        let FrameContent::Piece { file, offset, .. } = &part.what else {
             return Vec::new();
         };
         let is_small =
@@ -72,15 +72,16 @@ impl Digest {
     }
 
     /// Of a piece that was read in part: the blocks that were, if no other bytes were.
-    fn patches(&self, part: &mut Part, data: &[u8]) {
-        let (What::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs) else {
+    fn patches(&self, part: &mut FrameEntry, data: &[u8]) {
+        let (FrameContent::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs)
+        else {
             return;
         };
         let (mut at, mut digests, mut crcs) = (*offset, Vec::new(), Vec::new());
         for run in runs {
-            let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
+            let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
             let end = at + u64::from(len);
-            if let Stored::Here { inner, len } = *run {
+            if let StoredRun::Here { inner, len } = *run {
                 let content = &data[inner as usize..][..len as usize];
                 if !at.is_multiple_of(self.block)
                     || !(end.is_multiple_of(self.block) || end == file.data_len)
@@ -102,14 +103,14 @@ impl Digest {
 }
 
 /// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
-fn place(part: &Part) -> Option<(u64, u64)> {
+fn place(part: &FrameEntry) -> Option<(u64, u64)> {
     match &part.what {
         _ if part.runs.is_some() => None,
-        What::Whole(entry, state) if state.is_stored() && entry.is_file() => {
+        FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {
             Some((0, part.len.into()))
         }
-        What::Whole(..) | What::Head(..) => None,
-        What::Piece { file, offset, .. } => {
+        FrameContent::Whole(..) | FrameContent::Head(..) => None,
+        FrameContent::Piece { file, offset, .. } => {
             let total = file.data_len.min(file.end.load(Acquire));
             (part.len > 0 || total == 0).then_some((*offset, total))
         }

@@ -8,14 +8,14 @@ use super::Stage;
 use crate::{
     error::Result,
     format::{
-        chunk::{self, Chunk},
+        chunk::{self, ContentChunk},
         digest::{BlockDigest, Joiner, Piece},
-        entry::{Entry, Kind, Time},
+        entry::{Entry, EntryKind, Time},
         page::is_block,
         pax,
     },
-    frame::{Frame, Large, Part, What},
-    known::{Known, Stored, push_run},
+    frame::{Frame, FrameContent, FrameEntry, LargeFile},
+    known::{BaseEntry, StoredRun, push_run},
 };
 
 /// Where changed pieces of files are in the tar.
@@ -39,9 +39,9 @@ impl Thin {
     }
 
     /// Copy what stays of the part, whose bytes begin at `start` of `data`; gives where they end.
-    fn part(&mut self, part: &mut Part, data: &[u8], start: usize) -> Result<usize> {
+    fn part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
         let (inner, len) = (part.inner as usize, part.len as usize);
-        if let What::Piece { file, offset, .. } = &part.what
+        if let FrameContent::Piece { file, offset, .. } = &part.what
             && let Some(known) = &file.known
         {
             let runs = match part.runs.take() {
@@ -79,11 +79,11 @@ impl Thin {
     /// Which blocks of a piece are where.
     fn runs(
         &self,
-        known: &Known,
+        known: &BaseEntry,
         piece: &Piece,
         offset: u64,
         (inner, len): (usize, usize),
-    ) -> Vec<Stored> {
+    ) -> Vec<StoredRun> {
         let blocks: &[BlockDigest] = if let Piece::Blocks(blocks) = piece {
             blocks
         } else {
@@ -100,14 +100,14 @@ impl Thin {
                 .zip(known.block(place, self.block))
                 .is_some_and(|(digest, block)| is_block(block, digest))
                 && !known.is_stored_again(place, len.into());
-            let here = Stored::Here {
+            let here = StoredRun::Here {
                 inner: (inner + at) as u32,
                 len,
             };
             push_run(
                 &mut runs,
                 if same {
-                    Stored::Kept { at: place, len }
+                    StoredRun::Kept { at: place, len }
                 } else {
                     here
                 },
@@ -120,23 +120,23 @@ impl Thin {
     /// Make a member of every run that is here.
     fn pieces(
         &mut self,
-        file: &Large,
+        file: &LargeFile,
         mut offset: u64,
-        runs: Vec<Stored>,
+        runs: Vec<StoredRun>,
         data: &[u8],
-    ) -> Result<Vec<Stored>> {
+    ) -> Result<Vec<StoredRun>> {
         let mut placed = Vec::with_capacity(runs.len());
         for run in runs {
             let (run, len) = match run {
-                Stored::Kept { len, .. } => (run, len),
-                Stored::Here { inner, len } => {
+                StoredRun::Kept { len, .. } => (run, len),
+                StoredRun::Here { inner, len } => {
                     pax::write_header(&member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
                     self.rest
                         .extend_from_slice(&data[inner as usize..][..len as usize]);
                     self.rest
                         .resize(self.rest.len() + pax::padding(len.into()), 0);
-                    (Stored::Here { inner: place, len }, len)
+                    (StoredRun::Here { inner: place, len }, len)
                 }
             };
             placed.push(run);
@@ -148,8 +148,8 @@ impl Thin {
 
 impl Stage for Thin {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        let concerns = |part: &Part| match &part.what {
-            What::Piece { file, .. } => file.known.is_some(),
+        let concerns = |part: &FrameEntry| match &part.what {
+            FrameContent::Piece { file, .. } => file.known.is_some(),
             _ => is_known(part),
         };
         if !frame.parts.iter().any(concerns) {
@@ -168,10 +168,10 @@ impl Stage for Thin {
 }
 
 /// Bytes that earlier backups have.
-fn kept(runs: &[Stored]) -> u64 {
+fn kept(runs: &[StoredRun]) -> u64 {
     runs.iter()
         .map(|run| {
-            if let Stored::Kept { len, .. } = run {
+            if let StoredRun::Kept { len, .. } = run {
                 u64::from(*len)
             } else {
                 0
@@ -181,7 +181,12 @@ fn kept(runs: &[Stored]) -> u64 {
 }
 
 /// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
-fn chunk_places(known: &Known, chunks: &[Chunk], entry: &Entry, offset: u64) -> Vec<Option<u64>> {
+fn chunk_places(
+    known: &BaseEntry,
+    chunks: &[ContentChunk],
+    entry: &Entry,
+    offset: u64,
+) -> Vec<Option<u64>> {
     let places: Vec<_> = match entry.is_sparse() {
         false => chunks.iter().map(|chunk| known.chunk(chunk)).collect(),
         true => {
@@ -189,18 +194,21 @@ fn chunk_places(known: &Known, chunks: &[Chunk], entry: &Entry, offset: u64) -> 
             known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
         }
     };
-    let stays = |(at, chunk): (Option<u64>, &Chunk)| {
+    let stays = |(at, chunk): (Option<u64>, &ContentChunk)| {
         at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))
     };
     places.into_iter().zip(chunks).map(stays).collect()
 }
 
-fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<Stored> {
+fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<StoredRun> {
     let mut runs = Vec::new();
-    for (Chunk { len, .. }, place) in chunks.iter().copied().zip(places) {
+    for (ContentChunk { len, .. }, place) in chunks.iter().copied().zip(places) {
         push_run(
             &mut runs,
-            place.map_or(Stored::Here { inner, len }, |at| Stored::Kept { at, len }),
+            place.map_or(StoredRun::Here { inner, len }, |at| StoredRun::Kept {
+                at,
+                len,
+            }),
         );
         inner += len;
     }
@@ -208,7 +216,7 @@ fn chunk_runs(chunks: &[Chunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec
 }
 
 /// Was the whole file read to find that it is the known one?
-fn is_known(part: &Part) -> bool {
+fn is_known(part: &FrameEntry) -> bool {
     let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else {
         return false;
     };
@@ -229,7 +237,7 @@ fn member(file: &Entry, offset: u64, len: u32) -> Entry {
     };
     Entry {
         path,
-        kind: Kind::File {
+        kind: EntryKind::File {
             size: len.into(),
             map: None,
         },

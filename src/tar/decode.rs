@@ -47,7 +47,7 @@ pub(crate) fn decoder(
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let context = DCtx::try_create().ok_or_else(memory::shortage)?;
             let aside = Aside::default();
-            Box::new(Held::new(Zstd {
+            Box::new(HeldBack::new(Zstd {
                 context,
                 input,
                 wanted: 0,
@@ -59,8 +59,8 @@ pub(crate) fn decoder(
         }
         LZ4 => {
             let decoder =
-                BufReadDecompressor::new(Followed::new(input)).map_err(io::Error::other)?;
-            Box::new(Held::new(Lz4 {
+                BufReadDecompressor::new(Lz4Frames::new(input)).map_err(io::Error::other)?;
+            Box::new(HeldBack::new(Lz4 {
                 decoder,
                 passed: 0,
                 sure: 0,
@@ -79,7 +79,7 @@ const ZSTD_HEADER_MAX_BYTES: usize = 18;
 const ASKED_BYTES: usize = 128 << 10;
 
 /// Gives away what is sure, and what a frame holds that is too large to wait for.
-struct Held<D> {
+struct HeldBack<D> {
     inner: D,
     bytes: Vec<u8>,
     /// Of them so many were given away, and so many may be.
@@ -91,7 +91,7 @@ struct Held<D> {
     end: Option<io::Error>,
 }
 
-impl<D: Decoder> Held<D> {
+impl<D: Decoder> HeldBack<D> {
     fn new(inner: D) -> Self {
         Self {
             inner,
@@ -132,7 +132,7 @@ impl<D: Decoder> Held<D> {
     }
 }
 
-impl<D: Decoder> Decoder for Held<D> {
+impl<D: Decoder> Decoder for HeldBack<D> {
     fn service(&mut self) -> Option<Vec<u8>> {
         if self.given < self.bytes.len() {
             None
@@ -142,7 +142,7 @@ impl<D: Decoder> Decoder for Held<D> {
     }
 }
 
-impl<D: Decoder> Read for Held<D> {
+impl<D: Decoder> Read for HeldBack<D> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.given == self.ready {
             if let Some(end) = self.end.take() {
@@ -322,7 +322,7 @@ const LZ4: u32 = 0x184d_2204;
 
 /// Many frames of lz4.
 struct Lz4<R: BufRead> {
-    decoder: BufReadDecompressor<'static, Followed<R>>,
+    decoder: BufReadDecompressor<'static, Lz4Frames<R>>,
     /// Bytes that came out, and those of frames that have ended.
     passed: u64,
     sure: u64,
@@ -367,9 +367,9 @@ impl<R: BufRead> Read for Lz4<R> {
 /// An input whose frames of lz4 are followed as they are consumed.
 ///
 /// Behind each frame it ends once: the decoder hands out what it has at an end only, and at damage nothing.
-struct Followed<R> {
+struct Lz4Frames<R> {
     input: R,
-    frames: Frames,
+    frames: PlainFrames,
     aside: Aside,
     /// Has a frame ended just now?
     ended: bool,
@@ -377,11 +377,11 @@ struct Followed<R> {
     paused: bool,
 }
 
-impl<R> Followed<R> {
+impl<R> Lz4Frames<R> {
     fn new(input: R) -> Self {
         Self {
             input,
-            frames: Frames::default(),
+            frames: PlainFrames::default(),
             aside: Aside::default(),
             ended: false,
             paused: false,
@@ -389,7 +389,7 @@ impl<R> Followed<R> {
     }
 }
 
-impl<R: BufRead> Read for Followed<R> {
+impl<R: BufRead> Read for Lz4Frames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut there = self.fill_buf()?;
         let count = there.read(buffer)?;
@@ -398,7 +398,7 @@ impl<R: BufRead> Read for Followed<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Followed<R> {
+impl<R: BufRead> BufRead for Lz4Frames<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.paused = std::mem::take(&mut self.ended);
         if self.paused {
@@ -424,9 +424,9 @@ impl<R: BufRead> BufRead for Followed<R> {
 
 /// Where in the frames of lz4 a stream is (`lz4_Frame_format.md`, 1.6). What they hold is the decoder's to judge.
 #[derive(Default)]
-struct Frames {
+struct PlainFrames {
     /// What the next bytes are.
-    next: Part,
+    next: FramePart,
     /// Those of them that have come.
     head: Vec<u8>,
     /// Bytes to pass over before them.
@@ -437,7 +437,7 @@ struct Frames {
 
 /// Bytes that say what follows.
 #[derive(Default, Clone, Copy, PartialEq)]
-enum Part {
+enum FramePart {
     /// The magic of a frame.
     #[default]
     Magic,
@@ -449,10 +449,10 @@ enum Part {
     Block(u64, u64),
 }
 
-impl Frames {
+impl PlainFrames {
     /// Has something begun that has not ended?
     fn are_open(&self) -> bool {
-        self.next != Part::Magic || !self.head.is_empty() || self.skip > 0
+        self.next != FramePart::Magic || !self.head.is_empty() || self.skip > 0
     }
 
     fn pass(&mut self, mut bytes: &[u8]) {
@@ -466,8 +466,8 @@ impl Frames {
             };
             self.head.push(*first);
             bytes = rest;
-            if self.head.len() == if self.next == Part::Flags { 2 } else { 4 } {
-                if self.next == Part::Flags {
+            if self.head.len() == if self.next == FramePart::Flags { 2 } else { 4 } {
+                if self.next == FramePart::Flags {
                     self.state_length = self.head[0] & 0x08 != 0;
                 }
                 (self.next, self.skip) = self.follow();
@@ -477,7 +477,7 @@ impl Frames {
     }
 
     /// What comes next now that the head is whole, and how many bytes before it.
-    fn follow(&self) -> (Part, u64) {
+    fn follow(&self) -> (FramePart, u64) {
         let number = self
             .head
             .iter()
@@ -485,17 +485,17 @@ impl Frames {
             .fold(0, |number, byte| (number << 8) | u32::from(*byte));
         let checksum = |flag| if self.head[0] & flag == 0 { 0 } else { 4 };
         match self.next {
-            Part::Magic if number == LZ4 => (Part::Flags, 0),
-            Part::Magic if number & 0xffff_fff0 == 0x184d_2a50 => (Part::Length, 0),
-            Part::Magic => (Part::Magic, u64::MAX), // the decoder refuses it
-            Part::Length => (Part::Magic, number.into()),
+            FramePart::Magic if number == LZ4 => (FramePart::Flags, 0),
+            FramePart::Magic if number & 0xffff_fff0 == 0x184d_2a50 => (FramePart::Length, 0),
+            FramePart::Magic => (FramePart::Magic, u64::MAX), // the decoder refuses it
+            FramePart::Length => (FramePart::Magic, number.into()),
             // The size of the content is 8 bytes, the number of a dictionary 4, the checksum of the header one.
-            Part::Flags => (
-                Part::Block(checksum(0x10), checksum(0x04)),
+            FramePart::Flags => (
+                FramePart::Block(checksum(0x10), checksum(0x04)),
                 2 * checksum(0x08) + checksum(0x01) + 1,
             ),
-            Part::Block(_, last) if number == 0 => (Part::Magic, last),
-            Part::Block(each, _) => (self.next, u64::from(number & 0x7fff_ffff) + each), // the highest bit says "stored"
+            FramePart::Block(_, last) if number == 0 => (FramePart::Magic, last),
+            FramePart::Block(each, _) => (self.next, u64::from(number & 0x7fff_ffff) + each), // the highest bit says "stored"
         }
     }
 }

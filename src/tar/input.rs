@@ -24,7 +24,7 @@ const DEPTH: usize = 8;
 
 /// What is handed over.
 #[derive(Debug)]
-enum Chunk {
+enum InputChunk {
     /// Decoded bytes.
     Plain(Vec<u8>),
     /// A service frame that stood behind them.
@@ -34,7 +34,7 @@ enum Chunk {
 /// Decoded bytes, as they come.
 #[derive(Debug)]
 pub struct Plain {
-    chunks: End<io::Result<Chunk>>,
+    chunks: End<io::Result<InputChunk>>,
     now: Vec<u8>,
     at: usize,
     services: Vec<Vec<u8>>,
@@ -98,7 +98,7 @@ pub fn decode(input: impl Read + Send + 'static) -> Plain {
     }
 }
 
-fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
+fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>>) {
     let mut plain = match decoder(input, CHUNK) {
         Ok(plain) => plain,
         Err(error) => {
@@ -112,10 +112,10 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Chunk>>) {
         let service = plain.service();
         let ends = chunk.is_empty() && service.is_none() || read.is_err();
         // What came before an error counts, though a checksum that stands behind it may have been wrong.
-        let plain = (!chunk.is_empty()).then_some(Chunk::Plain(chunk));
+        let plain = (!chunk.is_empty()).then_some(InputChunk::Plain(chunk));
         if !plain
             .into_iter()
-            .chain(service.map(Chunk::Service))
+            .chain(service.map(InputChunk::Service))
             .all(|chunk| chunks.push(Ok(chunk)))
         {
             return;
@@ -143,8 +143,8 @@ impl BufRead for Plain {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at == self.now.len() {
             match self.chunks.0.pop().transpose()? {
-                Some(Chunk::Plain(bytes)) => (self.now, self.at) = (bytes, 0),
-                Some(Chunk::Service(frame)) => self.set_aside(frame),
+                Some(InputChunk::Plain(bytes)) => (self.now, self.at) = (bytes, 0),
+                Some(InputChunk::Service(frame)) => self.set_aside(frame),
                 None => return Ok(&[]),
             }
         }

@@ -1,7 +1,7 @@
 //! What a stream is if it is no tar, told by its first bytes, so that a good file is not called a damaged one.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::pax,
 };
 
@@ -35,7 +35,7 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
 pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
         return Err(
-            Error::new(Kind::NotFound, "cannot restore: the input is empty")
+            Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")
                 .hint("if it comes through a pipe, see why the command before it failed"),
         );
     }
@@ -43,7 +43,7 @@ pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
         return Ok(());
     }
     let is = |what: &str| {
-        Error::new(Kind::Unsupported, "cannot restore what is no tar").because(what.to_owned())
+        Error::new(ErrorKind::Unsupported, "cannot restore what is no tar").because(what.to_owned())
     };
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
         None if start.len() < pax::BLOCK => Ok(()), // whatever it was, it is cut off

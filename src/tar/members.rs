@@ -3,13 +3,13 @@
 use super::{
     input::{Plain, decode},
     magic::must_be_tar,
-    self_check::Ledger,
+    self_check::SelfCheck,
 };
 use crate::{
     error::{Error, Result},
     format::{
         digest::{Digest, Running},
-        pax::{Found, Reader, skip_padding},
+        pax::{PaxReader, TarItem, skip_padding},
     },
     metrics::meter::{Meter, lap},
 };
@@ -26,9 +26,9 @@ pub(crate) const PIECE: usize = 1 << 20;
 pub(crate) struct Members<'a> {
     input: Plain,
     /// Once it is known that there is something to read.
-    reader: Option<Reader>,
+    reader: Option<PaxReader>,
     /// What the stream says of itself.
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: SelfCheck,
     /// Of the content of this member, as far as it was read.
     digest: Option<Running>,
     meter: &'a Meter,
@@ -38,7 +38,11 @@ pub(crate) struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// Those of `input`.
-    pub(crate) fn of(input: impl Read + Send + 'static, ledger: Ledger, meter: &'a Meter) -> Self {
+    pub(crate) fn of(
+        input: impl Read + Send + 'static,
+        ledger: SelfCheck,
+        meter: &'a Meter,
+    ) -> Self {
         let (input, reader, clock) = (decode(input), None, Instant::now());
         Self {
             input,
@@ -54,7 +58,7 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     /// As [`Reader::next`]; [`crate::error::Kind::Unsupported`] if it is no tar.
-    pub(crate) fn next(&mut self) -> Result<Option<Found>> {
+    pub(crate) fn next(&mut self) -> Result<Option<TarItem>> {
         lap(&self.meter.sink.busy, &mut self.clock);
         if self.reader.is_none() {
             must_be_tar(self.input.fill_buf().map_err(unreadable)?)?;

@@ -3,14 +3,14 @@
 //! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
 //! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
 
-use crate::archive::missing::Lacking;
+use crate::archive::missing::MissingParts;
 use crate::{
     archive::Selection,
     error::{Error, quoted},
     format::{
         digest::{Digest, hex},
-        entry::{Kind, Path},
-        page::{Page, Record},
+        entry::{EntryKind, EntryPath},
+        page::{ManifestPage, Record},
         root::{FORMAT, FORMAT_ALONE, Root},
         segment::{Label, Service},
     },
@@ -26,7 +26,7 @@ const MAX_UNPAGED: usize = 1 << 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct SelfCheck {
     /// What is compared; if nothing is, records are kept.
     selection: Option<Selection>,
     /// Records that were kept, without what only a restore needs.
@@ -38,27 +38,27 @@ pub(crate) struct Ledger {
     /// Digests of the pages of this segment.
     pages: HashSet<String>,
     /// What came since the last page. A hundred bytes each, and its name.
-    came: HashMap<Path, Option<[Digest; 2]>>,
+    came: HashMap<EntryPath, Option<[Digest; 2]>>,
     /// What is wrong.
-    flaws: Vec<Flaw>,
+    flaws: Vec<Mismatch>,
     /// What came, though it was not captured.
-    lost: Vec<Path>,
+    lost: Vec<EntryPath>,
     /// What the backup itself does not hold as it was.
-    pub(crate) lacking: Lacking,
+    pub(crate) lacking: MissingParts,
 }
 
 /// What is wrong with a stream.
 #[derive(Debug)]
-pub(crate) struct Flaw {
+pub(crate) struct Mismatch {
     /// How it shows.
     pub(crate) error: Error,
     /// The entry that is not what it was.
-    pub(crate) path: Option<Path>,
+    pub(crate) path: Option<EntryPath>,
     /// Did it come at all?
     pub(crate) came: bool,
 }
 
-impl Flaw {
+impl Mismatch {
     fn new(error: Error) -> Self {
         Self {
             error,
@@ -68,7 +68,7 @@ impl Flaw {
     }
 }
 
-impl Ledger {
+impl SelfCheck {
     /// One that compares what `selection` wants.
     pub(crate) fn of(selection: Selection) -> Self {
         Self {
@@ -105,17 +105,17 @@ impl Ledger {
     }
 
     /// What was found wrong since this was called.
-    pub(crate) fn flaws(&mut self) -> Vec<Flaw> {
+    pub(crate) fn flaws(&mut self) -> Vec<Mismatch> {
         std::mem::take(&mut self.flaws)
     }
 
     /// Of what came since this was called, what stands for nothing: zeros in place of a large file that could not be read.
-    pub(crate) fn lost(&mut self) -> Vec<Path> {
+    pub(crate) fn lost(&mut self) -> Vec<EntryPath> {
         std::mem::take(&mut self.lost)
     }
 
     /// An entry came, with this content.
-    pub(crate) fn came(&mut self, path: &Path, content: Option<[Digest; 2]>) {
+    pub(crate) fn came(&mut self, path: &EntryPath, content: Option<[Digest; 2]>) {
         if !self.is_kept() {
             return;
         }
@@ -123,7 +123,7 @@ impl Ledger {
         if self.came.len() > MAX_UNPAGED {
             let error = Error::corrupt("the stream does not say what is in it")
                 .because("a page is missing");
-            self.flaws.push(Flaw::new(error));
+            self.flaws.push(Mismatch::new(error));
             (self.label, self.came) = (None, HashMap::new());
         }
     }
@@ -133,7 +133,7 @@ impl Ledger {
         let heard = match Service::payload(frame) {
             Some((Service::Label, payload)) => Label::parse(payload).map(|label| self.begin(label)),
             _ if !self.speaks() => return,
-            Some((Service::Page, payload)) => Page::decode(payload).map(|page| {
+            Some((Service::Page, payload)) => ManifestPage::decode(payload).map(|page| {
                 self.pages.insert(hex(blake3::hash(payload).as_bytes()));
                 self.page(page);
             }),
@@ -143,7 +143,7 @@ impl Ledger {
             Some((Service::Locator, _)) | None => return,
         };
         if let Err(error) = heard {
-            self.flaws.push(Flaw::new(error));
+            self.flaws.push(Mismatch::new(error));
         }
     }
 
@@ -163,7 +163,7 @@ impl Ledger {
             };
             let what = format!("{} comes right behind {}", name(&label), name(before));
             self.flaws
-                .push(Flaw::new(Error::corrupt(what).because(
+                .push(Mismatch::new(Error::corrupt(what).because(
                     "segments are missing, or not in their order".to_owned(),
                 )));
         }
@@ -182,7 +182,7 @@ impl Ledger {
         let Some(root) = &self.root else {
             let error =
                 Error::corrupt("the stream has no root").because("something is missing at its end");
-            self.flaws.push(Flaw::new(error));
+            self.flaws.push(Mismatch::new(error));
             return;
         };
         let absent = root
@@ -193,11 +193,11 @@ impl Ledger {
             let (entries, first) = (counted(page.entries, "entry"), quoted(&page.first.0));
             let error = Error::corrupt("a manifest page is not in the stream as its root says")
                 .because(format!("it describes {entries} from {first} on"));
-            Flaw::new(error)
+            Mismatch::new(error)
         }));
     }
 
-    fn page(&mut self, page: Page) {
+    fn page(&mut self, page: ManifestPage) {
         let Some(selection) = self.selection.take() else {
             let of = |record: Record| Record {
                 entry: record.entry,
@@ -237,14 +237,14 @@ impl Ledger {
                 }
                 _ => return,
             },
-            (Some(_), false) if record.entry.kind != Kind::Directory => {
+            (Some(_), false) if record.entry.kind != EntryKind::Directory => {
                 return self.lost.push(path.clone());
             }
             (None, true) if self.is_whole() => "it is missing in the stream".to_owned(),
             _ => return,
         };
         let error = Error::corrupt(format!("{} is damaged", quoted(path))).because(why);
-        self.flaws.push(Flaw {
+        self.flaws.push(Mismatch {
             error,
             path: Some(path.clone()),
             came: came.is_some(),

@@ -3,7 +3,7 @@
 //! Who has a file open keeps it, whatever its owner and mode become: he reads what is written to it, or writes to what was
 //! found to be right. Who may change a directory exchanges what is made in it for something else.
 
-use super::{probe::trial, tree::Tree, writer::Writer};
+use super::{probe::trial, tree::TargetTree, writer::TargetWriter};
 use crate::{
     error::Result,
     format::entry::{Entry, Xattr, split},
@@ -33,7 +33,7 @@ const SPECIAL: u32 = 0o7000;
 /// Mode of what gets its own later.
 pub(crate) const PRIVATE: u32 = 0o600;
 
-impl Writer {
+impl TargetWriter {
     /// The final mode if nothing that follows would change it or need another, and by it nobody can open the file who may not in
     /// the end. That is so if its group may do what all may, or is right from the start.
     pub(crate) fn creation_mode(&mut self, entry: &Entry) -> u32 {
@@ -121,7 +121,7 @@ impl Writer {
     }
 }
 
-impl Tree {
+impl TargetTree {
     /// Change something at `path`, in a directory that its owner may have kept himself from writing to. If we are he, that is
     /// undone until the directory gets its metadata, or the run is over.
     pub(crate) fn opening_up<T>(
@@ -175,7 +175,7 @@ impl Tree {
 }
 
 /// The trees that are being restored.
-static TREES: Mutex<Vec<Weak<Tree>>> = Mutex::new(Vec::new());
+static TREES: Mutex<Vec<Weak<TargetTree>>> = Mutex::new(Vec::new());
 
 /// What was taken over or opened up is given back by a process that is about to end.
 pub fn give_back() {
@@ -186,7 +186,7 @@ pub fn give_back() {
         .for_each(|tree| tree.give_back());
 }
 
-impl Tree {
+impl TargetTree {
     /// A signal must not end this process without it.
     pub(crate) fn enlist(self: &Arc<Self>) {
         let mut trees = TREES.locked();
@@ -208,7 +208,7 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
+impl Drop for TargetTree {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -263,8 +263,8 @@ fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
 mod tests {
     use super::*;
     use crate::{
-        format::entry::Kind,
-        target::{layout::Layout, tree::Options},
+        format::entry::EntryKind,
+        target::{layout::TargetLayout, tree::TargetOptions},
     };
     use std::{
         fs,
@@ -275,16 +275,16 @@ mod tests {
     /// A user and a group that nobody has.
     const OTHER: u32 = 12_345;
 
-    fn writer(root: &Path) -> Writer {
-        let options = Options {
+    fn writer(root: &Path) -> TargetWriter {
+        let options = TargetOptions {
             overwrite: true,
             numeric_owner: true,
-            ..Options::default()
+            ..TargetOptions::default()
         };
-        Writer::new(&Tree::create(&Layout::plain(root), options).unwrap())
+        TargetWriter::new(&TargetTree::create(&TargetLayout::plain(root), options).unwrap())
     }
 
-    fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
+    fn entry(path: &str, kind: EntryKind, mode: u32) -> Entry {
         Entry {
             path: path.into(),
             kind,
@@ -357,7 +357,10 @@ mod tests {
             ("ours", 0, 0o755, (0, 0, 0o755)),
         ];
         for (name, owner, mode, taken) in cases {
-            let (path, entry) = (dir.path().join(name), entry(name, Kind::Directory, 0o755));
+            let (path, entry) = (
+                dir.path().join(name),
+                entry(name, EntryKind::Directory, 0o755),
+            );
             make(&path, owner, mode);
             // Only above what was asked for.
             assert!(!writer.directory(&entry, false).unwrap());
@@ -377,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let mut writer = writer(dir.path());
-        let made = entry("d", Kind::Directory, 0o777);
+        let made = entry("d", EntryKind::Directory, 0o777);
         assert!(writer.directory(&made, true).unwrap());
         fs::rename(at("d"), at("aside")).unwrap();
         make(&at("d"), OTHER, 0o700);
@@ -389,7 +392,7 @@ mod tests {
         );
         assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
         // A file of ours, and a pipe of another.
-        let pipe = entry("p", Kind::Fifo, 0o666);
+        let pipe = entry("p", EntryKind::Fifo, 0o666);
         writer.other(&pipe).unwrap();
         chown(at("p"), Some(OTHER), Some(OTHER)).unwrap();
         assert!(writer.dress_at(&pipe).is_err());

@@ -16,7 +16,7 @@ use std::{
 
 /// What a restore has made or taken as it was, as hashes: about 60 bytes for each.
 #[derive(Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct MadeNames {
     paths: HashSet<u64>,
     folded: HashSet<u64>,
     inodes: HashSet<(u64, u64)>,
@@ -44,7 +44,7 @@ pub fn is_taken(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Taken>())
 }
 
-impl Made {
+impl MadeNames {
     /// What stands at `path` was made, or may stay.
     pub(crate) fn note(&mut self, path: &[u8], stat: &Stat) {
         self.paths.insert(hash(path));
@@ -97,7 +97,7 @@ pub(crate) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{probe::trial_of_names, warnings::Notes};
+    use crate::target::{probe::trial_of_names, warnings::TargetWarnings};
     use std::fs;
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
             dir::stat(fs::File::open(dir.path()).unwrap(), name.as_bytes()).unwrap()
         };
         let (one, two) = (stat("one"), stat("two"));
-        let mut made = Made::default();
+        let mut made = MadeNames::default();
         made.note("Stra\u{df}e/A".as_bytes(), &one);
         for path in [
             "STRASSE/a",
@@ -131,7 +131,7 @@ mod tests {
         let before = dir::stat_fd(&fd).unwrap().mtime;
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
-        let notes = Notes::default();
+        let notes = TargetWarnings::default();
         let found = trial_of_names(&fd, &notes, |_, name| folds(&fd, name));
         assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();

@@ -3,10 +3,10 @@
 //! It is written under another name in its directory. When everything is durable it is renamed, and the directory made
 //! durable too (rule 34 for `pg_control`). A restore that ends before that leaves a tree without it.
 
-use super::tree::Tree;
+use super::tree::TargetTree;
 use crate::{
     error::Result,
-    format::entry::{self, Path},
+    format::entry::{self, EntryPath},
     platform::{
         dir::{open_dir, stat, stat_fd},
         write,
@@ -22,16 +22,16 @@ pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Last {
+pub struct FinalFile {
     /// Where it is.
-    pub path: Path,
+    pub path: EntryPath,
     /// It is put in place only if this is there too.
-    pub only_with: Option<Path>,
+    pub only_with: Option<EntryPath>,
 }
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placed {
+pub enum FinalPlaced {
     /// It is in place.
     Done,
     /// There is none: it was not wanted, or is damaged.
@@ -42,7 +42,7 @@ pub enum Placed {
     Kept,
 }
 
-impl Tree {
+impl TargetTree {
     /// An earlier one of them is no longer in place before anything else changes.
     pub(crate) fn displace_last(&self) -> Result<()> {
         let Some(last) = &self.places.last else {
@@ -66,23 +66,23 @@ impl Tree {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn put_last(&self, is_whole: bool) -> Result<Placed> {
+    pub fn put_last(&self, is_whole: bool) -> Result<FinalPlaced> {
         let Some(last) = &self.places.last else {
-            return Ok(Placed::Missing);
+            return Ok(FinalPlaced::Missing);
         };
         let Some(dir) = self.parent_if_there(&last.path)? else {
-            return Ok(Placed::Missing);
+            return Ok(FinalPlaced::Missing);
         };
         let failed = |e| self.error("put in place", &last.path, e);
         if !exists(&dir, UNFINISHED).map_err(failed)? {
-            return Ok(Placed::Missing);
+            return Ok(FinalPlaced::Missing);
         }
         let may = last
             .only_with
             .as_ref()
             .map_or(Ok(true), |path| self.is_there(path))?;
         if may && !is_whole {
-            return Ok(Placed::Kept);
+            return Ok(FinalPlaced::Kept);
         }
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
@@ -92,7 +92,11 @@ impl Tree {
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;
         write::fsync(&dir).map_err(failed)?;
-        Ok(if may { Placed::Done } else { Placed::Withheld })
+        Ok(if may {
+            FinalPlaced::Done
+        } else {
+            FinalPlaced::Withheld
+        })
     }
 
     /// Is there anything at `path`?

@@ -9,11 +9,11 @@ use super::{
     access::PRIVATE,
     metadata::{Before, wears},
     replace::NewFile,
-    writer::{Writer, write_data},
+    writer::{TargetWriter, write_data},
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, Kind},
+    format::entry::{Entry, EntryKind},
     platform::{
         dir::{self, FileKind, Stat, read_link},
         durable, read, write, xattr,
@@ -29,7 +29,7 @@ use std::{
 /// A file of the tree that is open for reading and, if that may be, for writing.
 #[derive(Debug)]
 pub struct Patch {
-    file: Source,
+    file: PatchSource,
     stat: Stat,
     /// Is it open for writing too?
     writable: bool,
@@ -38,7 +38,7 @@ pub struct Patch {
 }
 
 #[derive(Debug)]
-enum Source {
+enum PatchSource {
     There(File),
     New(NewFile),
 }
@@ -48,7 +48,7 @@ impl Patch {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn open(writer: &mut Writer, entry: &Entry) -> Result<Option<Self>> {
+    pub fn open(writer: &mut TargetWriter, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
         // To open a device may do something: a tape is wound back, a watchdog begins to watch.
@@ -70,7 +70,7 @@ impl Patch {
         let may_stay = stat.kind == FileKind::File
             && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
         Ok(may_stay.then(|| Self {
-            file: Source::There(fd.into()),
+            file: PatchSource::There(fd.into()),
             stat,
             writable,
             touched: false.into(),
@@ -81,12 +81,12 @@ impl Patch {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn create(writer: &mut Writer, entry: &Entry) -> Result<Self> {
+    pub fn create(writer: &mut TargetWriter, entry: &Entry) -> Result<Self> {
         let made = writer.create_with_room(entry, PRIVATE)?;
         let stat =
             dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
         Ok(Self {
-            file: Source::New(made),
+            file: PatchSource::New(made),
             stat,
             writable: true,
             touched: true.into(),
@@ -95,7 +95,7 @@ impl Patch {
 
     /// Was it made just now?
     pub fn is_new(&self) -> bool {
-        matches!(self.file, Source::New(_))
+        matches!(self.file, PatchSource::New(_))
     }
 
     /// What it was when it was opened.
@@ -106,8 +106,8 @@ impl Patch {
     /// The open file.
     pub fn file(&self) -> &File {
         match &self.file {
-            Source::There(file) => file,
-            Source::New(made) => &made.file,
+            PatchSource::There(file) => file,
+            PatchSource::New(made) => &made.file,
         }
     }
 
@@ -120,7 +120,7 @@ impl Patch {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn is_dressed_as(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
+    pub fn is_dressed_as(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         self.is_dressed(writer, entry)
             .map_err(|e| writer.tree.error("look at", &entry.path, e))
     }
@@ -140,8 +140,8 @@ impl Patch {
     /// Is something of what was at its place before this run lost?
     pub fn is_touched(&self) -> bool {
         match &self.file {
-            Source::There(_) => self.touched.load(Relaxed),
-            Source::New(made) => made.has_its_name(),
+            PatchSource::There(_) => self.touched.load(Relaxed),
+            PatchSource::New(made) => made.has_its_name(),
         }
     }
 
@@ -180,7 +180,7 @@ impl Patch {
     /// # Errors
     /// The system's.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
-        let Kind::File {
+        let EntryKind::File {
             size,
             map: Some(map),
         } = &entry.kind
@@ -210,7 +210,13 @@ impl Patch {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn write(&self, writer: &Writer, entry: &Entry, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write(
+        &self,
+        writer: &TargetWriter,
+        entry: &Entry,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         self.touched.store(true, Relaxed);
         write_data(self.file(), entry, offset, data)
             .map_err(|e| writer.tree.error("write", &entry.path, e))
@@ -220,7 +226,7 @@ impl Patch {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<bool> {
+    pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
@@ -240,13 +246,13 @@ impl Patch {
             Before::There(now)
         };
         writer.dress(self.file().as_fd(), entry, before)?;
-        if let Source::New(made) = &self.file {
+        if let PatchSource::New(made) = &self.file {
             made.place(writer)?;
         }
         Ok(self.touched.load(Relaxed))
     }
 
-    fn is_dressed(&self, writer: &mut Writer, entry: &Entry) -> io::Result<bool> {
+    fn is_dressed(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
         let Stat {
             mode,
             uid,
@@ -264,7 +270,7 @@ impl Patch {
 ///
 /// # Errors
 /// The system's, with the path.
-pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
+pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
     let (dir, name) = writer.enter(&entry.path)?;
     let stat = match tree.making(&entry.path, dir, name, || dir::stat(dir, name)) {
@@ -272,12 +278,12 @@ pub fn is_there(writer: &mut Writer, entry: &Entry) -> Result<bool> {
         other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
     };
     let same = match (&entry.kind, stat.kind) {
-        (Kind::Symlink(target), FileKind::Symlink) => {
+        (EntryKind::Symlink(target), FileKind::Symlink) => {
             read_link(dir, name).map_err(|e| tree.error("look at", &entry.path, e))? == *target
         }
-        (Kind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
-        (Kind::CharDevice(device), FileKind::CharDevice)
-        | (Kind::BlockDevice(device), FileKind::BlockDevice) => {
+        (EntryKind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
+        (EntryKind::CharDevice(device), FileKind::CharDevice)
+        | (EntryKind::BlockDevice(device), FileKind::BlockDevice) => {
             (stat.rdev, stat.mode) == (*device, entry.mode)
         }
         _ => false,

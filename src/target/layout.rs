@@ -6,14 +6,14 @@
 
 use super::{
     case_folding::folds,
-    final_file::{Last, UNFINISHED},
+    final_file::{FinalFile, UNFINISHED},
     probe::trial_of_names,
-    warnings::Notes,
+    warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{self, Path as EntryPath, Time},
+        entry::{self, EntryPath, Time},
         sizes,
     },
     platform::{
@@ -49,22 +49,22 @@ pub(crate) struct Fresh {
 
 /// Where a tree is to be.
 #[derive(Debug, Clone, Default)]
-pub struct Layout {
+pub struct TargetLayout {
     /// The directory of the empty path.
     pub root: PathBuf,
     /// Bytes that will be written beneath it; 0 if unknown.
     pub bytes: u64,
     /// What is elsewhere.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<TargetMount>,
     /// What the operator can do if a mount cannot be where it is to be.
     pub hint: &'static str,
     /// The file that is put in place when all else is durable.
-    pub last: Option<Last>,
+    pub last: Option<FinalFile>,
 }
 
 /// A path whose contents are beneath another directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Mount {
+pub struct TargetMount {
     /// The path; never empty.
     pub at: EntryPath,
     /// The directory; absolute. The link to it is made by the tree.
@@ -72,21 +72,21 @@ pub struct Mount {
     /// Bytes that will be written beneath it; 0 if unknown.
     pub bytes: u64,
     /// Others may have the directory too, see [`Shared`].
-    pub shared: Option<Shared>,
+    pub shared: Option<SharedDirectory>,
     /// The user whose the directory must be, or that in which it is made, where only the backup names it.
     pub holder: Option<u32>,
 }
 
 /// A directory that others have something in as well, by name: clusters of several versions in the location of a tablespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Shared {
+pub struct SharedDirectory {
     /// What the names of all of them begin with,
     pub all: Vec<u8>,
     /// and those that belong to this tree.
     pub own: Vec<u8>,
 }
 
-impl Shared {
+impl SharedDirectory {
     /// May what has this name be this tree's?
     pub fn is_own(&self, name: &[u8]) -> bool {
         name.starts_with(&self.own)
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-impl Mount {
+impl TargetMount {
     /// Is nothing in it that belongs to the tree, and nothing that nobody speaks of?
     fn is_vacant(&self) -> Result<bool> {
         let is_anothers = |name: &[u8]| {
@@ -124,7 +124,7 @@ impl Mount {
     }
 }
 
-impl Layout {
+impl TargetLayout {
     /// Everything in one directory.
     pub fn plain(root: &Path) -> Self {
         Self {
@@ -162,7 +162,7 @@ impl Layout {
         if overwrite { Ok(()) } else { self.have_room() }
     }
 
-    fn is_linked(&self, mount: &Mount) -> bool {
+    fn is_linked(&self, mount: &TargetMount) -> bool {
         let link = self.root.join(OsStr::from_bytes(&mount.at));
         let is_there =
             |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
@@ -182,7 +182,7 @@ impl Layout {
                 let what = format!(
                     "cannot restore to both {other:?} and {path:?}: one is the other, or within it"
                 );
-                return Err(Error::new(Kind::Usage, what).hint(self.hint));
+                return Err(Error::new(ErrorKind::Usage, what).hint(self.hint));
             }
             before.push((path, real));
         }
@@ -211,13 +211,13 @@ fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     let what = format!(
         "cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free"
     );
-    Err(Error::new(Kind::Full, what)
+    Err(Error::new(ErrorKind::Full, what)
         .hint("free space, or choose another place; --overwrite tries without asking"))
 }
 
 fn not_empty(path: &Path) -> Error {
     Error::new(
-        Kind::Exists,
+        ErrorKind::Exists,
         format!("cannot restore to {path:?}: it is not empty"),
     )
 }
@@ -320,7 +320,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     let uid = stat_fd(&dir).map_err(failed)?.uid;
     if !is_held(uid, holder) {
         let what = format!("cannot restore to {path:?}: {there:?} belongs to user {uid} by now");
-        return Err(Error::new(Kind::Permission, what));
+        return Err(Error::new(ErrorKind::Permission, what));
     }
     if missing.as_os_str().is_empty() {
         return Ok(dir);
@@ -354,7 +354,7 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
 
 /// A directory that is open, and what is beneath it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct OpenDirectory {
     at: EntryPath,
     path: PathBuf,
     pub(crate) dir: OwnedFd,
@@ -370,14 +370,14 @@ pub(crate) struct Place {
     pub(crate) passes_list_on: bool,
 }
 
-impl Place {
+impl OpenDirectory {
     /// Open a directory, which is made if it is not there.
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
             let what =
                 format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
-            return Err(Error::new(Kind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
         let passes_list_on = xattr::passes_list_on(&dir);
@@ -396,7 +396,7 @@ impl Place {
 
     /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
     /// Where none can be made nothing is known.
-    pub(crate) fn folds(&self, notes: &Notes) -> bool {
+    pub(crate) fn folds(&self, notes: &TargetWarnings) -> bool {
         let look = |file: &OwnedFd, name: &[u8]| {
             let _ = set_times_fd(file, FINE);
             if let Ok(stat) = stat_fd(file) {
@@ -413,23 +413,23 @@ impl Place {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Places {
-    root: Place,
-    mounts: Vec<Place>,
-    pub(crate) last: Option<Last>,
+pub(crate) struct TargetDirectories {
+    root: OpenDirectory,
+    mounts: Vec<OpenDirectory>,
+    pub(crate) last: Option<FinalFile>,
 }
 
-impl Places {
+impl TargetDirectories {
     /// Open all directories of a layout.
-    pub(crate) fn open(layout: &Layout) -> Result<Self> {
-        let mount = |mount: &Mount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
-            true => Place::open(&mount.at, &mount.directory, mount.holder),
+    pub(crate) fn open(layout: &TargetLayout) -> Result<Self> {
+        let mount = |mount: &TargetMount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
+            true => OpenDirectory::open(&mount.at, &mount.directory, mount.holder),
             false => Err(Error::new(
-                Kind::Bug,
+                ErrorKind::Bug,
                 format!("nothing can be mounted at {}", quoted(&mount.at)),
             )),
         };
-        let root = Place::open(b"", &layout.root, None)?;
+        let root = OpenDirectory::open(b"", &layout.root, None)?;
         let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
         Ok(Self {
             root,
@@ -439,7 +439,7 @@ impl Places {
     }
 
     /// The place of a path, and the path in it.
-    pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&Place, &'a [u8]) {
+    pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&OpenDirectory, &'a [u8]) {
         match self
             .mounts
             .iter()
@@ -473,7 +473,7 @@ impl Places {
     }
 
     /// All places, the root first.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &OpenDirectory> {
         std::iter::once(&self.root).chain(&self.mounts)
     }
 
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(
             (error.kind, &*error.what),
             (
-                Kind::Full,
+                ErrorKind::Full,
                 "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free"
             )
         );
@@ -511,7 +511,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mine = crate::platform::user().0;
         let error = open_held(&dir.path().join("new"), mine + 1).unwrap_err();
-        assert_eq!(error.kind, Kind::Permission);
+        assert_eq!(error.kind, ErrorKind::Permission);
         assert!(!dir.path().join("new").exists());
         if mine != 0 {
             open_held(&dir.path().join("a/b"), mine).unwrap();
@@ -532,13 +532,13 @@ mod tests {
             open_held(&dir.path().join("link"), 12_345)
                 .unwrap_err()
                 .kind,
-            Kind::Permission
+            ErrorKind::Permission
         );
         assert_eq!(
             open_held(&dir.path().join("link/new"), 12_345)
                 .unwrap_err()
                 .kind,
-            Kind::Permission
+            ErrorKind::Permission
         );
     }
 
@@ -546,22 +546,22 @@ mod tests {
     fn directories_are_compared_where_they_really_are() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
-        let mount = |path: &str| Mount {
+        let mount = |path: &str| TargetMount {
             at: b"a".to_vec(),
             directory: dir.path().join(path),
-            ..Mount::default()
+            ..TargetMount::default()
         };
-        let layout = |mounts| Layout {
+        let layout = |mounts| TargetLayout {
             root: dir.path().join("root"),
             mounts,
-            ..Layout::default()
+            ..TargetLayout::default()
         };
         assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
         for bad in ["link/root/in", "root", "link/one/x", "."] {
             let error = layout(vec![mount("one"), mount(bad)])
                 .are_apart()
                 .unwrap_err();
-            assert_eq!(error.kind, Kind::Usage, "{bad}");
+            assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
         }
     }
 }

@@ -5,16 +5,16 @@
 
 use super::{
     access::{mode_before_list, mode_without_list, replaced},
-    tree::Tree,
-    writer::{Writer, is_of_kind},
+    tree::TargetTree,
+    writer::{TargetWriter, is_of_kind},
 };
 use crate::{
     error::{Result, quoted, reason},
-    format::entry::{Entry, Kind, Xattr},
+    format::entry::{Entry, EntryKind, Xattr},
     platform::{
         dir::{self, Stat},
         durable,
-        unopened::Object,
+        unopened::UnopenedObject,
         write, xattr,
     },
 };
@@ -32,7 +32,7 @@ pub(crate) enum Before {
     There(Stat),
 }
 
-impl Writer {
+impl TargetWriter {
     /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
     /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
     /// written. What it should not have is taken off first.
@@ -42,7 +42,7 @@ impl Writer {
         entry: &Entry,
         before: Before,
     ) -> Result<()> {
-        let failed = |tree: &Tree, e| tree.error("set the metadata of", &entry.path, e);
+        let failed = |tree: &TargetTree, e| tree.error("set the metadata of", &entry.path, e);
         let wears = self.wears(&entry.path, before)?;
         if wears {
             let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
@@ -203,12 +203,12 @@ impl Writer {
             .try_clone()
             .map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
-        let object = Object::open(dir.as_fd(), name).map_err(failed)?;
+        let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced()));
         }
-        let is_link = matches!(entry.kind, Kind::Symlink(_));
+        let is_link = matches!(entry.kind, EntryKind::Symlink(_));
         let before = Before::Made(if is_link {
             0o777
         } else {
@@ -262,7 +262,7 @@ impl Writer {
 
 /// What runs as its owner or group must not run as somebody else.
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
-    let directory = matches!(entry.kind, Kind::Directory);
+    let directory = matches!(entry.kind, EntryKind::Directory);
     if owned || directory {
         entry.mode
     } else {

@@ -1,4 +1,7 @@
-//! target.
+//! The directory tree that a restore writes: creation, replacement, metadata, durability.
+//!
+//! Resolves every path beneath the target without following links. Knows nothing of backups: which entry comes from where is
+//! decided in `restore`.
 
 pub mod access;
 pub mod case_folding;

@@ -8,7 +8,7 @@ use super::{
     access::PRIVATE,
     metadata::Before,
     replace::NewFile,
-    writer::{Writer, set_length, write_data},
+    writer::{TargetWriter, set_length, write_data},
 };
 use crate::{
     error::Result,
@@ -27,18 +27,18 @@ const BEHIND_BYTES: u64 = 8 << 20;
 
 /// What its writers share. Empty until the first piece comes.
 #[derive(Debug, Default)]
-pub struct Large(Mutex<State>);
+pub struct ParallelFile(Mutex<ParallelState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ParallelState {
     made: Option<Arc<NewFile>>,
     /// Bytes before which the system was told to write, and before which it was told to forget.
     told: u64,
     forgotten: u64,
 }
 
-impl Large {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ParallelFile {
+    fn state(&self) -> MutexGuard<'_, ParallelState> {
         self.0.locked()
     }
 
@@ -48,7 +48,7 @@ impl Large {
     /// The system's, with the path.
     pub fn write(
         &self,
-        writer: &mut Writer,
+        writer: &mut TargetWriter,
         entry: &Entry,
         offset: u64,
         data: &[u8],
@@ -62,7 +62,7 @@ impl Large {
         Ok(())
     }
 
-    fn open(&self, writer: &mut Writer, entry: &Entry) -> Result<Arc<NewFile>> {
+    fn open(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<Arc<NewFile>> {
         let mut state = self.state();
         if let Some(made) = &state.made {
             return Ok(made.clone());
@@ -88,7 +88,7 @@ impl Large {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn hash(&self, writer: &mut Writer, entry: &Entry) -> Result<blake3::Hash> {
+    pub fn hash(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<blake3::Hash> {
         let made = self.open(writer, entry)?;
         let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
         let hash = |bytes: &[u8]| _ = hasher.update(bytes);
@@ -106,17 +106,17 @@ impl Large {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn finish(&self, writer: &mut Writer, entry: &Entry) -> Result<()> {
+    pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let made = self.open(writer, entry)?;
         set_length(&made.file, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
         writer.dress(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
         made.place(writer)?;
-        *self.state() = State::default();
+        *self.state() = ParallelState::default();
         Ok(())
     }
 
     /// Some piece is damaged: remove what was written.
     pub fn discard(&self) {
-        *self.state() = State::default();
+        *self.state() = ParallelState::default();
     }
 }

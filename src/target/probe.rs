@@ -1,6 +1,6 @@
 //! A file by which the target is tried: made, looked at and removed at once.
 
-use super::warnings::Notes;
+use super::warnings::TargetWarnings;
 use crate::{
     error::reason,
     platform::{dir, write},
@@ -24,7 +24,7 @@ pub(crate) fn name_aside() -> Vec<u8> {
 /// What `look` sees of a new file in `dir`, empty and with mode 0600. `None` if none can be made: the restore will say why.
 pub(crate) fn trial<T>(
     dir: impl AsFd,
-    notes: &Notes,
+    notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd) -> T,
 ) -> Option<T> {
     match write::create_nameless(&dir, 0o600) {
@@ -36,7 +36,7 @@ pub(crate) fn trial<T>(
 /// As [`trial`]; the file has a name, one with letters, which `look` gets too. One that cannot be removed is noted.
 pub(crate) fn trial_of_names<T>(
     dir: impl AsFd,
-    notes: &Notes,
+    notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd, &[u8]) -> T,
 ) -> Option<T> {
     let name = name_aside();

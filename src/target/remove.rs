@@ -1,9 +1,9 @@
 //! Removing what does not belong to a tree, with all that is below it. No link is followed, and nothing that is mounted
 //! in the tree is gone into.
 
-use super::tree::Tree;
+use super::tree::TargetTree;
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform::{
         dir::{self, FileKind, Stat},
         tree_walk::{Visit, descend},
@@ -15,7 +15,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-impl Tree {
+impl TargetTree {
     /// Remove what is at `path`, and everything below it. What is not there is no error.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Tree {
 }
 
 /// Everything is removed.
-struct Removal<'a>(&'a Tree);
+struct Removal<'a>(&'a TargetTree);
 
 impl Visit for Removal<'_> {
     type Error = Error;
@@ -50,7 +50,7 @@ impl Visit for Removal<'_> {
         if stat.is_apart(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
             let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
             return Err(
-                Error::new(Kind::Exists, what).because("another file system is mounted there")
+                Error::new(ErrorKind::Exists, what).because("another file system is mounted there")
             );
         }
         Ok(true)

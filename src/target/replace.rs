@@ -8,12 +8,12 @@
 use super::{
     metadata::Before,
     probe::name_aside,
-    tree::Tree,
-    writer::{Writer, set_length, write_data},
+    tree::TargetTree,
+    writer::{TargetWriter, set_length, write_data},
 };
 use crate::{
-    error::{Kind as ErrorKind, Result},
-    format::entry::{Entry, Path},
+    error::{ErrorKind, Result},
+    format::entry::{Entry, EntryPath},
     platform::{
         Tricks,
         dir::{self, FileKind},
@@ -34,15 +34,15 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct NewFile {
     pub(crate) file: File,
-    name: Name,
+    name: ReplaceName,
     is_placed: AtomicBool,
-    tree: Arc<Tree>,
-    path: Path,
+    tree: Arc<TargetTree>,
+    path: EntryPath,
 }
 
 /// What a new file is called.
 #[derive(Debug)]
-enum Name {
+enum ReplaceName {
     /// As it is to be: there was nothing of this name.
     Own,
     /// Otherwise: it stands beside what it replaces.
@@ -54,14 +54,14 @@ enum Name {
 impl NewFile {
     /// Does it stand where it belongs, so that nothing else does?
     pub(crate) fn has_its_name(&self) -> bool {
-        matches!(self.name, Name::Own)
+        matches!(self.name, ReplaceName::Own)
     }
 
     /// Its content and metadata are right: put it where it belongs.
     ///
     /// # Errors
     /// The system's, with the path.
-    pub(crate) fn place(&self, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn place(&self, writer: &mut TargetWriter) -> Result<()> {
         if !self.has_its_name() {
             let tree = &self.tree;
             let (dir, name) = writer.enter(&self.path)?;
@@ -76,7 +76,7 @@ impl NewFile {
 
     fn put(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         let aside = match &self.name {
-            Name::Aside(aside) => return self.tree.exchange(dir, aside, name),
+            ReplaceName::Aside(aside) => return self.tree.exchange(dir, aside, name),
             _ => name_aside(),
         };
         write::give_name(&self.file, dir, &aside)?;
@@ -113,18 +113,18 @@ impl Drop for NewFile {
         if *self.is_placed.get_mut() {
             return;
         }
-        let mut writer = Writer::new(&self.tree);
+        let mut writer = TargetWriter::new(&self.tree);
         let _ = match &self.name {
-            Name::None => Ok(()),
-            Name::Own => writer.remove(&self.path),
-            Name::Aside(aside) => writer
+            ReplaceName::None => Ok(()),
+            ReplaceName::Own => writer.remove(&self.path),
+            ReplaceName::Aside(aside) => writer
                 .enter(&self.path)
                 .map(|(dir, _)| drop(write::unlink_at(dir, aside))),
         };
     }
 }
 
-impl Writer {
+impl TargetWriter {
     /// Create a regular file with all of its content: the data of its runs, one after the other.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
                 tree.create_beside(dir, name, mode)
             }
-            made => Ok((made?, Name::Own)),
+            made => Ok((made?, ReplaceName::Own)),
         };
         let created = tree.making(&path, dir, name, || tree.opening_up(&path, dir, create));
         let (fd, name) = created.map_err(|e| self.in_the_way(&path, e))?;
@@ -219,14 +219,14 @@ impl Writer {
     }
 }
 
-impl Tree {
+impl TargetTree {
     fn create_beside(
         &self,
         dir: BorrowedFd<'_>,
         name: &[u8],
         mode: u32,
-    ) -> io::Result<(OwnedFd, Name)> {
-        let in_place = || Ok((write::create_file(dir, name, mode)?, Name::Own));
+    ) -> io::Result<(OwnedFd, ReplaceName)> {
+        let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
         // No file takes the place of a directory; one that is empty is no loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
             write::remove_dir_at(dir, name)?;
@@ -235,14 +235,14 @@ impl Tree {
         if self.options.tricks == Tricks::Auto
             && let Ok(fd) = write::create_nameless(dir, mode)
         {
-            return Ok((fd, Name::None));
+            return Ok((fd, ReplaceName::None));
         }
         let aside = name_aside();
         match write::create_file(dir, &aside, mode) {
             Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
                 self.clear_way(dir, name).and_then(|()| in_place())
             }
-            made => Ok((made?, Name::Aside(aside))),
+            made => Ok((made?, ReplaceName::Aside(aside))),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Making a restored tree durable: what each file system of it wants, see [`Way`].
 
-use super::tree::Tree;
+use super::tree::TargetTree;
 use crate::{
     error::{Error, Result},
     platform::{
         dir::{self, FileKind, Stat},
-        durable::{self, Way},
+        durable::{self, SyncMethod},
         tree_walk::{Visit, descend},
         write,
     },
@@ -27,12 +27,12 @@ struct Each {
     is_durable: bool,
 }
 
-impl Tree {
+impl TargetTree {
     /// Something is written to a file system of this way. All that is in a target that was empty is asked at the end; of others
     /// only what is written.
-    pub(crate) fn goes(&self, way: Way) {
-        let way = if way == Way::Asked && self.options.overwrite {
-            Way::Each
+    pub(crate) fn goes(&self, way: SyncMethod) {
+        let way = if way == SyncMethod::Asked && self.options.overwrite {
+            SyncMethod::Each
         } else {
             way
         };
@@ -41,10 +41,10 @@ impl Tree {
 
     /// Is each file to be made durable by itself, when it is written?
     pub(crate) fn settles_each(&self) -> bool {
-        self.wants(Way::Each)
+        self.wants(SyncMethod::Each)
     }
 
-    fn wants(&self, way: Way) -> bool {
+    fn wants(&self, way: SyncMethod) -> bool {
         self.ways.load(Relaxed) & way.bit() != 0
     }
 
@@ -63,7 +63,7 @@ impl Tree {
                 }
             }
         }
-        let files = !is_durable || self.wants(Way::Asked);
+        let files = !is_durable || self.wants(SyncMethod::Asked);
         // Of directories that were there before, those that were written into have been settled.
         if !files && (self.options.overwrite || !self.settles_each()) {
             return Ok(());
@@ -91,7 +91,7 @@ impl Tree {
 
 /// Every directory by itself, and every file if that is wanted.
 struct Settle<'a> {
-    tree: &'a Tree,
+    tree: &'a TargetTree,
     each: Each,
 }
 

@@ -6,22 +6,22 @@
 //! their metadata when all that is in them is written. Nothing is durable before [`Tree::sync`].
 
 use super::{
-    case_folding::{Made, taken},
-    layout::{Fresh, Layout, Places},
+    case_folding::{MadeNames, taken},
+    layout::{Fresh, TargetDirectories, TargetLayout},
     probe::trial,
-    warnings::Notes,
+    warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
-        entry::{Owner, Path, Time, Xattr},
+        entry::{EntryPath, Owner, Time, Xattr},
         pax::NamedAcl,
     },
     platform::{
         Tricks,
         dir::{self, Stat, open_dir},
         durable,
-        owner::Names,
+        owner::OwnerNames,
         write::{self, Umask},
     },
     queue::Locked,
@@ -39,7 +39,7 @@ use std::{
 
 /// How a tree is written.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
+pub struct TargetOptions {
     /// May the target hold something already? Then what stands in the way is replaced.
     pub overwrite: bool,
     /// Owners by number, even where the name exists here.
@@ -52,22 +52,22 @@ pub struct Options {
 
 /// The target.
 #[derive(Debug)]
-pub struct Tree {
-    pub(crate) places: Places,
+pub struct TargetTree {
+    pub(crate) places: TargetDirectories,
     /// How it is written.
-    pub options: Options,
+    pub options: TargetOptions,
     /// What could not be restored.
-    pub notes: Notes,
-    names: Names,
+    pub notes: TargetWarnings,
+    names: OwnerNames,
     /// The file systems of the target, each with a directory opened before anything was written to it.
     pub(crate) systems: Mutex<HashMap<u64, OwnedFd>>,
     /// What they want: a bit for each [`durable::Way`].
     pub(crate) ways: AtomicU8,
     mask: Mask,
     /// What was made, where the file system may take another name for the same.
-    made: Option<Mutex<Made>>,
+    made: Option<Mutex<MadeNames>>,
     /// Directories that were there and have another owner or mode for now: what they were before.
-    pub(crate) changed: Mutex<HashMap<Path, Stat>>,
+    pub(crate) changed: Mutex<HashMap<EntryPath, Stat>>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -94,16 +94,16 @@ impl Drop for Mask {
     }
 }
 
-impl Tree {
+impl TargetTree {
     /// Open the target, which is made if it is not there, with the links to what is mounted in it.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`] if it holds something and may not, [`ErrorKind::Full`] if it will not fit, or the system's
     /// error; mostly before anything was made.
-    pub fn create(layout: &Layout, options: Options) -> Result<Arc<Self>> {
+    pub fn create(layout: &TargetLayout, options: TargetOptions) -> Result<Arc<Self>> {
         layout.check(options.overwrite)?;
-        let places = Places::open(layout)?;
-        let notes = Notes::default();
+        let places = TargetDirectories::open(layout)?;
+        let notes = TargetWarnings::default();
         let folds: Vec<bool> = places.all().map(|place| place.folds(&notes)).collect();
         let made = folds.contains(&true).then(Mutex::default);
         let tree = Self {
@@ -112,7 +112,7 @@ impl Tree {
             changed: Mutex::default(),
             options,
             notes,
-            names: Names::default(),
+            names: OwnerNames::default(),
             systems: Mutex::default(),
             ways: AtomicU8::new(0),
             mask: Mask::clear(),
@@ -342,24 +342,24 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::{Entry, Kind};
-    use crate::target::writer::Writer;
+    use crate::format::entry::{Entry, EntryKind};
+    use crate::target::writer::TargetWriter;
     use std::fs;
 
     /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.
-    fn folding(root: &std::path::Path) -> Arc<Tree> {
-        let options = Options {
+    fn folding(root: &std::path::Path) -> Arc<TargetTree> {
+        let options = TargetOptions {
             overwrite: true,
-            ..Options::default()
+            ..TargetOptions::default()
         };
-        let tree = Tree::create(&Layout::plain(root), options).unwrap();
+        let tree = TargetTree::create(&TargetLayout::plain(root), options).unwrap();
         let mut tree = Arc::into_inner(tree).unwrap();
         tree.made.get_or_insert_default();
         Arc::new(tree)
     }
 
     fn file(path: &str, data: &str) -> Entry {
-        let kind = Kind::File {
+        let kind = EntryKind::File {
             size: data.len() as u64,
             map: None,
         };
@@ -376,7 +376,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("Case"), "from before").unwrap();
-        let mut writer = Writer::new(&folding(dir.path()));
+        let mut writer = TargetWriter::new(&folding(dir.path()));
         writer.file(&file("Case", "one"), b"one").unwrap();
         fs::hard_link(at("Case"), at("case")).unwrap();
         let error = writer.file(&file("case", "two"), b"two").unwrap_err();
@@ -416,16 +416,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("before")).unwrap();
-        let make = |path: &str, writer: &mut Writer| {
+        let make = |path: &str, writer: &mut TargetWriter| {
             writer.directory(
                 &Entry {
-                    kind: Kind::Directory,
+                    kind: EntryKind::Directory,
                     ..file(path, "")
                 },
                 true,
             )
         };
-        let mut writer = Writer::new(&folding(dir.path()));
+        let mut writer = TargetWriter::new(&folding(dir.path()));
         assert!(make("Dir", &mut writer).unwrap() && !make("before", &mut writer).unwrap());
         writer.file(&file("Implied/f", ""), b"").unwrap();
         for [name, other] in [["Dir", "dir"], ["before", "BEFORE"], ["Implied", "implied"]] {

@@ -3,7 +3,7 @@
 
 use crate::{
     error::quoted,
-    format::entry::{self, Path},
+    format::entry::{self, EntryPath},
     queue::Locked,
 };
 use std::{collections::BTreeMap, sync::Mutex};
@@ -13,9 +13,9 @@ const REASONS: usize = 200;
 
 /// Counts by reason. Shared by all writers.
 #[derive(Debug, Default)]
-pub struct Notes(Mutex<BTreeMap<String, (u64, Path)>>);
+pub struct TargetWarnings(Mutex<BTreeMap<String, (u64, EntryPath)>>);
 
-impl Notes {
+impl TargetWarnings {
     /// Note that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
     pub fn add(&self, what: &str, why: &str, path: &[u8]) {
         self.count(format!("{what} not restored ({why})"), path);
@@ -42,7 +42,7 @@ impl Notes {
     /// One line for each reason: `owner not restored (operation not permitted): 12 entries, the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
         let notes = self.0.locked();
-        let line = |(what, (count, first)): (&String, &(u64, Path))| match count {
+        let line = |(what, (count, first)): (&String, &(u64, EntryPath))| match count {
             1 => format!("{what}: {}", quoted(first)),
             _ => format!("{what}: {count} entries, the first is {}", quoted(first)),
         };
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn of_too_many_reasons_there_is_one_line() {
-        let notes = Notes::default();
+        let notes = TargetWarnings::default();
         (0..1000).for_each(|number| notes.add(&format!("attribute {number}"), "no", b"f"));
         notes.add("attribute 0", "no", b"e");
         let lines = notes.lines();

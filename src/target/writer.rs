@@ -1,9 +1,9 @@
 //! One thread's hand in a tree: files, links, devices and directories, with their metadata.
 
-use super::{access::replaced, case_folding::is_taken, metadata::Before, tree::Tree};
+use super::{access::replaced, case_folding::is_taken, metadata::Before, tree::TargetTree};
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, reason},
-    format::entry::{Device, Entry, Kind, Owner},
+    error::{Error, ErrorKind, Result, reason},
+    format::entry::{Device, Entry, EntryKind, Owner},
     platform::{
         dir::{self, FileKind, Stat, open_dir},
         durable, write, xattr,
@@ -21,9 +21,9 @@ use std::{
 
 /// Writes to a tree from one thread; keeps the directory it wrote to last.
 #[derive(Debug)]
-pub struct Writer {
+pub struct TargetWriter {
     /// The tree.
-    pub tree: Arc<Tree>,
+    pub tree: Arc<TargetTree>,
     parent: Option<Parent>,
     owner: Option<(Owner, (u32, u32))>,
 }
@@ -37,9 +37,9 @@ struct Parent {
     passes_list_on: bool,
 }
 
-impl Writer {
+impl TargetWriter {
     /// A writer of its own for one thread.
-    pub fn new(tree: &Arc<Tree>) -> Self {
+    pub fn new(tree: &Arc<TargetTree>) -> Self {
         Self {
             tree: tree.clone(),
             parent: None,
@@ -188,7 +188,7 @@ impl Writer {
         match tree.places.mounted(&entry.path) {
             None => Ok(()),
             Some(to) => {
-                let kind = Kind::Symlink(to.as_os_str().as_bytes().to_vec());
+                let kind = EntryKind::Symlink(to.as_os_str().as_bytes().to_vec());
                 self.dress_at(&Entry {
                     kind,
                     xattrs: Vec::new(),
@@ -249,27 +249,29 @@ impl Writer {
 fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
     let node = |kind, device| write::mknod_at(dir, name, kind, mode, device);
     match &entry.kind {
-        Kind::Symlink(target) => write::symlink_at(target, dir, name),
-        Kind::Fifo => node(FileKind::Fifo, Device { major: 0, minor: 0 }),
-        Kind::CharDevice(device) => node(FileKind::CharDevice, *device),
-        Kind::BlockDevice(device) => node(FileKind::BlockDevice, *device),
+        EntryKind::Symlink(target) => write::symlink_at(target, dir, name),
+        EntryKind::Fifo => node(FileKind::Fifo, Device { major: 0, minor: 0 }),
+        EntryKind::CharDevice(device) => node(FileKind::CharDevice, *device),
+        EntryKind::BlockDevice(device) => node(FileKind::BlockDevice, *device),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
 /// Is what stands there of the kind of the entry?
-pub(crate) fn is_of_kind(stat: &Stat, kind: &Kind) -> bool {
+pub(crate) fn is_of_kind(stat: &Stat, kind: &EntryKind) -> bool {
     match kind {
-        Kind::Symlink(_) => stat.kind == FileKind::Symlink,
-        Kind::Fifo => stat.kind == FileKind::Fifo,
-        Kind::CharDevice(device) => (stat.kind, stat.rdev) == (FileKind::CharDevice, *device),
-        Kind::BlockDevice(device) => (stat.kind, stat.rdev) == (FileKind::BlockDevice, *device),
+        EntryKind::Symlink(_) => stat.kind == FileKind::Symlink,
+        EntryKind::Fifo => stat.kind == FileKind::Fifo,
+        EntryKind::CharDevice(device) => (stat.kind, stat.rdev) == (FileKind::CharDevice, *device),
+        EntryKind::BlockDevice(device) => {
+            (stat.kind, stat.rdev) == (FileKind::BlockDevice, *device)
+        }
         _ => false,
     }
 }
 
-fn is_device(kind: &Kind) -> bool {
-    matches!(kind, Kind::CharDevice(_) | Kind::BlockDevice(_))
+fn is_device(kind: &EntryKind) -> bool {
+    matches!(kind, EntryKind::CharDevice(_) | EntryKind::BlockDevice(_))
 }
 
 /// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.
@@ -286,7 +288,7 @@ pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8])
 /// A file that ends in a hole is as long as its entry says.
 pub(crate) fn set_length(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
     match &entry.kind {
-        Kind::File { size, map: Some(_) } => write::truncate(fd, *size),
+        EntryKind::File { size, map: Some(_) } => write::truncate(fd, *size),
         _ => Ok(()),
     }
 }

@@ -1,11 +1,11 @@
-//! How values are printed.
+//! How counts, sizes, names and sources are printed, and how sizes are parsed.
 
 pub(crate) mod size;
 
-use crate::format::root::Source;
+use crate::format::root::SourceInfo;
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
-    format::entry::{Entry, Kind, Time},
+    error::{Error, ErrorKind, Result},
+    format::entry::{Entry, EntryKind, Time},
 };
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
@@ -87,14 +87,14 @@ pub fn counted(number: u64, noun: &str) -> String {
 /// `drwxr-xr-x`, as `ls -l` has it.
 pub(crate) fn mode(entry: &Entry) -> String {
     let kind = match entry.kind {
-        Kind::File { .. } => '-',
-        Kind::HardLink(_) => 'h',
-        Kind::Directory => 'd',
-        Kind::Symlink(_) => 'l',
-        Kind::Fifo => 'p',
-        Kind::CharDevice(_) => 'c',
-        Kind::BlockDevice(_) => 'b',
-        Kind::Socket => 's',
+        EntryKind::File { .. } => '-',
+        EntryKind::HardLink(_) => 'h',
+        EntryKind::Directory => 'd',
+        EntryKind::Symlink(_) => 'l',
+        EntryKind::Fifo => 'p',
+        EntryKind::CharDevice(_) => 'c',
+        EntryKind::BlockDevice(_) => 'b',
+        EntryKind::Socket => 's',
     };
     let mut text = String::from(kind);
     for (shift, special, letters) in [
@@ -181,7 +181,7 @@ fn is_seen(c: char) -> bool {
 }
 
 /// `host:/a /b`, as a person would say what was backed up.
-pub fn source_text(source: &Source) -> String {
+pub fn source_text(source: &SourceInfo) -> String {
     let paths: Vec<String> = source.paths.iter().map(|path| name(&path.0)).collect();
     format!("{}:{}", name(source.host.as_bytes()), paths.join(" "))
 }

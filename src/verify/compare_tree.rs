@@ -3,23 +3,23 @@
 //! One thread walks both in the same order and finds what only the tree has; many workers compare the objects, content by digest and
 //! byte by byte where there is none. Memory holds the names of the directories between the root and the entry at hand.
 
-use super::{stored_content::Stored, tree_roots::Roots};
+use super::{stored_content::StoredContent, tree_roots::TreeRoots};
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Result, quoted},
     format::{
         digest::{Digest, crc32c},
-        entry::{self, Entry, Kind, Path as EntryPath},
-        page::{Item, Record, State},
+        entry::{self, Entry, EntryKind, EntryPath},
+        page::{EntryState, PageItem, Record},
         sizes,
     },
     metrics::meter::Meter,
-    pipeline::workers::{self, Hands},
+    pipeline::workers::{self, WorkerLimit},
     platform::{
         Tricks,
         dir::{self, FileKind, Stat, open_dir, open_read},
         is_shortage,
-        owner::Names,
+        owner::OwnerNames,
         read::{data_outside, each_piece},
         xattr,
     },
@@ -76,23 +76,23 @@ pub(crate) fn compare(
     tricks: Tricks,
     meter: &Meter,
 ) -> Result<Vec<Difference>> {
-    let roots = Roots::open(dir, archive.root.postgres.as_ref())?;
+    let roots = TreeRoots::open(dir, archive.root.postgres.as_ref())?;
     let tree = Against {
         archive,
         roots,
         tricks,
-        names: Names::default(),
+        names: OwnerNames::default(),
         found: Mutex::default(),
         meter,
     };
     workers::work(
-        &Hands::climbing(workers, MAX_WORKERS, meter),
-        || Hand {
+        &WorkerLimit::climbing(workers, MAX_WORKERS, meter),
+        || CompareWorker {
             buffer: vec![0; 1 << 20],
-            stored: Stored::default(),
+            stored: StoredContent::default(),
             parent: None,
         },
-        |hand, items: Vec<Item>| items.iter().try_for_each(|item| tree.item(hand, item)),
+        |hand, items: Vec<PageItem>| items.iter().try_for_each(|item| tree.item(hand, item)),
         |send| tree.walk(send),
     )?;
     let mut found = tree.found.opened();
@@ -102,23 +102,23 @@ pub(crate) fn compare(
 
 struct Against<'a> {
     archive: &'a Archive,
-    roots: Roots,
+    roots: TreeRoots,
     tricks: Tricks,
-    names: Names,
+    names: OwnerNames,
     found: Mutex<Vec<Difference>>,
     meter: &'a Meter,
 }
 
 /// A directory of the tree that the walk is in, with the names the backup has not spoken of yet.
-struct Level {
+struct CompareLevel {
     path: EntryPath,
     names: BTreeSet<Vec<u8>>,
 }
 
 /// What a worker has.
-struct Hand {
+struct CompareWorker {
     buffer: Vec<u8>,
-    stored: Stored,
+    stored: StoredContent,
     /// The directory that it looked into last.
     parent: Option<(EntryPath, OwnedFd)>,
 }
@@ -136,9 +136,9 @@ impl Against<'_> {
     }
 
     /// Hand out everything the backup has, and note what it has not.
-    fn walk(&self, send: &mut dyn FnMut(Vec<Item>) -> Result<()>) -> Result<()> {
+    fn walk(&self, send: &mut dyn FnMut(Vec<PageItem>) -> Result<()>) -> Result<()> {
         let (all, ways) = (Selection::default(), self.archive.ways()?);
-        let mut levels: Vec<Level> = Vec::new();
+        let mut levels: Vec<CompareLevel> = Vec::new();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         for item in self.archive.records(&all, false) {
             let item = item?;
@@ -151,7 +151,7 @@ impl Against<'_> {
                 // The directory that this is in may not be on disk; then what is looked for here is that directory.
                 level.names.remove(entry::step(&level.path, path));
             }
-            if matches!(item.entry.kind, Kind::Directory) && !ways.contains(path) {
+            if matches!(item.entry.kind, EntryKind::Directory) && !ways.contains(path) {
                 levels.extend(self.enter(path)?);
             }
             bytes = item.entry.data_len().saturating_add(bytes);
@@ -166,16 +166,16 @@ impl Against<'_> {
     }
 
     /// Compare one object.
-    fn item(&self, hand: &mut Hand, item: &Item) -> Result<()> {
+    fn item(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<()> {
         let path = &item.entry.path;
         match &item.state {
             state if state.is_stored() && self.metadata(hand, item)? => {
                 return self.content(hand, item);
             }
-            State::Unreadable(why) if self.look(hand, path).is_ok() => {
+            EntryState::Unreadable(why) if self.look(hand, path).is_ok() => {
                 self.note(path, format!("not captured by the backup: {why}"));
             }
-            State::Vanished if self.look(hand, path).is_ok() => self.note(path, "extra"),
+            EntryState::Vanished if self.look(hand, path).is_ok() => self.note(path, "extra"),
             _ => {}
         }
         self.meter.small.fetch_add(1, Relaxed);
@@ -183,7 +183,7 @@ impl Against<'_> {
     }
 
     /// Leave the directories that are not kept; names nobody spoke of are extra.
-    fn leave(&self, levels: &mut Vec<Level>, keep: impl Fn(&Level) -> bool) {
+    fn leave(&self, levels: &mut Vec<CompareLevel>, keep: impl Fn(&CompareLevel) -> bool) {
         while let Some(level) = levels.pop_if(|level| !keep(level)) {
             for name in level.names {
                 self.note(&entry::join(&level.path, &name), "extra");
@@ -192,7 +192,7 @@ impl Against<'_> {
     }
 
     /// The directory on disk, if there is one.
-    fn enter(&self, path: &[u8]) -> Result<Option<Level>> {
+    fn enter(&self, path: &[u8]) -> Result<Option<CompareLevel>> {
         let (root, beneath) = self.roots.of(path);
         let listed = open_dir(root, beneath, self.tricks)
             .and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
@@ -202,7 +202,7 @@ impl Against<'_> {
                 let names = names
                     .filter(|name| self.roots.may_own(path, name))
                     .collect();
-                Ok(Some(Level {
+                Ok(Some(CompareLevel {
                     path: path.to_vec(),
                     names,
                 }))
@@ -229,7 +229,7 @@ impl Against<'_> {
     }
 
     /// Compare all but the content; is there content to compare?
-    fn metadata(&self, hand: &mut Hand, item: &Item) -> Result<bool> {
+    fn metadata(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<bool> {
         Ok(match self.look(hand, &item.entry.path) {
             Ok((stat, link, xattrs)) => {
                 let same_kind = self.kind(&item.entry, &stat, link.as_deref());
@@ -252,7 +252,7 @@ impl Against<'_> {
         })
     }
 
-    fn look(&self, hand: &mut Hand, path: &[u8]) -> io::Result<Looks> {
+    fn look(&self, hand: &mut CompareWorker, path: &[u8]) -> io::Result<Looks> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
@@ -278,23 +278,23 @@ impl Against<'_> {
 
     fn kind(&self, entry: &Entry, stat: &Stat, link: Option<&[u8]>) -> bool {
         let differs = match (&entry.kind, stat.kind) {
-            (Kind::File { size, .. }, FileKind::File) if *size != stat.size => {
+            (EntryKind::File { size, .. }, FileKind::File) if *size != stat.size => {
                 Some(format!("size {}, in the backup {size}", stat.size))
             }
-            (Kind::Symlink(target), FileKind::Symlink) if Some(&target[..]) != link => {
+            (EntryKind::Symlink(target), FileKind::Symlink) if Some(&target[..]) != link => {
                 let link = text::name(link.unwrap_or_default());
                 Some(format!(
                     "target {link}, in the backup {}",
                     text::name(target)
                 ))
             }
-            (Kind::CharDevice(device), FileKind::CharDevice)
-            | (Kind::BlockDevice(device), FileKind::BlockDevice)
+            (EntryKind::CharDevice(device), FileKind::CharDevice)
+            | (EntryKind::BlockDevice(device), FileKind::BlockDevice)
                 if *device != stat.rdev =>
             {
                 Some("another device number".to_owned())
             }
-            (Kind::HardLink(target), _) => {
+            (EntryKind::HardLink(target), _) => {
                 self.link(entry, target, stat);
                 return false;
             }
@@ -325,7 +325,7 @@ impl Against<'_> {
 
     fn properties(&self, record: &Record, stat: &Stat) {
         let entry = &record.entry;
-        let is_link = matches!(entry.kind, Kind::Symlink(_));
+        let is_link = matches!(entry.kind, EntryKind::Symlink(_));
         if stat.mode != entry.mode && !is_link {
             self.note(
                 &entry.path,
@@ -371,7 +371,7 @@ impl Against<'_> {
     }
 
     /// Compare the content of a file of the right size.
-    fn content(&self, hand: &mut Hand, item: &Item) -> Result<()> {
+    fn content(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<()> {
         match self.is_same(&mut hand.buffer, &mut hand.stored, item) {
             Ok(true) => {}
             Ok(false) => self.note(&item.entry.path, "other content"),
@@ -386,7 +386,12 @@ impl Against<'_> {
         Ok(())
     }
 
-    fn is_same(&self, buffer: &mut [u8], stored: &mut Stored, item: &Item) -> Result<bool> {
+    fn is_same(
+        &self,
+        buffer: &mut [u8],
+        stored: &mut StoredContent,
+        item: &PageItem,
+    ) -> Result<bool> {
         let failed = |e| Error::io(format!("could not read {}", quoted(&item.entry.path)), e);
         let (root, beneath) = self.roots.of(&item.entry.path);
         let file: File = open_read(root, beneath, self.tricks)
@@ -401,14 +406,14 @@ impl Against<'_> {
 }
 
 /// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
-pub(crate) fn has_content(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
+pub(crate) fn has_content(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     Ok(has_holes(file, item, buffer)? && digest(file, item, buffer)? == item.digest)
 }
 
 /// Does what is a hole in the backup read as zeros?
-fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
+fn has_holes(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
-        Kind::File {
+        EntryKind::File {
             map: Some(map),
             size,
         } => data_outside(file, *size, map)?,
@@ -422,7 +427,11 @@ fn has_holes(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<bool> {
 }
 
 /// The digest of a file's data, by the algorithm that its record has.
-pub(crate) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
+pub(crate) fn digest(
+    file: &File,
+    item: &PageItem,
+    buffer: &mut [u8],
+) -> io::Result<Option<Digest>> {
     let mut hasher = blake3::Hasher::new();
     let mut joiner = crate::format::digest::Joiner::default();
     let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));
@@ -449,14 +458,14 @@ pub(crate) fn digest(file: &File, item: &Item, buffer: &mut [u8]) -> io::Result<
     })
 }
 
-fn kind_of(kind: &Kind) -> FileKind {
+fn kind_of(kind: &EntryKind) -> FileKind {
     match kind {
-        Kind::File { .. } | Kind::HardLink(_) => FileKind::File,
-        Kind::Directory => FileKind::Directory,
-        Kind::Symlink(_) => FileKind::Symlink,
-        Kind::Fifo => FileKind::Fifo,
-        Kind::CharDevice(_) => FileKind::CharDevice,
-        Kind::BlockDevice(_) => FileKind::BlockDevice,
-        Kind::Socket => FileKind::Socket,
+        EntryKind::File { .. } | EntryKind::HardLink(_) => FileKind::File,
+        EntryKind::Directory => FileKind::Directory,
+        EntryKind::Symlink(_) => FileKind::Symlink,
+        EntryKind::Fifo => FileKind::Fifo,
+        EntryKind::CharDevice(_) => FileKind::CharDevice,
+        EntryKind::BlockDevice(_) => FileKind::BlockDevice,
+        EntryKind::Socket => FileKind::Socket,
     }
 }

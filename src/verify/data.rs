@@ -4,24 +4,24 @@
 //! source is looked at once. The bytes that were just summed are decoded next, so that they are read from the device
 //! once.
 
-use super::{losses::Bad, stored_content::Stored};
+use super::{losses::DamageSet, stored_content::StoredContent};
 use crate::{
     archive::{
         Archive, Selection,
-        object::Object,
-        schedule::{self, End, Of, Planner, check_pieces, misfit},
+        object::ObjectName,
+        schedule::{self, ContentEnd, Of, Planner, check_pieces, misfit},
     },
     error::{Error, Result},
     format::{
         digest::{Digest, crc64, crc64_join},
-        entry::Kind,
-        page::{FrameAt, Item, SegmentId, are_all},
+        entry::EntryKind,
+        page::{FrameAt, PageItem, SegmentId, are_all},
         root::PART_BYTES,
         sizes,
     },
     metrics::meter::{Meter, lap},
-    pipeline::workers::{self, Hands},
-    repo::inventory::{Place, Stock, files, full},
+    pipeline::workers::{self, WorkerLimit},
+    repo::inventory::{Inventory, SegmentPlace, files, full},
     report::damage::{Report, frame_damage},
     stage::codec::Decompressor,
 };
@@ -33,27 +33,27 @@ use std::{
     time::Instant,
 };
 
-type Job = schedule::Job<()>;
+type Job = schedule::FrameJob<()>;
 
 /// What is checked, and what is told of it.
-pub(crate) struct Content<'a> {
-    pub(crate) stock: &'a Stock,
-    pub(crate) bad: &'a Bad,
+pub(crate) struct ContentCheck<'a> {
+    pub(crate) stock: &'a Inventory,
+    pub(crate) bad: &'a DamageSet,
     pub(crate) report: &'a Report,
     pub(crate) meter: &'a Meter,
 }
 
 /// What a worker is given.
-pub(crate) enum Task {
+pub(crate) enum DataTask {
     /// Sum these stored bytes of a segment.
-    Part(Part),
+    Part(StoredPart),
     /// Decode a frame and check what is in it; of this backup.
     Frame(usize, Job),
 }
 
 /// Stored bytes that have one checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct StoredPart {
     /// Which segment, and which part of it, from 0.
     pub(crate) place: usize,
     pub(crate) index: u64,
@@ -64,13 +64,13 @@ const BUFFER_BYTES: u64 = 128 << 20;
 
 /// What a worker has.
 #[derive(Default)]
-pub(crate) struct Hand {
+pub(crate) struct DataWorker {
     pub(crate) decompressors: HashMap<&'static str, Decompressor>,
     pub(crate) stored: Vec<u8>,
     pub(crate) plain: Vec<u8>,
 }
 
-impl Hand {
+impl DataWorker {
     /// Fetch and decode a frame, with what is wrong with its checksum if that is all.
     pub(crate) fn salvage(
         &mut self,
@@ -87,7 +87,7 @@ impl Hand {
     }
 }
 
-impl Content<'_> {
+impl ContentCheck<'_> {
     /// Check all of it.
     ///
     /// # Errors
@@ -107,10 +107,10 @@ impl Content<'_> {
             .map(new)
             .fold(0, u64::saturating_add);
         self.meter.total_bytes.store(all, Relaxed);
-        let hands = Hands::climbing(workers, self.workers_that_fit(), self.meter);
+        let hands = WorkerLimit::climbing(workers, self.workers_that_fit(), self.meter);
         workers::work(
             &hands,
-            Hand::default,
+            DataWorker::default,
             |hand, task| self.task(hand, task),
             |send| self.plan(send),
         )
@@ -127,8 +127,8 @@ impl Content<'_> {
         (BUFFER_BYTES / largest.unwrap_or(0).max(1 << 16).saturating_mul(2)) as usize
     }
 
-    fn plan(&self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
-        let mut parts = Parts::new(&self.stock.segments, |segment| {
+    fn plan(&self, send: &mut dyn FnMut(DataTask) -> Result<()>) -> Result<()> {
+        let mut parts = PartQueue::new(&self.stock.segments, |segment| {
             !self.bad.is_missing(segment)
         });
         (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut parts, send))?;
@@ -138,8 +138,8 @@ impl Content<'_> {
     fn plan_backup(
         &self,
         at: usize,
-        parts: &mut Parts<'_>,
-        send: &mut dyn FnMut(Task) -> Result<()>,
+        parts: &mut PartQueue<'_>,
+        send: &mut dyn FnMut(DataTask) -> Result<()>,
     ) -> Result<()> {
         let archive = &self.stock.archives[at];
         let mut hand_out = |job: Job| {
@@ -151,7 +151,7 @@ impl Content<'_> {
                 return Ok(());
             }
             parts.up_to(&segment, frame.offset + u64::from(frame.stored_len), send)?;
-            send(Task::Frame(at, job))
+            send(DataTask::Frame(at, job))
         };
         let all = Selection::default();
         let mut planner = Planner::new(&mut hand_out);
@@ -181,15 +181,15 @@ impl Content<'_> {
         self.report.survive(planner.finish())
     }
 
-    fn task(&self, hand: &mut Hand, task: Task) -> Result<()> {
+    fn task(&self, hand: &mut DataWorker, task: DataTask) -> Result<()> {
         match task {
-            Task::Frame(at, job) => self.frame(hand, &self.stock.archives[at], &job),
-            Task::Part(part) => self.part(hand, &part).map(drop),
+            DataTask::Frame(at, job) => self.frame(hand, &self.stock.archives[at], &job),
+            DataTask::Part(part) => self.part(hand, &part).map(drop),
         }
     }
 
     /// Compare stored bytes with their checksum; are they right?
-    pub(crate) fn part(&self, hand: &mut Hand, part: &Part) -> Result<bool> {
+    pub(crate) fn part(&self, hand: &mut DataWorker, part: &StoredPart) -> Result<bool> {
         let place = &self.stock.segments[part.place];
         let (from, to) = span(place, part.index);
         let mut clock = Instant::now();
@@ -204,8 +204,8 @@ impl Content<'_> {
         }
     }
 
-    fn sum(&self, hand: &mut Hand, place: &Place, from: u64, to: u64) -> Result<u64> {
-        let object = Object::Segment(place.id.clone());
+    fn sum(&self, hand: &mut DataWorker, place: &SegmentPlace, from: u64, to: u64) -> Result<u64> {
+        let object = ObjectName::Segment(place.id.clone());
         let store = self.stock.archives[place.archive].store();
         let (mut at, mut sum) = (from, None);
         while at < to {
@@ -219,11 +219,11 @@ impl Content<'_> {
         Ok(sum.unwrap_or_else(|| crc64(&[])))
     }
 
-    fn bad_part(&self, place: &Place, index: u64, error: Option<Error>) -> Result<()> {
+    fn bad_part(&self, place: &SegmentPlace, index: u64, error: Option<Error>) -> Result<()> {
         let (from, to) = span(place, index);
         let name = self.stock.archives[place.archive]
             .store()
-            .name(&Object::Segment(place.id.clone()));
+            .name(&ObjectName::Segment(place.id.clone()));
         let why = error.map_or_else(
             || "their checksum is not the one in the root".to_owned(),
             |error| error.line(),
@@ -238,7 +238,7 @@ impl Content<'_> {
             .add((Error::corrupt(what).because(why), Vec::new()))
     }
 
-    fn frame(&self, hand: &mut Hand, archive: &Archive, job: &Job) -> Result<()> {
+    fn frame(&self, hand: &mut DataWorker, archive: &Archive, job: &Job) -> Result<()> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(());
         };
@@ -272,7 +272,7 @@ impl Content<'_> {
     fn pieces(
         &self,
         archive: &Archive,
-        pieces: &[schedule::Wanted<()>],
+        pieces: &[schedule::WantedRun<()>],
         plain: &[u8],
     ) -> Result<()> {
         let bytes = sizes::sum(
@@ -281,11 +281,11 @@ impl Content<'_> {
                 .map(|wanted| wanted.content(plain).len() as u64),
         );
         self.meter.bytes.fetch_add(bytes, Relaxed);
-        let part = |shared: &schedule::Shared<()>, offset, content: &[u8]| {
+        let part = |shared: &schedule::ScheduleShared<()>, offset, content: &[u8]| {
             let hashed = shared.hash(&archive.root.options, offset, content);
             let end = shared.done(offset, content.len() as u64, hashed);
             if shared.is_damaged() {
-                End::NotYet
+                ContentEnd::NotYet
             } else {
                 end
             }
@@ -295,22 +295,22 @@ impl Content<'_> {
             .iter()
             .zip(ends)
             .try_for_each(|(wanted, end)| match end {
-                End::Damaged(why) => {
+                ContentEnd::Damaged(why) => {
                     self.bad.file(archive, wanted.item());
                     self.report.file(wanted.item(), &why)
                 }
-                End::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
-                End::NotYet | End::Right => Ok(()),
+                ContentEnd::Unknown(digest) => self.in_one_go(archive, wanted.item(), digest),
+                ContentEnd::NotYet | ContentEnd::Right => Ok(()),
             })
     }
 
     /// A file whose pieces cannot be hashed each by itself. Mostly its frames carry checksums of their own: of the codecs that
     /// have frames.
-    fn in_one_go(&self, archive: &Archive, item: &Item, wanted: Digest) -> Result<()> {
+    fn in_one_go(&self, archive: &Archive, item: &PageItem, wanted: Digest) -> Result<()> {
         if archive.codec.skips() {
             return Ok(());
         }
-        let found = Stored::default().digest(archive, item)?;
+        let found = StoredContent::default().digest(archive, item)?;
         if found == wanted {
             return Ok(());
         }
@@ -322,24 +322,24 @@ impl Content<'_> {
     }
 }
 
-fn is_content(item: &Item) -> bool {
-    matches!(item.entry.kind, Kind::File { .. }) && item.state.is_stored()
+fn is_content(item: &PageItem) -> bool {
+    matches!(item.entry.kind, EntryKind::File { .. }) && item.state.is_stored()
 }
 
 /// Does the backup before say the very same of this file? Both are in archive order.
 fn was_looked_at(
-    (archive, parts): (&Archive, &[Item]),
+    (archive, parts): (&Archive, &[PageItem]),
     before: &Archive,
-    records: &mut std::iter::Peekable<impl Iterator<Item = Vec<Item>>>,
+    records: &mut std::iter::Peekable<impl Iterator<Item = Vec<PageItem>>>,
 ) -> bool {
     let path = &parts[0].entry.path;
-    let order = |earlier: &[Item]| crate::format::entry::order(&earlier[0].entry.path, path);
+    let order = |earlier: &[PageItem]| crate::format::entry::order(&earlier[0].entry.path, path);
     while records.next_if(|earlier| order(earlier) == Less).is_some() {}
     let Some(earlier) = records.next_if(|earlier| order(earlier) == Equal) else {
         return false;
     };
-    let same = |(a, b): (&Item, &Item)| {
-        let at = |archive: &Archive, item: &Item| -> Vec<_> {
+    let same = |(a, b): (&PageItem, &PageItem)| {
+        let at = |archive: &Archive, item: &PageItem| -> Vec<_> {
             let place = |extent: &crate::format::page::Extent| {
                 let frame = extent.frame;
                 let place = (
@@ -359,7 +359,7 @@ fn was_looked_at(
     earlier.len() == parts.len() && parts.iter().zip(&earlier).all(same)
 }
 
-fn spoil(wanted: &schedule::Wanted<()>) {
+fn spoil(wanted: &schedule::WantedRun<()>) {
     if let Of::Part(shared, offset) = &wanted.of {
         shared.spoil();
         shared.done(*offset, wanted.len.into(), None);
@@ -367,7 +367,7 @@ fn spoil(wanted: &schedule::Wanted<()>) {
 }
 
 /// Where a part begins and ends.
-pub(crate) fn span(place: &Place, index: u64) -> (u64, u64) {
+pub(crate) fn span(place: &SegmentPlace, index: u64) -> (u64, u64) {
     (
         index * PART_BYTES,
         place.bytes.min((index + 1) * PART_BYTES),
@@ -375,21 +375,21 @@ pub(crate) fn span(place: &Place, index: u64) -> (u64, u64) {
 }
 
 /// The checksum of a part; `None` if there is no such part, or nobody knows.
-pub(crate) fn checksum(place: &Place, index: u64) -> Option<&str> {
+pub(crate) fn checksum(place: &SegmentPlace, index: u64) -> Option<&str> {
     let at = usize::try_from(index).ok()?.checked_mul(16)?;
     place.parts.get(at..at + 16)
 }
 
 /// Which parts of which segments were handed out.
-struct Parts<'a> {
-    places: &'a [Place],
+struct PartQueue<'a> {
+    places: &'a [SegmentPlace],
     at: HashMap<&'a SegmentId, usize>,
     next: Vec<u64>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PartQueue<'a> {
     /// Of a segment that is not there there is nothing to hand out.
-    fn new(places: &'a [Place], is_there: impl Fn(&SegmentId) -> bool) -> Self {
+    fn new(places: &'a [SegmentPlace], is_there: impl Fn(&SegmentId) -> bool) -> Self {
         let at = places
             .iter()
             .enumerate()
@@ -407,13 +407,13 @@ impl<'a> Parts<'a> {
         &mut self,
         segment: &SegmentId,
         end: u64,
-        send: &mut dyn FnMut(Task) -> Result<()>,
+        send: &mut dyn FnMut(DataTask) -> Result<()>,
     ) -> Result<()> {
         let at = self.at.get(segment).copied();
         at.map_or(Ok(()), |at| self.hand_out(at, end, send))
     }
 
-    fn rest(&mut self, send: &mut dyn FnMut(Task) -> Result<()>) -> Result<()> {
+    fn rest(&mut self, send: &mut dyn FnMut(DataTask) -> Result<()>) -> Result<()> {
         (0..self.places.len()).try_for_each(|at| self.hand_out(at, u64::MAX, send))
     }
 
@@ -421,11 +421,11 @@ impl<'a> Parts<'a> {
         &mut self,
         at: usize,
         end: u64,
-        send: &mut dyn FnMut(Task) -> Result<()>,
+        send: &mut dyn FnMut(DataTask) -> Result<()>,
     ) -> Result<()> {
         let next = &mut self.next[at];
         while checksum(&self.places[at], *next).is_some() && *next * PART_BYTES < end {
-            send(Task::Part(Part {
+            send(DataTask::Part(StoredPart {
                 place: at,
                 index: *next,
             }))?;

@@ -3,15 +3,15 @@
 //! Damage is found once, however many backups share what is damaged. Only if there is some, each backup is gone through for
 //! the files that want it. Memory grows with what is lost, and with nothing else.
 
-use super::stored_content::Stored;
+use super::stored_content::StoredContent;
 use crate::{
-    archive::{Archive, Selection, object::Object},
+    archive::{Archive, Selection, object::ObjectName},
     format::{
-        entry::{Kind, Path as EntryPath},
-        page::{FrameAt, Item, SegmentId, are_all},
+        entry::{EntryKind, EntryPath},
+        page::{FrameAt, PageItem, SegmentId, are_all},
     },
     queue::Locked,
-    repo::inventory::{Stock, files, full},
+    repo::inventory::{Inventory, files, full},
     report::damage::{Report, names},
     text::counted,
 };
@@ -23,7 +23,7 @@ use std::{
 
 /// What a backup has lost.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Loss {
+pub struct EntryLoss {
     /// The backup.
     pub backup: String,
     /// All of it?
@@ -38,7 +38,7 @@ pub struct Loss {
 
 /// Everything that is damaged.
 #[derive(Debug, Default)]
-pub(crate) struct Bad(Mutex<Things>);
+pub(crate) struct DamageSet(Mutex<Things>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Things {
@@ -55,12 +55,12 @@ pub(crate) struct Things {
 }
 
 impl Things {
-    fn has_file(&self, archive: &Archive, item: &Item) -> bool {
+    fn has_file(&self, archive: &Archive, item: &PageItem) -> bool {
         !self.files.is_empty() && self.files.contains(&fingerprint(archive, item))
     }
 }
 
-impl Bad {
+impl DamageSet {
     fn things(&self) -> MutexGuard<'_, Things> {
         self.0.locked()
     }
@@ -83,7 +83,7 @@ impl Bad {
     }
 
     /// A file, by its first record.
-    pub(crate) fn file(&self, archive: &Archive, item: &Item) {
+    pub(crate) fn file(&self, archive: &Archive, item: &PageItem) {
         self.things().files.insert(fingerprint(archive, item));
     }
 
@@ -107,7 +107,7 @@ impl Bad {
 }
 
 /// The same for records that say the same, in any backup.
-fn fingerprint(archive: &Archive, item: &Item) -> u64 {
+fn fingerprint(archive: &Archive, item: &PageItem) -> u64 {
     let mut hasher = DefaultHasher::new();
     item.entry.path.hash(&mut hasher);
     (item.entry.size(), item.digest).hash(&mut hasher);
@@ -122,7 +122,7 @@ fn fingerprint(archive: &Archive, item: &Item) -> u64 {
 type Touched = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
 
 /// Name what is lost, and say with each missing segment and damaged part which files have to do with it.
-pub(crate) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
+pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<EntryLoss> {
     let mut things = std::mem::take(&mut *bad.things());
     let nothing = things.missing.is_empty() && things.frames.is_empty() && things.files.is_empty();
     if nothing && things.parts.is_empty() && things.pages.is_empty() {
@@ -135,7 +135,7 @@ pub(crate) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
         let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
         let unnamed = things.pages.remove(&at).unwrap_or_default();
         if !files.is_empty() || !unnamed.is_empty() {
-            losses.push(Loss {
+            losses.push(EntryLoss {
                 backup: archive.root.id.clone(),
                 all: false,
                 files,
@@ -171,7 +171,7 @@ pub(crate) fn blame(stock: &Stock, bad: &Bad, report: &Report) -> Vec<Loss> {
 /// Where frames are of which it is said whose they are: segment, from, to, and how its damage begins.
 type Hole = (SegmentId, u64, u64, String);
 
-fn places(stock: &Stock, things: &Things, report: &Report) -> Vec<Hole> {
+fn places(stock: &Inventory, things: &Things, report: &Report) -> Vec<Hole> {
     let name = |segment: &SegmentId| {
         let reads = stock
             .segments
@@ -180,7 +180,7 @@ fn places(stock: &Stock, things: &Things, report: &Report) -> Vec<Hole> {
             .map_or(0, |place| place.archive);
         stock.archives[reads]
             .store()
-            .name(&Object::Segment(segment.clone()))
+            .name(&ObjectName::Segment(segment.clone()))
     };
     let missing = things
         .missing
@@ -209,15 +209,15 @@ fn lost_files(
     touched: &mut Touched,
 ) -> (Vec<EntryPath>, BTreeMap<EntryPath, EntryPath>) {
     let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
-    let (all, mut stored) = (Selection::default(), Stored::salvaging());
+    let (all, mut stored) = (Selection::default(), StoredContent::salvaging());
     for parts in files(archive.records(&all, false)) {
         let Some(first) = parts.first().filter(|first| first.state.is_stored()) else {
             continue;
         };
         let path = &first.entry.path;
         let (is_lost, of) = match &first.entry.kind {
-            Kind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
-            Kind::File { .. } => {
+            EntryKind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
+            EntryKind::File { .. } => {
                 let lacks_frames = parts
                     .iter()
                     .any(|part| lacks_frames(archive, part, things, &mut stored));
@@ -246,7 +246,12 @@ fn lost_files(
     (lost.into_iter().collect(), cut_off)
 }
 
-fn lacks_frames(archive: &Archive, item: &Item, things: &Things, stored: &mut Stored) -> bool {
+fn lacks_frames(
+    archive: &Archive,
+    item: &PageItem,
+    things: &Things,
+    stored: &mut StoredContent,
+) -> bool {
     let mut frames = item.extents.iter().map(|extent| {
         (
             full(archive, item.segment(&extent.frame)),
@@ -263,7 +268,7 @@ fn lacks_frames(archive: &Archive, item: &Item, things: &Things, stored: &mut St
     })
 }
 
-fn touches(archive: &Archive, item: &Item, (segment, from, to, _): &Hole) -> bool {
+fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &Hole) -> bool {
     item.extents
         .iter()
         .map(|extent| &extent.frame)

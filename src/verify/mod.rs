@@ -15,11 +15,11 @@ pub(crate) mod stream;
 pub(crate) mod tree_roots;
 
 use crate::{
-    archive::{Archive, object::Object, schedule::misfit},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    archive::{Archive, object::ObjectName, schedule::misfit},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, Path as EntryPath},
-        page::{Extent, FrameAt, Item, Page, SegmentId, are_all},
+        entry::{EntryKind, EntryPath},
+        page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, are_all},
         root::FORMAT_ALONE,
         sizes,
     },
@@ -28,16 +28,16 @@ use crate::{
     platform::Tricks,
     queue::Locked,
     repo::{
-        annotations::Notes,
-        inventory::{Place, Sheet, Stock, bad_words, full, items, open_some},
+        annotations::Annotations,
+        inventory::{Inventory, PageRef, SegmentPlace, bad_words, full, items, open_some},
         open::{backup_ids, is_repository, must_be_told, parts},
     },
     report::damage::{Damage, Report, frame_damage},
     text::counted,
 };
-use data::Content;
-use losses::{Bad, Loss, blame};
-use seek_tables::Frames;
+use data::ContentCheck;
+use losses::{DamageSet, EntryLoss, blame};
+use seek_tables::SegmentFrames;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsString,
@@ -65,7 +65,7 @@ pub struct Verify {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct VerifyVerdict {
     /// The backup; empty if there are several, or none.
     pub id: String,
     /// How many backups were looked at.
@@ -89,7 +89,7 @@ pub struct Verdict {
     /// Everything that is damaged.
     pub damage: Vec<Damage>,
     /// What is lost with it, by backup.
-    pub lost: Vec<Loss>,
+    pub lost: Vec<EntryLoss>,
     /// Damage that does no harm, as another copy is whole.
     pub warnings: Vec<String>,
     /// How the tree on disk differs, in path order.
@@ -98,7 +98,7 @@ pub struct Verdict {
     pub seconds: f64,
 }
 
-impl Verdict {
+impl VerifyVerdict {
     /// 4 for damage, even if it does no harm yet; 1 for differences; 0.
     pub fn exit_code(&self) -> u8 {
         match (
@@ -149,7 +149,7 @@ impl Verify {
     /// # Errors
     /// What makes checking impossible: FROM is not there, or the root of the one backup is damaged. Other damage is in
     /// the verdict.
-    pub fn run(&self, meter: &Meter) -> Result<Verdict> {
+    pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
             return self.run_repository(Path::new(&self.from), meter);
         }
@@ -169,7 +169,7 @@ impl Verify {
     ///
     /// # Errors
     /// As [`Verify::run`].
-    pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Verdict> {
+    pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
         let repository = parts(&self.from).map_or(Path::new(&self.from), |(path, _)| path);
         let check = Check::new(vec![archive], Some(repository), self.data, meter);
@@ -185,7 +185,7 @@ impl Verify {
             )?,
             None => Vec::new(),
         };
-        Ok(Verdict {
+        Ok(VerifyVerdict {
             differences,
             ..check.verdict(lost, start)
         })
@@ -193,7 +193,7 @@ impl Verify {
 
     /// Check all backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
     /// is looked at again, what is left.
-    fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<Verdict> {
+    fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
             meter.entries.store(0, Relaxed);
@@ -225,8 +225,8 @@ pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> 
 
 /// A check under way.
 pub(crate) struct Check<'a> {
-    pub(crate) stock: Stock,
-    pub(crate) bad: Bad,
+    pub(crate) stock: Inventory,
+    pub(crate) bad: DamageSet,
     pub(crate) report: Report,
     pub(crate) meter: &'a Meter,
     data: bool,
@@ -237,7 +237,7 @@ pub(crate) struct Check<'a> {
 /// What is known of segments: their frames, and which are not there at all. Of a damaged one only decoding can tell.
 #[derive(Default)]
 pub(crate) struct Tables {
-    pub(crate) frames: HashMap<SegmentId, Frames>,
+    pub(crate) frames: HashMap<SegmentId, SegmentFrames>,
     missing: HashSet<SegmentId>,
 }
 
@@ -248,11 +248,11 @@ impl<'a> Check<'a> {
         data: bool,
         meter: &'a Meter,
     ) -> Self {
-        let stock = Stock::new(archives, repository);
+        let stock = Inventory::new(archives, repository);
         let used = Mutex::new(vec![HashSet::new(); stock.archives.len()]);
         Self {
             stock,
-            bad: Bad::default(),
+            bad: DamageSet::default(),
             report: Report::new(true),
             meter,
             data,
@@ -262,7 +262,7 @@ impl<'a> Check<'a> {
 
     /// What was noted of backups after they were made.
     fn notes(&self, repository: &Path) -> Result<()> {
-        let damage = |archive: &Archive| Notes::read(repository, &archive.root.id).err();
+        let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
         let lost = "tags that it was given later are lost, and whether it is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
             self.report.stored_by(&root.id);
@@ -280,7 +280,7 @@ impl<'a> Check<'a> {
 
     /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
     /// meantime may have been pruned.
-    pub(crate) fn is_final(&self, verdict: &Verdict, repository: &Path) -> Result<bool> {
+    pub(crate) fn is_final(&self, verdict: &VerifyVerdict, repository: &Path) -> Result<bool> {
         if verdict.exit_code() == 0 {
             return Ok(true);
         }
@@ -292,7 +292,7 @@ impl<'a> Check<'a> {
             .all(|archive| listed.contains(&archive.root.id)))
     }
 
-    fn run(&self, workers: NonZeroUsize) -> Result<Vec<Loss>> {
+    fn run(&self, workers: NonZeroUsize) -> Result<Vec<EntryLoss>> {
         self.structure(workers)?;
         if self.data {
             let Self {
@@ -302,7 +302,7 @@ impl<'a> Check<'a> {
                 meter,
                 ..
             } = self;
-            Content {
+            ContentCheck {
                 stock,
                 bad,
                 report,
@@ -321,7 +321,7 @@ impl<'a> Check<'a> {
         Ok(tables)
     }
 
-    pub(crate) fn verdict(&self, lost: Vec<Loss>, start: Instant) -> Verdict {
+    pub(crate) fn verdict(&self, lost: Vec<EntryLoss>, start: Instant) -> VerifyVerdict {
         let archives = &self.stock.archives;
         let without_root = lost.iter().filter(|loss| loss.all).map(|loss| &loss.backup);
         let mut ids: Vec<&String> = archives
@@ -358,7 +358,7 @@ impl<'a> Check<'a> {
         } else {
             String::new()
         };
-        Verdict {
+        VerifyVerdict {
             id,
             of: ids.len(),
             damaged: damaged.into_iter().cloned().collect(),
@@ -381,15 +381,15 @@ impl<'a> Check<'a> {
         }
     }
 
-    pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<Loss> {
+    pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<EntryLoss> {
         let detail = format!(
             "all of backup {backup:?} is lost with it until `fullbore repair` has rebuilt it"
         );
         self.report.add((error.detail(detail), Vec::new()))?;
-        Ok(Loss {
+        Ok(EntryLoss {
             backup,
             all: true,
-            ..Loss::default()
+            ..EntryLoss::default()
         })
     }
 
@@ -410,7 +410,7 @@ impl<'a> Check<'a> {
         Ok(tables)
     }
 
-    fn bad_segment(&self, place: &Place, error: Error, tables: &mut Tables) -> Result<()> {
+    fn bad_segment(&self, place: &SegmentPlace, error: Error, tables: &mut Tables) -> Result<()> {
         self.report.stored_by(&place.id.backup);
         match error.kind {
             ErrorKind::NotFound => {
@@ -443,7 +443,7 @@ impl<'a> Check<'a> {
         )
     }
 
-    fn sheet(&self, sheet: &Sheet, tables: &Tables) -> Result<()> {
+    fn sheet(&self, sheet: &PageRef, tables: &Tables) -> Result<()> {
         let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
         let owner = if at.backup.is_empty() {
             &archive.root.id
@@ -469,7 +469,7 @@ impl<'a> Check<'a> {
                 .map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
         };
         // A segment that is not there is told of by itself.
-        let is_told = |object: &Object| matches!(object, Object::Segment(id) if tables.missing.contains(&full(archive, id)));
+        let is_told = |object: &ObjectName| matches!(object, ObjectName::Segment(id) if tables.missing.contains(&full(archive, id)));
         for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
             self.report.stored_by(owner);
             self.report.warn(error);
@@ -477,7 +477,7 @@ impl<'a> Check<'a> {
         self.records(sheet, page, tables)
     }
 
-    fn lost_page(&self, sheet: &Sheet, error: Error) -> Result<()> {
+    fn lost_page(&self, sheet: &PageRef, error: Error) -> Result<()> {
         if error.kind != ErrorKind::Corrupt {
             return Err(error);
         }
@@ -504,14 +504,14 @@ impl<'a> Check<'a> {
 
     /// Do the extents of a page lie in frames that there are, and are they all of each file? With `data` a look at the content tells that,
     /// also of files that go on over pages.
-    fn records(&self, sheet: &Sheet, page: Page, tables: &Tables) -> Result<()> {
+    fn records(&self, sheet: &PageRef, page: ManifestPage, tables: &Tables) -> Result<()> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
         for item in items(archive, page) {
             self.meter
                 .entries
                 .fetch_add(u64::from(item.from == 0), Relaxed);
-            if !matches!(item.entry.kind, Kind::File { .. }) || !item.state.is_stored() {
+            if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
             if !self.data && !item.more && item.from == 0 && !are_all(&[&*item]) {
@@ -541,7 +541,7 @@ impl<'a> Check<'a> {
 
     fn extent(
         &self,
-        item: &Item,
+        item: &PageItem,
         extent: &Extent,
         tables: &Tables,
         used: &mut HashSet<SegmentId>,
@@ -593,7 +593,7 @@ impl<'a> Check<'a> {
                 .collect();
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
-                let name = archive.store().name(&Object::Segment(id.clone()));
+                let name = archive.store().name(&ObjectName::Segment(id.clone()));
                 let what = format!("the root of backup {:?} is wrong", root.id);
                 let why = format!("it does not mention segment {name}, which its pages refer to");
                 self.report.stored_by(&root.id);

@@ -5,23 +5,23 @@
 //! the repository, if it can be written to.
 
 use super::{
-    Check, Tables, Verdict,
-    data::{Content, Hand, Part, checksum, span},
+    Check, Tables, VerifyVerdict,
+    data::{ContentCheck, DataWorker, StoredPart, checksum, span},
     losses::blame,
-    seek_tables::Frames,
+    seek_tables::SegmentFrames,
     until_final,
 };
 use crate::{
-    archive::object::Object,
-    error::{Error, Kind, Result},
+    archive::object::ObjectName,
+    error::{Error, ErrorKind, Result},
     format::{page::FrameAt, sizes},
     metrics::meter::Meter,
     pipeline::workers,
     platform,
     queue::Locked,
     repo::{
-        inventory::{Place, known_frames, open_some},
-        verify_memory::{Covered, DAMAGED},
+        inventory::{SegmentPlace, known_frames, open_some},
+        verify_memory::{DAMAGED, VerifyMemory},
     },
     report::damage::frame_damage,
 };
@@ -35,7 +35,7 @@ use std::{
 
 /// How much to check.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Amount {
+pub enum SampleAmount {
     /// So much of all stored bytes, from 0 to 1.
     Share(f64),
     /// As much as can be done in this time.
@@ -44,11 +44,11 @@ pub enum Amount {
 
 /// What to check.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub struct SampleVerify {
     /// The repository.
     pub repository: PathBuf,
     /// How much of it.
-    pub amount: Amount,
+    pub amount: SampleAmount,
     /// Threads that read and decode.
     pub workers: NonZeroUsize,
 }
@@ -68,24 +68,24 @@ pub struct Sampled {
     pub forgotten: Option<String>,
 }
 
-impl Sample {
+impl SampleVerify {
     /// Do it.
     ///
     /// # Errors
     /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
-    pub fn run(&self, meter: &Meter) -> Result<(Verdict, Sampled)> {
+    pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
         if !self.repository.is_dir() {
             let what = format!(
                 "cannot check a part of {:?}: it is no repository",
                 self.repository
             );
-            return Err(Error::new(Kind::Usage, what).hint("leave out --sample and --for"));
+            return Err(Error::new(ErrorKind::Usage, what).hint("leave out --sample and --for"));
         }
         until_final(|| self.look(meter))
     }
 
     /// Look once; nothing if what was looked at was not there to the end.
-    fn look(&self, meter: &Meter) -> Result<Option<(Verdict, Sampled)>> {
+    fn look(&self, meter: &Meter) -> Result<Option<(VerifyVerdict, Sampled)>> {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(&self.repository)?;
@@ -96,7 +96,7 @@ impl Sample {
             .collect::<Result<Vec<_>>>()?;
         let mut tables = check.structure(self.workers)?;
         add_loose(&check, &mut tables);
-        let covered = Covered::read(&self.repository);
+        let covered = VerifyMemory::read(&self.repository);
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
@@ -114,11 +114,12 @@ impl Sample {
     }
 
     /// What to check, in order, as far as a share goes.
-    fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &Covered) -> Vec<Part> {
+    fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &VerifyMemory) -> Vec<StoredPart> {
         let mut parts = all(check, tables);
-        let when = |part: &Part| covered.when(&check.stock.segments[part.place].id, part.index);
+        let when =
+            |part: &StoredPart| covered.when(&check.stock.segments[part.place].id, part.index);
         parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
-        let Amount::Share(share) = self.amount else {
+        let SampleAmount::Share(share) = self.amount else {
             return parts;
         };
         let total = sizes::sum(parts.iter().map(|part| bytes(check, part)));
@@ -140,7 +141,12 @@ impl Sample {
     }
 
     /// The parts that were checked, and whether they are whole.
-    fn parts_checked(&self, check: &Check<'_>, tables: &Tables, parts: &[Part]) -> Result<Checked> {
+    fn parts_checked(
+        &self,
+        check: &Check<'_>,
+        tables: &Tables,
+        parts: &[StoredPart],
+    ) -> Result<Checked> {
         let start = Instant::now(); // the structure of all is not a part
         let checked = Mutex::new(Checked::new());
         let Check {
@@ -150,21 +156,21 @@ impl Sample {
             meter,
             ..
         } = check;
-        let content = Content {
+        let content = ContentCheck {
             stock,
             bad,
             report,
             meter,
         };
-        let each = |hand: &mut Hand, part: &Part| {
+        let each = |hand: &mut DataWorker, part: &StoredPart| {
             let is_known = checksum(&stock.segments[part.place], part.index).is_some();
             let is_right = !is_known || content.part(hand, part)?;
             let is_whole = frames(&content, tables, hand, part)? && is_right;
             checked.locked().insert(part.clone(), is_whole);
             Ok(())
         };
-        let is_over = || matches!(self.amount, Amount::Time(time) if start.elapsed() >= time);
-        workers::work(&self.workers.into(), Hand::default, each, |send| {
+        let is_over = || matches!(self.amount, SampleAmount::Time(time) if start.elapsed() >= time);
+        workers::work(&self.workers.into(), DataWorker::default, each, |send| {
             parts.iter().take_while(|_| !is_over()).try_for_each(send)
         })?;
         Ok(checked.opened())
@@ -172,10 +178,10 @@ impl Sample {
 }
 
 /// Parts, and whether they are whole.
-type Checked = HashMap<Part, bool>;
+type Checked = HashMap<StoredPart, bool>;
 
 /// Every part, of segments that are there, that has a checksum or frames.
-fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
+fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
     let places = check.stock.segments.iter().enumerate();
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
     let parts = there.flat_map(|(at, place)| {
@@ -186,7 +192,7 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
         let archive = &check.stock.archives[place.archive];
         let len = archive
             .store()
-            .len(&Object::Segment(place.id.clone()))
+            .len(&ObjectName::Segment(place.id.clone()))
             .unwrap_or(0);
         let within = (0..).take_while(move |index| {
             let from = span(place, *index).0;
@@ -195,7 +201,7 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
         let can_be_checked = within.filter(move |index| {
             checksum(place, *index).is_some() || has_frames(span(place, *index))
         });
-        can_be_checked.map(move |index| Part { place: at, index })
+        can_be_checked.map(move |index| StoredPart { place: at, index })
     });
     parts.collect()
 }
@@ -203,8 +209,9 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<Part> {
 /// Of segments of which neither checksums nor a seek table is known, the frames that records speak of. Early versions kept
 /// nothing else of what died or was pruned.
 fn add_loose(check: &Check<'_>, tables: &mut Tables) {
-    let is_loose = |place: &&Place| {
-        place.parts.is_empty() && matches!(tables.frames.get(&place.id), Some(Frames::Within(_)))
+    let is_loose = |place: &&SegmentPlace| {
+        place.parts.is_empty()
+            && matches!(tables.frames.get(&place.id), Some(SegmentFrames::Within(_)))
     };
     let loose = check
         .stock
@@ -215,17 +222,22 @@ fn add_loose(check: &Check<'_>, tables: &mut Tables) {
     let loose = known_frames(&check.stock.archives, loose);
     let found = loose
         .into_iter()
-        .map(|(id, frames)| (id, Frames::Table(frames.into_iter().collect())));
+        .map(|(id, frames)| (id, SegmentFrames::Table(frames.into_iter().collect())));
     tables.frames.extend(found);
 }
 
-fn bytes(check: &Check<'_>, part: &Part) -> u64 {
+fn bytes(check: &Check<'_>, part: &StoredPart) -> u64 {
     let (from, to) = span(&check.stock.segments[part.place], part.index);
     to - from
 }
 
 /// Decode the frames that begin in a part; are all of them whole?
-fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) -> Result<bool> {
+fn frames(
+    content: &ContentCheck<'_>,
+    tables: &Tables,
+    hand: &mut DataWorker,
+    part: &StoredPart,
+) -> Result<bool> {
     let place = &content.stock.segments[part.place];
     let archive = &content.stock.archives[place.archive];
     let (from, to) = span(place, part.index);
@@ -270,15 +282,15 @@ fn frames(content: &Content<'_>, tables: &Tables, hand: &mut Hand, part: &Part) 
 fn remember(
     repository: &Path,
     check: &Check<'_>,
-    mut covered: Covered,
-    all: &[Part],
+    mut covered: VerifyMemory,
+    all: &[StoredPart],
     checked: &Checked,
 ) -> Sampled {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    let id = |part: &Part| &check.stock.segments[part.place].id;
+    let id = |part: &StoredPart| &check.stock.segments[part.place].id;
     for (part, is_whole) in checked {
         covered.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
     }
@@ -288,7 +300,7 @@ fn remember(
     forgotten
         .iter()
         .for_each(|why| platform::debug(|| why.clone()));
-    let times = |part: &&Part| covered.when(id(part), part.index);
+    let times = |part: &&StoredPart| covered.when(id(part), part.index);
     let never = all
         .iter()
         .filter(|part| times(part) == 0 && !checked.contains_key(part));

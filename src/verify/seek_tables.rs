@@ -2,8 +2,8 @@
 
 use crate::format::segment::FrameSpan;
 use crate::{
-    archive::{Archive, object::Object},
-    error::{Error, Kind, Result},
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result},
     format::{
         page::FrameAt,
         root::FORMAT,
@@ -13,13 +13,13 @@ use crate::{
         },
         sizes,
     },
-    repo::inventory::Place,
+    repo::inventory::SegmentPlace,
     report::damage::Report,
     stage::codec::Codec,
 };
 
 /// The frames of a segment, ascending.
-pub(crate) enum Frames {
+pub(crate) enum SegmentFrames {
     /// All of them.
     Table(Vec<FrameSpan>),
     /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
@@ -27,7 +27,7 @@ pub(crate) enum Frames {
     Within(u64),
 }
 
-impl Frames {
+impl SegmentFrames {
     /// Those that begin from byte `from` on and before `to`.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[FrameSpan] {
         let Self::Table(frames) = self else {
@@ -72,11 +72,11 @@ impl Frames {
 /// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
 pub(crate) fn read(
     archive: &Archive,
-    segment: &Place,
+    segment: &SegmentPlace,
     data: bool,
     report: &Report,
-) -> Result<Frames> {
-    let object = Object::Segment(segment.id.clone());
+) -> Result<SegmentFrames> {
+    let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);
     let damaged =
         |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
@@ -97,7 +97,7 @@ pub(crate) fn read(
     let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
     let table = match table {
         Some(table) => table,
-        None if !segment.ended => return Ok(Frames::Within(len)),
+        None if !segment.ended => return Ok(SegmentFrames::Within(len)),
         None => return Err(damaged("its seek table cannot be read")),
     };
     // It follows the first frame, or what fills the place of the header of a stream.
@@ -119,34 +119,39 @@ pub(crate) fn read(
             })
         })?;
     }
-    Ok(Frames::Table(table))
+    Ok(SegmentFrames::Table(table))
 }
 
 fn missing(error: Error, name: String) -> Error {
     match error.kind {
-        Kind::NotFound => Error::new(Kind::NotFound, format!("{name} is missing")),
+        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{name} is missing")),
         _ => error,
     }
 }
 
 /// The table in the side file of a segment of `len` bytes. In a repository the manifest has all that it says, so there it does
 /// no harm if it is damaged or missing.
-fn beside(archive: &Archive, segment: &Place, len: u64, report: &Report) -> Result<Frames> {
-    let object = Object::Side(segment.id.clone());
+fn beside(
+    archive: &Archive,
+    segment: &SegmentPlace,
+    len: u64,
+    report: &Report,
+) -> Result<SegmentFrames> {
+    let object = ObjectName::Side(segment.id.clone());
     match side(archive, segment, &object, len) {
-        Ok(table) => Ok(Frames::Table(table)),
-        Err(error) if archive.is_one_file() || error.kind == Kind::Gone => Err(error),
+        Ok(table) => Ok(SegmentFrames::Table(table)),
+        Err(error) if archive.is_one_file() || error.kind == ErrorKind::Gone => Err(error),
         Err(error) => {
-            if segment.ended && (segment.beside || error.kind != Kind::NotFound) {
+            if segment.ended && (segment.beside || error.kind != ErrorKind::NotFound) {
                 report.stored_by(&segment.id.backup);
                 report.warn(missing(error, archive.store().name(&object)));
             }
-            Ok(Frames::Within(len))
+            Ok(SegmentFrames::Within(len))
         }
     }
 }
 
-fn side(archive: &Archive, segment: &Place, object: &Object, len: u64) -> Result<Table> {
+fn side(archive: &Archive, segment: &SegmentPlace, object: &ObjectName, len: u64) -> Result<Table> {
     let label = side_label(archive, object)?.filter(|label| is_label_of(archive, segment, label));
     let table =
         table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
@@ -159,7 +164,7 @@ fn side(archive: &Archive, segment: &Place, object: &Object, len: u64) -> Result
 /// The service frame at `offset`: what it is, its payload if it is a label, and where it ends. `None` if there is none.
 fn service(
     archive: &Archive,
-    object: &Object,
+    object: &ObjectName,
     offset: u64,
 ) -> Result<Option<(Service, Vec<u8>, u64)>> {
     let mut bytes = Vec::new();
@@ -180,7 +185,7 @@ fn service(
 }
 
 /// The repository is not looked at: a backup that was copied to another one keeps its labels.
-fn is_label_of(archive: &Archive, segment: &Place, payload: &[u8]) -> bool {
+fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> bool {
     let is_it = |label: Label| {
         let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
         let place = (label.stream, label.number) == (segment.id.stream, segment.id.number);
@@ -194,7 +199,7 @@ fn is_label_of(archive: &Archive, segment: &Place, payload: &[u8]) -> bool {
 }
 
 /// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.
-fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
+fn side_label(archive: &Archive, object: &ObjectName) -> Result<Option<Vec<u8>>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     archive.store().read_at(
@@ -223,7 +228,7 @@ fn side_label(archive: &Archive, object: &Object) -> Result<Option<Vec<u8>>> {
 pub(crate) type Table = Vec<FrameSpan>;
 
 /// Does the table speak of as many plain bytes as the root?
-fn fits(table: &Table, segment: &Place) -> bool {
+fn fits(table: &Table, segment: &SegmentPlace) -> bool {
     let Some(plain_bytes) = segment.plain_bytes else {
         return true;
     };
@@ -231,7 +236,11 @@ fn fits(table: &Table, segment: &Place) -> bool {
 }
 
 /// The seek table at the end of `object`, of that very object, or of a segment of `segment_len` bytes beside it.
-fn table(archive: &Archive, object: &Object, segment_len: Option<u64>) -> Result<Option<Table>> {
+fn table(
+    archive: &Archive,
+    object: &ObjectName,
+    segment_len: Option<u64>,
+) -> Result<Option<Table>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
@@ -272,7 +281,7 @@ fn table(archive: &Archive, object: &Object, segment_len: Option<u64>) -> Result
 /// What stands before `summed` is covered by checksums in the root; service frames behind it must be what they say.
 fn probe(
     archive: &Archive,
-    object: &Object,
+    object: &ObjectName,
     summed: u64,
     (offset, stored, plain): &(u64, u32, u32),
 ) -> Option<Result<()>> {

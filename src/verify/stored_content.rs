@@ -3,7 +3,7 @@
 //! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
 //! file is in are fetched and decoded. And reading such a file for its digest, where its pieces cannot be hashed each by itself.
 
-use super::data::Hand;
+use super::data::DataWorker;
 use crate::{
     archive::{
         Archive,
@@ -12,8 +12,8 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::Digest,
-        entry::Run,
-        page::{Extent, Item, SegmentId},
+        entry::ByteRun,
+        page::{Extent, PageItem, SegmentId},
     },
     platform::read::each_piece,
 };
@@ -25,15 +25,15 @@ const KEPT_FRAMES: usize = 4;
 
 /// What one thread has to compare with.
 #[derive(Default)]
-pub(crate) struct Stored {
-    hand: Hand,
+pub(crate) struct StoredContent {
+    hand: DataWorker,
     /// Decoded frames, the one used last at the end.
     frames: Vec<((SegmentId, u64), Vec<u8>)>,
     /// Take also what comes out of a frame whose checksum is wrong?
     salvage: bool,
 }
 
-impl Stored {
+impl StoredContent {
     /// For [`Stored::saves`].
     pub(crate) fn salvaging() -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Stored {
     pub(crate) fn is_in(
         &mut self,
         archive: &Archive,
-        item: &Item,
+        item: &PageItem,
         file: &File,
         buffer: &mut [u8],
     ) -> Result<bool> {
@@ -77,7 +77,7 @@ impl Stored {
     }
 
     /// Is a file of one extent whole, though the checksum of its frame is wrong?
-    pub(crate) fn saves(&mut self, archive: &Archive, item: &Item) -> bool {
+    pub(crate) fn saves(&mut self, archive: &Archive, item: &PageItem) -> bool {
         let [extent] = &item.extents[..] else {
             return false;
         };
@@ -92,7 +92,7 @@ impl Stored {
     ///
     /// # Errors
     /// As [`Stored::is_in`].
-    pub(crate) fn digest(&mut self, archive: &Archive, first: &Item) -> Result<Digest> {
+    pub(crate) fn digest(&mut self, archive: &Archive, first: &PageItem) -> Result<Digest> {
         let mut hasher = blake3::Hasher::new();
         let parts = if first.more {
             archive.find(&first.entry.path)?
@@ -107,7 +107,7 @@ impl Stored {
         Ok(Digest::Blake3(hasher.finalize().into()))
     }
 
-    fn content(&mut self, archive: &Archive, part: &Item, extent: &Extent) -> Result<&[u8]> {
+    fn content(&mut self, archive: &Archive, part: &PageItem, extent: &Extent) -> Result<&[u8]> {
         let key = (part.segment(&extent.frame).clone(), extent.frame.offset);
         let kept = match self.frames.iter().position(|(kept, _)| *kept == key) {
             Some(at) => self.frames.remove(at),
@@ -130,7 +130,7 @@ impl Stored {
 }
 
 /// All records of a file of which this is the last.
-fn parts(archive: &Archive, item: &Item) -> Result<Vec<Item>> {
+fn parts(archive: &Archive, item: &PageItem) -> Result<Vec<PageItem>> {
     if item.from == 0 {
         Ok(vec![item.clone()])
     } else {
@@ -141,7 +141,7 @@ fn parts(archive: &Archive, item: &Item) -> Result<Vec<Item>> {
 /// Is `content` in these runs of the file?
 fn holds(
     file: &File,
-    runs: impl Iterator<Item = Run>,
+    runs: impl Iterator<Item = ByteRun>,
     mut content: &[u8],
     buffer: &mut [u8],
 ) -> io::Result<bool> {

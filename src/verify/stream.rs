@@ -1,21 +1,21 @@
 //! Looking into a tar that comes as a stream: what is in it, and whether it is whole.
 
-use super::{Verdict, losses::Loss};
+use super::{VerifyVerdict, losses::EntryLoss};
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
         page::Record,
-        pax::{Found, Unknown},
+        pax::{TarItem, Unknown},
         root::Root,
     },
     metrics::meter::Meter,
-    platform::Waiting,
-    repo::open::{Opened, open_any},
+    platform::BlockedCalls,
+    repo::open::{OpenedFrom, open_any},
     report::damage::Report,
     tar::{
         members::Members,
-        self_check::{Flaw, Ledger, MAX_UNLABELED},
+        self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
     },
 };
 use std::{
@@ -40,11 +40,11 @@ pub(crate) enum Looked {
 /// As [`open_any`].
 pub(crate) fn look(from: &OsStr) -> Result<Looked> {
     if from == "-" {
-        return Ok(Looked::Stream(Box::new(Waiting(stdin()))));
+        return Ok(Looked::Stream(Box::new(BlockedCalls(stdin()))));
     }
     match open_any(from)? {
-        Opened::Backup(archive) => Ok(Looked::Backup(archive)),
-        Opened::Foreign(path) => {
+        OpenedFrom::Backup(archive) => Ok(Looked::Backup(archive)),
+        OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
             Ok(Looked::Stream(Box::new(file)))
@@ -61,7 +61,7 @@ pub(crate) fn entries(
     mut each: impl FnMut(&Record) -> Result<()>,
 ) -> Result<()> {
     let meter = Meter::default();
-    let mut members = Members::of(input, Ledger::default(), &meter);
+    let mut members = Members::of(input, SelfCheck::default(), &meter);
     // Of a stream that has pages the first members may come before that is known.
     let mut held = Some(Vec::new());
     loop {
@@ -77,7 +77,7 @@ pub(crate) fn entries(
             .try_for_each(|flaw| Err(flaw.error))?;
         match found? {
             None => break,
-            Some(Found::Member(member)) => {
+            Some(TarItem::Member(member)) => {
                 let record = Record {
                     entry: member.entry,
                     ..Record::default()
@@ -95,8 +95,8 @@ pub(crate) fn entries(
                 members.skip(member.stored_len)?;
             }
             Some(
-                Found::Outside(Unknown { stored_len, .. })
-                | Found::Unknown(Unknown { stored_len, .. }),
+                TarItem::Outside(Unknown { stored_len, .. })
+                | TarItem::Unknown(Unknown { stored_len, .. }),
             ) => {
                 members.skip(stored_len)?;
             }
@@ -112,7 +112,7 @@ pub(crate) fn entries(
 /// Those of the stream; [`Kind::Unsupported`] if it has none.
 pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
-    let mut members = Members::of(input, Ledger::default(), &meter);
+    let mut members = Members::of(input, SelfCheck::default(), &meter);
     pass(&mut members, &meter)?;
     members
         .ledger
@@ -121,7 +121,7 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
         .try_for_each(|flaw| Err(flaw.error))?;
     let none = || {
         Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             "cannot show this: it is a tar that says nothing of itself",
         )
         .hint("`fullbore list` shows what is in it")
@@ -133,15 +133,15 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
 ///
 /// # Errors
 /// What is no damage: that is in the verdict.
-pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<Verdict> {
+pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<VerifyVerdict> {
     let (start, report) = (Instant::now(), Report::new(true));
-    let mut members = Members::of(input, Ledger::of(Selection::default()), meter);
+    let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
     let mut is_trailed = false;
     report.survive(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
-    let Ledger { lacking, .. } = &members.ledger;
+    let SelfCheck { lacking, .. } = &members.ledger;
     let (not_captured, bad_pages) = (lacking.unreadable, lacking.bad_pages);
     let (mut files, flaws) = (Vec::new(), members.ledger.flaws());
-    for Flaw { error, path, .. } in flaws {
+    for Mismatch { error, path, .. } in flaws {
         files.extend(path.clone());
         report.add((error, path.into_iter().collect()))?;
     }
@@ -150,12 +150,12 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
         .root()
         .map(|root| root.id.clone())
         .unwrap_or_default();
-    let loss = Loss {
+    let loss = EntryLoss {
         backup: id.clone(),
         files,
-        ..Loss::default()
+        ..EntryLoss::default()
     };
-    Ok(Verdict {
+    Ok(VerifyVerdict {
         backups: usize::from(!id.is_empty()),
         data: true,
         is_bare: id.is_empty(),
@@ -170,7 +170,7 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
             .into_iter()
             .collect(),
         seconds: start.elapsed().as_secs_f64(),
-        ..Verdict::default()
+        ..VerifyVerdict::default()
     })
 }
 
@@ -180,9 +180,9 @@ fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
     while let Some(found) = members.next()? {
         meter.entries.fetch_add(1, Relaxed);
         let member = match found {
-            Found::Member(member) => member,
-            Found::Outside(Unknown { stored_len, .. })
-            | Found::Unknown(Unknown { stored_len, .. }) => {
+            TarItem::Member(member) => member,
+            TarItem::Outside(Unknown { stored_len, .. })
+            | TarItem::Unknown(Unknown { stored_len, .. }) => {
                 members.skip(stored_len)?;
                 continue;
             }

@@ -4,12 +4,12 @@
 use crate::{
     error::{Error, Result},
     format::{
-        entry::{self, Path as EntryPath},
-        root::{Cluster, Tablespace},
+        entry::{self, EntryPath},
+        root::{ClusterInfo, Tablespace},
     },
     platform::dir::{is_no_directory, open_root},
     postgres::restore::{plan::PG_WAL, tablespaces},
-    target::layout::Shared,
+    target::layout::SharedDirectory,
 };
 use std::{
     ffi::OsStr,
@@ -18,20 +18,20 @@ use std::{
 };
 
 /// See the module.
-pub(crate) struct Roots {
+pub(crate) struct TreeRoots {
     root: OwnedFd,
     /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
     links: Vec<(EntryPath, OwnedFd)>,
     /// Whose the location of a tablespace is.
-    shared: Option<Shared>,
+    shared: Option<SharedDirectory>,
 }
 
-impl Roots {
+impl TreeRoots {
     /// Those of the tree at `dir`, which a backup of this cluster is to be compared with.
     ///
     /// # Errors
     /// If `dir` is not there; the system's.
-    pub(crate) fn open(dir: &Path, cluster: Option<&Cluster>) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, cluster: Option<&ClusterInfo>) -> Result<Self> {
         let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
         let mut links = Vec::new();

@@ -7,12 +7,12 @@ use fullbore::{
     error::Error,
     format::{
         digest::{Algorithm, Digest, crc32c, crc64, hex},
-        entry::{Entry, Kind, Owner, Run, Time, order},
+        entry::{ByteRun, Entry, EntryKind, Owner, Time, order},
         layout::{self, Repository},
-        page::{Extent, FrameAt, Page, Record, SegmentId, State},
+        page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
         root::{
-            FORMAT, FORMAT_ALONE, Live, Name, Options, PART_BYTES, PageAt, Root, Segment, Source,
-            Totals,
+            BackupOptions, BackupTotals, EntryName, FORMAT, FORMAT_ALONE, Live, PART_BYTES, PageAt,
+            Root, Segment, SourceInfo,
         },
         seal::seal,
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
@@ -40,7 +40,7 @@ pub struct Fixture {
     /// A backup in the same repository, whose content and pages are referred to where they are the same.
     pub base: Option<String>,
     /// Stream, entry, its data without holes, how it was captured.
-    pub entries: Vec<(u32, Entry, Vec<u8>, State)>,
+    pub entries: Vec<(u32, Entry, Vec<u8>, EntryState)>,
 }
 
 impl Default for Fixture {
@@ -70,7 +70,7 @@ pub fn me() -> Owner {
     }
 }
 
-pub fn entry(path: &str, kind: Kind, mode: u32) -> Entry {
+pub fn entry(path: &str, kind: EntryKind, mode: u32) -> Entry {
     let mtime = Time {
         seconds: 1_600_000_000 + path.len() as i64,
         nanos: 123_456_789,
@@ -154,13 +154,14 @@ pub fn content(seed: u64, len: usize) -> Vec<u8> {
 
 impl Fixture {
     pub fn put(&mut self, entry: Entry, data: impl Into<Vec<u8>>) -> &mut Self {
-        self.entries.push((1, entry, data.into(), State::Whole));
+        self.entries
+            .push((1, entry, data.into(), EntryState::Whole));
         self
     }
 
     pub fn file(&mut self, path: &str, data: impl Into<Vec<u8>>) -> &mut Self {
         let data = data.into();
-        let kind = Kind::File {
+        let kind = EntryKind::File {
             size: data.len() as u64,
             map: None,
         };
@@ -168,9 +169,9 @@ impl Fixture {
     }
 
     pub fn sparse(&mut self, path: &str, size: u64, runs: &[(u64, u64)]) -> &mut Self {
-        let runs: Vec<Run> = runs
+        let runs: Vec<ByteRun> = runs
             .iter()
-            .map(|(offset, len)| Run {
+            .map(|(offset, len)| ByteRun {
                 offset: *offset,
                 len: *len,
             })
@@ -179,7 +180,7 @@ impl Fixture {
         self.put(
             entry(
                 path,
-                Kind::File {
+                EntryKind::File {
                     size,
                     map: Some(runs.into()),
                 },
@@ -190,15 +191,15 @@ impl Fixture {
     }
 
     pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
-        self.put(entry(path, Kind::Directory, mode), [])
+        self.put(entry(path, EntryKind::Directory, mode), [])
     }
 
     pub fn symlink(&mut self, path: &str, target: &str) -> &mut Self {
-        self.put(entry(path, Kind::Symlink(target.into()), 0o777), [])
+        self.put(entry(path, EntryKind::Symlink(target.into()), 0o777), [])
     }
 
     pub fn link(&mut self, path: &str, target: &str) -> &mut Self {
-        self.put(entry(path, Kind::HardLink(target.into()), 0o644), [])
+        self.put(entry(path, EntryKind::HardLink(target.into()), 0o644), [])
     }
 
     /// A tree with something of everything an unprivileged user may make.
@@ -226,15 +227,15 @@ impl Fixture {
             &[(0, 5000), (1 << 20, 9000), (1 << 29, 100)],
         );
         f.sparse("sparse/empty", 1 << 20, &[]).dir("sparse", 0o755);
-        f.put(entry("fifo", Kind::Fifo, 0o640), []);
+        f.put(entry("fifo", EntryKind::Fifo, 0o640), []);
         f.put(
-            entry("a/suid", Kind::File { size: 3, map: None }, 0o4755),
+            entry("a/suid", EntryKind::File { size: 3, map: None }, 0o4755),
             "abc",
         );
         f
     }
 
-    fn sorted(&self) -> Vec<(u32, Entry, Vec<u8>, State)> {
+    fn sorted(&self) -> Vec<(u32, Entry, Vec<u8>, EntryState)> {
         let mut entries = self.entries.clone();
         entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| order(&a.1.path, &b.1.path)));
         entries
@@ -324,7 +325,7 @@ struct Out<'a> {
     plain: Vec<u8>,
     /// Records of the open frame: index in `page`, inner, len.
     open: Vec<(usize, u32, u32)>,
-    page: Page,
+    page: ManifestPage,
     extents: usize,
     format: u32,
     base: Base,
@@ -423,7 +424,7 @@ impl Base {
 
 impl<'a> Out<'a> {
     fn new(fixture: &'a Fixture, dir: Option<&'a Path>) -> Self {
-        let options = Options {
+        let options = BackupOptions {
             codec: fixture.codec.name().into(),
             level: fixture.codec.level(),
             frame_bytes: fixture.frame_bytes as u64,
@@ -433,11 +434,11 @@ impl<'a> Out<'a> {
             chunks: false,
         };
         let files = fixture.entries.iter().filter(|e| e.1.is_file());
-        let totals = Totals {
+        let totals = BackupTotals {
             entries: fixture.entries.len() as u64,
             files: files.clone().count() as u64,
             bytes: files.map(|e| e.1.size()).sum(),
-            ..Totals::default()
+            ..BackupTotals::default()
         };
         let root = Root {
             format: if fixture.base.is_some() {
@@ -450,9 +451,9 @@ impl<'a> Out<'a> {
             tool: "fixture".into(),
             time: "2026-11-21T05:45:01Z".into(),
             finished: "2026-11-21T05:45:02Z".into(),
-            source: Source {
+            source: SourceInfo {
                 host: "host".into(),
-                paths: vec![Name(b"/data".to_vec())],
+                paths: vec![EntryName(b"/data".to_vec())],
                 contents: true,
             },
             options,
@@ -476,7 +477,7 @@ impl<'a> Out<'a> {
             number: 0,
             plain: vec![],
             open: vec![],
-            page: Page::default(),
+            page: ManifestPage::default(),
             extents: 0,
         }
     }
@@ -522,7 +523,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    fn entry(&mut self, entry: &Entry, data: &[u8], state: &State) {
+    fn entry(&mut self, entry: &Entry, data: &[u8], state: &EntryState) {
         let digest = match self.fixture.digest {
             Algorithm::Blake3 => Some(Digest::Blake3(blake3::hash(data).into())),
             Algorithm::Crc32c => Some(Digest::Crc32c(crc32c(data))),
@@ -676,7 +677,7 @@ impl<'a> Out<'a> {
             backup: String::new(),
             stream: self.stream,
             late: false,
-            first: Name(page.records[0].entry.path.clone()),
+            first: EntryName(page.records[0].entry.path.clone()),
             entries: page.records.len() as u64,
             manifest_offset: self.dir.map(|_| self.manifest.len() as u64),
             segment: self.number,
@@ -732,7 +733,7 @@ impl<'a> Out<'a> {
         // The two zero blocks at the end of a tar.
         self.plain.extend([0; 1024]);
         self.flush();
-        self.page = Page::default();
+        self.page = ManifestPage::default();
         self.end_segment();
     }
 }

@@ -9,9 +9,9 @@ use fullbore::{
     format::{root::Root, seal::seal},
     platform::{Tricks, write},
     repo::{
-        objects::{Directory, Objects, Seized},
+        objects::{LocalObjects, Objects, Seized},
         protocol::{Intent, check, intent_key, refer},
-        writer::Store,
+        writer::RepositoryWriter,
     },
     sink::Destination,
 };
@@ -68,7 +68,7 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let dir_ = temp();
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
-    let mut store = Store::begin(
+    let mut store = RepositoryWriter::begin(
         repository,
         &id(5),
         "2026-11-05T05:45:01Z",
@@ -110,8 +110,8 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
-    check(&Directory::new(repository), &second).unwrap();
-    let store = Store::begin(
+    check(&LocalObjects::new(repository), &second).unwrap();
+    let store = RepositoryWriter::begin(
         repository,
         &id(5),
         "2026-11-05T05:45:01Z",
@@ -140,7 +140,7 @@ fn tombstones_of_a_prune_that_was_killed_are_seen_and_taken_up() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     full(repository, 2, "/data");
-    let objects = Directory::new(repository);
+    let objects = LocalObjects::new(repository);
     for name in [
         "manifest",
         "s01-000001.tar.zst",
@@ -170,8 +170,8 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let dir_ = temp();
     let repository = dir_.path();
     full(repository, 1, "/data");
-    let objects = Directory::new(repository);
-    let store = Store::begin(
+    let objects = LocalObjects::new(repository);
+    let store = RepositoryWriter::begin(
         repository,
         &id(5),
         "2026-11-05T05:45:01Z",

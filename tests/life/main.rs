@@ -54,7 +54,7 @@ fn dated(repository: &Path, root: Root, day: u32, source: &str) -> Root {
         time: format!("2026-11-{day:02}T05:45:01Z"),
         ..root
     };
-    root.source.paths = vec![fullbore::format::root::Name(source.into())];
+    root.source.paths = vec![fullbore::format::root::EntryName(source.into())];
     fs::write(
         dir(repository, day).join(layout::ROOT),
         seal(&root).unwrap(),
@@ -413,7 +413,7 @@ fn sources_that_look_alike_are_kept_apart() {
         let mut root = full(repository, day, "/data");
         root.source.paths = paths
             .iter()
-            .map(|path| fullbore::format::root::Name(path.as_bytes().to_vec()))
+            .map(|path| fullbore::format::root::EntryName(path.as_bytes().to_vec()))
             .collect();
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }

@@ -6,13 +6,13 @@ use crate::{
     runs::{Mount, Ran, fullbore, names, noise, temp, text, write},
 };
 use fullbore::{
-    error::{Kind, Result},
+    error::{ErrorKind, Result},
     format::{
         layout::Repository,
         seal::{open_sealed, seal},
     },
     repo::{
-        objects::{Directory, Objects, Seized},
+        objects::{LocalObjects, Objects, Seized},
         protocol::{intent_key, remove_abandoned, write_off},
     },
 };
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// A place where this is told of every lock.
-struct Told(Directory, fn() -> Seized<()>);
+struct Told(LocalObjects, fn() -> Seized<()>);
 
 impl Objects for Told {
     type Lock = ();
@@ -403,7 +403,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     died(repository, 2);
     full(repository, 3, "/data");
     let (objects, before) = (
-        Told(Directory::new(repository), || Seized::Unknown),
+        Told(LocalObjects::new(repository), || Seized::Unknown),
         names(&dir(repository, 2)),
     );
     assert_eq!(
@@ -414,7 +414,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     );
     let error = write_off(&objects, &id(2)).unwrap_err();
     assert!(
-        error.kind == Kind::Usage && error.what.contains("nobody can tell"),
+        error.kind == ErrorKind::Usage && error.what.contains("nobody can tell"),
         "{}",
         error.what
     );
@@ -544,8 +544,8 @@ fn nothing_is_cleared_away_under_a_lock_that_nobody_has() {
     write(&left, "stored");
     let intent = repository.join(intent_key(&id(2)));
     write(&intent, "");
-    remove_abandoned(&Told(Directory::new(repository), || Seized::Absent)).unwrap();
+    remove_abandoned(&Told(LocalObjects::new(repository), || Seized::Absent)).unwrap();
     assert!(left.exists() && intent.exists());
-    remove_abandoned(&Told(Directory::new(repository), || Seized::Free(()))).unwrap();
+    remove_abandoned(&Told(LocalObjects::new(repository), || Seized::Free(()))).unwrap();
     assert!(!left.exists() && !intent.exists());
 }

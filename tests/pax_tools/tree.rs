@@ -1,8 +1,8 @@
 //! Trees on disk and what is seen of them, as entries and bytes.
 
 use fullbore::format::{
-    entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr},
-    pax::{END, Found, Reader, padding, skip, skip_padding, write_header},
+    entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr},
+    pax::{END, PaxReader, TarItem, padding, skip, skip_padding, write_header},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,11 +25,11 @@ pub(crate) struct Seen {
     /// The digest of what a regular file holds, holes as zeros; of nothing if it is large.
     pub(crate) content: String,
     /// The first name of the object.
-    pub(crate) first: Path,
+    pub(crate) first: EntryPath,
 }
 
 /// Objects by path.
-pub(crate) type Tree = BTreeMap<Path, Seen>;
+pub(crate) type Tree = BTreeMap<EntryPath, Seen>;
 
 /// The byte at `offset` of every file that has data there: never zero, and different in neighbouring blocks.
 pub(crate) fn byte(offset: u64) -> u8 {
@@ -54,10 +54,10 @@ pub(crate) fn archive(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// Where the data of an entry is.
-pub(crate) fn runs(entry: &Entry) -> Vec<Run> {
+pub(crate) fn runs(entry: &Entry) -> Vec<ByteRun> {
     match &entry.kind {
-        Kind::File { map: Some(map), .. } => map.to_vec(),
-        Kind::File { size, .. } => vec![Run {
+        EntryKind::File { map: Some(map), .. } => map.to_vec(),
+        EntryKind::File { size, .. } => vec![ByteRun {
             offset: 0,
             len: *size,
         }],
@@ -72,16 +72,16 @@ pub(crate) fn expected(entries: &[Entry]) -> Tree {
 
 /// The tree that an archive describes, read with our reader.
 pub(crate) fn read(bytes: &[u8]) -> Tree {
-    let (mut reader, mut input) = (Reader::new(), bytes);
+    let (mut reader, mut input) = (PaxReader::new(), bytes);
     let mut found = Vec::new();
     while let Some(next) = reader.next(&mut input).unwrap() {
-        let Found::Member(member) = next else {
+        let TarItem::Member(member) = next else {
             panic!("{next:?}")
         };
         assert!(member.named_acls.is_empty(), "{:?}", member.named_acls);
         let content = content(&member.entry, &mut input);
         match member.entry.kind {
-            Kind::File { .. } => skip_padding(&mut input, member.stored_len).unwrap(),
+            EntryKind::File { .. } => skip_padding(&mut input, member.stored_len).unwrap(),
             _ => skip(&mut input, member.stored_len).unwrap(),
         }
         found.push((member.entry, content));
@@ -111,12 +111,12 @@ fn content(entry: &Entry, input: &mut dyn Read) -> Vec<u8> {
 
 /// Put members in a form that does not depend on which name of an object came first.
 fn tree(found: Vec<(Entry, Vec<u8>)>) -> Tree {
-    let mut targets: HashMap<Path, (Kind, Vec<u8>, Vec<Xattr>)> = HashMap::new();
-    let mut groups: HashMap<Path, Vec<Path>> = HashMap::new();
+    let mut targets: HashMap<EntryPath, (EntryKind, Vec<u8>, Vec<Xattr>)> = HashMap::new();
+    let mut groups: HashMap<EntryPath, Vec<EntryPath>> = HashMap::new();
     let mut seen = Vec::new();
     for (mut entry, mut content) in found {
         let mut top = entry.path.clone();
-        if let Kind::HardLink(target) = &entry.kind {
+        if let EntryKind::HardLink(target) = &entry.kind {
             top.clone_from(target);
             // Other tools do not repeat attributes, and need not.
             (entry.kind, content, entry.xattrs) = targets[target].clone();
@@ -151,7 +151,7 @@ fn plain(mut entry: Entry) -> Entry {
     entry.inode = 0;
     (entry.owner.user, entry.owner.group) = Default::default();
     entry.xattrs.sort();
-    if let Kind::File { map, .. } = &mut entry.kind {
+    if let EntryKind::File { map, .. } = &mut entry.kind {
         *map = None;
     }
     entry
@@ -161,20 +161,20 @@ fn plain(mut entry: Entry) -> Entry {
 pub(crate) fn scan(top: &std::path::Path) -> Tree {
     let mut found = Vec::new();
     let mut inodes = HashMap::new();
-    scan_into(top, Path::new(), &mut inodes, &mut found);
+    scan_into(top, EntryPath::new(), &mut inodes, &mut found);
     tree(found)
 }
 
 fn scan_into(
     top: &std::path::Path,
-    path: Path,
-    inodes: &mut HashMap<u64, Path>,
+    path: EntryPath,
+    inodes: &mut HashMap<u64, EntryPath>,
     found: &mut Vec<(Entry, Vec<u8>)>,
 ) {
     let at = top.join(OsStr::from_bytes(&path));
     let mut entry = stat(&at);
     entry.path.clone_from(&path);
-    if entry.kind == Kind::Directory {
+    if entry.kind == EntryKind::Directory {
         let mut names: Vec<_> = std::fs::read_dir(&at)
             .unwrap()
             .map(|item| item.unwrap().file_name())
@@ -195,9 +195,9 @@ fn scan_into(
         .entry(std::mem::take(&mut entry.inode))
         .or_insert_with(|| path.clone());
     if *first != path {
-        entry.kind = Kind::HardLink(first.clone());
+        entry.kind = EntryKind::HardLink(first.clone());
     }
-    let is_small = matches!(entry.kind, Kind::File { size, .. } if size <= SMALL);
+    let is_small = matches!(entry.kind, EntryKind::File { size, .. } if size <= SMALL);
     let content = if is_small {
         std::fs::read(&at).unwrap()
     } else {
@@ -214,14 +214,14 @@ fn stat(at: &std::path::Path) -> Entry {
         minor: rustix::fs::minor(rdev),
     };
     let kind = match kind {
-        kind if kind.is_dir() => Kind::Directory,
+        kind if kind.is_dir() => EntryKind::Directory,
         kind if kind.is_symlink() => {
-            Kind::Symlink(std::fs::read_link(at).unwrap().into_os_string().into_vec())
+            EntryKind::Symlink(std::fs::read_link(at).unwrap().into_os_string().into_vec())
         }
-        kind if kind.is_fifo() => Kind::Fifo,
-        kind if kind.is_char_device() => Kind::CharDevice(device),
-        kind if kind.is_block_device() => Kind::BlockDevice(device),
-        _ => Kind::File {
+        kind if kind.is_fifo() => EntryKind::Fifo,
+        kind if kind.is_char_device() => EntryKind::CharDevice(device),
+        kind if kind.is_block_device() => EntryKind::BlockDevice(device),
+        _ => EntryKind::File {
             size: meta.len(),
             map: None,
         },

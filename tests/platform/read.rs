@@ -2,7 +2,7 @@
 
 use super::{BOTH, places};
 use fullbore::{
-    format::entry::Run,
+    format::entry::ByteRun,
     platform::{
         Tricks,
         dir::stat_fd,
@@ -129,11 +129,11 @@ fn the_map_of_a_sparse_file_is_where_its_data_is() {
         }
         file.set_len(10 * BLOCK).unwrap();
         let expected = [
-            Run {
+            ByteRun {
                 offset: 2 * BLOCK,
                 len: 2 * BLOCK,
             },
-            Run {
+            ByteRun {
                 offset: 7 * BLOCK,
                 len: BLOCK,
             },
@@ -172,11 +172,11 @@ fn the_map_of_a_file_that_changed_since_stays_within_the_size_that_was_asked_for
         assert_eq!(
             cut,
             [
-                Run {
+                ByteRun {
                     offset: 0,
                     len: BLOCK
                 },
-                Run {
+                ByteRun {
                     offset: 4 * BLOCK,
                     len: 5
                 }

@@ -6,8 +6,8 @@ use fullbore::{
     platform::{
         Tricks,
         dir::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
-        durable::{self, Way, settle},
-        unopened::Object,
+        durable::{self, SyncMethod, settle},
+        unopened::UnopenedObject,
         write::*,
     },
 };
@@ -115,7 +115,7 @@ fn times_modes_and_owners_are_set_and_the_time_of_access_stays() {
         let me = stat_fd(&file).unwrap();
         chown_fd(&file, me.uid, me.gid).unwrap();
         let [at_file, link] =
-            [&b"f"[..], b"l"].map(|name| Object::open(root.as_fd(), name).unwrap());
+            [&b"f"[..], b"l"].map(|name| UnopenedObject::open(root.as_fd(), name).unwrap());
         link.chown(me.uid, me.gid).unwrap();
         chmod_fd(&file, 0o4711).unwrap();
         set_times_fd(&file, MTIME).unwrap();
@@ -148,12 +148,16 @@ fn the_mode_of_a_link_is_not_the_mode_of_its_target() {
         create_file(&root, b"f", 0o600).unwrap();
         symlink("f", dir.path().join("l")).unwrap();
         assert_eq!(
-            errno(Object::open(root.as_fd(), b"l").unwrap().chmod(0o777)),
+            errno(
+                UnopenedObject::open(root.as_fd(), b"l")
+                    .unwrap()
+                    .chmod(0o777)
+            ),
             libc::ENOTSUP
         );
         assert_eq!(stat(&root, b"f").unwrap().mode, 0o600);
         mknod_at(&root, b"p", FileKind::Fifo, 0o600, NONE).unwrap();
-        Object::open(root.as_fd(), b"p")
+        UnopenedObject::open(root.as_fd(), b"p")
             .unwrap()
             .chmod(0o622)
             .unwrap();
@@ -194,7 +198,10 @@ fn what_was_written_can_be_made_durable() {
         fsync(&file).unwrap();
         fsync(open_dir(&root, b"", Tricks::Auto).unwrap()).unwrap();
         settle(&file).unwrap();
-        assert!([Way::Whole, Way::Asked, Way::Each].contains(&durable::way(&root).unwrap()));
+        assert!(
+            [SyncMethod::Whole, SyncMethod::Asked, SyncMethod::Each]
+                .contains(&durable::way(&root).unwrap())
+        );
         durable::sync_fs(&root).unwrap();
     }
 }

@@ -8,16 +8,16 @@ use crate::{
 use fullbore::{
     format::{
         digest::Piece,
-        entry::{Entry, Kind},
-        page::State,
+        entry::{Entry, EntryKind},
+        page::EntryState,
     },
-    frame::{Buf, Frame, Large, Part, Scanned, What},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
     platform::{Tricks, dir},
     postgres::{
-        page_stage::{PageCheck, Pages},
+        page_stage::{PageCheck, PageChecks},
         relation::Sizes,
     },
-    source::tree::{Own, Rules, Top, TopRole, Tree},
+    source::tree::{Own, SourceTree, Top, TopRole, TreeRules},
     stage::Stage,
 };
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
@@ -153,7 +153,7 @@ impl Looked {
             name: None,
             role: TopRole::Named,
         };
-        let rules = Rules {
+        let rules = TreeRules {
             exclude: Default::default(),
             exclude_caches: false,
             exclude_if_present: vec![],
@@ -165,7 +165,7 @@ impl Looked {
             overlay: None,
             torn: |_, _| None,
         };
-        let tree = Tree::new(
+        let tree = SourceTree::new(
             vec![top],
             Default::default(),
             Default::default(),
@@ -181,29 +181,29 @@ impl Looked {
 
     /// Pages of `content`, read from `offset` of the file, that are wrong.
     fn bad(&self, file: &str, offset: u64, content: &[u8]) -> Vec<u32> {
-        let kind = Kind::File {
+        let kind = EntryKind::File {
             size: offset + content.len() as u64,
             map: None,
         };
-        let large = Large::new(
+        let large = LargeFile::new(
             Scanned::new(
                 Entry {
                     path: file.into(),
                     kind,
                     ..Entry::default()
                 },
-                State::Whole,
+                EntryState::Whole,
             ),
             1 << 30,
             1,
         );
-        let what = What::Piece {
+        let what = FrameContent::Piece {
             file: large.clone(),
             offset,
             last: false,
         };
         let len = content.len() as u32;
-        let part = Part {
+        let part = FrameEntry {
             what,
             inner: 0,
             len,
@@ -215,11 +215,14 @@ impl Looked {
             replaced: false,
             is_first: true,
         };
-        Pages(self.check.clone())
+        PageChecks(self.check.clone())
             .apply(Frame::new(Buf::from(content.to_vec()), vec![part], true))
             .unwrap();
         let bad = large.bad_pages.lock().unwrap().clone();
-        assert!(matches!(State::bad_pages(bad.clone()), State::BadPages(_)));
+        assert!(matches!(
+            EntryState::bad_pages(bad.clone()),
+            EntryState::BadPages(_)
+        ));
         bad
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{manifest::again, server::Cluster};
 use fullbore::postgres::{
-    control::{self, Control, State},
+    control::{self, Control, ControlState},
     manifest::lsn,
 };
 use std::{fs, path::Path};
@@ -40,7 +40,7 @@ fn the_control_file_says_what_pg_controldata_says() {
         assert_eq!(
             (
                 said(&text, "Database cluster state"),
-                control.state == State::Production
+                control.state == ControlState::Production
             ),
             (state, running)
         );
@@ -124,7 +124,7 @@ fn a_copy_without_a_checkpoint_passes_pg_verifybackup_and_starts_only_with_its_l
     );
     copy.sql("insert into t values (1); checkpoint");
     drop(copy);
-    assert_eq!(read(&cluster, "with").state, State::ShutDown);
+    assert_eq!(read(&cluster, "with").state, ControlState::ShutDown);
     assert_eq!(
         cluster.start("with").unwrap().sql("select count(*) from t"),
         "20001"

@@ -1,7 +1,7 @@
 //! What is picked of a running cluster is what `pg_basebackup` takes of it.
 
 use super::server::{Cluster, walk};
-use fullbore::postgres::{control, layout::Layout};
+use fullbore::postgres::{control, layout::ClusterLayout};
 use std::{fs, path::Path};
 
 /// Files that a server makes and backups leave out, in places where they are and in places where they are a user's.
@@ -50,7 +50,7 @@ fn the_files_of_a_running_cluster_are_those_that_pg_basebackup_takes() {
         .catalog;
     let copy = server.basebackup_with("copy", &["-X", "none", "-T", &format!("{space}={moved}")]);
     let (layout, mut ours, mut theirs) = (
-        Layout::new(cluster.major, catalog, true),
+        ClusterLayout::new(cluster.major, catalog, true),
         Vec::new(),
         Vec::new(),
     );

@@ -2,7 +2,7 @@
 
 use super::server::{Cluster, walk};
 use fullbore::postgres::{
-    page_checksum::{Verdict, check},
+    page_checksum::{PageVerdict, check},
     relation::{Sizes, is_relation},
 };
 use std::{fs, path::Path};
@@ -49,13 +49,13 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
         for (block, page) in (first..).zip(bytes.chunks_mut(PAGE)) {
             let verdict = check(page, block, u64::MAX);
             assert!(
-                matches!(verdict, Verdict::Good | Verdict::Empty),
+                matches!(verdict, PageVerdict::Good | PageVerdict::Empty),
                 "{path}, block {block}: {verdict:?}"
             );
             pages += 1;
             // One byte of each page, another in each.
             page[(pages * 37) % PAGE] ^= 0xff;
-            missed += u32::from(check(page, block, u64::MAX) != Verdict::Bad);
+            missed += u32::from(check(page, block, u64::MAX) != PageVerdict::Bad);
         }
     }
     assert!(all.iter().any(|path| path.starts_with("pg_tblspc/")

@@ -1,6 +1,6 @@
 //! A small cluster in a directory of its own, whose server listens on a socket there.
 
-use fullbore::platform::dir::{FileKind, Name};
+use fullbore::platform::dir::{DirName, FileKind};
 use std::{
     fs,
     os::unix::{
@@ -182,7 +182,7 @@ impl Drop for Server<'_> {
 pub(crate) fn walk(
     root: &Path,
     dir: &str,
-    pick: &dyn Fn(&[u8], &mut Vec<Name>),
+    pick: &dyn Fn(&[u8], &mut Vec<DirName>),
     found: &mut Vec<String>,
 ) {
     let kind = |path: &Path| {
@@ -195,12 +195,12 @@ pub(crate) fn walk(
     let entries = fs::read_dir(root.join(dir))
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let name = |path: PathBuf| Name {
+    let name = |path: PathBuf| DirName {
         bytes: path.file_name().unwrap().as_bytes().into(),
         kind: kind(&path),
         inode: 0,
     };
-    let mut names: Vec<Name> = entries.map(name).collect();
+    let mut names: Vec<DirName> = entries.map(name).collect();
     pick(dir.as_bytes(), &mut names);
     for name in names {
         let text = String::from_utf8(name.bytes).unwrap();

@@ -3,9 +3,9 @@
 use super::{Place, cluster, run};
 use crate::common::Fixture;
 use fullbore::{
-    error::Kind,
-    format::root::Name,
-    postgres::restore::recovery::{Mode, Options},
+    error::ErrorKind,
+    format::root::EntryName,
+    postgres::restore::recovery::{Mode, RecoveryOptions},
     restore::Restore,
 };
 use std::fs;
@@ -127,9 +127,9 @@ fn a_link_to_what_is_in_the_backup_is_followed() {
 /// A restore that recovers in this mode.
 fn recovering(place: &Place, mode: Mode) -> Restore {
     let mut restore = place.plan();
-    restore.postgres.recovery = Options {
+    restore.postgres.recovery = RecoveryOptions {
         mode: Some(mode),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
     restore
 }
@@ -197,7 +197,7 @@ fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
     for fixture in [cluster(), without_conf()] {
         let error = run(&recovering(&archived(&fixture), Mode::Point)).unwrap_err();
         assert!(
-            error.kind == Kind::Usage && error.what.contains("nothing says how to fetch WAL"),
+            error.kind == ErrorKind::Usage && error.what.contains("nothing says how to fetch WAL"),
             "{error}"
         );
     }
@@ -238,8 +238,8 @@ fn a_configuration_elsewhere_that_archives_is_spoken_of_and_in_place_it_is_still
     fs::create_dir(&to).unwrap();
     let place = Place::with(&without_conf(), |cluster| {
         cluster.tablespaces.clear();
-        cluster.data_directory = Name(to.to_str().unwrap().into());
-        cluster.configuration = vec![Name(conf.to_str().unwrap().into())];
+        cluster.data_directory = EntryName(to.to_str().unwrap().into());
+        cluster.configuration = vec![EntryName(conf.to_str().unwrap().into())];
     });
     let next = || {
         fs::remove_dir_all(&to).unwrap();

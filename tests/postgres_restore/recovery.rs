@@ -3,24 +3,24 @@
 use super::{Place, assert_refused, cluster, mode, run};
 use fullbore::{
     archive::Archive,
-    error::Kind,
+    error::ErrorKind,
     format::{
         layout,
-        root::{Cluster, Name},
+        root::{ClusterInfo, EntryName},
     },
     postgres::restore::{
-        plan::Options,
-        recovery::{self, Action, Mode},
-        recovery_target::Target,
+        plan::ClusterOptions,
+        recovery::{self, Mode, TargetAction},
+        recovery_target::RecoveryTarget,
     },
     restore::Restore,
 };
 use std::{fs, os::unix::fs::MetadataExt};
 
-fn with(place: &Place, recovery: recovery::Options) -> Restore {
+fn with(place: &Place, recovery: recovery::RecoveryOptions) -> Restore {
     let plan = place.plan();
     Restore {
-        postgres: Options {
+        postgres: ClusterOptions {
             recovery,
             ..plan.postgres.clone()
         },
@@ -37,10 +37,10 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
     let place = Place::new();
     let restore = with(
         &place,
-        recovery::Options {
-            target: Some(Target::Lsn("0/2000100".into())),
+        recovery::RecoveryOptions {
+            target: Some(RecoveryTarget::Lsn("0/2000100".into())),
             exclusive: true,
-            action: Some(Action::Promote),
+            action: Some(TargetAction::Promote),
             settings: vec![command()],
             ..Default::default()
         },
@@ -68,8 +68,8 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
 
 #[test]
 fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive() {
-    let time = |text: &str| recovery::Options {
-        target: Some(Target::Time(text.into())),
+    let time = |text: &str| recovery::RecoveryOptions {
+        target: Some(RecoveryTarget::Time(text.into())),
         settings: vec![command()],
         ..Default::default()
     };
@@ -78,7 +78,7 @@ fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive(
     let before = |seconds: i64| (finished - jiff::SignedDuration::from_secs(seconds)).to_string();
     let place = Place::with(&cluster(), |cluster| cluster.stopped = before(60));
     let words = format!("the backup ended later, at {}", before(60));
-    assert_refused(&with(&place, time(&before(61))), Kind::Usage, &words);
+    assert_refused(&with(&place, time(&before(61))), ErrorKind::Usage, &words);
     let summary = run(&with(&place, time(&before(60)))).unwrap();
     let told =
         |note: &String| note.starts_with("the server will recover to 20") && note.contains("+00");
@@ -95,7 +95,7 @@ fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive(
     // Older backups do not say it.
     assert_refused(
         &with(&Place::new(), time(&before(60))),
-        Kind::Usage,
+        ErrorKind::Usage,
         &root.finished,
     );
 }
@@ -105,7 +105,7 @@ fn a_standby_gets_its_signal_and_keeps_no_target() {
     let place = Place::new();
     let restore = with(
         &place,
-        recovery::Options {
+        recovery::RecoveryOptions {
             mode: Some(Mode::Standby),
             settings: vec![("primary_conninfo".into(), "host=a".into())],
             ..Default::default()
@@ -138,7 +138,7 @@ fn settings_are_written_even_if_the_backup_has_none() {
     let settings = vec![("port".into(), "5499".into())];
     run(&with(
         &place,
-        recovery::Options {
+        recovery::RecoveryOptions {
             settings,
             ..Default::default()
         },
@@ -156,37 +156,37 @@ fn settings_are_written_even_if_the_backup_has_none() {
 #[test]
 fn targets_that_cannot_be_reached_are_refused_before_anything_is_made() {
     let place = Place::new();
-    let to = |target| recovery::Options {
+    let to = |target| recovery::RecoveryOptions {
         target: Some(target),
         settings: vec![command()],
         ..Default::default()
     };
     let cases = [
         (
-            to(Target::Lsn("0/20000FF".into())),
+            to(RecoveryTarget::Lsn("0/20000FF".into())),
             "consistent only at 0/2000100",
         ),
         (
-            to(Target::Time("2026-11-21 05:45:01+00".into())),
+            to(RecoveryTarget::Time("2026-11-21 05:45:01+00".into())),
             "the backup ended later, at 2026-11-21T05:45:02Z",
         ),
         (
-            recovery::Options {
+            recovery::RecoveryOptions {
                 timeline: Some("0".into()),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "timeline 1",
         ),
         (
-            recovery::Options {
+            recovery::RecoveryOptions {
                 mode: Some(Mode::Standby),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "--recovery point",
         ),
     ];
     for (options, words) in cases {
-        assert_refused(&with(&place, options), Kind::Usage, words);
+        assert_refused(&with(&place, options), ErrorKind::Usage, words);
         assert!(
             !place.at("to").exists() && !place.at("ts").exists(),
             "{words}"
@@ -196,15 +196,15 @@ fn targets_that_cannot_be_reached_are_refused_before_anything_is_made() {
 
 #[test]
 fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_counts() {
-    let archived = |cluster: &mut Cluster| cluster.wal = "archived".into();
-    let point = recovery::Options {
+    let archived = |cluster: &mut ClusterInfo| cluster.wal = "archived".into();
+    let point = recovery::RecoveryOptions {
         mode: Some(Mode::Point),
         ..Default::default()
     };
     let place = Place::with(&cluster(), archived);
     assert_refused(
         &with(&place, point.clone()),
-        Kind::Usage,
+        ErrorKind::Usage,
         "--restore-command CMD",
     );
     let notes = run(&place.plan()).unwrap().notes;
@@ -231,25 +231,25 @@ fn wal_that_nobody_can_fetch_is_an_error_and_a_restore_command_of_the_backup_cou
 fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_made() {
     let place = Place::new();
     let targets = [
-        Target::Time("2126-11-21 05:45:01+00".into()),
-        Target::Lsn("0/2000100".into()),
-        Target::Name("x".into()),
-        Target::Xid("7".into()),
-        Target::Immediate,
+        RecoveryTarget::Time("2126-11-21 05:45:01+00".into()),
+        RecoveryTarget::Lsn("0/2000100".into()),
+        RecoveryTarget::Name("x".into()),
+        RecoveryTarget::Xid("7".into()),
+        RecoveryTarget::Immediate,
     ];
     for target in targets {
-        let to = recovery::Options {
+        let to = recovery::RecoveryOptions {
             target: Some(target),
             ..Default::default()
         };
         assert_refused(
             &with(&place, to.clone()),
-            Kind::Usage,
+            ErrorKind::Usage,
             "nothing says how to fetch WAL",
         );
         assert_refused(
             &with(&place, to),
-            Kind::Usage,
+            ErrorKind::Usage,
             "--restore-command 'cp /archive/%f %p'",
         );
         assert!(!place.at("to").exists() && !place.at("ts").exists());
@@ -259,7 +259,7 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
 #[test]
 fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
     let next = |target, action| {
-        let to = recovery::Options {
+        let to = recovery::RecoveryOptions {
             target: Some(target),
             action,
             settings: vec![command()],
@@ -267,7 +267,7 @@ fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
         };
         run(&with(&Place::new(), to)).unwrap().next.split_off(1)
     };
-    let name = || Target::Name("x".into());
+    let name = || RecoveryTarget::Name("x".into());
     let said = next(name(), None);
     assert_eq!(said.len(), 3, "{said:?}");
     assert!(
@@ -282,9 +282,9 @@ fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
         said[2].starts_with("ALTER SYSTEM RESET recovery_target_name; -- "),
         "{said:?}"
     );
-    assert_eq!(next(name(), Some(Action::Promote)), said[2..]);
+    assert_eq!(next(name(), Some(TargetAction::Promote)), said[2..]);
     // Where the cluster is consistent nothing is locked that was not.
-    let immediate = next(Target::Immediate, None);
+    let immediate = next(RecoveryTarget::Immediate, None);
     assert!(
         immediate.len() == 3 && immediate[1].contains("RESET recovery_target; -- "),
         "{immediate:?}"
@@ -311,7 +311,7 @@ fn a_configuration_that_is_elsewhere_is_noted() {
     );
     assert!(summary.next[1].starts_with("pg_ctl"), "{:?}", summary.next);
     let place = Place::with(&fixture, |cluster| {
-        cluster.configuration = vec![Name(b"/etc/pg/postgresql.conf".to_vec())]
+        cluster.configuration = vec![EntryName(b"/etc/pg/postgresql.conf".to_vec())]
     });
     let notes = run(&place.plan()).unwrap().notes;
     assert!(
@@ -338,12 +338,12 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     let settings = vec![command()];
     let restore = with(
         &place,
-        recovery::Options {
+        recovery::RecoveryOptions {
             settings,
             ..Default::default()
         },
     );
-    assert_refused(&restore, Kind::Corrupt, "--keep-going");
+    assert_refused(&restore, ErrorKind::Corrupt, "--keep-going");
     fs::remove_dir_all(place.at("to")).unwrap();
     fs::remove_dir_all(place.at("ts")).unwrap();
     let summary = run(&Restore {

@@ -7,7 +7,7 @@ use crate::{
 };
 use fullbore::format::{
     layout,
-    root::{Cluster, Database, Name, Root, Tablespace},
+    root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
 };
 use std::{
     ffi::OsString,
@@ -133,7 +133,7 @@ fn source(bin: &Path, dir: &Path) -> Server {
 }
 
 /// What will be known of a cluster.
-fn facts(server: &Server) -> Cluster {
+fn facts(server: &Server) -> ClusterInfo {
     let rows = |sql: &str| {
         server
             .answers("postgres", sql)
@@ -144,7 +144,7 @@ fn facts(server: &Server) -> Cluster {
     let row = |line: &String| line.split('|').map(str::to_owned).collect::<Vec<_>>();
     let database = |line: &String| {
         let row = row(line);
-        Database {
+        DatabaseInfo {
             oid: row[0].parse().unwrap(),
             name: row[1].as_str().into(),
             template: row[2] == "t",
@@ -156,13 +156,13 @@ fn facts(server: &Server) -> Cluster {
         Tablespace {
             oid: row[0].parse().unwrap(),
             name: row[1].as_str().into(),
-            location: Name(row[2].clone().into()),
+            location: EntryName(row[2].clone().into()),
         }
     };
     let spaces =
         "SELECT oid, spcname, pg_tablespace_location(oid) FROM pg_tablespace WHERE oid >= 16384";
     let version = server.answers("postgres", "SHOW server_version_num");
-    Cluster {
+    ClusterInfo {
         major: version.parse::<u32>().unwrap() / 10_000,
         timeline: 1,
         online: true,
@@ -172,7 +172,7 @@ fn facts(server: &Server) -> Cluster {
             .map(database)
             .collect(),
         tablespaces: rows(spaces).iter().map(tablespace).collect(),
-        ..Cluster::default()
+        ..ClusterInfo::default()
     }
 }
 

@@ -7,9 +7,9 @@ use crate::{
     runs::{self, Mount, has, is_root, or_skip, shell, temp},
 };
 use fullbore::{
-    error::Kind as ErrorKind,
-    format::root::{Cluster, Name, Tablespace},
-    postgres::restore::plan::Options,
+    error::ErrorKind,
+    format::root::{ClusterInfo, EntryName, Tablespace},
+    postgres::restore::plan::ClusterOptions,
     restore::Restore,
 };
 use std::{
@@ -38,7 +38,7 @@ fn a_tablespace_is_moved_by_location_name_or_number() {
         fs::remove_dir_all(new).unwrap();
     }
     let plain = Restore {
-        postgres: Options::default(),
+        postgres: ClusterOptions::default(),
         ..place.plan()
     };
     run(&plain).unwrap();
@@ -52,7 +52,7 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
     own(&place.at("old"));
     for overwrite in [false, true] {
         let restore = Restore {
-            postgres: Options::default(),
+            postgres: ClusterOptions::default(),
             overwrite,
             ..place.plan()
         };
@@ -119,7 +119,7 @@ fn what_is_restored_elsewhere_is_told_and_root_does_not_follow_a_backup_to_what_
         fs::create_dir(&old).unwrap();
         std::os::unix::fs::chown(&old, Some(12_345), None).unwrap();
         let plain = Restore {
-            postgres: Options::default(),
+            postgres: ClusterOptions::default(),
             ..place.plan()
         };
         let error = assert_refused(&plain, ErrorKind::Permission, "it belongs to user 12345");
@@ -155,7 +155,7 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
     let place = Place::new();
     let (old, roots) = (place.at("old"), place.at("roots"));
     let plain = Restore {
-        postgres: Options::default(),
+        postgres: ClusterOptions::default(),
         ..place.plan()
     };
     fs::create_dir(&roots).unwrap();
@@ -210,7 +210,7 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
 fn two_tablespaces_need_two_places() {
     let mut fixture = cluster();
     fixture.dir("pg_tblspc/16401", 0o700);
-    let other = |cluster: &mut Cluster| {
+    let other = |cluster: &mut ClusterInfo| {
         let location = cluster.tablespaces[0].location.clone();
         cluster.tablespaces.push(Tablespace {
             oid: 16401,
@@ -225,9 +225,9 @@ fn two_tablespaces_need_two_places() {
             (b"16401".to_vec(), place.at(two)),
         ];
         Restore {
-            postgres: Options {
+            postgres: ClusterOptions {
                 tablespaces,
-                ..Options::default()
+                ..ClusterOptions::default()
             },
             ..place.plan()
         }
@@ -312,7 +312,7 @@ fn a_tablespace_that_recovery_will_make_where_it_was_is_spoken_of() {
     let late = Tablespace {
         oid: 16401,
         name: "late".into(),
-        location: Name("/srv/late".into()),
+        location: EntryName("/srv/late".into()),
     };
     let place = Place::with(&cluster(), |cluster| {
         cluster.tablespaces_meanwhile = vec![late]
@@ -332,7 +332,7 @@ fn a_tablespace_that_recovery_will_make_where_it_was_is_spoken_of() {
 #[test]
 fn a_tablespace_that_was_made_in_place_stays_in_place() {
     let place = Place::with(&cluster(), |cluster| {
-        cluster.tablespaces[0].location = Name("pg_tblspc/16400".into())
+        cluster.tablespaces[0].location = EntryName("pg_tblspc/16400".into())
     });
     run(&place.plan()).unwrap();
     assert!(
@@ -493,7 +493,7 @@ fn what_the_cluster_that_was_backed_up_uses_is_replaced_only_there() {
     });
     run(&Restore {
         to: live.clone(),
-        postgres: Options::default(),
+        postgres: ClusterOptions::default(),
         ..place.plan()
     })
     .unwrap();
@@ -539,7 +539,7 @@ fn of_a_location_the_directories_of_other_versions_are_left_alone() {
     // Nothing of the version that comes is there, so it may come.
     run(&Restore {
         to: live.clone(),
-        postgres: Options::default(),
+        postgres: ClusterOptions::default(),
         ..place.plan()
     })
     .unwrap();
@@ -577,7 +577,7 @@ fn of_a_location_the_directories_of_other_versions_are_left_alone() {
     fs::remove_dir_all(&live).unwrap();
     let anew = Restore {
         to: live.clone(),
-        postgres: Options::default(),
+        postgres: ClusterOptions::default(),
         ..place.plan()
     };
     assert_refused(&anew, ErrorKind::Exists, "it is not empty");

@@ -8,11 +8,11 @@
 mod memory;
 
 use fullbore::{
-    error::{Kind, Result},
+    error::{ErrorKind, Result},
     format::{
         layout::{REPOSITORY, Repository},
         page::SegmentId,
-        root::{FORMAT, Live, Name, Options, PageAt, Root, Segment, Source},
+        root::{BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo},
         seal::seal,
     },
     repo::{
@@ -21,7 +21,7 @@ use fullbore::{
             Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off,
         },
         prune::prune,
-        roots::{State, documents, key, needs},
+        roots::{BackupState, documents, key, needs},
     },
 };
 use memory::{Accident, Actor, World, is_real};
@@ -35,10 +35,10 @@ fn id(number: usize) -> String {
     format!("20261121T0000{number:02}Z-aaaaaa")
 }
 
-fn source(number: u64) -> Source {
-    Source {
+fn source(number: u64) -> SourceInfo {
+    SourceInfo {
         host: "h".into(),
-        paths: vec![Name(format!("/{number}").into())],
+        paths: vec![EntryName(format!("/{number}").into())],
         contents: true,
     }
 }
@@ -154,7 +154,7 @@ fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
 
 fn root_of(
     id: &str,
-    source: Source,
+    source: SourceInfo,
     segments: &[Segment],
     others: &BTreeSet<(String, u32)>,
 ) -> Root {
@@ -168,9 +168,9 @@ fn root_of(
         stream: 1,
         number: *number,
     });
-    let options = Options {
+    let options = BackupOptions {
         codec: "zstd".into(),
-        ..Options::default()
+        ..BackupOptions::default()
     };
     let liveness = mine.chain(theirs).map(|segment| live(&segment)).collect();
     Root {
@@ -310,12 +310,12 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
 /// not looked at here.
 fn early_prune(actor: &Actor) -> Result<()> {
     let mut forgotten = documents(actor, BTreeMap::new())?;
-    forgotten.retain(|_, document| document.state == State::Forgotten);
+    forgotten.retain(|_, document| document.state == BackupState::Forgotten);
     prune(actor, false)?;
     let documents = documents(actor, BTreeMap::new())?;
     let listed = documents
         .values()
-        .filter(|document| document.state == State::Listed);
+        .filter(|document| document.state == BackupState::Listed);
     let needed: BTreeSet<&String> = listed
         .filter_map(|document| document.facts.as_ref())
         .flat_map(|facts| facts.needs.keys())
@@ -335,7 +335,7 @@ fn early_prune(actor: &Actor) -> Result<()> {
 /// Forget what is left of a backup, if it is not alive.
 fn give_up_dead(actor: &Actor, victim: usize) -> Result<()> {
     match write_off(actor, &id(victim)) {
-        Err(error) if error.kind == Kind::Usage => Ok(()),
+        Err(error) if error.kind == ErrorKind::Usage => Ok(()),
         other => other.map(drop),
     }
 }
@@ -357,12 +357,12 @@ fn settle(world: &Arc<World>) {
         for (id, document) in documents(&actor, BTreeMap::new()).unwrap() {
             let mut kept = into.lock().unwrap();
             let file = match document.state {
-                State::Listed => "root.json",
-                State::Partial => "partial.json",
-                State::Forgotten => "forgotten.json",
+                BackupState::Listed => "root.json",
+                BackupState::Partial => "partial.json",
+                BackupState::Forgotten => "forgotten.json",
             };
             kept.insert(key(&id, file));
-            if document.state != State::Forgotten {
+            if document.state != BackupState::Forgotten {
                 kept.extend(document.facts.unwrap().needs.keys().cloned());
             }
         }

@@ -1,7 +1,7 @@
 //! Objects in memory, and a schedule: one actor at a time, and any of them may be next at any operation.
 
 use fullbore::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     repo::objects::{Objects, Seized},
 };
 use std::{
@@ -174,7 +174,7 @@ impl State {
 const INJECTED: &str = "injected";
 
 fn injected(accident: Accident) -> Error {
-    Error::new(Kind::System, INJECTED).detail(format!("{accident:?}"))
+    Error::new(ErrorKind::System, INJECTED).detail(format!("{accident:?}"))
 }
 
 /// Is this an error that nobody wanted?

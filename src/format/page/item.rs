@@ -1,31 +1,31 @@
 //! Records that keep the page they stand in.
 
-use super::{FrameAt, Page, Record, SegmentId};
-use crate::format::entry::{self, Path};
+use super::{FrameAt, ManifestPage, Record, SegmentId};
+use crate::format::entry::{self, EntryPath};
 use std::{ops::Deref, sync::Arc};
 
 /// A record of a page that is still in memory.
 #[derive(Debug, Clone)]
-pub struct Item {
-    page: Arc<Page>,
+pub struct PageItem {
+    page: Arc<ManifestPage>,
     index: usize,
 }
 
-impl Deref for Item {
+impl Deref for PageItem {
     type Target = Record;
     fn deref(&self) -> &Record {
         &self.page.records[self.index]
     }
 }
 
-impl Item {
+impl PageItem {
     /// The record at `index` of a page.
-    pub fn new(page: Arc<Page>, index: usize) -> Option<Self> {
+    pub fn new(page: Arc<ManifestPage>, index: usize) -> Option<Self> {
         (index < page.records.len()).then_some(Self { page, index })
     }
 
     /// The page it stands in.
-    pub fn page(&self) -> &Arc<Page> {
+    pub fn page(&self) -> &Arc<ManifestPage> {
         &self.page
     }
 
@@ -41,7 +41,7 @@ impl Item {
 
     /// The same record under another path.
     #[must_use]
-    pub fn renamed(&self, path: Path) -> Self {
+    pub fn renamed(&self, path: EntryPath) -> Self {
         let mut record = Record::clone(self);
         record.entry.path = path;
         self.with(record)
@@ -51,7 +51,7 @@ impl Item {
     #[must_use]
     pub fn hollow(&self) -> Self {
         let mut record = Record::clone(self);
-        if let entry::Kind::File { map, .. } = &mut record.entry.kind {
+        if let entry::EntryKind::File { map, .. } = &mut record.entry.kind {
             *map = Some(Vec::new().into());
             (record.extents, record.digest, record.from, record.more) =
                 (Vec::new(), None, 0, false);
@@ -92,7 +92,7 @@ impl Item {
             }
             extent.frame.segment = at as u32;
         }
-        let page = Page {
+        let page = ManifestPage {
             segments,
             records: vec![record],
             origin: None,

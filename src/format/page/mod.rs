@@ -12,18 +12,18 @@ mod tests;
 mod write;
 
 use super::{
-    chunk::Chunk,
+    chunk::ContentChunk,
     digest::{BlockDigest, Digest, Piece},
     entry::Entry,
     layout::is_backup_id,
     root::PageAt,
 };
 use crate::error::{Error, Result};
-pub use item::Item;
+pub use item::PageItem;
 use minicbor::{Decode, Encode, bytes::ByteVec};
-use read::Reader;
+use read::PageReader;
 use std::{ops::Deref, sync::Arc};
-use write::Writer;
+use write::PageEncoder;
 use zstd_safe::CParameter;
 
 /// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
@@ -48,7 +48,7 @@ pub struct Record {
     /// What it is.
     pub entry: Entry,
     /// How well it was captured.
-    pub state: State,
+    pub state: EntryState,
     /// Digest of the content; on the last part if the record goes on over pages.
     pub digest: Option<Digest>,
     /// Digests of the blocks, if there is more than one, see [`block_digests`].
@@ -56,7 +56,7 @@ pub struct Record {
     /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
     pub crcs: Vec<u32>,
     /// Its chunks, if it is a large file that has holes, or is compared by content.
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<ContentChunk>,
     /// Where the content is, in order of the file's data (holes left out).
     pub extents: Vec<Extent>,
     /// Bytes of data that earlier pages described; above 0, this is a later part of the record before it.
@@ -141,7 +141,7 @@ pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
 
 /// How well an entry was captured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum State {
+pub enum EntryState {
     /// As it was at the scan.
     #[default]
     Whole,
@@ -160,7 +160,7 @@ pub enum State {
 /// Pages that are remembered of one file with wrong checksums.
 const MAX_BAD_PAGES: usize = 1000;
 
-impl State {
+impl EntryState {
     /// Is there something to restore?
     pub fn is_stored(&self) -> bool {
         matches!(self, Self::Whole | Self::Changed | Self::BadPages(_))
@@ -214,7 +214,7 @@ pub struct SegmentId {
 
 /// A page, decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Page {
+pub struct ManifestPage {
     /// The segments that extents speak of.
     pub segments: Vec<SegmentId>,
     /// The records, in archive order.
@@ -334,13 +334,13 @@ struct Columns {
     short_blocks: Vec<u8>,
 }
 
-impl Page {
+impl ManifestPage {
     /// The page as it is stored: one zstd frame.
     ///
     /// # Errors
     /// [`Kind::Bug`](crate::error::Kind::Bug) if it has more than [`Page::decode`] takes.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut writer = Writer::default();
+        let mut writer = PageEncoder::default();
         writer.columns.segments.clone_from(&self.segments);
         for (index, record) in self.records.iter().enumerate() {
             writer.record(index as u32, record);
@@ -395,14 +395,17 @@ impl Page {
         {
             return Err(damaged("the name of a backup is none"));
         }
-        Reader::new(columns)
+        PageReader::new(columns)
             .ok_or_else(|| damaged("its columns do not fit"))?
             .page()
     }
 }
 
 fn bug() -> Error {
-    Error::new(crate::error::Kind::Bug, "cannot encode a manifest page")
+    Error::new(
+        crate::error::ErrorKind::Bug,
+        "cannot encode a manifest page",
+    )
 }
 
 fn damaged(why: &str) -> Error {
@@ -411,7 +414,7 @@ fn damaged(why: &str) -> Error {
 
 /// The values differences are taken from.
 #[derive(Default)]
-struct Last {
+struct PreviousValues {
     mtime: i64,
     ctime: i64,
     inode: u64,

@@ -2,16 +2,16 @@
 
 use crate::format::{
     digest::Digest,
-    entry::{self, Device, Entry, Kind, Map, Owner, Run, Time},
+    entry::{self, ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time},
     page::*,
 };
 use std::sync::Arc;
 
 /// Takes a page apart. Every method gives `None` where the columns do not hold what they should.
-pub(super) struct Reader {
+pub(super) struct PageReader {
     frames: Vec<FrameAt>,
     owners: Vec<Owner>,
-    last: Last,
+    last: PreviousValues,
     at: At,
     c: Columns,
 }
@@ -40,7 +40,7 @@ struct At {
     from: usize,
 }
 
-impl Reader {
+impl PageReader {
     /// A reader at the first record; `None` if the frames do not fit the segments.
     pub(super) fn new(c: Columns) -> Option<Self> {
         let frames = decode_frames(&c)?;
@@ -53,7 +53,7 @@ impl Reader {
         Some(Self {
             frames,
             owners: c.owners.iter().map(owner).collect(),
-            last: Last::default(),
+            last: PreviousValues::default(),
             at: At::default(),
             c,
         })
@@ -63,7 +63,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if a column is too short, holds what cannot be, or the order is wrong.
-    pub(super) fn page(mut self) -> Result<Page> {
+    pub(super) fn page(mut self) -> Result<ManifestPage> {
         let count = self.c.kinds.len();
         let mut records: Vec<Record> = Vec::new();
         for index in 0..count {
@@ -81,7 +81,7 @@ impl Reader {
         if let Some(last) = records.last_mut() {
             last.more = self.c.more;
         }
-        Ok(Page {
+        Ok(ManifestPage {
             segments: self.c.segments,
             records,
             origin: None,
@@ -110,7 +110,7 @@ impl Reader {
             .inode
             .wrapping_add(*self.c.inodes.get(index)? as u64);
         let kind = self.kind(*self.c.kinds.get(index)?)?;
-        let extents = if matches!(kind, Kind::File { .. }) {
+        let extents = if matches!(kind, EntryKind::File { .. }) {
             self.extents()?
         } else {
             Vec::new()
@@ -127,7 +127,7 @@ impl Reader {
         };
         let state = match self.state(index as u32)? {
             // The first versions said so of one that was the same as in the backup before.
-            State::Whole if entry.kind == Kind::Socket => State::Noted,
+            EntryState::Whole if entry.kind == EntryKind::Socket => EntryState::Noted,
             state => state,
         };
         Some(Record {
@@ -143,9 +143,9 @@ impl Reader {
         })
     }
 
-    fn kind(&mut self, kind: u8) -> Option<Kind> {
+    fn kind(&mut self, kind: u8) -> Option<EntryKind> {
         Some(match kind {
-            FILE => Kind::File {
+            FILE => EntryKind::File {
                 size: next(&self.c.sizes, &mut self.at.size)?,
                 map: None,
             },
@@ -154,36 +154,36 @@ impl Reader {
                 let (map, end) = self.map()?;
                 match size {
                     // The first versions left the map of a file of which they have nothing.
-                    0 => Kind::File { size, map: None },
-                    _ if end <= size => Kind::File {
+                    0 => EntryKind::File { size, map: None },
+                    _ if end <= size => EntryKind::File {
                         size,
                         map: Some(map),
                     },
                     _ => return None,
                 }
             }
-            DIRECTORY => Kind::Directory,
-            SYMLINK => Kind::Symlink(text(&self.c.links, &mut self.at.link)?),
-            HARD_LINK => Kind::HardLink(
+            DIRECTORY => EntryKind::Directory,
+            SYMLINK => EntryKind::Symlink(text(&self.c.links, &mut self.at.link)?),
+            HARD_LINK => EntryKind::HardLink(
                 text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?,
             ),
-            FIFO => Kind::Fifo,
-            CHAR_DEVICE => Kind::CharDevice(self.device()?),
-            BLOCK_DEVICE => Kind::BlockDevice(self.device()?),
-            SOCKET => Kind::Socket,
+            FIFO => EntryKind::Fifo,
+            CHAR_DEVICE => EntryKind::CharDevice(self.device()?),
+            BLOCK_DEVICE => EntryKind::BlockDevice(self.device()?),
+            SOCKET => EntryKind::Socket,
             _ => return None,
         })
     }
 
     /// The runs, and where the last one ends.
-    fn map(&mut self) -> Option<(Map, u64)> {
+    fn map(&mut self) -> Option<(SparseMap, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
         let (mut runs, mut end) = (Vec::new(), 0u64);
         for _ in 0..count {
             let offset = end.checked_add(next(&self.c.maps, &mut self.at.map)?)?;
             let len = next(&self.c.maps, &mut self.at.map)?;
             end = offset.checked_add(len)?;
-            runs.push(Run { offset, len });
+            runs.push(ByteRun { offset, len });
         }
         Some((runs.into(), end))
     }
@@ -251,7 +251,7 @@ impl Reader {
         Some(crcs.to_vec())
     }
 
-    fn chunks(&mut self, index: u32) -> Option<Vec<Chunk>> {
+    fn chunks(&mut self, index: u32) -> Option<Vec<ContentChunk>> {
         let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
         let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
         let lens = self.c.chunk_lens.get(from..end)?;
@@ -264,7 +264,7 @@ impl Reader {
         Some(
             lens.iter()
                 .zip(digests)
-                .map(|(len, digest)| Chunk {
+                .map(|(len, digest)| ContentChunk {
                     len: *len,
                     digest: *digest,
                 })
@@ -289,18 +289,18 @@ impl Reader {
         (inner.checked_add(len)? <= frame.plain_len).then_some(Extent { frame, inner, len })
     }
 
-    fn state(&mut self, index: u32) -> Option<State> {
+    fn state(&mut self, index: u32) -> Option<EntryState> {
         let (state, reason) = match self.c.states.get(self.at.state) {
             Some((record, state, reason)) if *record == index => (*state, reason),
-            _ => return Some(State::Whole),
+            _ => return Some(EntryState::Whole),
         };
         self.at.state += 1;
         Some(match state {
-            1 => State::Changed,
-            2 => State::Unreadable(reason.clone()),
-            3 => State::Vanished,
-            4 => State::Noted,
-            5 => State::BadPages(
+            1 => EntryState::Changed,
+            2 => EntryState::Unreadable(reason.clone()),
+            3 => EntryState::Vanished,
+            4 => EntryState::Noted,
+            5 => EntryState::BadPages(
                 reason
                     .split(' ')
                     .map(str::parse)

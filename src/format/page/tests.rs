@@ -1,43 +1,43 @@
 //! What of pages holds whatever they hold: they come back, and damage is refused.
 
 use crate::format::{
-    entry::{Device, Kind, Owner, Run, Time},
+    entry::{ByteRun, Device, EntryKind, Owner, Time},
     page::*,
 };
 use proptest::{collection::vec, option, prelude::*};
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = EntryKind> {
     let run = (1u64..1 << 40, 1u64..1 << 40);
     let map = vec(run, 0..4).prop_map(|gaps| {
         let mut end = 0;
         let run = |(gap, len)| {
             let offset = end + gap;
             end = offset + len;
-            Run { offset, len }
+            ByteRun { offset, len }
         };
         gaps.into_iter().map(run).collect::<Vec<_>>()
     });
     let device = (any::<u32>(), any::<u32>()).prop_map(|(major, minor)| Device { major, minor });
     prop_oneof![
-        any::<u64>().prop_map(|size| Kind::File { size, map: None }),
-        map.prop_map(|map| Kind::File {
+        any::<u64>().prop_map(|size| EntryKind::File { size, map: None }),
+        map.prop_map(|map| EntryKind::File {
             size: 1 << 60,
             map: Some(map.into())
         }),
-        Just(Kind::Directory),
-        vec(1u8.., 1..20).prop_map(Kind::Symlink),
-        "[a-z]{1,9}".prop_map(|name| Kind::HardLink(name.into())),
-        Just(Kind::Fifo),
-        device.clone().prop_map(Kind::CharDevice),
-        device.prop_map(Kind::BlockDevice),
-        Just(Kind::Socket),
+        Just(EntryKind::Directory),
+        vec(1u8.., 1..20).prop_map(EntryKind::Symlink),
+        "[a-z]{1,9}".prop_map(|name| EntryKind::HardLink(name.into())),
+        Just(EntryKind::Fifo),
+        device.clone().prop_map(EntryKind::CharDevice),
+        device.prop_map(EntryKind::BlockDevice),
+        Just(EntryKind::Socket),
     ]
 }
 
-fn state() -> impl Strategy<Value = State> {
-    let reason = "[ -~]{0,12}".prop_map(State::Unreadable);
-    prop_oneof![5 => Just(State::Whole), 1 => Just(State::Changed), 1 => reason, 1 => Just(State::Vanished),
-        1 => proptest::collection::vec(any::<u32>(), 1..9).prop_map(State::bad_pages)]
+fn state() -> impl Strategy<Value = EntryState> {
+    let reason = "[ -~]{0,12}".prop_map(EntryState::Unreadable);
+    prop_oneof![5 => Just(EntryState::Whole), 1 => Just(EntryState::Changed), 1 => reason, 1 => Just(EntryState::Vanished),
+        1 => proptest::collection::vec(any::<u32>(), 1..9).prop_map(EntryState::bad_pages)]
 }
 
 fn time() -> impl Strategy<Value = Time> {
@@ -112,7 +112,7 @@ fn record() -> impl Strategy<Value = Record> {
     let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
     let crcs = vec(any::<u32>(), 0..4);
     let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>())
-        .prop_map(|(len, digest)| Chunk { len, digest });
+        .prop_map(|(len, digest)| ContentChunk { len, digest });
     let chunks = vec(chunk, 0..4);
     (
         entry(),
@@ -124,10 +124,10 @@ fn record() -> impl Strategy<Value = Record> {
     )
         .prop_map(
             |(entry, mut state, digest, (blocks, crcs, chunks), extents, from)| {
-                if entry.kind == Kind::Socket {
-                    state = State::Noted;
+                if entry.kind == EntryKind::Socket {
+                    state = EntryState::Noted;
                 }
-                let extents = if matches!(entry.kind, Kind::File { .. }) {
+                let extents = if matches!(entry.kind, EntryKind::File { .. }) {
                     extents
                 } else {
                     Vec::new()
@@ -147,7 +147,7 @@ fn record() -> impl Strategy<Value = Record> {
         )
 }
 
-fn page() -> impl Strategy<Value = Page> {
+fn page() -> impl Strategy<Value = ManifestPage> {
     (vec(record(), 0..20), any::<bool>()).prop_map(|(mut records, more)| {
         for (i, record) in records.iter_mut().enumerate() {
             record.entry.path = format!("dir/{i:04}-\u{e9}").into_bytes();
@@ -162,7 +162,7 @@ fn page() -> impl Strategy<Value = Page> {
             stream: 1,
             number,
         };
-        Page {
+        ManifestPage {
             segments: vec![segment(1), segment(2)],
             records,
             origin: None,
@@ -173,7 +173,7 @@ fn page() -> impl Strategy<Value = Page> {
 proptest! {
     #[test]
     fn a_page_reads_back_as_it_was_written(page in page()) {
-        prop_assert_eq!(Page::decode(&page.encode().unwrap()).unwrap(), page);
+        prop_assert_eq!(ManifestPage::decode(&page.encode().unwrap()).unwrap(), page);
     }
 
     #[test]
@@ -185,12 +185,12 @@ proptest! {
         }
         let mut stored = Vec::with_capacity(zstd_safe::compress_bound(columns.len()));
         zstd_safe::compress(&mut stored, &columns, 1).unwrap();
-        let _ = Page::decode(&stored);
+        let _ = ManifestPage::decode(&stored);
     }
 
     #[test]
     fn any_bytes_are_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..200)) {
-        prop_assert!(Page::decode(&bytes).is_err());
+        prop_assert!(ManifestPage::decode(&bytes).is_err());
     }
 }
 
@@ -204,19 +204,22 @@ fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
 fn a_socket_is_noted_whatever_the_page_says() {
     let entry = Entry {
         path: b"socket".to_vec(),
-        kind: Kind::Socket,
+        kind: EntryKind::Socket,
         ..Entry::default()
     };
-    let page = Page {
+    let page = ManifestPage {
         records: vec![Record {
             entry,
             ..Record::default()
         }],
-        ..Page::default()
+        ..ManifestPage::default()
     };
     assert_eq!(
-        Page::decode(&page.encode().unwrap()).unwrap().records[0].state,
-        State::Noted
+        ManifestPage::decode(&page.encode().unwrap())
+            .unwrap()
+            .records[0]
+            .state,
+        EntryState::Noted
     );
 }
 
@@ -233,12 +236,12 @@ fn a_page_that_names_what_is_no_backup_is_damaged() {
             stream: 1,
             number: 1,
         };
-        let page = Page {
+        let page = ManifestPage {
             segments: vec![SegmentId::default(), id],
-            ..Page::default()
+            ..ManifestPage::default()
         };
         assert_eq!(
-            Page::decode(&page.encode().unwrap()).is_ok(),
+            ManifestPage::decode(&page.encode().unwrap()).is_ok(),
             is_whole,
             "{backup}"
         );
@@ -250,7 +253,7 @@ fn a_page_with_more_than_a_page_can_have_is_not_written() {
     let record = |at: usize| {
         let entry = Entry {
             path: format!("{at:08}").into_bytes(),
-            kind: Kind::Directory,
+            kind: EntryKind::Directory,
             ..Entry::default()
         };
         Record {
@@ -258,11 +261,11 @@ fn a_page_with_more_than_a_page_can_have_is_not_written() {
             ..Record::default()
         }
     };
-    let records = |count| Page {
+    let records = |count| ManifestPage {
         records: (0..count).map(record).collect(),
-        ..Page::default()
+        ..ManifestPage::default()
     };
-    assert!(Page::decode(&records(2 * MAX_RECORDS).encode().unwrap()).is_ok());
+    assert!(ManifestPage::decode(&records(2 * MAX_RECORDS).encode().unwrap()).is_ok());
     assert!(records(9 * MAX_RECORDS).encode().is_err());
 
     let frame = FrameAt {
@@ -272,7 +275,7 @@ fn a_page_with_more_than_a_page_can_have_is_not_written() {
         plain_len: 1,
     };
     let extents = |count| {
-        let kind = Kind::File {
+        let kind = EntryKind::File {
             size: count as u64,
             map: None,
         };
@@ -294,12 +297,12 @@ fn a_page_with_more_than_a_page_can_have_is_not_written() {
             extents,
             ..Record::default()
         }];
-        Page {
+        ManifestPage {
             segments: vec![SegmentId::default()],
             records,
-            ..Page::default()
+            ..ManifestPage::default()
         }
     };
-    assert!(Page::decode(&extents(2 * MAX_EXTENTS).encode().unwrap()).is_ok());
+    assert!(ManifestPage::decode(&extents(2 * MAX_EXTENTS).encode().unwrap()).is_ok());
     assert!(extents(17 * MAX_EXTENTS).encode().is_err());
 }

@@ -2,21 +2,21 @@
 
 use crate::format::{
     digest::Digest,
-    entry::{Kind, Owner, Run},
+    entry::{ByteRun, EntryKind, Owner},
     page::*,
 };
 use std::collections::HashMap;
 
 /// Puts a page together, record by record in archive order.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(super) struct PageEncoder {
     pub(super) columns: Columns,
     owners: HashMap<Owner, u32>,
     frames: HashMap<FrameAt, u32>,
-    last: Last,
+    last: PreviousValues,
 }
 
-impl Writer {
+impl PageEncoder {
     /// Add a record, the `index`-th of the page.
     pub(super) fn record(&mut self, index: u32, record: &Record) {
         let (c, entry) = (&mut self.columns, &record.entry);
@@ -37,7 +37,7 @@ impl Writer {
                 .iter()
                 .map(|(k, v)| (index, k.clone().into(), v.clone().into())),
         );
-        self.last = Last {
+        self.last = PreviousValues {
             mtime: entry.mtime.seconds,
             ctime: entry.ctime.seconds,
             inode: entry.inode,
@@ -47,7 +47,7 @@ impl Writer {
         self.kind(&entry.kind);
         self.state(index, record);
         self.digest(index, record);
-        if matches!(entry.kind, Kind::File { .. }) {
+        if matches!(entry.kind, EntryKind::File { .. }) {
             self.columns.extent_counts.push(record.extents.len() as u32);
             record.extents.iter().for_each(|extent| self.extent(extent));
         }
@@ -68,43 +68,43 @@ impl Writer {
         self.columns.owner.push(index);
     }
 
-    fn kind(&mut self, kind: &Kind) {
+    fn kind(&mut self, kind: &EntryKind) {
         let c = &mut self.columns;
         c.kinds.push(match kind {
-            Kind::File { map: None, .. } => FILE,
-            Kind::File { .. } => SPARSE,
-            Kind::Directory => DIRECTORY,
-            Kind::Symlink(_) => SYMLINK,
-            Kind::HardLink(_) => HARD_LINK,
-            Kind::Fifo => FIFO,
-            Kind::CharDevice(_) => CHAR_DEVICE,
-            Kind::BlockDevice(_) => BLOCK_DEVICE,
-            Kind::Socket => SOCKET,
+            EntryKind::File { map: None, .. } => FILE,
+            EntryKind::File { .. } => SPARSE,
+            EntryKind::Directory => DIRECTORY,
+            EntryKind::Symlink(_) => SYMLINK,
+            EntryKind::HardLink(_) => HARD_LINK,
+            EntryKind::Fifo => FIFO,
+            EntryKind::CharDevice(_) => CHAR_DEVICE,
+            EntryKind::BlockDevice(_) => BLOCK_DEVICE,
+            EntryKind::Socket => SOCKET,
         });
         match kind {
-            Kind::File { size, map } => {
+            EntryKind::File { size, map } => {
                 c.sizes.push(*size);
                 map.iter().for_each(|map| encode_map(map, &mut c.maps));
             }
-            Kind::Symlink(target) | Kind::HardLink(target) => {
+            EntryKind::Symlink(target) | EntryKind::HardLink(target) => {
                 c.links.extend_from_slice(target);
                 c.links.push(0);
             }
-            Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+            EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
                 c.devices.push((device.major, device.minor))
             }
-            Kind::Directory | Kind::Fifo | Kind::Socket => {}
+            EntryKind::Directory | EntryKind::Fifo | EntryKind::Socket => {}
         }
     }
 
     fn state(&mut self, index: u32, record: &Record) {
         let (state, reason) = match &record.state {
-            State::Whole => (0, String::new()),
-            State::Changed => (1, String::new()),
-            State::Unreadable(reason) => (2, reason.clone()),
-            State::Vanished => (3, String::new()),
-            State::Noted => (4, String::new()),
-            State::BadPages(pages) => (
+            EntryState::Whole => (0, String::new()),
+            EntryState::Changed => (1, String::new()),
+            EntryState::Unreadable(reason) => (2, reason.clone()),
+            EntryState::Vanished => (3, String::new()),
+            EntryState::Noted => (4, String::new()),
+            EntryState::BadPages(pages) => (
                 5,
                 pages
                     .iter()
@@ -183,7 +183,7 @@ impl Writer {
     }
 }
 
-fn encode_map(map: &[Run], out: &mut Vec<u64>) {
+fn encode_map(map: &[ByteRun], out: &mut Vec<u64>) {
     out.push(map.len() as u64);
     let mut end = 0;
     for run in map {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result, quoted},
-    format::entry::{Device, Entry, Kind, Owner, Path, Time, is_safe},
+    format::entry::{Device, Entry, EntryKind, EntryPath, Owner, Time, is_safe},
 };
 use std::sync::Arc;
 
@@ -43,17 +43,17 @@ impl Header {
     }
 
     /// Kinds with no content: type flags `1` to `6`.
-    pub(super) fn special(&self, names: &Names) -> Result<Kind> {
+    pub(super) fn special(&self, names: &HeaderNames) -> Result<EntryKind> {
         Ok(match self.block[field::TYPEFLAG] {
-            b'1' => Kind::HardLink(clean(&names.link)),
+            b'1' => EntryKind::HardLink(clean(&names.link)),
             b'2' if names.link.contains(&0) => {
                 return Err(damaged(self.at, "the target of a link has a NUL"));
             }
-            b'2' => Kind::Symlink(names.link.clone()),
-            b'3' => Kind::CharDevice(self.device()?),
-            b'4' => Kind::BlockDevice(self.device()?),
-            b'5' => Kind::Directory,
-            _ => Kind::Fifo,
+            b'2' => EntryKind::Symlink(names.link.clone()),
+            b'3' => EntryKind::CharDevice(self.device()?),
+            b'4' => EntryKind::BlockDevice(self.device()?),
+            b'5' => EntryKind::Directory,
+            _ => EntryKind::Fifo,
         })
     }
 
@@ -71,12 +71,12 @@ impl Header {
     pub(super) fn entry(
         &self,
         name: &[u8],
-        kind: Kind,
+        kind: EntryKind,
         mut attributes: Attributes,
     ) -> Result<Entry> {
         let path = clean(name);
-        let hollow = matches!(&kind, Kind::HardLink(target) if target.is_empty());
-        if hollow || (path.is_empty() && kind != Kind::Directory) {
+        let hollow = matches!(&kind, EntryKind::HardLink(target) if target.is_empty());
+        if hollow || (path.is_empty() && kind != EntryKind::Directory) {
             return Err(damaged(self.at, "a member has no name"));
         }
         let mtime = match attributes.mtime {
@@ -141,12 +141,12 @@ fn owner_name(name: &[u8]) -> Arc<str> {
 }
 
 /// Name and link target as they stand: a record before a GNU member before the header block.
-pub(super) struct Names {
+pub(super) struct HeaderNames {
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
 }
 
-impl Names {
+impl HeaderNames {
     /// With the name and the link that GNU members before the header have set.
     pub(super) fn of(
         header: &Header,
@@ -169,7 +169,7 @@ impl Names {
 
 /// The path that a name means, below the root of the archive: without `.`, and without slashes that are doubled or stand at
 /// either end.
-fn clean(name: &[u8]) -> Path {
+fn clean(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
         .filter(|part| !part.is_empty() && *part != b".");

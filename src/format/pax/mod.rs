@@ -33,7 +33,7 @@ mod tests;
 mod write;
 
 pub use acl::NamedAcl;
-pub use read::{Found, Member, Reader, Unknown, begins, skip, skip_padding};
+pub use read::{Member, PaxReader, TarItem, Unknown, begins, skip, skip_padding};
 pub use sparse::{MAX_RUNS, storable_map};
 pub use write::{is_plain_ustar, write_header};
 

@@ -8,13 +8,13 @@ use super::{
     acl::NamedAcl,
     attributes::Attributes,
     field::{self, Block, text},
-    header::{Header, Names, damaged, stays_within},
+    header::{Header, HeaderNames, damaged, stays_within},
     padding,
     sparse::{MapLines, OLD_EXTENSION, OLD_HEADER, OLD_SIZE, read_map, read_old},
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result},
-    format::entry::{Entry, Kind},
+    error::{Error, ErrorKind, Result},
+    format::entry::{Entry, EntryKind},
 };
 use std::io::Read;
 
@@ -31,7 +31,7 @@ const MAX_EMPTY: u64 = 20;
 /// `tar -i` does; [`Reader::has_ended`] says whether they stood where the archive ended. Bytes behind them that are no
 /// archive are none of it: they hold no header, nor end as an archive does.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct PaxReader {
     globals: Attributes,
     globals_len: usize,
     /// Bytes of the archive before the next header.
@@ -45,7 +45,7 @@ pub struct Reader {
 
 /// What stands next in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum TarItem {
     /// A member that an entry can describe.
     Member(Member),
     /// A member whose name, or what it is a hard link to, leads out of the archive.
@@ -77,7 +77,7 @@ pub struct Unknown {
     pub stored_len: u64,
 }
 
-impl Reader {
+impl PaxReader {
     /// A reader at the start of an archive.
     pub fn new() -> Self {
         Self::default()
@@ -100,7 +100,7 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Corrupt`] for what is not a tar, or is cut off; [`ErrorKind::Unsupported`] for a newer kind of sparse
     /// file; or the error of `input`. There is no going on after an error.
-    pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<Found>> {
+    pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<TarItem>> {
         let mut pending = Pending::default();
         loop {
             let at = self.position;
@@ -248,23 +248,28 @@ impl Reader {
         Ok(body)
     }
 
-    fn member(&mut self, input: &mut dyn Read, header: &Header, pending: Pending) -> Result<Found> {
+    fn member(
+        &mut self,
+        input: &mut dyn Read,
+        header: &Header,
+        pending: Pending,
+    ) -> Result<TarItem> {
         let mut attributes = self.globals.clone();
         attributes
             .read(&pending.records)
             .ok_or_else(|| damaged(header.at, MALFORMED))?;
-        let names = Names::of(header, (pending.name, pending.link), &mut attributes);
+        let names = HeaderNames::of(header, (pending.name, pending.link), &mut attributes);
         let size = attributes.size.map_or_else(|| header.size(), Ok)?;
         let typeflag = header.block[field::TYPEFLAG];
         let (kind, stored_len) = match typeflag {
-            b'0' | 0 | b'7' if names.path.ends_with(b"/") => (Kind::Directory, size),
+            b'0' | 0 | b'7' if names.path.ends_with(b"/") => (EntryKind::Directory, size),
             b'0' | 0 | b'7' | b'S' => self.file(input, header, &attributes, size)?,
-            b'D' => (Kind::Directory, size),
+            b'D' => (EntryKind::Directory, size),
             // Some tools give these a size, none give them content.
             b'1'..=b'6' => (header.special(&names)?, 0),
             _ => {
                 self.pass(size);
-                return Ok(Found::Unknown(Unknown {
+                return Ok(TarItem::Unknown(Unknown {
                     name: names.path,
                     typeflag,
                     stored_len: size,
@@ -273,7 +278,7 @@ impl Reader {
         };
         self.pass(stored_len);
         if !stays_within(&names.path) || (typeflag == b'1' && !stays_within(&names.link)) {
-            return Ok(Found::Outside(Unknown {
+            return Ok(TarItem::Outside(Unknown {
                 name: names.path,
                 typeflag,
                 stored_len,
@@ -281,7 +286,7 @@ impl Reader {
         }
         let named_acls = std::mem::take(&mut attributes.named_acls);
         let entry = header.entry(&names.path, kind, attributes)?;
-        Ok(Found::Member(Member {
+        Ok(TarItem::Member(Member {
             entry,
             stored_len,
             named_acls,
@@ -295,7 +300,7 @@ impl Reader {
         header: &Header,
         attributes: &Attributes,
         stored: u64,
-    ) -> Result<(Kind, u64)> {
+    ) -> Result<(EntryKind, u64)> {
         let sparse = &attributes.sparse;
         let bad = || damaged(header.at, "the map of a sparse file is malformed");
         let (size, pairs, stored) =
@@ -316,7 +321,7 @@ impl Reader {
                 ),
                 (_, None | Some(0), _) => {
                     return Ok((
-                        Kind::File {
+                        EntryKind::File {
                             size: stored,
                             map: None,
                         },
@@ -326,7 +331,7 @@ impl Reader {
                 (_, Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
             };
         let map = read_map(&pairs, size, stored).ok_or_else(bad)?;
-        Ok((Kind::File { size, map }, stored))
+        Ok((EntryKind::File { size, map }, stored))
     }
 
     /// The map in front of the content (version 1.0), and its length; `None` if it is not one or exceeds `stored` bytes.

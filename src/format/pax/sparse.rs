@@ -7,7 +7,7 @@ use super::{
     BLOCK,
     field::{Block, number},
 };
-use crate::format::entry::{Map, Run};
+use crate::format::entry::{ByteRun, SparseMap};
 use std::io::Write;
 
 /// Most runs of one map, written or read. A map of so many takes 24 MiB of memory.
@@ -18,7 +18,7 @@ pub const MAX_RUNS: usize = 1 << 20;
 ///
 /// GNU tar pads each run to whole blocks and other tools do not; where runs are whole blocks they agree. A map that is
 /// good already is returned as it is. Runs must be ascending and within the file.
-pub fn storable_map(map: Map, size: u64) -> Option<Map> {
+pub fn storable_map(map: SparseMap, size: u64) -> Option<SparseMap> {
     let map = if is_storable(&map, size) {
         map
     } else {
@@ -28,15 +28,15 @@ pub fn storable_map(map: Map, size: u64) -> Option<Map> {
     (!whole && map.len() <= MAX_RUNS).then_some(map)
 }
 
-fn widen(map: &[Run], size: u64) -> Vec<Run> {
+fn widen(map: &[ByteRun], size: u64) -> Vec<ByteRun> {
     let block = BLOCK as u64;
-    let mut wide: Vec<Run> = Vec::with_capacity(map.len());
+    let mut wide: Vec<ByteRun> = Vec::with_capacity(map.len());
     for run in map {
         let start = run.offset - run.offset % block;
         let end = (run.offset + run.len).next_multiple_of(block).min(size);
         match wide.last_mut() {
             Some(last) if start <= last.offset + last.len => last.len = end - last.offset,
-            _ => wide.push(Run {
+            _ => wide.push(ByteRun {
                 offset: start,
                 len: end - start,
             }),
@@ -46,7 +46,7 @@ fn widen(map: &[Run], size: u64) -> Vec<Run> {
 }
 
 /// Is the map ascending, within the file, and made of whole blocks but for the end of the last run?
-pub(super) fn is_storable(map: &[Run], size: u64) -> bool {
+pub(super) fn is_storable(map: &[ByteRun], size: u64) -> bool {
     let blocks = map
         .split_last()
         .is_none_or(|(_, runs)| runs.iter().all(|run| run.len % BLOCK as u64 == 0));
@@ -60,7 +60,7 @@ pub(super) fn is_storable(map: &[Run], size: u64) -> bool {
 }
 
 /// Bytes that [`write_map`] appends, without its padding.
-pub(super) fn map_len(map: &[Run], size: u64) -> u64 {
+pub(super) fn map_len(map: &[ByteRun], size: u64) -> u64 {
     let runs: u64 = map
         .iter()
         .map(|run| digits(run.offset) + digits(run.len) + 2)
@@ -74,7 +74,7 @@ fn digits(value: u64) -> u64 {
 }
 
 /// Append the map as version 1.0 has it, without padding: the number of runs, then offset and length of each, a line each.
-pub(super) fn write_map(map: &[Run], size: u64, out: &mut Vec<u8>) {
+pub(super) fn write_map(map: &[ByteRun], size: u64, out: &mut Vec<u8>) {
     let _ = writeln!(out, "{}", map.len() + 1);
     for run in map {
         let _ = writeln!(out, "{}\n{}", run.offset, run.len);
@@ -87,11 +87,11 @@ pub(super) fn write_map(map: &[Run], size: u64, out: &mut Vec<u8>) {
 ///
 /// Empty runs are dropped and runs that touch are merged. The outer `None` is a map that cannot be; the inner one says
 /// that there are no holes.
-pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<Map>> {
+pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<SparseMap>> {
     let (pairs, []) = pairs.as_chunks::<2>() else {
         return None;
     };
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ByteRun> = Vec::new();
     let (mut end, mut sum) = (0u64, 0u64);
     for &[offset, len] in pairs {
         if offset < end {
@@ -102,7 +102,7 @@ pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<M
         match runs.last_mut() {
             _ if len == 0 => {}
             Some(last) if last.offset + last.len == offset => last.len += len,
-            _ => runs.push(Run { offset, len }),
+            _ => runs.push(ByteRun { offset, len }),
         }
     }
     (sum == stored).then(|| (sum < size).then(|| runs.into()))
@@ -188,10 +188,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn runs(pairs: &[(u64, u64)]) -> Map {
+    fn runs(pairs: &[(u64, u64)]) -> SparseMap {
         pairs
             .iter()
-            .map(|&(offset, len)| Run { offset, len })
+            .map(|&(offset, len)| ByteRun { offset, len })
             .collect()
     }
 
@@ -231,8 +231,8 @@ mod tests {
         #[test]
         fn a_written_map_is_read_back_whatever_its_length(gaps in proptest::collection::vec((1u64..1 << 40, 1u64..1 << 40), 0..90)) {
             let mut end = 0;
-            let map: Vec<Run> = gaps.iter().map(|(gap, len)| {
-                let run = Run { offset: end + gap, len: len * 512 };
+            let map: Vec<ByteRun> = gaps.iter().map(|(gap, len)| {
+                let run = ByteRun { offset: end + gap, len: len * 512 };
                 end = run.offset + run.len;
                 run
             }).collect();

@@ -1,9 +1,9 @@
 //! What is written is read back, and nothing that is read does harm.
 
 use crate::{
-    error::{Kind as ErrorKind, Result},
+    error::{ErrorKind, Result},
     format::{
-        entry::{Device, Entry, Kind, Owner, Path, Run, Time, Xattr, is_safe},
+        entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr, is_safe},
         pax::*,
     },
 };
@@ -19,7 +19,7 @@ fn header(entry: &Entry) -> Vec<u8> {
 fn file(path: &[u8], size: u64) -> Entry {
     Entry {
         path: path.to_vec(),
-        kind: Kind::File { size, map: None },
+        kind: EntryKind::File { size, map: None },
         mode: 0o644,
         ..Entry::default()
     }
@@ -60,12 +60,12 @@ fn empty(name: &[u8]) -> Vec<u8> {
 }
 
 /// All members, their content passed over.
-fn read_all(bytes: &[u8]) -> Result<(Vec<Found>, bool)> {
-    let (mut reader, mut input, mut found) = (Reader::new(), bytes, Vec::new());
+fn read_all(bytes: &[u8]) -> Result<(Vec<TarItem>, bool)> {
+    let (mut reader, mut input, mut found) = (PaxReader::new(), bytes, Vec::new());
     while let Some(next) = reader.next(&mut input)? {
         let len = match &next {
-            Found::Member(member) => member.stored_len,
-            Found::Outside(unknown) | Found::Unknown(unknown) => unknown.stored_len,
+            TarItem::Member(member) => member.stored_len,
+            TarItem::Outside(unknown) | TarItem::Unknown(unknown) => unknown.stored_len,
         };
         found.push(next);
         skip(&mut input, len)?;
@@ -76,16 +76,16 @@ fn read_all(bytes: &[u8]) -> Result<(Vec<Found>, bool)> {
 /// The members, all of known types.
 fn members(bytes: &[u8]) -> Vec<Member> {
     let known = |found| match found {
-        Found::Member(member) => member,
-        Found::Outside(unknown) | Found::Unknown(unknown) => panic!("{unknown:?}"),
+        TarItem::Member(member) => member,
+        TarItem::Outside(unknown) | TarItem::Unknown(unknown) => panic!("{unknown:?}"),
     };
     read_all(bytes).unwrap().0.into_iter().map(known).collect()
 }
 
 /// The only member, its content not there.
 fn first(bytes: &[u8]) -> Result<Member> {
-    match Reader::new().next(&mut { bytes })? {
-        Some(Found::Member(member)) => Ok(member),
+    match PaxReader::new().next(&mut { bytes })? {
+        Some(TarItem::Member(member)) => Ok(member),
         other => panic!("{other:?}"),
     }
 }
@@ -124,7 +124,7 @@ fn each_value_that_ustar_cannot_hold_takes_a_record_of_its_own() {
         String::from_utf8(field::text(&bytes[BLOCK..]).to_vec()).unwrap()
     };
     assert_eq!(
-        change(|e| e.kind = Kind::File {
+        change(|e| e.kind = EntryKind::File {
             size: 1 << 33,
             map: None
         }),
@@ -167,7 +167,7 @@ fn each_value_that_ustar_cannot_hold_takes_a_record_of_its_own() {
         format!("111 path={}\n", "p".repeat(101))
     );
     assert_eq!(
-        change(|e| e.kind = Kind::Symlink(vec![b'l'; 101])),
+        change(|e| e.kind = EntryKind::Symlink(vec![b'l'; 101])),
         format!("115 linkpath={}\n", "l".repeat(101))
     );
     assert_eq!(
@@ -226,7 +226,7 @@ fn an_owner_whose_name_another_program_may_have_cut_is_known_by_number_alone() {
 #[test]
 fn long_names_that_are_not_ascii_stand_in_gnu_members() {
     let mut entry = file(&[0xff; 101], 0);
-    entry.kind = Kind::Symlink(vec![0xfe; 101]);
+    entry.kind = EntryKind::Symlink(vec![0xfe; 101]);
     let bytes = header(&entry);
     let types: Vec<u8> = bytes
         .chunks(BLOCK)
@@ -246,7 +246,7 @@ fn device_numbers_over_octal_are_not_plain_and_come_back() {
         minor: u32::MAX,
     };
     let entry = Entry {
-        kind: Kind::BlockDevice(device),
+        kind: EntryKind::BlockDevice(device),
         ..file(b"d", 0)
     };
     assert!(!is_plain_ustar(&entry));
@@ -256,7 +256,7 @@ fn device_numbers_over_octal_are_not_plain_and_come_back() {
 #[test]
 fn the_root_is_a_directory_of_its_own_name() {
     let root = Entry {
-        kind: Kind::Directory,
+        kind: EntryKind::Directory,
         ..Entry::default()
     };
     let bytes = header(&root);
@@ -270,40 +270,40 @@ fn what_cannot_be_stored_is_a_defect_of_the_caller() {
         kind,
         ..file(b"a", 0)
     };
-    let sparse = |runs: &[Run]| {
-        with(Kind::File {
+    let sparse = |runs: &[ByteRun]| {
+        with(EntryKind::File {
             size: 2000,
             map: Some(runs.into()),
         })
     };
     for bad in [
-        with(Kind::Socket),
-        with(Kind::HardLink(b"../x".to_vec())),
-        with(Kind::HardLink(Vec::new())),
-        with(Kind::Symlink(b"\0".to_vec())),
+        with(EntryKind::Socket),
+        with(EntryKind::HardLink(b"../x".to_vec())),
+        with(EntryKind::HardLink(Vec::new())),
+        with(EntryKind::Symlink(b"\0".to_vec())),
         file(b"/a", 0),
         file(b"", 0),
         file(b"a", u64::MAX),
         sparse(&[
-            Run {
+            ByteRun {
                 offset: 0,
                 len: 100,
             },
-            Run {
+            ByteRun {
                 offset: 512,
                 len: 1,
             },
         ]),
-        sparse(&[Run {
+        sparse(&[ByteRun {
             offset: 1999,
             len: 2,
         }]),
         sparse(&[
-            Run {
+            ByteRun {
                 offset: 512,
                 len: 512,
             },
-            Run { offset: 0, len: 1 },
+            ByteRun { offset: 0, len: 1 },
         ]),
     ] {
         let mut out = vec![7];
@@ -330,7 +330,7 @@ fn more_records_than_are_read_are_not_written() {
 
 /// Is the only member one that leads out?
 fn leads_out(bytes: &[u8]) -> bool {
-    matches!(&read_all(bytes).unwrap().0[..], [Found::Outside(_)])
+    matches!(&read_all(bytes).unwrap().0[..], [TarItem::Outside(_)])
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
         (vec![7; 700], true),
         (vec![7; 20], true),
     ] {
-        let (mut reader, bytes) = (Reader::new(), [one.clone(), tail].concat());
+        let (mut reader, bytes) = (PaxReader::new(), [one.clone(), tail].concat());
         let mut input = &bytes[..];
         assert!(
             reader.next(&mut input).unwrap().is_some()
@@ -403,10 +403,10 @@ fn names_are_freed_of_dots_and_slashes() {
     assert_eq!(name(b"././a//b/./c", b'0').path, b"a/b/c");
     assert_eq!(name(b"./a/", b'5').path, b"a");
     assert_eq!(name(b"./", b'5').path, b"");
-    assert_eq!(name(b"old/", 0).kind, Kind::Directory);
+    assert_eq!(name(b"old/", 0).kind, EntryKind::Directory);
     assert_eq!(
         name(b"contiguous", b'7').kind,
-        Kind::File { size: 0, map: None }
+        EntryKind::File { size: 0, map: None }
     );
 }
 
@@ -480,13 +480,13 @@ fn a_member_of_an_unknown_type_is_said_to_be_there() {
     let (found, _) = read_all(&bytes).unwrap();
     assert_eq!(
         found[0],
-        Found::Unknown(Unknown {
+        TarItem::Unknown(Unknown {
             name: b"label".to_vec(),
             typeflag: b'V',
             stored_len: 5
         })
     );
-    assert!(matches!(&found[1], Found::Member(member) if member.entry.path == b"a"));
+    assert!(matches!(&found[1], TarItem::Member(member) if member.entry.path == b"a"));
 }
 
 #[test]
@@ -538,7 +538,7 @@ fn a_newer_kind_of_sparse_file_is_not_called_damage() {
     assert_eq!(read_all(&bytes).unwrap_err().kind, ErrorKind::Unsupported);
 }
 
-fn path() -> impl Strategy<Value = Path> {
+fn path() -> impl Strategy<Value = EntryPath> {
     let byte = prop_oneof![4 => 1u8..=255, 4 => b'a'..=b'z', 1 => Just(b'/')];
     let part = prop_oneof![vec(byte, 1..40), vec(b'a'..=b'z', 1..300)];
     vec(part, 1..9)
@@ -546,31 +546,31 @@ fn path() -> impl Strategy<Value = Path> {
         .prop_filter("safe", |path| is_safe(path))
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = EntryKind> {
     let device = || any::<(u32, u32)>().prop_map(|(major, minor)| Device { major, minor });
     prop_oneof![
-        (0u64..=1 << 60).prop_map(|size| Kind::File { size, map: None }),
-        (0u64..2000).prop_map(|size| Kind::File { size, map: None }),
+        (0u64..=1 << 60).prop_map(|size| EntryKind::File { size, map: None }),
+        (0u64..2000).prop_map(|size| EntryKind::File { size, map: None }),
         (
             vec((1u64..1 << 40, 1u64..1 << 31), 0..60),
             1u64..1 << 50,
             1u64..512
         )
             .prop_map(sparse),
-        Just(Kind::Directory),
-        vec(1u8..=255, 1..300).prop_map(Kind::Symlink),
-        path().prop_map(Kind::HardLink),
-        Just(Kind::Fifo),
-        device().prop_map(Kind::CharDevice),
-        device().prop_map(Kind::BlockDevice),
+        Just(EntryKind::Directory),
+        vec(1u8..=255, 1..300).prop_map(EntryKind::Symlink),
+        path().prop_map(EntryKind::HardLink),
+        Just(EntryKind::Fifo),
+        device().prop_map(EntryKind::CharDevice),
+        device().prop_map(EntryKind::BlockDevice),
     ]
 }
 
-fn sparse((gaps, tail, odd): (Vec<(u64, u64)>, u64, u64)) -> Kind {
+fn sparse((gaps, tail, odd): (Vec<(u64, u64)>, u64, u64)) -> EntryKind {
     let mut end = 0;
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ByteRun> = Vec::new();
     for (gap, len) in gaps {
-        runs.push(Run {
+        runs.push(ByteRun {
             offset: end + gap,
             len: len * 512,
         });
@@ -579,7 +579,7 @@ fn sparse((gaps, tail, odd): (Vec<(u64, u64)>, u64, u64)) -> Kind {
     if let Some(last) = runs.last_mut() {
         (last.len, end) = (last.len + odd, end + odd);
     }
-    Kind::File {
+    EntryKind::File {
         size: end + tail,
         map: Some(runs.into()),
     }
@@ -654,8 +654,8 @@ proptest! {
         let bytes = header(&entry);
         prop_assert!(!is_plain_ustar(&entry) || bytes.len() == BLOCK);
         let mut input = &bytes[..];
-        let mut reader = Reader::new();
-        let Some(Found::Member(member)) = reader.next(&mut input).unwrap() else { panic!("no member") };
+        let mut reader = PaxReader::new();
+        let Some(TarItem::Member(member)) = reader.next(&mut input).unwrap() else { panic!("no member") };
         prop_assert!(input.is_empty(), "the content begins where the header ends");
         prop_assert_eq!(member.stored_len, entry.data_len());
         prop_assert!(member.named_acls.is_empty());
@@ -682,9 +682,9 @@ proptest! {
             }
         }
         for found in read_all(&bytes).map(|(found, _)| found).unwrap_or_default() {
-            let Found::Member(member) = found else { continue };
+            let TarItem::Member(member) = found else { continue };
             prop_assert!(is_safe(&member.entry.path));
-            if let Kind::File { .. } = member.entry.kind {
+            if let EntryKind::File { .. } = member.entry.kind {
                 prop_assert_eq!(member.entry.data_len(), member.stored_len);
             }
         }

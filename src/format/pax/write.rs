@@ -7,8 +7,8 @@ use super::{
     padding, sparse,
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
-    format::entry::{Device, Entry, Kind, Run, Time, is_safe},
+    error::{Error, ErrorKind, Result, quoted},
+    format::entry::{ByteRun, Device, Entry, EntryKind, Time, is_safe},
 };
 use std::{borrow::Cow, io::Write};
 
@@ -33,31 +33,31 @@ pub fn write_header(entry: &Entry, out: &mut Vec<u8>) -> Result<()> {
 pub fn is_plain_ustar(entry: &Entry) -> bool {
     let plain_device = |device: Device| device.major.max(device.minor) <= octal_max(8) as u32;
     plan(entry).is_ok_and(|plan| {
-        plan.name_place == Place::Ustar
-            && plan.link_place == Place::Ustar
+        plan.name_place == FieldPlace::Ustar
+            && plan.link_place == FieldPlace::Ustar
             && plan.device.is_none_or(plain_device)
             && !needs_records(&plan)
     })
 }
 
 /// What is to be written of an entry, and where its names go.
-struct Plan<'a> {
+struct HeaderPlan<'a> {
     entry: &'a Entry,
     typeflag: u8,
     name: Cow<'a, [u8]>,
-    name_place: Place,
+    name_place: FieldPlace,
     link: &'a [u8],
-    link_place: Place,
+    link_place: FieldPlace,
     device: Option<Device>,
     /// The map and the size with holes.
-    sparse: Option<(&'a [Run], u64)>,
+    sparse: Option<(&'a [ByteRun], u64)>,
     /// Bytes that follow, the map of a sparse file included.
     size: u64,
 }
 
 /// Where a name goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FieldPlace {
     /// The header block holds it.
     Ustar,
     /// A pax record: `path`, `linkpath`, or `GNU.sparse.name`.
@@ -66,7 +66,7 @@ enum Place {
     Member,
 }
 
-impl Place {
+impl FieldPlace {
     fn of(name: &[u8], fits: bool) -> Self {
         match fits {
             true => Self::Ustar,
@@ -76,15 +76,15 @@ impl Place {
     }
 }
 
-fn plan(entry: &Entry) -> Result<Plan<'_>> {
+fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
     let (typeflag, link, device) = typed(entry)?;
     let name = member_name(entry)?;
     let sparse = sparse_map(entry)?;
     let name_place = match sparse {
-        Some(_) if name.is_ascii() => Place::Record,
-        _ => Place::of(&name, split(&name).is_some()),
+        Some(_) if name.is_ascii() => FieldPlace::Record,
+        _ => FieldPlace::of(&name, split(&name).is_some()),
     };
-    let link_place = Place::of(link, link.len() <= field::LINK.len());
+    let link_place = FieldPlace::of(link, link.len() <= field::LINK.len());
     if name.len().max(link.len()) >= MAX_NAME {
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -95,7 +95,7 @@ fn plan(entry: &Entry) -> Result<Plan<'_>> {
         sparse::map_len(map, size).next_multiple_of(BLOCK as u64)
     });
     let size = map_len + entry.data_len();
-    Ok(Plan {
+    Ok(HeaderPlan {
         entry,
         typeflag,
         name,
@@ -111,18 +111,20 @@ fn plan(entry: &Entry) -> Result<Plan<'_>> {
 /// Type flag, link target and device number of an entry.
 fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
     Ok(match &entry.kind {
-        Kind::File { .. } => (b'0', b"", None),
-        Kind::HardLink(target) if is_safe(target) && !target.is_empty() => (b'1', target, None),
-        Kind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
-        Kind::Symlink(target) if target.contains(&0) => {
+        EntryKind::File { .. } => (b'0', b"", None),
+        EntryKind::HardLink(target) if is_safe(target) && !target.is_empty() => {
+            (b'1', target, None)
+        }
+        EntryKind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
+        EntryKind::Symlink(target) if target.contains(&0) => {
             return Err(bug(entry, "its target has a NUL"));
         }
-        Kind::Symlink(target) => (b'2', target, None),
-        Kind::CharDevice(device) => (b'3', b"", Some(*device)),
-        Kind::BlockDevice(device) => (b'4', b"", Some(*device)),
-        Kind::Directory => (b'5', b"", None),
-        Kind::Fifo => (b'6', b"", None),
-        Kind::Socket => return Err(bug(entry, "sockets are not stored")),
+        EntryKind::Symlink(target) => (b'2', target, None),
+        EntryKind::CharDevice(device) => (b'3', b"", Some(*device)),
+        EntryKind::BlockDevice(device) => (b'4', b"", Some(*device)),
+        EntryKind::Directory => (b'5', b"", None),
+        EntryKind::Fifo => (b'6', b"", None),
+        EntryKind::Socket => return Err(bug(entry, "sockets are not stored")),
     })
 }
 
@@ -130,23 +132,25 @@ fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
 fn member_name(entry: &Entry) -> Result<Cow<'_, [u8]>> {
     match entry.kind {
         _ if !is_safe(&entry.path) => Err(bug(entry, "its path is not safe")),
-        Kind::Directory if entry.path.is_empty() => Ok(Cow::Borrowed(b"./")),
-        Kind::Directory => Ok([&entry.path[..], b"/"].concat().into()),
+        EntryKind::Directory if entry.path.is_empty() => Ok(Cow::Borrowed(b"./")),
+        EntryKind::Directory => Ok([&entry.path[..], b"/"].concat().into()),
         _ if entry.path.is_empty() => Err(bug(entry, "the root is not a directory")),
         _ => Ok(Cow::Borrowed(&entry.path)),
     }
 }
 
-fn sparse_map(entry: &Entry) -> Result<Option<(&[Run], u64)>> {
+fn sparse_map(entry: &Entry) -> Result<Option<(&[ByteRun], u64)>> {
     match &entry.kind {
-        Kind::File { size, .. } if i64::try_from(*size).is_err() => {
+        EntryKind::File { size, .. } if i64::try_from(*size).is_err() => {
             Err(bug(entry, "its size is not one"))
         }
-        Kind::File {
+        EntryKind::File {
             size,
             map: Some(map),
         } if map.len() <= MAX_RUNS && sparse::is_storable(map, *size) => Ok(Some((map, *size))),
-        Kind::File { map: Some(_), .. } => Err(bug(entry, "its map is not one of whole blocks")),
+        EntryKind::File { map: Some(_), .. } => {
+            Err(bug(entry, "its map is not one of whole blocks"))
+        }
         _ => Ok(None),
     }
 }
@@ -163,13 +167,13 @@ fn shown(entry: &Entry) -> String {
     quoted(&entry.path[..entry.path.len().min(4096)])
 }
 
-fn write_blocks(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
+fn write_blocks(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
     // `K` and `L` first, so that the records stand right before the member they are for: readers that take them for the
     // very next header would misread it (GHSA-j5gw-2vrg-8fgx and its kin).
-    if plan.link_place == Place::Member {
+    if plan.link_place == FieldPlace::Member {
         write_long(b'K', plan.link, out);
     }
-    if plan.name_place == Place::Member {
+    if plan.name_place == FieldPlace::Member {
         write_long(b'L', &plan.name, out);
     }
     if needs_records(plan) {
@@ -184,12 +188,12 @@ fn write_blocks(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// The header block of the member itself.
-fn member_block(plan: &Plan) -> Block {
+fn member_block(plan: &HeaderPlan) -> Block {
     let entry = plan.entry;
     let mut block = block(plan.typeflag, plan.size);
     match plan.sparse {
         // As GNU tar does it, so that a tool that does not know the records cannot put map and data in the file's place.
-        Some(_) if plan.name_place == Place::Record => {
+        Some(_) if plan.name_place == FieldPlace::Record => {
             put_name(
                 &mut block,
                 &[b"GNUSparseFile.0/", &plan.name[..plan.name.len().min(200)]].concat(),
@@ -283,7 +287,7 @@ fn write_long(typeflag: u8, name: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Is there anything that the header block cannot say? Names aside that go to GNU members.
-fn needs_records(plan: &Plan) -> bool {
+fn needs_records(plan: &HeaderPlan) -> bool {
     let Entry {
         owner,
         mtime,
@@ -291,8 +295,8 @@ fn needs_records(plan: &Plan) -> bool {
         ..
     } = plan.entry;
     let is_large = |id: u32| i64::from(id) > octal_max(8);
-    plan.name_place == Place::Record
-        || plan.link_place == Place::Record
+    plan.name_place == FieldPlace::Record
+        || plan.link_place == FieldPlace::Record
         || plan.sparse.is_some()
         || !xattrs.is_empty()
         || plan.size > octal_max(12) as u64
@@ -315,7 +319,7 @@ fn needs_owner(name: &str) -> bool {
 }
 
 /// Append the `x` member.
-fn write_records(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
+fn write_records(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
     let header = out.len();
     out.resize(header + BLOCK, 0);
     write_all_records(plan, out);
@@ -339,7 +343,7 @@ fn write_records(plan: &Plan, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn write_all_records(plan: &Plan, out: &mut Vec<u8>) {
+fn write_all_records(plan: &HeaderPlan, out: &mut Vec<u8>) {
     let Entry {
         owner,
         mtime,
@@ -348,10 +352,10 @@ fn write_all_records(plan: &Plan, out: &mut Vec<u8>) {
     } = plan.entry;
     if let Some((_, size)) = plan.sparse {
         write_sparse_records(plan, size, out);
-    } else if plan.name_place == Place::Record {
+    } else if plan.name_place == FieldPlace::Record {
         record(out, b"path=", |out| out.extend_from_slice(&plan.name));
     }
-    if plan.link_place == Place::Record {
+    if plan.link_place == FieldPlace::Record {
         record(out, b"linkpath=", |out| out.extend_from_slice(plan.link));
     }
     if plan.size > octal_max(12) as u64 {
@@ -375,10 +379,10 @@ fn write_all_records(plan: &Plan, out: &mut Vec<u8>) {
     }
 }
 
-fn write_sparse_records(plan: &Plan, size: u64, out: &mut Vec<u8>) {
+fn write_sparse_records(plan: &HeaderPlan, size: u64, out: &mut Vec<u8>) {
     number_record(out, b"GNU.sparse.major=", 1);
     number_record(out, b"GNU.sparse.minor=", 0);
-    if plan.name_place == Place::Record {
+    if plan.name_place == FieldPlace::Record {
         record(out, b"GNU.sparse.name=", |out| {
             out.extend_from_slice(&plan.name)
         });

@@ -1,21 +1,21 @@
 //! A large file that is under way: piece by piece it gets its extents, its digests and its CRC.
 
-use super::Pages;
+use super::PageWriter;
 use crate::{
     format::{
         digest::{Joiner, Piece},
-        entry::{Entry, Kind},
-        page::{Extent, Record, State, UNKNOWN_BLOCK, block_digests},
+        entry::{Entry, EntryKind},
+        page::{EntryState, Extent, Record, UNKNOWN_BLOCK, block_digests},
         sizes,
     },
-    frame::Large,
-    known::{Finder, Known, Stored},
+    frame::LargeFile,
+    known::{BaseEntry, Finder, StoredRun},
     queue::Locked,
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
 /// A large file that is under way.
-pub(super) struct Open {
+pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,
     finder: Finder,
@@ -31,35 +31,35 @@ pub(super) struct Open {
     data_bytes: u64,
 }
 
-impl Pages {
+impl PageWriter {
     /// Where the content of a piece is.
     pub(super) fn extents(
         &mut self,
         here: &Extent,
-        runs: Option<&[Stored]>,
-        known: Option<&Known>,
+        runs: Option<&[StoredRun]>,
+        known: Option<&BaseEntry>,
     ) {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let whole = [Stored::Here {
+        let whole = [StoredRun::Here {
             inner: here.inner,
             len: here.len,
         }];
         open.is_new |= runs
             .unwrap_or(&whole)
             .iter()
-            .any(|run| matches!(run, Stored::Here { len: 1.., .. }));
+            .any(|run| matches!(run, StoredRun::Here { len: 1.., .. }));
         for run in runs.unwrap_or(&whole) {
             match (*run, known) {
-                (Stored::Here { inner, len }, _) if len > 0 => {
+                (StoredRun::Here { inner, len }, _) if len > 0 => {
                     open.record.extents.push(Extent {
                         frame: here.frame,
                         inner,
                         len,
                     });
                 }
-                (Stored::Kept { at, len }, Some(known)) => {
+                (StoredRun::Kept { at, len }, Some(known)) => {
                     sizes::add(&mut self.totals.kept_bytes, len.into());
                     let mut found = Vec::new();
                     open.finder.find(known, at, len.into(), |item, extent| {
@@ -84,7 +84,7 @@ impl Pages {
         let (joiner, finder) = (Joiner::default(), Finder::default());
         let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
         let (crc32c, data_bytes) = (None, 0);
-        let open = Open {
+        let open = OpenLargeFile {
             record,
             joiner,
             finder,
@@ -113,9 +113,9 @@ impl Pages {
     /// digest of the file.
     pub(super) fn carry(
         &mut self,
-        known: &Known,
+        known: &BaseEntry,
         offset: u64,
-        runs: &[Stored],
+        runs: &[StoredRun],
         read: (&Piece, &[u32]),
     ) {
         let Some(open) = &mut self.open else { return };
@@ -124,8 +124,8 @@ impl Pages {
         let mut read = digests.into_iter().zip(crcs);
         let mut touched = HashMap::new();
         for run in runs {
-            let (Stored::Here { len, .. } | Stored::Kept { len, .. }) = *run;
-            if matches!(run, Stored::Here { .. }) && len > 0 {
+            let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
+            if matches!(run, StoredRun::Here { .. }) && len > 0 {
                 touched.extend(
                     (at / block..=(at + u64::from(len) - 1) / block)
                         .map(|block| (block, read.next())),
@@ -164,7 +164,7 @@ impl Pages {
         open.is_patched = true;
     }
 
-    pub(super) fn piece(&mut self, len: u32, done: Option<&Large>) {
+    pub(super) fn piece(&mut self, len: u32, done: Option<&LargeFile>) {
         let Some(open) = &mut self.open else { return };
         open.data_bytes += u64::from(len);
         if let Some(file) = done {
@@ -172,9 +172,9 @@ impl Pages {
         }
     }
 
-    fn close(&mut self, file: &Large) {
+    fn close(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
-        let Open {
+        let OpenLargeFile {
             mut record,
             joiner,
             mut crc32c,
@@ -184,21 +184,21 @@ impl Pages {
             differs,
             ..
         } = open;
-        if let (true, Kind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
+        if let (true, EntryKind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
             *size = data_bytes;
         }
         if file.changed.load(Acquire) {
-            record.state = State::Changed;
+            record.state = EntryState::Changed;
         }
         let bad_pages = std::mem::take(&mut *file.bad_pages.locked());
         if !bad_pages.is_empty() {
-            record.state = State::bad_pages(bad_pages);
+            record.state = EntryState::bad_pages(bad_pages);
         }
         record.digest = joiner.finish();
         if record.from == 0 && record.blocks.len() < 2 {
             record.blocks.clear();
         }
-        let is_same_content = is_patched && !differs && record.state != State::Changed;
+        let is_same_content = is_patched && !differs && record.state != EntryState::Changed;
         if let Some(known) = file
             .known
             .as_ref()
@@ -238,7 +238,7 @@ impl Pages {
     fn lose(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
-        let (state, from) = (State::Unreadable(reason.to_owned()), record.from);
+        let (state, from) = (EntryState::Unreadable(reason.to_owned()), record.from);
         *record = Record {
             entry: std::mem::take(&mut record.entry),
             state,
@@ -260,7 +260,7 @@ impl Pages {
         // What it has of earlier segments stays in this page, which knows their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
-        if let Kind::File {
+        if let EntryKind::File {
             size: size @ u64::MAX,
             ..
         } = &mut part.entry.kind
@@ -273,7 +273,7 @@ impl Pages {
 }
 
 /// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
-fn is_same(record: &Record, known: &Known) -> bool {
+fn is_same(record: &Record, known: &BaseEntry) -> bool {
     let then = &known.parts[0];
     let same = record.entry == then.entry
         && record.state == then.state
@@ -281,7 +281,7 @@ fn is_same(record: &Record, known: &Known) -> bool {
     record.from == 0 && same
 }
 
-fn is_as_long(known: &Known, data_bytes: u64) -> bool {
+fn is_as_long(known: &BaseEntry, data_bytes: u64) -> bool {
     known.parts[0].entry.data_len() == data_bytes
 }
 

@@ -11,17 +11,20 @@ use super::liveness::References;
 use crate::{
     format::{
         digest::{BlockCrcs, Joiner, Piece},
-        entry::{Entry, Kind, Path},
+        entry::{Entry, EntryKind, EntryPath},
         page::{
-            Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES, Page,
-            Record, SegmentId, State, block_digests,
+            EntryState, Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS,
+            MAX_TEXT_BYTES, ManifestPage, Record, SegmentId, block_digests,
         },
-        root::{BAD_PAGES, CHANGED, Live, MAX_NOT_CAPTURED, Name, NotCaptured, PageAt, Totals},
+        root::{
+            BAD_PAGES, BackupTotals, CHANGED, EntryName, Live, MAX_NOT_CAPTURED, NotCaptured,
+            PageAt,
+        },
         sizes,
     },
-    frame::{LOST_LINK, Part, What},
+    frame::{FrameContent, FrameEntry, LOST_LINK},
 };
-use large_file::Open;
+use large_file::OpenLargeFile;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -31,9 +34,9 @@ use std::{
 pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
 
 /// A page that is complete.
-pub enum Closed {
+pub enum ClosedPage {
     /// Of this backup. The first of its segments is the one that is being filled.
-    Own(Page),
+    Own(ManifestPage),
     /// Of an earlier backup, with the count of its records.
     Earlier(Arc<PageAt>),
 }
@@ -42,12 +45,12 @@ pub enum Closed {
 const MIN_RECORDS: usize = MAX_RECORDS / 4;
 
 /// Builds the pages of one stream. Holds one page, and perhaps one of an earlier backup.
-pub struct Pages {
+pub struct PageWriter {
     stream: u32,
     block_bytes: u64,
     tell: Tell,
     crcs: BlockCrcs,
-    page: Page,
+    page: ManifestPage,
     /// Which segments of earlier backups the page speaks of: what they are numbered in `references`, and in the page, where
     /// 0 is the one that is being filled.
     segments: HashMap<u32, u32>,
@@ -56,23 +59,23 @@ pub struct Pages {
     /// What it refers to of its own segments, counted as later backups will that keep all of it.
     own: References,
     /// The page of an earlier backup of which so many records have come, and nothing else, while `page` is empty.
-    mirror: Option<(Arc<Page>, usize)>,
+    mirror: Option<(Arc<ManifestPage>, usize)>,
     /// Are more records of the same page of an earlier backup to be expected? Then the page may become larger, so that
     /// the next one can be referred to.
     within: bool,
-    closed: Vec<Closed>,
+    closed: Vec<ClosedPage>,
     extents: usize,
     text_bytes: usize,
     digest_bytes: usize,
-    open: Option<Open>,
-    lost_links: HashSet<Path>,
+    open: Option<OpenLargeFile>,
+    lost_links: HashSet<EntryPath>,
     /// Counts of all that passed; the bytes stored are not counted here.
-    pub totals: Totals,
+    pub totals: BackupTotals,
     /// The first entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
 }
 
-impl Pages {
+impl PageWriter {
     /// Of stream `stream`, of files whose blocks have so many bytes.
     pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
         Self {
@@ -80,7 +83,7 @@ impl Pages {
             block_bytes,
             tell,
             crcs: BlockCrcs::new(block_bytes),
-            page: Page::default(),
+            page: ManifestPage::default(),
             segments: HashMap::new(),
             numbers: Vec::new(),
             references: References::default(),
@@ -93,25 +96,25 @@ impl Pages {
             digest_bytes: 0,
             open: None,
             lost_links: HashSet::new(),
-            totals: Totals::default(),
+            totals: BackupTotals::default(),
             not_captured: Vec::new(),
         }
     }
 
     /// The next part, and the frame it is in.
-    pub fn add(&mut self, frame: FrameAt, part: Part) {
+    pub fn add(&mut self, frame: FrameAt, part: FrameEntry) {
         let extent = Extent {
             frame,
             inner: part.inner,
             len: part.len,
         };
-        if let What::Whole(entry, _) | What::Head(entry, _) = &part.what
+        if let FrameContent::Whole(entry, _) | FrameContent::Head(entry, _) = &part.what
             && part.replaced
         {
             self.lost_links.insert(entry.path.clone());
         }
         match part.what {
-            What::Whole(entry, state) => match (part.known, part.runs) {
+            FrameContent::Whole(entry, state) => match (part.known, part.runs) {
                 (Some(known), Some(_)) => self.known(entry, state, &known),
                 _ => self.whole(
                     entry,
@@ -121,8 +124,8 @@ impl Pages {
                     (part.crcs, part.is_first),
                 ),
             },
-            What::Head(entry, _) => self.head(entry),
-            What::Piece {
+            FrameContent::Head(entry, _) => self.head(entry),
+            FrameContent::Piece {
                 ref file,
                 offset,
                 last,
@@ -148,7 +151,7 @@ impl Pages {
     fn whole(
         &mut self,
         mut entry: Entry,
-        mut state: State,
+        mut state: EntryState,
         extent: Extent,
         piece: &Piece,
         (crcs, is_first): (Vec<u32>, bool),
@@ -181,12 +184,12 @@ impl Pages {
     }
 
     /// Another name of a file that could not be read, or was replaced before, could not be read either.
-    fn check_link(&mut self, entry: &Entry, state: &mut State, is_first: bool) {
+    fn check_link(&mut self, entry: &Entry, state: &mut EntryState, is_first: bool) {
         match &entry.kind {
-            Kind::HardLink(target) if self.lost_links.contains(target) => {
-                *state = State::Unreadable(LOST_LINK.to_owned());
+            EntryKind::HardLink(target) if self.lost_links.contains(target) => {
+                *state = EntryState::Unreadable(LOST_LINK.to_owned());
             }
-            Kind::File { .. } if is_first && !state.is_stored() => {
+            EntryKind::File { .. } if is_first && !state.is_stored() => {
                 self.lost_links.insert(entry.path.clone());
             }
             _ => {}
@@ -222,33 +225,33 @@ impl Pages {
     fn count(&mut self, entry: &Entry) {
         self.totals.entries += 1;
         match entry.kind {
-            Kind::File { size, .. } => {
+            EntryKind::File { size, .. } => {
                 self.totals.files += 1;
                 sizes::add(&mut self.totals.bytes, size);
             }
-            Kind::Directory => self.totals.directories += 1,
+            EntryKind::Directory => self.totals.directories += 1,
             _ => {}
         }
     }
 
     fn note(&mut self, record: &Record) {
         let (counter, reason) = match &record.state {
-            State::Whole => return,
-            State::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
-            State::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
-            State::Vanished => (
+            EntryState::Whole => return,
+            EntryState::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
+            EntryState::Unreadable(reason) => (&mut self.totals.unreadable, reason.clone()),
+            EntryState::Vanished => (
                 &mut self.totals.vanished,
                 "vanished before it was read".to_owned(),
             ),
-            State::Noted => (
+            EntryState::Noted => (
                 &mut self.totals.sockets,
                 "sockets are not stored".to_owned(),
             ),
-            State::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
+            EntryState::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
         };
         *counter += 1;
         if self.not_captured.len() < MAX_NOT_CAPTURED {
-            let path = Name(record.entry.path.clone());
+            let path = EntryName(record.entry.path.clone());
             self.not_captured.push(NotCaptured { path, reason });
         }
     }
@@ -275,7 +278,7 @@ impl Pages {
         self.numbers.clear();
         self.within = false;
         if !page.records.is_empty() {
-            self.closed.push(Closed::Own(page));
+            self.closed.push(ClosedPage::Own(page));
         }
     }
 
@@ -286,9 +289,11 @@ impl Pages {
     }
 
     /// The pages that were closed since the last call; `own` is the segment that is being filled.
-    pub fn take(&mut self, own: &SegmentId) -> Vec<Closed> {
+    pub fn take(&mut self, own: &SegmentId) -> Vec<ClosedPage> {
         for closed in &mut self.closed {
-            let Closed::Own(page) = closed else { continue };
+            let ClosedPage::Own(page) = closed else {
+                continue;
+            };
             match page.segments.first_mut() {
                 Some(first) => first.clone_from(own),
                 None => page.segments.push(own.clone()),
@@ -309,7 +314,7 @@ impl Pages {
     pub fn has_own(&self) -> bool {
         self.closed
             .iter()
-            .any(|closed| matches!(closed, Closed::Own(_)))
+            .any(|closed| matches!(closed, ClosedPage::Own(_)))
     }
 
     /// Is nothing closed, or about to be?
@@ -347,31 +352,31 @@ fn bad_pages(pages: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Large, Scanned};
+    use crate::frame::{LargeFile, Scanned};
 
     /// Many blocks in few frames: no extents to speak of, and digests without end.
     #[test]
     fn a_page_is_closed_before_its_digests_are_too_many_to_be_read_again() {
-        let mut pages = Pages::new(0, 4096, Arc::new(|_, _| {}));
+        let mut pages = PageWriter::new(0, 4096, Arc::new(|_, _| {}));
         let scanned = Scanned::new(
             Entry {
                 path: b"large".to_vec(),
-                kind: Kind::File {
+                kind: EntryKind::File {
                     size: u64::MAX >> 1,
                     map: None,
                 },
                 ..Entry::default()
             },
-            State::Whole,
+            EntryState::Whole,
         );
-        let file = Large::new(scanned.clone(), u64::MAX >> 1, u64::MAX);
+        let file = LargeFile::new(scanned.clone(), u64::MAX >> 1, u64::MAX);
         let frame = |offset| FrameAt {
             segment: 0,
             offset,
             stored_len: 1,
             plain_len: 64 << 20,
         };
-        let part = |what, len, piece| Part {
+        let part = |what, len, piece| FrameEntry {
             what,
             inner: 0,
             len,
@@ -385,11 +390,15 @@ mod tests {
         };
         pages.add(
             frame(0),
-            part(What::Head(scanned.entry, file.clone()), 0, Piece::None),
+            part(
+                FrameContent::Head(scanned.entry, file.clone()),
+                0,
+                Piece::None,
+            ),
         );
         let mut count = 0;
         while !pages.is_full() {
-            let what = What::Piece {
+            let what = FrameContent::Piece {
                 file: file.clone(),
                 offset: count << 26,
                 last: false,
@@ -403,23 +412,23 @@ mod tests {
         }
         pages.close_page();
         let closed = pages.take(&SegmentId::default());
-        let Some(Closed::Own(page)) = closed.first() else {
+        let Some(ClosedPage::Own(page)) = closed.first() else {
             panic!("no page")
         };
-        assert!(Page::decode(&page.encode().unwrap()).is_ok());
+        assert!(ManifestPage::decode(&page.encode().unwrap()).is_ok());
     }
 
     /// A file that is read behind its other names, which so became links, and is another one by then.
     #[test]
     fn other_names_of_a_file_that_was_replaced_are_not_captured() {
-        let mut pages = Pages::new(0, 0, Arc::new(|_, _| {}));
-        let mut add = |path: &str, kind: Kind, replaced: bool| {
+        let mut pages = PageWriter::new(0, 0, Arc::new(|_, _| {}));
+        let mut add = |path: &str, kind: EntryKind, replaced: bool| {
             let entry = Entry {
                 path: path.into(),
                 kind,
                 ..Entry::default()
             };
-            let what = What::Whole(entry, State::Whole);
+            let what = FrameContent::Whole(entry, EntryState::Whole);
             let (runs, crcs, chunks) = (None, Vec::new(), Vec::new());
             let frame = FrameAt {
                 segment: 0,
@@ -427,7 +436,7 @@ mod tests {
                 stored_len: 1,
                 plain_len: 1,
             };
-            let part = Part {
+            let part = FrameEntry {
                 what,
                 inner: 0,
                 len: 0,
@@ -442,8 +451,12 @@ mod tests {
             pages.add(frame, part);
         };
         for (name, replaced) in [("a", true), ("b", false)] {
-            add(name, Kind::File { size: 0, map: None }, replaced);
-            add(&format!("other {name}"), Kind::HardLink(name.into()), false);
+            add(name, EntryKind::File { size: 0, map: None }, replaced);
+            add(
+                &format!("other {name}"),
+                EntryKind::HardLink(name.into()),
+                false,
+            );
         }
         let named: Vec<_> = pages
             .not_captured

@@ -1,20 +1,20 @@
 //! What of the pages refers to earlier backups: records as they were, whole pages, and extents.
 
-use super::{Closed, MIN_RECORDS, Pages};
+use super::{ClosedPage, MIN_RECORDS, PageWriter};
 use crate::{
     format::{
         entry::Entry,
-        page::{Extent, Item, Page, Record, SegmentId, State},
+        page::{EntryState, Extent, ManifestPage, PageItem, Record, SegmentId},
         root::PageAt,
         sizes,
     },
-    known::{Known, Trust},
+    known::{BaseEntry, Trust},
 };
 use std::sync::Arc;
 
-impl Pages {
+impl PageWriter {
     /// An earlier backup has all of it.
-    pub(super) fn known(&mut self, entry: Entry, mut state: State, known: &Known) {
+    pub(super) fn known(&mut self, entry: Entry, mut state: EntryState, known: &BaseEntry) {
         self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
         sizes::add(
@@ -38,7 +38,7 @@ impl Pages {
     }
 
     /// A record as it was.
-    pub(super) fn mirror(&mut self, item: &Item, crc32c: Option<u32>) {
+    pub(super) fn mirror(&mut self, item: &PageItem, crc32c: Option<u32>) {
         let (page, index) = (item.page(), item.index());
         // Pages of another stream, or late ones, have another order among themselves.
         let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
@@ -61,11 +61,11 @@ impl Pages {
     }
 
     fn complete_mirror(&mut self) {
-        let complete = |(page, next): &(Arc<Page>, usize)| *next == page.records.len();
+        let complete = |(page, next): &(Arc<ManifestPage>, usize)| *next == page.records.len();
         if let Some((page, _)) = self.mirror.take_if(|mirror| complete(mirror))
             && let Some(origin) = &page.origin
         {
-            self.closed.push(Closed::Earlier(origin.clone()));
+            self.closed.push(ClosedPage::Earlier(origin.clone()));
         }
     }
 
@@ -74,20 +74,20 @@ impl Pages {
         let Some((page, count)) = self.mirror.take() else {
             return;
         };
-        for item in (0..count).filter_map(|index| Item::new(page.clone(), index)) {
+        for item in (0..count).filter_map(|index| PageItem::new(page.clone(), index)) {
             self.append(&item, Record::clone(&item));
         }
     }
 
     /// A record, all of whose extents are of an earlier backup.
-    fn refer(&mut self, item: &Item, record: Record, crc32c: Option<u32>) {
+    fn refer(&mut self, item: &PageItem, record: Record, crc32c: Option<u32>) {
         self.unmirror();
         self.learn(&record, crc32c);
         self.refer_to(item);
         self.append(item, record);
     }
 
-    fn refer_to(&mut self, item: &Item) {
+    fn refer_to(&mut self, item: &PageItem) {
         for extent in &item.extents {
             let number = self.references.number(item, extent.frame.segment);
             self.references.count(number, item, extent);
@@ -95,7 +95,7 @@ impl Pages {
     }
 
     /// Put a record with the extents of `item` into the page; counted is it already.
-    fn append(&mut self, item: &Item, mut record: Record) {
+    fn append(&mut self, item: &PageItem, mut record: Record) {
         record.extents = item
             .extents
             .iter()
@@ -111,7 +111,7 @@ impl Pages {
     }
 
     /// The same extent, with the number its segment has in this page.
-    pub(super) fn ours(&mut self, item: &Item, mut extent: Extent) -> Extent {
+    pub(super) fn ours(&mut self, item: &PageItem, mut extent: Extent) -> Extent {
         let number = self.references.number(item, extent.frame.segment);
         let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
         extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
@@ -126,11 +126,11 @@ impl Pages {
     }
 
     /// CRC-32C of a file as it was, if it is known.
-    pub(super) fn crc_of(&self, known: &Known) -> Option<u32> {
-        let has_all = |part: &Item| {
+    pub(super) fn crc_of(&self, known: &BaseEntry) -> Option<u32> {
+        let has_all = |part: &PageItem| {
             part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes)
         };
-        let join = |crc, part: &Item| {
+        let join = |crc, part: &PageItem| {
             has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()))
         };
         known.parts.iter().try_fold(None, join).flatten()

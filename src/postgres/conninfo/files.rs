@@ -4,7 +4,7 @@ use super::{
     Secret,
     parse::{self, Given},
 };
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 /// What the first of `files` that knows the service says of it.
@@ -36,7 +36,7 @@ pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
         .map(|file| format!("{:?}", file.as_ref()))
         .collect();
     Err(Error::new(
-        Kind::NotFound,
+        ErrorKind::NotFound,
         format!("there is no service {name:?} in {}", looked.join(" or ")),
     ))
 }
@@ -56,7 +56,7 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
     for line in lines.take_while(|line| !line.starts_with('[')) {
         let (key, value) = line.split_once('=').ok_or_else(|| {
             Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("a line of service {name:?} has no \"=\""),
             )
         })?;
@@ -64,7 +64,7 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
             // As libpq: a service does not name another.
             "service" | "servicefile" => {
                 return Err(Error::new(
-                    Kind::Usage,
+                    ErrorKind::Usage,
                     format!("service {name:?} names another service"),
                 ));
             }

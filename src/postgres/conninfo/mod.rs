@@ -9,9 +9,9 @@ mod precedence;
 mod transport;
 
 pub use precedence::Environment;
-pub use transport::{Binding, Keepalive, Roots, SslMode, Tls};
+pub use transport::{Binding, CertificateRoots, Keepalive, SslMode, Tls};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use parse::{Given, meaningless, number, one_of};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -33,7 +33,7 @@ pub struct Params {
     /// How long to wait for one host; for ever if none.
     pub connect_timeout: Option<Duration>,
     /// Which kind of server will do.
-    pub wanted: Wanted,
+    pub wanted: ServerKind,
     /// How the connection is encrypted.
     pub tls: Tls,
     /// How a dead peer is noticed.
@@ -46,7 +46,7 @@ pub struct Params {
 #[derive(Debug, Clone)]
 pub struct Host {
     /// Where it listens.
-    pub place: Place,
+    pub place: SettingPlace,
     /// On which port; of a socket, part of its name.
     pub port: u16,
     /// The password for it, if one is known.
@@ -55,7 +55,7 @@ pub struct Host {
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum SettingPlace {
     /// In a directory, on a Unix socket.
     Socket(PathBuf),
     /// On a network: a name or an address, and an address to use instead of asking for that of the name.
@@ -72,7 +72,7 @@ pub struct Secret {
 /// Which kind of server will do (`target_session_attrs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Wanted {
+pub enum ServerKind {
     Any,
     Primary,
     Standby,
@@ -92,7 +92,7 @@ impl Params {
         let user = text("user")
             .or_else(|| environment.user.clone())
             .ok_or_else(|| {
-                Error::new(Kind::Usage, "cannot tell as whom to connect")
+                Error::new(ErrorKind::Usage, "cannot tell as whom to connect")
                     .hint("name a user, as in postgres://user@host")
             })?;
         let mut params = Self {
@@ -146,16 +146,16 @@ impl Params {
     }
 }
 
-fn wanted(given: &Given) -> Result<Wanted> {
+fn wanted(given: &Given) -> Result<ServerKind> {
     let values = [
-        ("any", Wanted::Any),
-        ("primary", Wanted::Primary),
-        ("read-write", Wanted::Primary),
-        ("standby", Wanted::Standby),
-        ("read-only", Wanted::Standby),
-        ("prefer-standby", Wanted::PreferStandby),
+        ("any", ServerKind::Any),
+        ("primary", ServerKind::Primary),
+        ("read-write", ServerKind::Primary),
+        ("standby", ServerKind::Standby),
+        ("read-only", ServerKind::Standby),
+        ("prefer-standby", ServerKind::PreferStandby),
     ];
-    one_of(given, "target_session_attrs", &values, Wanted::Any)
+    one_of(given, "target_session_attrs", &values, ServerKind::Any)
 }
 
 /// As many as there are names, or addresses if there are no names.
@@ -170,7 +170,7 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
     let count = names.len().max(addresses.len()).max(1);
     let odd = |what: &str, is: usize| {
         Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("there are {count} hosts and {is} {what}"),
         )
     };
@@ -209,9 +209,11 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
             })
             .transpose()?;
         let places = match (part(&names), address) {
-            (Some(name), None) if name.starts_with('/') => vec![Place::Socket(name.into())],
-            (Some(name), address) => vec![Place::Network(name, address)],
-            (None, Some(address)) => vec![Place::Network(address.to_string(), Some(address))],
+            (Some(name), None) if name.starts_with('/') => vec![SettingPlace::Socket(name.into())],
+            (Some(name), address) => vec![SettingPlace::Network(name, address)],
+            (None, Some(address)) => {
+                vec![SettingPlace::Network(address.to_string(), Some(address))]
+            }
             (None, None) => default_places(port, environment),
         };
         hosts.extend(places.into_iter().map(|place| Host {
@@ -224,17 +226,17 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
 }
 
 /// The sockets that are there, else this machine by its name.
-fn default_places(port: u16, environment: &Environment) -> Vec<Place> {
+fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
     let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let places: Vec<_> = environment
         .socket_directories
         .iter()
         .filter(there)
         .cloned()
-        .map(Place::Socket)
+        .map(SettingPlace::Socket)
         .collect();
     if places.is_empty() {
-        vec![Place::Network("localhost".into(), None)]
+        vec![SettingPlace::Network("localhost".into(), None)]
     } else {
         places
     }
@@ -243,11 +245,11 @@ fn default_places(port: u16, environment: &Environment) -> Vec<Place> {
 impl Host {
     fn name_in_passfile(&self, environment: &Environment) -> String {
         match &self.place {
-            Place::Socket(dir) if environment.socket_directories.contains(dir) => {
+            SettingPlace::Socket(dir) if environment.socket_directories.contains(dir) => {
                 "localhost".into()
             }
-            Place::Socket(dir) => dir.to_string_lossy().into_owned(),
-            Place::Network(name, _) => name.clone(),
+            SettingPlace::Socket(dir) => dir.to_string_lossy().into_owned(),
+            SettingPlace::Network(name, _) => name.clone(),
         }
     }
 }
@@ -255,8 +257,10 @@ impl Host {
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Socket(dir) => write!(f, "{:?}", dir.join(format!(".s.PGSQL.{}", self.port))),
-            Place::Network(name, _) => write!(f, "{name:?}, port {}", self.port),
+            SettingPlace::Socket(dir) => {
+                write!(f, "{:?}", dir.join(format!(".s.PGSQL.{}", self.port)))
+            }
+            SettingPlace::Network(name, _) => write!(f, "{name:?}, port {}", self.port),
         }
     }
 }
@@ -288,11 +292,11 @@ mod tests {
         Params::new(text, &environment(variables)).unwrap()
     }
 
-    fn network(name: &str) -> Place {
-        Place::Network(name.into(), None)
+    fn network(name: &str) -> SettingPlace {
+        SettingPlace::Network(name.into(), None)
     }
 
-    fn places(params: &Params) -> Vec<(Place, u16)> {
+    fn places(params: &Params) -> Vec<(SettingPlace, u16)> {
         params
             .hosts
             .iter()
@@ -329,7 +333,7 @@ mod tests {
         };
         assert_eq!(
             places(&Params::new("", &nearby).unwrap()),
-            [(Place::Socket(dir.path().into()), 7)]
+            [(SettingPlace::Socket(dir.path().into()), 7)]
         );
         assert_eq!(
             places(&Params::new("port=8", &nearby).unwrap()),
@@ -358,7 +362,7 @@ mod tests {
         assert_eq!(places(&params), [(network("env"), 2)]);
         assert_eq!(params.connect_timeout, Some(Duration::from_secs(5)));
         let error = Params::new("service=t", &environment(&variables)).unwrap_err();
-        assert_eq!(error.kind, Kind::NotFound);
+        assert_eq!(error.kind, ErrorKind::NotFound);
         assert!(
             error.what.starts_with("there is no service \"t\" in "),
             "{}",
@@ -369,16 +373,16 @@ mod tests {
     #[test]
     fn hosts_addresses_and_ports_go_together() {
         let all = params("host=a,/run,b hostaddr=,,::1 port=1,,3", &[]);
-        let address = Place::Network("b".into(), Some("::1".parse().unwrap()));
+        let address = SettingPlace::Network("b".into(), Some("::1".parse().unwrap()));
         assert_eq!(
             places(&all),
             [
                 (network("a"), 1),
-                (Place::Socket("/run".into()), 5432),
+                (SettingPlace::Socket("/run".into()), 5432),
                 (address, 3)
             ]
         );
-        let address = Place::Network("127.0.0.1".into(), Some("127.0.0.1".parse().unwrap()));
+        let address = SettingPlace::Network("127.0.0.1".into(), Some("127.0.0.1".parse().unwrap()));
         assert_eq!(
             places(&params("hostaddr=127.0.0.1", &[])),
             [(address, 5432)]
@@ -397,7 +401,7 @@ mod tests {
         ] {
             assert_eq!(
                 Params::new(bad, &environment(&[])).unwrap_err().kind,
-                Kind::Usage,
+                ErrorKind::Usage,
                 "{bad}"
             );
         }
@@ -424,14 +428,14 @@ mod tests {
             ),
         ] {
             let error = Params::new(text, &environment(&[])).unwrap_err();
-            assert_eq!((error.kind, &*error.what), (Kind::Usage, what));
+            assert_eq!((error.kind, &*error.what), (ErrorKind::Usage, what));
         }
         assert_eq!(
             params("sslrootcert=system", &[]).tls.mode,
             SslMode::VerifyFull
         );
         let refused = Params::new("", &environment(&[("PGREQUIREPEER", "x")])).unwrap_err();
-        assert_eq!(refused.kind, Kind::Unsupported);
+        assert_eq!(refused.kind, ErrorKind::Unsupported);
     }
 
     #[test]
@@ -450,7 +454,7 @@ mod tests {
         let mut found = params("", &variables);
         assert_eq!(
             (&found.tls.roots, &found.tls.identity),
-            (&Roots::File(dir.join("root.crt")), &None)
+            (&CertificateRoots::File(dir.join("root.crt")), &None)
         );
         assert_eq!(found.hosts[0].password.take().unwrap().text, "hushhush");
         assert!(
@@ -465,7 +469,7 @@ mod tests {
         let found = Params::new("", &known).unwrap();
         assert_eq!(
             found.tls.roots,
-            Roots::File(dir.join("root.crt")),
+            CertificateRoots::File(dir.join("root.crt")),
             "as the system knows it, where nobody says it"
         );
         fs::set_permissions(

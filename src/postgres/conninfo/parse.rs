@@ -2,7 +2,7 @@
 //!
 //! No error repeats the string: it may hold a password.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use Use::{Honoured, Ignored, Refused};
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -89,13 +89,13 @@ pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
 pub(super) fn keyword(name: &str) -> Result<&'static str> {
     match KEYWORDS.iter().find(|(known, ..)| *known == name) {
         Some((known, _, Refused)) => Err(Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             format!("cannot honour the connection parameter {known:?}"),
         )
         .hint("leave it out, if the connection may do without")),
         Some((known, ..)) => Ok(known),
         None => Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("there is no connection parameter {name:?}"),
         )),
     }
@@ -122,7 +122,7 @@ pub(super) fn parse(text: &str) -> Result<Given> {
 }
 
 fn unreadable(why: impl Into<String>) -> Error {
-    Error::new(Kind::Usage, "cannot read the connection string").because(why.into())
+    Error::new(ErrorKind::Usage, "cannot read the connection string").because(why.into())
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
@@ -248,7 +248,7 @@ fn value(text: &str) -> Result<(String, &str)> {
 
 pub(super) fn meaningless(name: &str, value: &str) -> Error {
     Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         format!("the connection parameter {name:?} cannot be {value:?}"),
     )
 }
@@ -366,7 +366,7 @@ mod tests {
             "password=secret x",
         ] {
             let error = parse(text).unwrap_err();
-            assert_eq!(error.kind, Kind::Usage);
+            assert_eq!(error.kind, ErrorKind::Usage);
             assert!(!format!("{error:?}").contains("secret"), "{error:?}");
         }
         assert_eq!(
@@ -377,6 +377,6 @@ mod tests {
             parse("postgres://a?hots=a").unwrap_err().what,
             "there is no connection parameter \"hots\""
         );
-        assert_eq!(parse("sslcrl=a").unwrap_err().kind, Kind::Unsupported);
+        assert_eq!(parse("sslcrl=a").unwrap_err().kind, ErrorKind::Unsupported);
     }
 }

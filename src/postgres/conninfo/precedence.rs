@@ -5,7 +5,7 @@ use super::{
     parse::{self, Given, KEYWORDS, Use},
 };
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform,
 };
 use std::{
@@ -32,7 +32,7 @@ impl Environment {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
-        let user = platform::owner::Names::default().user(platform::user().0);
+        let user = platform::owner::OwnerNames::default().user(platform::user().0);
         Self {
             variables: env::vars_os().filter_map(text).collect(),
             user: (!user.is_empty()).then(|| user.to_string()),
@@ -107,7 +107,7 @@ pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, S
     }
     match given.get("gssencmode").map(String::as_str) {
         Some("require") => Err(Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             "cannot encrypt a connection with GSSAPI",
         )),
         _ => Ok((given, from)),

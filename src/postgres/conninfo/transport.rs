@@ -4,7 +4,7 @@ use super::{
     parse::{Given, number, one_of},
     precedence::Environment,
 };
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::{path::PathBuf, time::Duration};
 
 /// How a connection is encrypted.
@@ -13,7 +13,7 @@ pub struct Tls {
     /// How much of it is wanted.
     pub mode: SslMode,
     /// Who may sign the server's certificate.
-    pub roots: Roots,
+    pub roots: CertificateRoots,
     /// The client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Is the password bound to the encrypted connection?
@@ -36,7 +36,7 @@ pub enum SslMode {
 
 /// Who may sign the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Roots {
+pub enum CertificateRoots {
     /// Anybody, as nobody asks.
     None,
     /// Whom the system trusts.
@@ -79,11 +79,11 @@ impl Tls {
             named.or_else(|| environment.at_home(default).filter(|path| path.exists()))
         };
         let roots = match path("sslrootcert", ".postgresql/root.crt") {
-            Some(path) if path.as_os_str() == "system" => Roots::System,
-            Some(path) => Roots::File(path),
-            None => Roots::None,
+            Some(path) if path.as_os_str() == "system" => CertificateRoots::System,
+            Some(path) => CertificateRoots::File(path),
+            None => CertificateRoots::None,
         };
-        let system = roots == Roots::System;
+        let system = roots == CertificateRoots::System;
         let default = if system {
             SslMode::VerifyFull
         } else {
@@ -93,7 +93,7 @@ impl Tls {
         if system && mode != SslMode::VerifyFull {
             // As libpq: anybody can have a certificate that the system trusts, for another name.
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 "sslrootcert=system needs sslmode=verify-full",
             ));
         }
@@ -105,7 +105,7 @@ impl Tls {
         )?;
         if direct && mode < SslMode::Require {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 "sslnegotiation=direct needs sslmode=require or more",
             ));
         }

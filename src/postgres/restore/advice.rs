@@ -1,10 +1,10 @@
 //! What an operator should know of how a restored server recovers: what it will want and not have, and whom it can hurt.
 
-use super::recovery::{Known, Mode, Options, Recovery};
+use super::recovery::{Mode, Recovery, RecoveryFacts, RecoveryOptions};
 use crate::{
-    error::{Error, Kind, quoted},
-    format::root::Cluster,
-    postgres::timeline::Fork,
+    error::{Error, ErrorKind, quoted},
+    format::root::ClusterInfo,
+    postgres::timeline::TimelineFork,
 };
 
 /// How many subscriptions are served at the same time.
@@ -21,7 +21,7 @@ const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline 
 /// or a primary.
 pub(crate) fn missing(
     mode: Mode,
-    cluster: &Cluster,
+    cluster: &ClusterInfo,
     follows: bool,
     is_all: bool,
 ) -> Option<String> {
@@ -43,7 +43,7 @@ pub(crate) fn missing(
 }
 
 /// That a server which is to recover to a point would not even start.
-pub(crate) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
+pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
     let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
@@ -51,13 +51,13 @@ pub(crate) fn nothing_fetches(options: &Options, cluster: &Cluster) -> Error {
     } else {
         ""
     };
-    Error::new(Kind::Usage, what).hint(format!(
+    Error::new(ErrorKind::Usage, what).hint(format!(
         "say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
     ))
 }
 
 /// What a server that asks no archive must be given by hand.
-pub(crate) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
+pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
     let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
     let wal = match &cluster.wal_segments[..] {
         [first, .., last] if first != last => format!("{first} to {last}"),
@@ -70,7 +70,7 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &Cluster) -> Option<String> {
 }
 
 /// That the server will be a second one with the subscriptions of the one that was backed up.
-pub(crate) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<String> {
+pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) -> Option<String> {
     let is_set = options
         .settings
         .iter()
@@ -89,7 +89,7 @@ pub(crate) fn subscriptions(options: &Options, cluster: &Cluster) -> Option<Stri
 }
 
 /// That recovery makes tablespaces where they were, whatever the restore does.
-pub(crate) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
+pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
     cluster.tablespaces_meanwhile.iter().map(|space| {
         let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
         format!(
@@ -100,8 +100,13 @@ pub(crate) fn meanwhile(cluster: &Cluster) -> impl Iterator<Item = String> {
 }
 
 /// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
-pub(crate) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fork) -> String {
-    let Fork {
+pub(crate) fn beside(
+    mode: Mode,
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+    fork: &TimelineFork,
+) -> String {
+    let TimelineFork {
         timeline, newest, ..
     } = fork;
     let own = cluster.timeline;
@@ -130,7 +135,11 @@ pub(crate) fn beside(mode: Mode, options: &Options, cluster: &Cluster, fork: &Fo
 }
 
 /// That it will archive, as the server that was backed up does.
-pub(crate) fn archiving(mode: Mode, options: &Options, known: &Known<'_>) -> Option<String> {
+pub(crate) fn archiving(
+    mode: Mode,
+    options: &RecoveryOptions,
+    known: &RecoveryFacts<'_>,
+) -> Option<String> {
     let chosen = options
         .settings
         .iter()
@@ -164,16 +173,16 @@ mod tests {
                 .iter()
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect();
-            let options = Options {
+            let options = RecoveryOptions {
                 settings,
-                ..Options::default()
+                ..RecoveryOptions::default()
             };
             archiving(
                 mode,
                 &options,
-                &Known {
+                &RecoveryFacts {
                     archives: true,
-                    ..Known::default()
+                    ..RecoveryFacts::default()
                 },
             )
             .unwrap_or_default()

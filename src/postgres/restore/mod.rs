@@ -1,4 +1,6 @@
-//! restore.
+//! What a restore must know of a cluster: which files go where and when, its settings, its recovery.
+//!
+//! Everything here is computed from the backup; reading and writing files is in `restore/cluster`.
 
 pub mod advice;
 pub mod conf;

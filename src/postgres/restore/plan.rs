@@ -4,15 +4,15 @@
 //! back empty, not at all or last, what is written besides. Nothing here reads or writes. "Rule N" is a rule of online
 //! backups and restores, as PostgreSQL's own tools and their peers follow them.
 
-use super::recovery::{Known, Recovery};
+use super::recovery::{Recovery, RecoveryFacts};
 use crate::{
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         entry,
-        root::{Cluster, Database},
+        root::{ClusterInfo, DatabaseInfo},
     },
     postgres::relation,
-    target::{final_file::Last, layout::Mount},
+    target::{final_file::FinalFile, layout::TargetMount},
 };
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ const MAINTENANCE: &[u8] = b"postgres";
 
 /// What an operator may want of the restore of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ClusterOptions {
     /// Tablespaces, by location, name or number, and where they are to be.
     pub tablespaces: Vec<(Vec<u8>, PathBuf)>,
     /// Where all other tablespaces are to be, each below its name.
@@ -45,16 +45,16 @@ pub struct Options {
     /// Databases that are wanted; none means all of them.
     pub databases: Vec<String>,
     /// How the server recovers, and with which settings.
-    pub recovery: crate::postgres::restore::recovery::Options,
+    pub recovery: crate::postgres::restore::recovery::RecoveryOptions,
 }
 
 /// What is to be done besides writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ClusterPlan {
     /// Tablespaces.
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<TargetMount>,
     /// The file that is put in place last.
-    pub last: Option<Last>,
+    pub last: Option<FinalFile>,
     /// How the server recovers.
     pub recovery: Recovery,
     /// What the operator should know.
@@ -67,7 +67,7 @@ pub struct Plan {
     pub in_place: bool,
     /// Numbers of the databases that come back empty.
     emptied: Vec<u32>,
-    left_out: Vec<entry::Path>,
+    left_out: Vec<entry::EntryPath>,
 }
 
 /// What becomes of an entry.
@@ -91,12 +91,16 @@ const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked un
 const IS_PASSING: &str =
     "it is for this recovery alone, and a standby made from this server would obey it too";
 
-impl Plan {
+impl ClusterPlan {
     /// The plan for a cluster.
     ///
     /// # Errors
     /// [`Kind::Usage`] for what cannot be done with this cluster.
-    pub fn new(options: &Options, cluster: &Cluster, known: &Known<'_>) -> Result<Self> {
+    pub fn new(
+        options: &ClusterOptions,
+        cluster: &ClusterInfo,
+        known: &RecoveryFacts<'_>,
+    ) -> Result<Self> {
         let mut mounts = crate::postgres::restore::tablespaces::mounts(options, cluster)?;
         let unwanted = unwanted(options, cluster)?;
         let (mut recovery, mut notes) =
@@ -148,7 +152,7 @@ impl Plan {
                 .transpose()?,
         );
         Ok(Self {
-            last: Some(Last {
+            last: Some(FinalFile {
                 path: PG_CONTROL.to_vec(),
                 only_with,
             }),
@@ -229,7 +233,10 @@ fn database_of_prepared(content: &[u8]) -> Option<u32> {
 }
 
 /// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
-fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Database>> {
+fn unwanted<'a>(
+    options: &ClusterOptions,
+    cluster: &'a ClusterInfo,
+) -> Result<Vec<&'a DatabaseInfo>> {
     if options.databases.is_empty() {
         return Ok(Vec::new());
     }
@@ -251,7 +258,7 @@ fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Datab
             names.join(", ")
         };
         return Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot restore database {missing:?}: the backup does not have it"),
         )
         .hint(format!("it knows {names}")));
@@ -272,7 +279,7 @@ fn unwanted<'a>(options: &Options, cluster: &'a Cluster) -> Result<Vec<&'a Datab
 
 /// The statement; where the name cannot be written, one for `psql` that makes it. A database that has subscriptions is not dropped, and
 /// they can be dropped only in there.
-fn drop_database(database: &Database) -> impl Iterator<Item = String> {
+fn drop_database(database: &DatabaseInfo) -> impl Iterator<Item = String> {
     let oid = database.oid;
     let subscribes = (database.subscriptions > 0)
         .then(|| format!("DELETE FROM pg_subscription WHERE subdbid = {oid};"));

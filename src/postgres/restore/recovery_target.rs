@@ -1,15 +1,15 @@
 //! Where recovery ends, as an operator writes it and as the server reads it.
 
 use crate::{
-    error::{Error, Kind, Result},
-    format::root::Cluster,
+    error::{Error, ErrorKind, Result},
+    format::root::ClusterInfo,
     postgres::lsn::Lsn,
 };
 use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
 
 /// Where recovery ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum RecoveryTarget {
     /// With the last transaction before this time, as the operator wrote it.
     Time(String),
     /// At this place in the WAL, as `0/2000028`.
@@ -56,7 +56,7 @@ fn moment(text: &str) -> Result<Timestamp> {
         .or_else(|_| text.parse::<DateTime>().and_then(local))
         .map_err(|_| {
             let what = format!("cannot recover to time {text:?}: it is no time");
-            Error::new(Kind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
+            Error::new(ErrorKind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
         })
 }
 
@@ -65,16 +65,16 @@ pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
     let time = moment(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
-        return Err(Error::new(Kind::Usage, what).hint(EARLIER));
+        return Err(Error::new(ErrorKind::Usage, what).hint(EARLIER));
     }
     Ok(utc(time))
 }
 
 /// A place in the WAL at which the cluster is consistent.
-pub(crate) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
+pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
         let what = format!("cannot recover to LSN {text:?}: it is none");
-        return Err(Error::new(Kind::Usage, what).hint("use one like 0/2000028"));
+        return Err(Error::new(ErrorKind::Usage, what).hint("use one like 0/2000028"));
     };
     let why = match cluster.stop_lsn.parse::<Lsn>() {
         Ok(stop) if wanted < stop => format!("the backup is consistent only at {stop}"),
@@ -82,14 +82,18 @@ pub(crate) fn lsn<'a>(text: &'a str, cluster: &Cluster) -> Result<&'a str> {
         // So it is with older backups of clusters that were shut down.
         Err(_) => "the backup does not say where it is consistent".to_owned(),
     };
-    Err(Error::new(Kind::Usage, format!("cannot recover to LSN {text}: {why}")).hint(EARLIER))
+    Err(Error::new(
+        ErrorKind::Usage,
+        format!("cannot recover to LSN {text}: {why}"),
+    )
+    .hint(EARLIER))
 }
 
 /// An empty one would be no target to the server: it would go on to the end of the archive.
 pub(crate) fn name(text: &str) -> Result<&str> {
     if text.is_empty() {
         return Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             "cannot recover to a restore point without a name",
         ));
     }
@@ -101,7 +105,7 @@ pub(crate) fn xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
         Ok(number) => Ok(number),
         Err(_) => Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("cannot recover to transaction {text:?}: it is no number"),
         )),
     }

@@ -1,10 +1,10 @@
 //! Where tablespaces and the WAL are to be.
 
-use super::plan::{Options, PG_WAL};
+use super::plan::{ClusterOptions, PG_WAL};
 use crate::{
-    error::{Error, Kind, Result, quoted},
-    format::root::{Cluster, Tablespace},
-    target::layout::{Mount, Shared},
+    error::{Error, ErrorKind, Result, quoted},
+    format::root::{ClusterInfo, Tablespace},
+    target::layout::{SharedDirectory, TargetMount},
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -16,7 +16,7 @@ use std::{
 pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
 
 /// A mount for each tablespace that is not in the data directory.
-pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>> {
+pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<Vec<TargetMount>> {
     for (old, _) in &options.tablespaces {
         if !cluster
             .tablespaces
@@ -37,26 +37,29 @@ pub(super) fn mounts(options: &Options, cluster: &Cluster) -> Result<Vec<Mount>>
 }
 
 /// In one location clusters of several versions may have a directory each, as after `pg_upgrade` (rule 10).
-pub fn shared(major: u32) -> Shared {
-    Shared {
+pub fn shared(major: u32) -> SharedDirectory {
+    SharedDirectory {
         all: b"PG_".to_vec(),
         own: format!("PG_{major}_").into_bytes(),
     }
 }
 
 /// Is it restored to where the backup says that it was, and not to where the operator says?
-pub fn is_where_it_was(options: &Options, tablespace: &Tablespace) -> bool {
+pub fn is_where_it_was(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
     options.tablespaces_under.is_none() && chosen(options, tablespace).is_none()
 }
 
-fn chosen<'a>(options: &'a Options, tablespace: &Tablespace) -> Option<&'a (Vec<u8>, PathBuf)> {
+fn chosen<'a>(
+    options: &'a ClusterOptions,
+    tablespace: &Tablespace,
+) -> Option<&'a (Vec<u8>, PathBuf)> {
     options
         .tablespaces
         .iter()
         .find(|(old, _)| is_called(tablespace, old))
 }
 
-fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount> {
+fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Result<TargetMount> {
     let chosen = chosen(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
         (Some((_, new)), _) => new.clone(),
@@ -64,11 +67,11 @@ fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
     match plain(&directory) {
-        Some(directory) => Ok(Mount {
+        Some(directory) => Ok(TargetMount {
             at: tablespace.path(),
             directory,
             shared: Some(shared(major)),
-            ..Mount::default()
+            ..TargetMount::default()
         }),
         None => Err(misplaced(
             &format!("tablespace {}", quoted(&tablespace.name.0)),
@@ -78,12 +81,12 @@ fn mount(options: &Options, tablespace: &Tablespace, major: u32) -> Result<Mount
 }
 
 /// A mount for the WAL.
-pub(super) fn wal(dir: &Path) -> Result<Mount> {
+pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
     let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
-    Ok(Mount {
+    Ok(TargetMount {
         at: PG_WAL.into(),
         directory,
-        ..Mount::default()
+        ..TargetMount::default()
     })
 }
 
@@ -99,7 +102,7 @@ fn plain(directory: &Path) -> Option<PathBuf> {
 
 fn misplaced(what: &str, directory: &Path) -> Error {
     Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         format!("cannot restore {what} to {directory:?}: that is no absolute path"),
     )
     .hint(HINT)
@@ -132,7 +135,7 @@ fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
         || location(old) == location(&tablespace.location.0)
 }
 
-fn unknown(old: &[u8], cluster: &Cluster) -> Error {
+fn unknown(old: &[u8], cluster: &ClusterInfo) -> Error {
     let known = |t: &Tablespace| {
         format!(
             "{} ({}) at {}",
@@ -148,7 +151,7 @@ fn unknown(old: &[u8], cluster: &Cluster) -> Error {
         known.join(", ")
     };
     Error::new(
-        Kind::Usage,
+        ErrorKind::Usage,
         format!(
             "cannot restore tablespace {} elsewhere: the backup does not have it",
             quoted(old)

@@ -3,25 +3,25 @@
 //! A database is moved by copying its directory, and WAL says only that: recovery copies what the backup has of it, which may be
 //! nothing any more. A tablespace is created anew where it was, whatever is there when somebody recovers.
 
-use super::{Session, rows::Row};
-use crate::{error::Result, format::root::Name, postgres::file_copies::Copied};
+use super::{Session, rows::SqlRow};
+use crate::{error::Result, format::root::EntryName, postgres::file_copies::FileCopies};
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// All databases, by their numbers.
-    pub databases: Vec<Database>,
+    pub databases: Vec<DatabaseRow>,
     /// Numbers and names of the tablespaces.
-    pub tablespaces: Vec<(u32, Name)>,
+    pub tablespaces: Vec<(u32, EntryName)>,
 }
 
 /// What the catalog says of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Database {
+pub struct DatabaseRow {
     /// Its number.
     pub oid: u32,
     /// Its name.
-    pub name: Name,
+    pub name: EntryName,
     /// The number of its tablespace.
     pub space: u32,
     /// Are others made from it?
@@ -38,9 +38,9 @@ impl Session {
     pub fn catalog(&mut self) -> Result<Catalog> {
         let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text FROM pg_database ORDER BY oid";
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
-        let database = |row: &Row| {
-            let (oid, name, space) = (row.get(0)?, Name(row.get(1)?), row.get(2)?);
-            Ok(Database {
+        let database = |row: &SqlRow| {
+            let (oid, name, space) = (row.get(0)?, EntryName(row.get(1)?), row.get(2)?);
+            Ok(DatabaseRow {
                 oid,
                 name,
                 space,
@@ -58,8 +58,8 @@ impl Session {
 
 impl Catalog {
     /// A database that is in another tablespace now.
-    pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a Name> {
-        let was_elsewhere = |one: &&Database| {
+    pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
+        let was_elsewhere = |one: &&DatabaseRow| {
             self.of(one.oid)
                 .is_some_and(|before| before.space != one.space)
         };
@@ -71,13 +71,13 @@ impl Catalog {
 
     /// A database that is there `now` and was copied in the meantime such that recovery cannot copy it. It can where that was from a
     /// template, which nobody works in.
-    pub fn spoiled<'a>(&self, now: &'a Self, copied: &[Copied]) -> Option<&'a Name> {
+    pub fn spoiled<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
         let is_template = |oid| {
             self.of(oid)
                 .and(now.of(oid))
                 .is_some_and(|from| from.is_template)
         };
-        let spoils = |copy: &&Copied| copy.from == copy.database || !is_template(copy.from);
+        let spoils = |copy: &&FileCopies| copy.from == copy.database || !is_template(copy.from);
         copied
             .iter()
             .filter(spoils)
@@ -86,14 +86,14 @@ impl Catalog {
     }
 
     /// A database that is there `now` and was not.
-    pub fn made<'a>(&self, now: &'a Self) -> Option<&'a Name> {
+    pub fn made<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         now.databases
             .iter()
             .find(|one| self.of(one.oid).is_none())
             .map(|one| &one.name)
     }
 
-    fn of(&self, oid: u32) -> Option<&Database> {
+    fn of(&self, oid: u32) -> Option<&DatabaseRow> {
         self.databases.iter().find(|one| one.oid == oid)
     }
 
@@ -114,12 +114,12 @@ mod tests {
                 .iter()
                 .map(|&(oid, space)| {
                     let (name, is_template) = (format!("{oid}").as_str().into(), oid == 1);
-                    Database {
+                    DatabaseRow {
                         oid,
                         name,
                         space,
                         is_template,
-                        ..Database::default()
+                        ..DatabaseRow::default()
                     }
                 })
                 .collect(),
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(before.moved(&of(&[(1, 1663), (5, 9)])), Some(&"5".into()));
         assert!(before.is_new(9) && !before.is_new(1663));
         let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| {
-            [Copied { database, from }]
+            [FileCopies { database, from }]
         });
         assert_eq!(before.spoiled(&now, &copy(7, 1)), None, "from a template");
         assert_eq!(before.spoiled(&now, &copy(8, 5)), None, "and dropped again");

@@ -2,10 +2,10 @@
 
 use super::{Session, pooler::refuse_used};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform,
     postgres::{
-        conninfo::{Binding, Host, Params, Place, SslMode, Wanted},
+        conninfo::{Binding, Host, Params, ServerKind, SettingPlace, SslMode},
         tls,
     },
     queue::start,
@@ -39,8 +39,8 @@ const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     AS wanted (name, value) JOIN pg_settings USING (name)";
 
 pub(super) fn connect(params: &Params) -> Result<Session> {
-    let rounds: &[Wanted] = match params.wanted {
-        Wanted::PreferStandby => &[Wanted::Standby, Wanted::Any],
+    let rounds: &[ServerKind] = match params.wanted {
+        ServerKind::PreferStandby => &[ServerKind::Standby, ServerKind::Any],
         _ => &[params.wanted],
     };
     let mut failures = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
             match session(params, host).and_then(|session| suitable(session, *wanted)) {
                 Ok(session) => return Ok(session),
                 // As libpq: a server that was reached and refuses has the last word.
-                Err(error) if error.kind != Kind::Unreachable => return Err(error),
+                Err(error) if error.kind != ErrorKind::Unreachable => return Err(error),
                 Err(error) => failures.push(error),
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
     let mut failures = failures.into_iter();
     let first = failures
         .next()
-        .unwrap_or_else(|| Error::new(Kind::Usage, "there is no host to connect to"));
+        .unwrap_or_else(|| Error::new(ErrorKind::Usage, "there is no host to connect to"));
     let others: Vec<_> = failures
         .map(|error| error.line())
         .filter(|line| *line != first.line())
@@ -67,17 +67,17 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
 
 /// # Errors
 /// [`Kind::Unreachable`]: another host may do.
-fn suitable(session: Session, wanted: Wanted) -> Result<Session> {
+fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
     let (is, fits) = match wanted {
-        Wanted::Primary => ("a standby", !session.standby),
-        Wanted::Standby => ("not a standby", session.standby),
-        Wanted::Any | Wanted::PreferStandby => return Ok(session),
+        ServerKind::Primary => ("a standby", !session.standby),
+        ServerKind::Standby => ("not a standby", session.standby),
+        ServerKind::Any | ServerKind::PreferStandby => return Ok(session),
     };
     if fits {
         Ok(session)
     } else {
         Err(Error::new(
-            Kind::Unreachable,
+            ErrorKind::Unreachable,
             format!("the server at {} is {is}", session.place),
         ))
     }
@@ -114,7 +114,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     match session.major() {
         OLDEST.. => Ok(session),
         old => Err(Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             format!("cannot back up PostgreSQL {old}"),
         )
         .hint("the oldest version that can be backed up is 13")),
@@ -125,7 +125,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
 fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
     use config::SslMode::{Disable, Prefer, Require};
     match (&host.place, params.tls.mode) {
-        (Place::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
+        (SettingPlace::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
         (_, SslMode::Allow) => &[Disable, Require],
         (_, SslMode::Prefer) => &[Prefer, Disable],
         (_, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull) => &[Require],
@@ -156,23 +156,25 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
         params.user
     );
     Err(match first {
-        Some(Failure::Server(error)) => explained(failed(&what, &error), &error, host),
-        Some(Failure::Late(limit)) => Error::new(Kind::Unreachable, what).because(format!(
-            "no answer within {} seconds, the connect_timeout",
-            limit.as_secs()
-        )),
-        Some(Failure::NoThread(error)) => error,
-        None => Error::new(Kind::Bug, what),
+        Some(ConnectFailure::Server(error)) => explained(failed(&what, &error), &error, host),
+        Some(ConnectFailure::Late(limit)) => {
+            Error::new(ErrorKind::Unreachable, what).because(format!(
+                "no answer within {} seconds, the connect_timeout",
+                limit.as_secs()
+            ))
+        }
+        Some(ConnectFailure::NoThread(error)) => error,
+        None => Error::new(ErrorKind::Bug, what),
     })
 }
 
-enum Failure {
+enum ConnectFailure {
     Server(postgres::Error),
     Late(Duration),
     NoThread(Error),
 }
 
-impl Failure {
+impl ConnectFailure {
     /// An entry of pg_hba.conf may be for encrypted connections only, or for others only; or TLS itself failed.
     fn other_way_may_do(&self) -> bool {
         match self {
@@ -190,20 +192,20 @@ fn within(
     limit: Option<Duration>,
     config: Config,
     tls: Option<MakeRustlsConnect>,
-) -> Result<Client, Failure> {
+) -> Result<Client, ConnectFailure> {
     let connect = move || match tls {
         Some(tls) => config.connect(tls),
         None => config.connect(NoTls),
     };
     let Some(limit) = limit else {
-        return connect().map_err(Failure::Server);
+        return connect().map_err(ConnectFailure::Server);
     };
     let (done, answer) = mpsc::channel();
     // Nobody listens any more if it was too late.
-    start(move || drop(done.send(connect()))).map_err(Failure::NoThread)?;
+    start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
-        Ok(connected) => connected.map_err(Failure::Server),
-        Err(_) => Err(Failure::Late(limit)),
+        Ok(connected) => connected.map_err(ConnectFailure::Server),
+        Err(_) => Err(ConnectFailure::Late(limit)),
     }
 }
 
@@ -215,8 +217,8 @@ fn config(params: &Params, host: &Host) -> Config {
         .application_name(&params.application_name)
         .port(host.port);
     match &host.place {
-        Place::Socket(dir) => config.host_path(dir),
-        Place::Network(name, address) => {
+        SettingPlace::Socket(dir) => config.host_path(dir),
+        SettingPlace::Network(name, address) => {
             address.iter().for_each(|address| {
                 config.hostaddr(*address);
             });
@@ -296,22 +298,22 @@ pub(super) fn is_fatal(error: &postgres::Error) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
-fn kind(error: &postgres::Error) -> Kind {
+fn kind(error: &postgres::Error) -> ErrorKind {
     let Some(code) = error.code() else {
         // To try again brings neither a password nor another certificate.
         let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
         return if hopeless {
-            Kind::Permission
+            ErrorKind::Permission
         } else {
-            Kind::Unreachable
+            ErrorKind::Unreachable
         };
     };
     match code.code() {
-        "28000" | "28P01" | "42501" => Kind::Permission,
-        "53100" => Kind::Full,
+        "28000" | "28P01" | "42501" => ErrorKind::Permission,
+        "53100" => ErrorKind::Full,
         // Starting up, shutting down, too many connections.
-        "57P01" | "57P02" | "57P03" | "53300" => Kind::Unreachable,
-        _ => Kind::System,
+        "57P01" | "57P02" | "57P03" | "53300" => ErrorKind::Unreachable,
+        _ => ErrorKind::System,
     }
 }
 

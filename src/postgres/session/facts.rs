@@ -1,9 +1,9 @@
 //! What a backup must know of a server before it begins, and whether the role may take one.
 
-use super::{Session, rows::Row};
+use super::{Session, rows::SqlRow};
 use crate::{
-    error::{Error, Kind, Result},
-    format::root::{Database, Name},
+    error::{Error, ErrorKind, Result},
+    format::root::{DatabaseInfo, EntryName},
 };
 use postgres::types::Type;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
@@ -13,7 +13,7 @@ const NEWEST: u32 = 18;
 
 /// What a backup must know of a server.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub struct ServerFacts {
     /// As the server says it: `15.18 (Debian 15.18-0+deb12u1)`.
     pub version: String,
     /// `150018`.
@@ -45,11 +45,11 @@ pub struct Facts {
     /// Has it a `restore_command`?
     pub has_restore_command: bool,
     /// Numbers of the tablespaces, and what they are called.
-    pub tablespaces: Vec<(u32, Name)>,
+    pub tablespaces: Vec<(u32, EntryName)>,
     /// All databases, by number.
-    pub databases: Vec<Database>,
+    pub databases: Vec<DatabaseInfo>,
     /// Files of its configuration that are outside of the data directory.
-    pub configuration: Vec<Name>,
+    pub configuration: Vec<EntryName>,
     /// May the role create a slot, see [`Session::hold_wal`]?
     pub may_hold_wal: bool,
 }
@@ -80,12 +80,12 @@ impl Session {
     ///
     /// # Errors
     /// [`Kind::Permission`] with the statements to run, if the role may not take a backup.
-    pub fn facts(&mut self) -> Result<Facts> {
+    pub fn facts(&mut self) -> Result<ServerFacts> {
         let may_hold_wal = self.may_back_up()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
         let (major, standby) = (self.major(), self.standby);
         let mode: String = row.get(7)?;
-        Ok(Facts {
+        Ok(ServerFacts {
             version: row.get(0)?,
             version_number: self.version,
             major,
@@ -100,34 +100,34 @@ impl Session {
             wal_segment_bytes: u64::from(row.get::<i32>(5)?.cast_unsigned()),
             full_page_writes: row.get(6)?,
             data_directory_mode: u32::from_str_radix(&mode, 8)
-                .map_err(|_| Error::new(Kind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
+                .map_err(|_| Error::new(ErrorKind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
             timeline: self.timeline()?,
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
-            configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(Name).collect(),
+            configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(EntryName).collect(),
             has_restore_command: row.get(10)?,
             may_hold_wal,
         })
     }
 
-    pub(super) fn tablespaces(&mut self) -> Result<Vec<(u32, Name)>> {
+    pub(super) fn tablespaces(&mut self) -> Result<Vec<(u32, EntryName)>> {
         let rows = self.raw_rows(
             "could not ask the server for its tablespaces",
             TABLESPACES,
             &[],
         )?;
         rows.iter()
-            .map(|row| Ok((row.get(0)?, Name(row.get(1)?))))
+            .map(|row| Ok((row.get(0)?, EntryName(row.get(1)?))))
             .collect()
     }
 
-    fn databases(&mut self) -> Result<Vec<Database>> {
+    fn databases(&mut self) -> Result<Vec<DatabaseInfo>> {
         let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
-        let database = |row: &Row| -> Result<Database> {
-            Ok(Database {
+        let database = |row: &SqlRow| -> Result<DatabaseInfo> {
+            Ok(DatabaseInfo {
                 oid: row.get(0)?,
-                name: Name(row.get(1)?),
+                name: EntryName(row.get(1)?),
                 template: row.get(2)?,
                 subscriptions: row.get(3)?,
             })
@@ -170,7 +170,7 @@ impl Session {
             format!("ALTER ROLE {ident} REPLICATION;"),
         ]);
         let error = Error::new(
-            Kind::Permission,
+            ErrorKind::Permission,
             format!("the role {name:?} may not take a backup"),
         );
         Err(missing.into_iter().fold(error, Error::detail).hint(format!(

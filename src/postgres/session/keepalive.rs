@@ -2,7 +2,7 @@
 
 use super::{Room, Session, void};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     platform,
     postgres::conninfo::Params,
     queue::{Locked, start},
@@ -19,34 +19,34 @@ use std::{
 const EVERY: Duration = Duration::from_secs(1);
 
 /// A session that threads share, and whose loss is noticed within seconds. Dropping it ends the session.
-pub struct Held {
-    shared: Arc<Shared>,
+pub struct HeldSession {
+    shared: Arc<KeepaliveShared>,
     /// How the server was reached.
     params: Params,
     /// Dropped, it ends the thread that asks.
     _stop: Sender<()>,
 }
 
-struct Shared {
+struct KeepaliveShared {
     /// None once it is lost or over.
     session: Mutex<Option<Session>>,
-    lost: OnceLock<Loss>,
+    lost: OnceLock<SessionLoss>,
 }
 
 /// The parts of an error that can be given more than once.
-struct Loss {
+struct SessionLoss {
     why: String,
     detail: Vec<String>,
     hint: Option<String>,
 }
 
-impl Held {
+impl HeldSession {
     /// Begin to ask; `room` is where the server keeps WAL for it, which was reached by `params`.
     ///
     /// # Errors
     /// If the system has no thread for it.
     pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(KeepaliveShared {
             session: Mutex::new(Some(session)),
             lost: OnceLock::new(),
         });
@@ -93,7 +93,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldSession {
     /// Ends the session now, or, if the server is being asked, once it has answered.
     fn drop(&mut self) {
         if let Ok(mut session) = self.shared.session.try_lock() {
@@ -102,13 +102,13 @@ impl Drop for Held {
     }
 }
 
-impl Shared {
+impl KeepaliveShared {
     fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
             // Of any other kind is, for one, that somebody has cancelled the question.
             if let Err(error) =
                 self.with(|session| session.alive().and_then(|()| session.keep_slot()))
-                && error.kind == Kind::Unreachable
+                && error.kind == ErrorKind::Unreachable
             {
                 self.lose(error);
                 return;
@@ -116,7 +116,7 @@ impl Shared {
             let crowded = room
                 .as_mut()
                 .and_then(|room| self.with(|session| room.check(session)).err());
-            if let Some(error) = crowded.filter(|error| error.kind == Kind::Unreachable) {
+            if let Some(error) = crowded.filter(|error| error.kind == ErrorKind::Unreachable) {
                 self.lose(error);
                 return self.give_up();
             }
@@ -153,11 +153,11 @@ impl Shared {
 
     /// Remember the first reason, and give it.
     fn lose(&self, error: Error) -> Error {
-        self.lost.get_or_init(|| Loss::of(error)).error()
+        self.lost.get_or_init(|| SessionLoss::of(error)).error()
     }
 }
 
-impl Loss {
+impl SessionLoss {
     fn of(error: Error) -> Self {
         let why = error.source.map_or(error.what, |source| source.to_string());
         Self {

@@ -13,12 +13,12 @@ mod summaries;
 mod wal_space;
 
 pub use catalog::Catalog;
-pub use facts::Facts;
-pub use keepalive::Held;
+pub use facts::ServerFacts;
+pub use keepalive::HeldSession;
 pub use wal_space::Room;
 
 use super::{conninfo::Params, lsn::Lsn};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use postgres::{
     Client,
     types::{ToSql, Type},
@@ -68,7 +68,7 @@ pub struct Stopped {
 
 /// What the server's archiver says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Archived {
+pub struct ArchivedWal {
     /// Is everything up to the segment that was asked for in the archive?
     pub done: bool,
     /// Files that it has archived since its figures were last reset.
@@ -234,7 +234,9 @@ impl Session {
             .get::<bool>(0)?
         {
             true => Ok(()),
-            false => Err(Error::new(Kind::Unreachable, what).because("another server answered")),
+            false => {
+                Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"))
+            }
         }
     }
 
@@ -307,7 +309,7 @@ impl Session {
         let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
         let start_timeline = start_timeline(&backup_label).ok_or_else(|| {
             Error::new(
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 "cannot find the timeline in the server's backup label",
             )
         })?;
@@ -369,7 +371,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Kind::Unreachable`] if the session is lost.
-    pub fn archived(&mut self, last: &str) -> Result<Archived> {
+    pub fn archived(&mut self, last: &str) -> Result<ArchivedWal> {
         let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
@@ -377,7 +379,7 @@ impl Session {
         // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
         let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
-        Ok(Archived {
+        Ok(ArchivedWal {
             done,
             count: row.get(2)?,
             last: at,
@@ -391,10 +393,11 @@ impl Session {
     /// [`Kind::Unsupported`] on a standby: only the primary can; [`Kind::Permission`].
     pub fn switch_wal(&mut self) -> Result<String> {
         if self.standby {
-            return Err(
-                Error::new(Kind::Unsupported, "cannot end a WAL segment on a standby")
-                    .hint("on the primary, run `SELECT pg_switch_wal()`"),
-            );
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "cannot end a WAL segment on a standby",
+            )
+            .hint("on the primary, run `SELECT pg_switch_wal()`"));
         }
         // A segment that nothing was written to is not ended, so something is.
         let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
@@ -423,7 +426,7 @@ impl Session {
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
             .ok_or_else(|| {
                 Error::new(
-                    Kind::Unsupported,
+                    ErrorKind::Unsupported,
                     format!("{name:?} is no name of a WAL segment"),
                 )
             })
@@ -477,7 +480,7 @@ impl Session {
 
 /// An error after which nothing that was copied is worth anything.
 fn void(why: &str) -> Error {
-    Error::new(Kind::Unreachable, "the backup is void").because(why)
+    Error::new(ErrorKind::Unreachable, "the backup is void").because(why)
 }
 
 /// What to change, by the server's reason.
@@ -486,7 +489,7 @@ fn slot_hint(error: Error) -> Error {
         return error;
     };
     let hint = match () {
-        () if error.kind == Kind::Permission => {
+        () if error.kind == ErrorKind::Permission => {
             "the role needs REPLICATION: `ALTER ROLE … REPLICATION`"
         }
         () if why.contains("max_replication_slots")
@@ -498,10 +501,10 @@ fn slot_hint(error: Error) -> Error {
         () => return error,
     };
     Error {
-        kind: if error.kind == Kind::Permission {
+        kind: if error.kind == ErrorKind::Permission {
             error.kind
         } else {
-            Kind::Unsupported
+            ErrorKind::Unsupported
         },
         ..error
     }
@@ -511,7 +514,7 @@ fn slot_hint(error: Error) -> Error {
 /// A role that may back up need not be one that may do this.
 fn switch_hint(error: Error) -> Error {
     match error.kind {
-        Kind::Permission => error.hint(
+        ErrorKind::Permission => error.hint(
             "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included",
         ),
         _ => error,

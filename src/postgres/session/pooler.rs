@@ -6,7 +6,7 @@
 
 use super::{Session, connect::failed};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     queue::start,
 };
 use postgres::{Client, SimpleQueryMessage, error::SqlState};
@@ -51,7 +51,7 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
             let why =
                 format!("the server's session is {age:.0} seconds old, and the connection is new");
             Err(Error::new(
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 "cannot back up through a pool of connections",
             )
             .because(why)

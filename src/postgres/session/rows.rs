@@ -2,15 +2,15 @@
 
 use super::{Session, connect};
 use crate::{
-    error::{Error, Kind, Result},
-    format::root::Name,
+    error::{Error, ErrorKind, Result},
+    format::root::EntryName,
 };
 use postgres::types::{FromSql, ToSql, Type};
 
 /// One row.
-pub(super) struct Row(pub(super) postgres::Row);
+pub(super) struct SqlRow(pub(super) postgres::Row);
 
-impl Row {
+impl SqlRow {
     /// Column `at`.
     ///
     /// # Errors
@@ -19,7 +19,7 @@ impl Row {
         let failed = |error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
             Error::new(
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 format!("cannot understand the server's answer: column {at}, {name:?}"),
             )
             .because(connect::reason(&error))
@@ -28,8 +28,8 @@ impl Row {
     }
 
     /// Column `at`, bytes, as a name; none if it is null.
-    pub(super) fn name(&self, at: usize) -> Result<Option<Name>> {
-        Ok(self.get::<Option<Vec<u8>>>(at)?.map(Name))
+    pub(super) fn name(&self, at: usize) -> Result<Option<EntryName>> {
+        Ok(self.get::<Option<Vec<u8>>>(at)?.map(EntryName))
     }
 }
 
@@ -41,7 +41,7 @@ impl Session {
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<SqlRow>> {
         let encode =
             |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
         self.rows(what, &encode("SQL_ASCII"), &[])?;
@@ -56,7 +56,7 @@ impl Session {
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Row> {
+    ) -> Result<SqlRow> {
         one(what, self.raw_rows(what, sql, params)?)
     }
 
@@ -66,7 +66,7 @@ impl Session {
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Row> {
+    ) -> Result<SqlRow> {
         one(what, self.rows(what, sql, params)?)
     }
 
@@ -75,9 +75,9 @@ impl Session {
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Vec<SqlRow>> {
         match self.client()?.query_typed(sql, params) {
-            Ok(rows) => Ok(rows.into_iter().map(Row).collect()),
+            Ok(rows) => Ok(rows.into_iter().map(SqlRow).collect()),
             Err(error) if self.is_closed() || connect::is_fatal(&error) => Err(self.lost(&error)),
             Err(error) => {
                 let failed = connect::failed(what, &error);
@@ -90,7 +90,7 @@ impl Session {
     }
 }
 
-fn one(what: &str, mut rows: Vec<Row>) -> Result<Row> {
+fn one(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
     rows.pop()
-        .ok_or_else(|| Error::new(Kind::System, what).because("the server gave no row"))
+        .ok_or_else(|| Error::new(ErrorKind::System, what).because("the server gave no row"))
 }

@@ -1,11 +1,11 @@
 //! What the server knows of its own WAL.
 
-use super::{Session, connect, rows::Row};
+use super::{Session, connect, rows::SqlRow};
 use crate::{
     error::Result,
     postgres::{
         lsn::Lsn,
-        wal_summaries::{Line, Span},
+        wal_summaries::{Span, SummaryLine},
     },
 };
 use postgres::{
@@ -88,7 +88,7 @@ impl Session {
         &mut self,
         timeline: u32,
         (from, to): Span,
-        mut each: impl FnMut(Line),
+        mut each: impl FnMut(SummaryLine),
     ) -> Result<()> {
         let failed =
             |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
@@ -103,10 +103,10 @@ impl Session {
             .query_typed_raw(CONTENTS, params)
             .map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let row = Row(row);
+            let row = SqlRow(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
             let block = u32::try_from(row.get::<i64>(4)?).unwrap_or(0);
-            each(Line {
+            each(SummaryLine {
                 relation,
                 fork: row.get(3)?,
                 block,

@@ -3,12 +3,12 @@
 use crate::archive::small_file::small_file;
 use crate::{
     archive::Archive,
-    error::{Error, Kind, Result},
-    format::root::{Cluster, Root},
+    error::{Error, ErrorKind, Result},
+    format::root::{ClusterInfo, Root},
     postgres::{
         lsn::Lsn,
-        restore::{plan::Options, recovery},
-        timeline::{Fork, Timelines, history_of},
+        restore::{plan::ClusterOptions, recovery},
+        timeline::{TimelineFork, Timelines, history_of},
     },
     repo::open::{is_repository, list_backups, named, open, place},
     restore::Restore,
@@ -32,10 +32,10 @@ pub(crate) fn opened(restore: &Restore) -> Result<Archive> {
 /// As [`open`].
 pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
     let recovery = &restore.postgres.recovery;
-    if !is_repository(&restore.from) || restore.postgres == Options::default() {
+    if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
         return Ok(last);
     }
-    let mut all = Kin::all(Path::new(&restore.from))?;
+    let mut all = ClusterBackups::all(Path::new(&restore.from))?;
     let Some((newest, cluster)) = all.members().next_back() else {
         return Ok(last);
     };
@@ -48,9 +48,8 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
             "cannot tell which cluster is meant: {:?} has backups of several",
             restore.from
         );
-        return Err(
-            Error::new(Kind::Usage, what).hint("name a backup: @ID; `fullbore list` shows them")
-        );
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("name a backup: @ID; `fullbore list` shows them"));
     }
     let id = match all.beginning(recovery) {
         Some(chosen) => all.must_be_of_one_past(chosen)?,
@@ -64,14 +63,14 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
-pub(crate) struct Kin {
+pub(crate) struct ClusterBackups {
     repository: PathBuf,
     backups: Vec<Root>,
 }
 
-impl Kin {
+impl ClusterBackups {
     /// Those of the cluster that is restored; `None` if it does not come from a repository.
-    pub(crate) fn of(restore: &Restore, cluster: &Cluster) -> Option<Self> {
+    pub(crate) fn of(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
         let mut kin = Self::all(&repository).ok()?;
         kin.retain(&cluster.system_identifier);
@@ -95,32 +94,36 @@ impl Kin {
         self.backups.retain(|root| of(root) == Some(true));
     }
 
-    fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> + Clone {
+    fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &ClusterInfo)> + Clone {
         self.backups
             .iter()
             .filter_map(|root| Some((root, root.postgres.as_ref()?)))
     }
 
     /// Those of servers that wrote this timeline; a standby may be behind its primary.
-    fn of_primaries(&self, timeline: u32) -> impl DoubleEndedIterator<Item = (&Root, &Cluster)> {
+    fn of_primaries(
+        &self,
+        timeline: u32,
+    ) -> impl DoubleEndedIterator<Item = (&Root, &ClusterInfo)> {
         self.members()
             .filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
     }
 
     /// The one that recovery begins with; `None` if it may be any.
-    fn beginning(&self, recovery: &recovery::Options) -> Option<&Root> {
+    fn beginning(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
         if !recovery.chooses() {
             return None;
         }
         let way = self.way(recovery);
         // Of one of which it is not known nobody can tell whether a timeline leads on from there.
-        let leads = |cluster: &Cluster| {
+        let leads = |cluster: &ClusterInfo| {
             way.as_ref()
                 .is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false))
         };
         let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
-        let can =
-            |(root, cluster): &(&Root, &Cluster)| recovery.can_begin_with(cluster, root.captured());
+        let can = |(root, cluster): &(&Root, &ClusterInfo)| {
+            recovery.can_begin_with(cluster, root.captured())
+        };
         let found = on_way.clone().rfind(can).or_else(|| on_way.next());
         found.map(|(root, _)| root)
     }
@@ -151,13 +154,15 @@ impl Kin {
             chosen.id,
             source_text(&chosen.source)
         );
-        Err(Error::new(Kind::Usage, what).because(why).hint(format!(
-            "name a backup, or forget those of the past that was given up; {best}"
-        )))
+        Err(Error::new(ErrorKind::Usage, what)
+            .because(why)
+            .hint(format!(
+                "name a backup, or forget those of the past that was given up; {best}"
+            )))
     }
 
     /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
-    fn way(&self, recovery: &recovery::Options) -> Option<(u32, Timelines)> {
+    fn way(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
         let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
         let wanted = recovery.wanted_timeline(timelines())?;
         if timelines().all(|timeline| timeline == wanted) {
@@ -175,7 +180,7 @@ impl Kin {
     }
 
     /// How a backup of this cluster is not on that way, if it is known that it is not.
-    pub(crate) fn fork(&self, restore: &Restore, cluster: &Cluster) -> Option<Fork> {
+    pub(crate) fn fork(&self, restore: &Restore, cluster: &ClusterInfo) -> Option<TimelineFork> {
         let (timeline, way) = self.way(&restore.postgres.recovery)?;
         if leads_on(&way, cluster)? {
             return None;
@@ -183,7 +188,7 @@ impl Kin {
         let (newest, _) = self
             .members()
             .rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
-        Some(Fork {
+        Some(TimelineFork {
             timeline,
             left: way.left(cluster.timeline),
             newest: newest.id.clone(),
@@ -196,7 +201,7 @@ impl Kin {
         &self,
         restore: &Restore,
         root: &Root,
-        cluster: &Cluster,
+        cluster: &ClusterInfo,
     ) -> Option<String> {
         let before = self
             .of_primaries(cluster.timeline)
@@ -213,9 +218,10 @@ impl Kin {
     }
 
     /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
-    pub(crate) fn note_of_later(&self, root: &Root, cluster: &Cluster) -> Option<String> {
-        let is_later =
-            |(other, of): &(&Root, &Cluster)| other.id > root.id && of.timeline == cluster.timeline;
+    pub(crate) fn note_of_later(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
+        let is_later = |(other, of): &(&Root, &ClusterInfo)| {
+            other.id > root.id && of.timeline == cluster.timeline
+        };
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
             "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
@@ -253,10 +259,10 @@ fn was_chosen(restore: &Restore) -> bool {
 
 /// A backup, and one of the earlier ones of its timeline by which it shows that they are of two pasts, with the reason.
 fn of_two_pasts<'a>(
-    (root, cluster): (&'a Root, &Cluster),
-    earlier: &[(&'a Root, &Cluster)],
+    (root, cluster): (&'a Root, &ClusterInfo),
+    earlier: &[(&'a Root, &ClusterInfo)],
 ) -> Option<(&'a str, &'a str, &'static str)> {
-    let last_where = |is_it: &dyn Fn(&Root, &Cluster) -> bool| {
+    let last_where = |is_it: &dyn Fn(&Root, &ClusterInfo) -> bool| {
         earlier.iter().rev().find(|(root, of)| is_it(root, of))
     };
     if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of))
@@ -275,7 +281,12 @@ fn of_two_pasts<'a>(
 }
 
 /// Does a backup begin before the place where one ended that was over by then?
-fn begins_too_early(root: &Root, cluster: &Cluster, before: &Root, earlier: &Cluster) -> bool {
+fn begins_too_early(
+    root: &Root,
+    cluster: &ClusterInfo,
+    before: &Root,
+    earlier: &ClusterInfo,
+) -> bool {
     let place = |text: &str| text.parse::<Lsn>().ok();
     let begin = place(&cluster.start_lsn).or_else(|| place(&cluster.stop_lsn));
     let time = |text: &str| text.parse::<Timestamp>().ok();
@@ -289,7 +300,7 @@ fn begins_too_early(root: &Root, cluster: &Cluster, before: &Root, earlier: &Clu
 }
 
 /// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.
-fn leads_on(way: &Timelines, cluster: &Cluster) -> Option<bool> {
+fn leads_on(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
     let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
     let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));
     if is_last {

@@ -4,11 +4,11 @@
 use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection},
-    error::{Kind as ErrorKind, Result, quoted},
+    error::{ErrorKind, Result, quoted},
     format::{
-        entry::{self, Kind, Path as EntryPath},
-        page::Item,
-        root::{Cluster, Name},
+        entry::{self, EntryKind, EntryPath},
+        page::PageItem,
+        root::{ClusterInfo, EntryName},
     },
     platform::dir::real_path,
     postgres::restore::{conf, plan::AUTO_CONF},
@@ -68,7 +68,7 @@ impl Configuration {
                 links.push((name, target));
             }
         }
-        let mut reader = Reader {
+        let mut reader = ConfigReader {
             archive,
             to: &to,
             found: Vec::new(),
@@ -78,7 +78,7 @@ impl Configuration {
         let has_main = reader.file(MAIN, 0)?;
         let main = has_main.then_some(std::mem::take(&mut reader.found));
         reader.file(AUTO_CONF, 0)?;
-        let Reader {
+        let ConfigReader {
             found: auto,
             lacking,
             is_too_deep,
@@ -106,7 +106,7 @@ impl Configuration {
     }
 
     /// What the restored server will share with the old one, or not have.
-    pub(crate) fn notes(&self, cluster: &Cluster) -> Vec<String> {
+    pub(crate) fn notes(&self, cluster: &ClusterInfo) -> Vec<String> {
         let link = |(name, target): &(&[u8], EntryPath)| {
             format!(
                 "{} is a link to {}, which is not in the backup",
@@ -142,7 +142,7 @@ impl Configuration {
     }
 
     /// What is to be done before the server is started.
-    pub(crate) fn before_start(&self, cluster: &Cluster) -> Option<String> {
+    pub(crate) fn before_start(&self, cluster: &ClusterInfo) -> Option<String> {
         let Some(main) = &self.main else {
             return (!is_as_it_was(cluster, &self.to)).then(|| self.bring());
         };
@@ -190,8 +190,8 @@ impl Configuration {
 }
 
 /// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
-pub(crate) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
-    let there = |name: &Name| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
+pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
+    let there = |name: &EntryName| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
     let is_in_place =
         there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
     is_in_place
@@ -203,7 +203,7 @@ pub(crate) fn is_as_it_was(cluster: &Cluster, to: &Path) -> bool {
 }
 
 /// Files as the server reads them: what they include stands where that is said.
-struct Reader<'a> {
+struct ConfigReader<'a> {
     archive: &'a Archive,
     to: &'a Path,
     found: Vec<Setting>,
@@ -212,7 +212,7 @@ struct Reader<'a> {
     is_too_deep: bool,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     /// Read the file at `path`, or where a link there leads; is it in the backup?
     fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         self.is_too_deep |= depth > MAX_DEPTH;
@@ -266,7 +266,7 @@ impl Reader<'_> {
             .archive
             .records(&Selection::new(&[&real])?, false)
             .flatten();
-        let name = |item: Item| {
+        let name = |item: PageItem| {
             let (above, name) = entry::split(&item.entry.path);
             let is_read = above == real && name.ends_with(b".conf") && !name.starts_with(b".");
             (is_read && item.from == 0).then(|| name.to_vec())
@@ -297,7 +297,7 @@ fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
     settings.iter().rev().find(|setting| setting.name == name)
 }
 
-fn not_in_the_backup(cluster: &Cluster) -> String {
+fn not_in_the_backup(cluster: &ClusterInfo) -> String {
     let places: Vec<_> = cluster
         .configuration
         .iter()
@@ -323,7 +323,7 @@ fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
 fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     let items = archive.find(path)?;
     Ok(items.first().and_then(|item| match &item.entry.kind {
-        Kind::Symlink(target) if item.state.is_stored() => Some(target.clone()),
+        EntryKind::Symlink(target) if item.state.is_stored() => Some(target.clone()),
         _ => None,
     }))
 }

@@ -8,35 +8,37 @@ use super::{Restore, extraneous::extra};
 use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{self, Entry, Kind, Time},
-        root::Cluster,
+        entry::{self, Entry, EntryKind, Time},
+        root::ClusterInfo,
         sizes,
     },
-    platform::{self, dir::real_path, owner::Names},
+    platform::{self, dir::real_path, owner::OwnerNames},
     postgres::{
         inventory,
         layout::PREPARED,
         relation,
         restore::{
             advice, conf,
-            plan::{AUTO_CONF, Fate, Options, PG_CONTROL, PG_WAL, POSTMASTER_PID, Plan},
-            recovery::Known,
+            plan::{
+                AUTO_CONF, ClusterOptions, ClusterPlan, Fate, PG_CONTROL, PG_WAL, POSTMASTER_PID,
+            },
+            recovery::RecoveryFacts,
             tablespaces,
         },
         stopped::small_text,
     },
     report::damage::Report,
     target::{
-        final_file::{Placed, UNFINISHED},
-        layout::{Layout, Mount},
-        tree::Tree,
-        writer::Writer,
+        final_file::{FinalPlaced, UNFINISHED},
+        layout::{TargetLayout, TargetMount},
+        tree::TargetTree,
+        writer::TargetWriter,
     },
     text::counted,
 };
-use choose_backup::Kin;
+use choose_backup::ClusterBackups;
 use config::Configuration;
 use jiff::Timestamp;
 use std::{
@@ -61,7 +63,7 @@ const WITHOUT_LABEL: &str = "\"global/pg_control\" is left out: a server that st
 /// # Errors
 /// [`ErrorKind::Usage`] if it was.
 pub(crate) fn not_asked(restore: &Restore) -> Result<()> {
-    if restore.postgres == Options::default() {
+    if restore.postgres == ClusterOptions::default() {
         return Ok(());
     }
     if restore.from == "-" {
@@ -81,9 +83,13 @@ pub(crate) fn not_asked(restore: &Restore) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for what makes no sense, [`ErrorKind::Exists`] if there is a cluster in the target.
-pub(crate) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) -> Result<Plan> {
+pub(crate) fn plan(
+    restore: &Restore,
+    archive: &Archive,
+    selection: &Selection,
+) -> Result<ClusterPlan> {
     let Some(cluster) = &archive.root.postgres else {
-        return not_asked(restore).map(|()| Plan::default());
+        return not_asked(restore).map(|()| ClusterPlan::default());
     };
     refuse_live(&restore.to)?;
     if selection.takes(PG_WAL.as_bytes()) {
@@ -98,12 +104,12 @@ pub(crate) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
     }
     let conf = Configuration::read(archive, &restore.to)?;
     let kin = if is_whole {
-        Kin::of(restore, cluster)
+        ClusterBackups::of(restore, cluster)
     } else {
         None
     };
     let fork = kin.as_ref().and_then(|kin| kin.fork(restore, cluster));
-    let known = Known {
+    let known = RecoveryFacts {
         stopped: archive.root.captured(),
         is_all: conf.is_whole(),
         archives: match conf.value("archive_mode") {
@@ -116,7 +122,7 @@ pub(crate) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
         now: Some(Timestamp::now()),
         fork: fork.as_ref(),
     };
-    let mut plan = Plan::new(&restore.postgres, cluster, &known)?;
+    let mut plan = ClusterPlan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_tablespaces_of_another(restore, cluster, &plan)?;
     tablespace_owner::refuse_foreign(restore, archive, cluster, &mut plan)?;
@@ -163,13 +169,13 @@ pub(crate) fn plan(restore: &Restore, archive: &Archive, selection: &Selection) 
 }
 
 /// Leave out the transactions that were prepared in databases that come back empty, and say how many.
-fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
+fn leave_out_prepared(archive: &Archive, plan: &mut ClusterPlan) -> Result<()> {
     let below = Selection::new(&[PREPARED])?;
     // What cannot be read is reported by the restore itself.
     let files = archive
         .records(&below, false)
         .flatten()
-        .filter(|item| item.entry.kind != Kind::Directory);
+        .filter(|item| item.entry.kind != EntryKind::Directory);
     let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
     let mut lost = 0;
     for path in paths {
@@ -188,7 +194,11 @@ fn leave_out_prepared(archive: &Archive, plan: &mut Plan) -> Result<()> {
 
 /// The first tablespace that was made in place, a directory where others have a link, if the server will recover and no option says
 /// that such may be there.
-fn in_place(archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<Option<Vec<u8>>> {
+fn in_place(
+    archive: &Archive,
+    cluster: &ClusterInfo,
+    plan: &ClusterPlan,
+) -> Result<Option<Vec<u8>>> {
     let recovers = cluster.online || plan.recovery.signal.is_some();
     let is_told = plan
         .recovery
@@ -209,7 +219,7 @@ fn in_place(archive: &Archive, cluster: &Cluster, plan: &Plan) -> Result<Option<
     let directories = archive
         .records(&below, false)
         .flatten()
-        .filter(|item| item.entry.kind == Kind::Directory);
+        .filter(|item| item.entry.kind == EntryKind::Directory);
     Ok(directories
         .map(|item| item.entry.path.clone())
         .find(|path| is_own(path) && !is_linked(path)))
@@ -234,7 +244,11 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
 }
 
 /// Nor are the links of tablespaces: those that the cluster itself has, where it was, are its own.
-fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Plan) -> Result<()> {
+fn refuse_tablespaces_of_another(
+    restore: &Restore,
+    cluster: &ClusterInfo,
+    plan: &ClusterPlan,
+) -> Result<()> {
     let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
     let is_same =
         |a: &Path, b: &Path| matches!((real_path(a), real_path(b)), (Ok(a), Ok(b)) if a == b);
@@ -247,7 +261,7 @@ fn refuse_tablespaces_of_another(restore: &Restore, cluster: &Cluster, plan: &Pl
         .filter(|space| tablespaces::is_where_it_was(&restore.postgres, space));
     let places =
         untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
-    let link = |mount: &Mount| data.join(OsStr::from_bytes(&mount.at));
+    let link = |mount: &TargetMount| data.join(OsStr::from_bytes(&mount.at));
     let Some(used) = { places }.find(|mount| is_same(&link(mount), &mount.directory)) else {
         return Ok(());
     };
@@ -359,8 +373,8 @@ pub(crate) fn refuse_rest(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
-    plan: &Plan,
-    layout: &Layout,
+    plan: &ClusterPlan,
+    layout: &TargetLayout,
 ) -> Result<()> {
     if !restore.overwrite || archive.root.postgres.is_none() || !selection.holds(PG_CONTROL) {
         return Ok(());
@@ -390,14 +404,14 @@ pub(crate) fn layout(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
-    plan: &Plan,
-) -> Layout {
+    plan: &ClusterPlan,
+) -> TargetLayout {
     let totals = &archive.root.totals;
-    let mut layout = Layout {
+    let mut layout = TargetLayout {
         mounts: plan.mounts.clone(),
         hint: tablespaces::HINT,
         last: plan.last.clone(),
-        ..Layout::plain(&restore.to)
+        ..TargetLayout::plain(&restore.to)
     };
     if !selection.paths().is_empty() {
         return layout;
@@ -438,15 +452,15 @@ pub(crate) fn layout(
 /// # Errors
 /// The system's, with the path; [`ErrorKind::Corrupt`] if the settings that were there are damaged.
 pub(crate) fn write_files(
-    plan: &Plan,
+    plan: &ClusterPlan,
     archive: &Archive,
-    tree: &Arc<Tree>,
+    tree: &Arc<TargetTree>,
     report: &Report,
 ) -> Result<()> {
     if !plan.recovery.changes_settings() {
         return Ok(());
     }
-    let mut writer = Writer::new(tree);
+    let mut writer = TargetWriter::new(tree);
     let owner = archive
         .find(b"")?
         .first()
@@ -469,7 +483,7 @@ pub(crate) fn write_files(
     let text = conf::amend(&old, &plan.recovery.settings, &archive.root.id);
     let signal = plan.recovery.signal.map(|path| (new(path), Vec::new()));
     for (entry, text) in [(entry, text)].into_iter().chain(signal) {
-        let kind = Kind::File {
+        let kind = EntryKind::File {
             size: text.len() as u64,
             map: None,
         };
@@ -497,7 +511,7 @@ fn now() -> Time {
 
 /// What the operator hears at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct ClosingNotes {
     pub(crate) notes: Vec<String>,
     pub(crate) next: Vec<String>,
     /// How many of these, the first, it takes before a server starts.
@@ -520,23 +534,23 @@ fn not_whole() -> String {
 /// The system's, with the path.
 pub(crate) fn finish(
     restore: &Restore,
-    plan: &Plan,
+    plan: &ClusterPlan,
     archive: &Archive,
-    tree: &Tree,
+    tree: &TargetTree,
     is_whole: bool,
-) -> Result<Last> {
+) -> Result<ClosingNotes> {
     let Some(cluster) = &archive.root.postgres else {
-        return Ok(Last::default());
+        return Ok(ClosingNotes::default());
     };
     let (mut notes, mut next, mut needed) = (plan.notes.clone(), Vec::new(), 0);
     let placed = tree.put_last(is_whole)?;
     let left_out = match placed {
-        Placed::Withheld => Some(WITHOUT_LABEL.to_owned()),
-        Placed::Kept => Some(not_whole()),
-        Placed::Done | Placed::Missing => None,
+        FinalPlaced::Withheld => Some(WITHOUT_LABEL.to_owned()),
+        FinalPlaced::Kept => Some(not_whole()),
+        FinalPlaced::Done | FinalPlaced::Missing => None,
     };
     notes.extend(left_out);
-    if placed == Placed::Done {
+    if placed == FinalPlaced::Done {
         next.extend(barred(restore, plan));
         next.extend(plan.before_start.clone());
         needed = next.len();
@@ -546,16 +560,16 @@ pub(crate) fn finish(
         });
     }
     next.extend(plan.next.iter().cloned());
-    Ok(Last {
+    Ok(ClosingNotes {
         notes,
         next,
         needed,
-        is_kept: placed == Placed::Kept,
+        is_kept: placed == FinalPlaced::Kept,
     })
 }
 
 /// Directories that keep the owner of the cluster from it: those that root makes above it are root's.
-fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
+fn barred(restore: &Restore, plan: &ClusterPlan) -> Vec<String> {
     let Ok(owner) = restore
         .to
         .metadata()
@@ -578,7 +592,7 @@ fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
         let above = place.ancestors().skip(1).map(Path::to_owned);
         closed.extend(above.filter(|dir| dir.metadata().is_ok_and(|facts| enters(&facts) == 0)));
     }
-    let name = Names::default().user(owner.0);
+    let name = OwnerNames::default().user(owner.0);
     let user = if name.is_empty() {
         owner.0.to_string()
     } else {
@@ -595,7 +609,7 @@ fn barred(restore: &Restore, plan: &Plan) -> Vec<String> {
 }
 
 /// Everything is durable, and the server need not open and sync each file once more (rule 38).
-fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
+fn start(cluster: &ClusterInfo, data: &Path, in_place: bool) -> String {
     let sync = (cluster.major >= SYNCFS_SINCE).then_some("-c recovery_init_sync_method=syncfs");
     let in_place = in_place.then(|| format!("-c {IN_PLACE}=on"));
     let options: Vec<_> = sync
@@ -612,13 +626,13 @@ fn start(cluster: &Cluster, data: &Path, in_place: bool) -> String {
 }
 
 /// What is to be said of a whole cluster that came as a stream, as `tar` restores it: at the end it is known that it was one.
-pub(crate) fn streamed(cluster: &Cluster, data: &Path) -> Last {
+pub(crate) fn streamed(cluster: &ClusterInfo, data: &Path) -> ClosingNotes {
     let mut notes: Vec<_> = inventory::note(cluster).into_iter().collect();
     if cluster.tablespaces.is_empty() {
-        return Last {
+        return ClosingNotes {
             notes,
             next: vec![start(cluster, data, false)],
-            ..Last::default()
+            ..ClosingNotes::default()
         };
     }
     let places = cluster
@@ -631,8 +645,8 @@ pub(crate) fn streamed(cluster: &Cluster, data: &Path) -> Last {
         "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
          move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
     ));
-    Last {
+    ClosingNotes {
         notes,
-        ..Last::default()
+        ..ClosingNotes::default()
     }
 }

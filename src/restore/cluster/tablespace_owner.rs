@@ -6,15 +6,15 @@
 
 use crate::{
     archive::Archive,
-    error::{Error, Kind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::Owner,
-        root::{Cluster, Tablespace},
+        root::{ClusterInfo, Tablespace},
     },
-    platform::{self, owner::Names},
-    postgres::restore::{plan::Plan, tablespaces},
+    platform::{self, owner::OwnerNames},
+    postgres::restore::{plan::ClusterPlan, tablespaces},
     restore::Restore,
-    target::layout::{Mount, holder, is_held},
+    target::layout::{TargetMount, holder, is_held},
 };
 
 /// Let each tablespace that goes back to where it was be there only if that is its owner's, and refuse what is not.
@@ -24,8 +24,8 @@ use crate::{
 pub(crate) fn refuse_foreign(
     restore: &Restore,
     archive: &Archive,
-    cluster: &Cluster,
-    plan: &mut Plan,
+    cluster: &ClusterInfo,
+    plan: &mut ClusterPlan,
 ) -> Result<()> {
     if platform::user().0 != 0 {
         return Ok(());
@@ -47,7 +47,7 @@ pub(crate) fn refuse_foreign(
         let here = if restore.numeric_owner {
             None
         } else {
-            Names::default().uid(&owner.user)
+            OwnerNames::default().uid(&owner.user)
         };
         let uid = here.unwrap_or(owner.uid);
         must_be_held(mount, tablespace, uid, &owner)?;
@@ -56,7 +56,12 @@ pub(crate) fn refuse_foreign(
     Ok(())
 }
 
-fn must_be_held(mount: &Mount, tablespace: &Tablespace, uid: u32, owner: &Owner) -> Result<()> {
+fn must_be_held(
+    mount: &TargetMount,
+    tablespace: &Tablespace,
+    uid: u32,
+    owner: &Owner,
+) -> Result<()> {
     let (name, directory) = (quoted(&tablespace.name.0), &mount.directory);
     let what = format!("cannot restore tablespace {name} to {directory:?}");
     let (there, holder) = holder(directory).map_err(|e| Error::io(&*what, e))?;
@@ -84,7 +89,9 @@ fn must_be_held(mount: &Mount, tablespace: &Tablespace, uid: u32, owner: &Owner)
         )
     };
     let why = "of what only a backup names, root takes what the owner of the tablespace has, and nothing of root's";
-    Err(Error::new(Kind::Permission, format!("{what}: {whose}"))
-        .because(why)
-        .hint(hint))
+    Err(
+        Error::new(ErrorKind::Permission, format!("{what}: {whose}"))
+            .because(why)
+            .hint(hint),
+    )
 }

@@ -8,29 +8,29 @@
 pub(crate) mod batch;
 
 use super::{
-    Restore, Run, Summary,
+    Restore, RestoreRun, Summary,
     cluster::{self, choose_backup},
-    extraneous::{Extra, extra},
+    extraneous::{ExtraneousFiles, extra},
     must_be_there,
 };
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, Kind as ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     format::{
-        entry::{self, Path as EntryPath, xattr_bytes},
-        page::Item,
+        entry::{self, EntryPath, xattr_bytes},
+        page::PageItem,
         sizes,
     },
     metrics::meter::Meter,
-    pipeline::workers::Hands,
+    pipeline::workers::WorkerLimit,
     platform::dir::Stat,
-    postgres::restore::plan::{PG_CONTROL, Plan},
+    postgres::restore::plan::{ClusterPlan, PG_CONTROL},
     queue::Locked,
     repo::open::must_be_told,
-    target::{layout::Layout, writer::Writer},
+    target::{layout::TargetLayout, writer::TargetWriter},
 };
-use batch::Work;
+use batch::DeltaBatch;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -62,7 +62,7 @@ pub struct Delta<'a> {
 
 /// What was found there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Changes {
+pub struct DeltaChanges {
     /// Files and the like that were as they are in the backup.
     pub same: u64,
     /// Those that were not, or not there.
@@ -136,10 +136,10 @@ impl<'a> Delta<'a> {
             .map(drop)
     }
 
-    pub(crate) fn changes(&self, removed: u64) -> Changes {
+    pub(crate) fn changes(&self, removed: u64) -> DeltaChanges {
         let [same, changed, written_bytes] =
             [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
-        Changes {
+        DeltaChanges {
             same,
             changed,
             removed,
@@ -156,12 +156,12 @@ impl<'a> Delta<'a> {
         &self,
         archive: &Archive,
         selection: &Selection,
-        plan: &Plan,
-        layout: &Layout,
+        plan: &ClusterPlan,
+        layout: &TargetLayout,
         unnamed: Option<&str>,
-    ) -> Result<Extra> {
+    ) -> Result<ExtraneousFiles> {
         if !self.delete {
-            return Ok(Extra::default());
+            return Ok(ExtraneousFiles::default());
         }
         if let Some(why) = unnamed {
             let what = "cannot remove what does not belong to the backup: nobody knows what does";
@@ -175,27 +175,28 @@ impl<'a> Delta<'a> {
     }
 
     /// Everything but hard links and the metadata of directories.
-    pub(crate) fn content(&self, run: &Run<'_>, hands: &Hands<'_>) -> Result<()> {
+    pub(crate) fn content(&self, run: &RestoreRun<'_>, hands: &WorkerLimit<'_>) -> Result<()> {
         run.meter
             .total_bytes
             .store(run.archive.root.totals.bytes, Relaxed);
-        let mut writer = Writer::new(&run.tree);
+        let mut writer = TargetWriter::new(&run.tree);
         let mut batch = Batch::default();
         let mut going_on = HashMap::new();
         for item in run.archive.records(&run.selection, false) {
-            let add = &mut |item: Item| {
+            let add = &mut |item: PageItem| {
                 batch.add(item);
                 Ok(())
             };
             let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
             run.report.survive(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
-                Work::new(self, run, hands).batch(std::mem::take(&mut batch), &mut going_on)?;
+                DeltaBatch::new(self, run, hands)
+                    .batch(std::mem::take(&mut batch), &mut going_on)?;
             }
         }
-        Work::new(self, run, hands).batch(batch, &mut going_on)?;
+        DeltaBatch::new(self, run, hands).batch(batch, &mut going_on)?;
         // The page with the rest of them is damaged, as was reported.
-        let work = Work::new(self, run, hands);
+        let work = DeltaBatch::new(self, run, hands);
         going_on
             .into_iter()
             .try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
@@ -205,12 +206,12 @@ impl<'a> Delta<'a> {
 /// Records that are compared together.
 #[derive(Default)]
 pub(crate) struct Batch {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<PageItem>,
     bytes: u64,
 }
 
 impl Batch {
-    fn add(&mut self, item: Item) {
+    fn add(&mut self, item: PageItem) {
         sizes::add(&mut self.bytes, item.described_bytes());
         sizes::add(
             &mut self.bytes,

@@ -4,15 +4,15 @@
 //! of the list is not there is no accident of the moment, as it is of one that a walk has seen.
 
 use super::{
-    Inner,
+    TreeInner,
     hard_links::Links,
     listing::{Child, is_directory},
 };
 use crate::{
     error::{Result, quoted},
     format::{
-        entry::{Kind, Path, is_within},
-        page::State,
+        entry::{EntryKind, EntryPath, is_within},
+        page::EntryState,
     },
     frame::Scanned,
 };
@@ -23,43 +23,43 @@ use std::{iter::once, sync::Arc};
 /// # Errors
 /// If the backup goes to the top.
 pub(super) fn listed(
-    inner: Arc<Inner>,
-    list: Vec<Path>,
+    inner: Arc<TreeInner>,
+    list: Vec<EntryPath>,
 ) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
     inner.check_tops()?;
     let top = inner.look(b"");
     let (dev, links) = (top.dev, Links::default());
-    let mut listed = Listed {
+    let mut listed = ListedFiles {
         inner,
         links,
         dev,
-        last: Path::new(),
+        last: EntryPath::new(),
         barred: None,
     };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
     Ok(once(top.scanned).chain(below).map(|mut scanned| {
-        if scanned.state == State::Vanished {
-            scanned.state = State::Unreadable("there is nothing of this name".to_owned());
+        if scanned.state == EntryState::Vanished {
+            scanned.state = EntryState::Unreadable("there is nothing of this name".to_owned());
         }
         Ok(scanned)
     }))
 }
 
 /// How far a list is.
-struct Listed {
-    inner: Arc<Inner>,
+struct ListedFiles {
+    inner: Arc<TreeInner>,
     links: Links,
     /// The device of the top.
     dev: u64,
     /// What was delivered last.
-    last: Path,
+    last: EntryPath,
     /// A directory that a walk would not go into: what is below it comes next.
-    barred: Option<Path>,
+    barred: Option<EntryPath>,
 }
 
-impl Listed {
+impl ListedFiles {
     /// What to deliver for a name: it, after the directories above it that were not delivered yet; or nothing.
-    fn objects(&mut self, path: Path) -> Vec<Scanned> {
+    fn objects(&mut self, path: EntryPath) -> Vec<Scanned> {
         if self
             .barred
             .as_ref()
@@ -87,7 +87,7 @@ impl Listed {
         if !object.scanned.state.is_stored()
             && let Some(why) = self.link_above(&path)
         {
-            object.scanned.state = State::Unreadable(why);
+            object.scanned.state = EntryState::Unreadable(why);
         }
         self.links.see(&mut object);
         objects.push(object);
@@ -104,7 +104,7 @@ impl Listed {
             .map(|(at, _)| &path[..at]);
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
-            Kind::Symlink(target) => {
+            EntryKind::Symlink(target) => {
                 let (link, target) = (quoted(&entry.path), quoted(&target));
                 Some(format!("{link} is a link to {target}, and is not followed: name the file by where it is"))
             }
@@ -121,7 +121,7 @@ impl Listed {
             .map(|(at, _)| &path[..at]);
         let new = slashes.filter(|dir| !is_within(&self.last, dir));
         new.map(|dir| self.inner.look(dir))
-            .filter(|dir| dir.scanned.state != State::Vanished)
+            .filter(|dir| dir.scanned.state != EntryState::Vanished)
             .collect()
     }
 }

@@ -9,7 +9,7 @@
 
 use super::listing::Child;
 use crate::{
-    format::entry::{Kind, join, split},
+    format::entry::{EntryKind, join, split},
     frame::Scanned,
 };
 use std::{
@@ -20,14 +20,14 @@ use std::{
 /// The files of which not all names were seen, by device and inode.
 #[derive(Default)]
 pub(crate) struct Links {
-    firsts: HashMap<u64, BTreeMap<u64, First>>,
+    firsts: HashMap<u64, BTreeMap<u64, FirstName>>,
     directories: Directories,
     marks: RandomState,
 }
 
 /// The first name of a file, and how many are still to come. One piece of memory holds how many, the mark of the file and the
 /// number of its directory, at 4, 8 and 4 bytes, and its name.
-struct First(Box<[u8]>);
+struct FirstName(Box<[u8]>);
 
 const NAME_AT: usize = 16;
 
@@ -41,14 +41,16 @@ impl Links {
         let firsts = self.firsts.entry(child.dev).or_default();
         let left = match firsts.get_mut(&inode).filter(|first| first.mark() == mark) {
             Some(first) => {
-                child.scanned.entry.kind =
-                    Kind::HardLink(join(self.directories.path(first.directory()), first.name()));
+                child.scanned.entry.kind = EntryKind::HardLink(join(
+                    self.directories.path(first.directory()),
+                    first.name(),
+                ));
                 first.pass()
             }
             None => {
                 child.scanned.is_first = true;
                 let (directory, name) = split(&child.scanned.entry.path);
-                let first = First::new(
+                let first = FirstName::new(
                     child.nlink - 1,
                     mark,
                     self.directories.enter(directory),
@@ -78,7 +80,7 @@ impl Links {
     }
 }
 
-impl First {
+impl FirstName {
     fn new(left: u32, mark: u64, directory: u32, name: &[u8]) -> Self {
         Self(
             [
@@ -119,14 +121,14 @@ impl First {
 /// The directories of first names, by numbers: names in one directory mostly follow each other.
 #[derive(Default)]
 struct Directories {
-    all: Vec<Shared>,
+    all: Vec<SharedNames>,
     free: Vec<u32>,
     last: Option<u32>,
 }
 
 /// The path of a directory, and how many names share it.
 #[derive(Default)]
-struct Shared {
+struct SharedNames {
     path: Box<[u8]>,
     names: usize,
 }
@@ -142,8 +144,10 @@ impl Directories {
             Some(last) => last,
             None => {
                 let number = self.free.pop().unwrap_or(self.all.len() as u32);
-                self.all
-                    .resize_with(self.all.len().max(number as usize + 1), Shared::default);
+                self.all.resize_with(
+                    self.all.len().max(number as usize + 1),
+                    SharedNames::default,
+                );
                 self.all[number as usize].path = path.into();
                 number
             }
@@ -158,7 +162,7 @@ impl Directories {
         let shared = &mut self.all[number as usize];
         shared.names -= 1;
         if shared.names == 0 {
-            *shared = Shared::default();
+            *shared = SharedNames::default();
             self.free.push(number);
             self.last = self.last.filter(|last| *last != number);
         }
@@ -171,14 +175,14 @@ mod tests {
     use crate::{
         format::{
             entry::{Entry, Time},
-            page::State,
+            page::EntryState,
         },
         source::tree::listing::Ahead,
     };
 
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {
         let time = |seconds| Time { seconds, nanos: 0 };
-        let kind = Kind::File { size, map: None };
+        let kind = EntryKind::File { size, map: None };
         let entry = Entry {
             path: path.into(),
             kind,
@@ -188,7 +192,7 @@ mod tests {
         };
         let scanned = Scanned {
             born: born.map(time),
-            ..Scanned::new(entry, State::Whole)
+            ..Scanned::new(entry, EntryState::Whole)
         };
         Child {
             scanned,
@@ -205,7 +209,7 @@ mod tests {
         let target = |mut child: Child| {
             links.see(&mut child);
             match child.scanned.entry.kind {
-                Kind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
+                EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,
             }
         };
@@ -249,7 +253,7 @@ mod tests {
             (child.scanned.entry.inode, child.nlink) = (inode, 2);
             links.see(&mut child);
             let found = match child.scanned.entry.kind {
-                Kind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
+                EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,
             };
             assert_eq!(found, target, "{name}");

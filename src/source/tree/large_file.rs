@@ -1,18 +1,18 @@
 //! Large files of a tree: one open file that all readers share, read piece by piece.
 
 use super::{
-    Inner, changed, pad, part,
+    TreeInner, changed, pad, part,
     refit::{REPLACED, is_replaced},
     unstorable,
 };
 use crate::{
     error::{Result, reason},
     format::{
-        entry::{Entry, Run, Xattr},
-        page::State,
+        entry::{ByteRun, Entry, Xattr},
+        page::EntryState,
     },
-    frame::{Buf, Frame, Large, Part, What},
-    known::Stored,
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile},
+    known::StoredRun,
     platform::{Tricks, dir::Stat, read},
 };
 use std::{
@@ -24,9 +24,9 @@ use std::{
     },
 };
 
-impl Inner {
+impl TreeInner {
     /// The header of a large file.
-    pub(crate) fn head(&self, large: Arc<Large>, buf: &mut Vec<u8>) -> Result<Part> {
+    pub(crate) fn head(&self, large: Arc<LargeFile>, buf: &mut Vec<u8>) -> Result<FrameEntry> {
         let mut entry = large.entry.clone();
         let replaced = match self.opened(&large) {
             Ok((fd, xattrs)) => {
@@ -37,7 +37,11 @@ impl Inner {
             }
             Err(state) => {
                 self.disown(&entry, true);
-                return Ok(part(What::Whole(entry, state.clone()), buf.len(), 0));
+                return Ok(part(
+                    FrameContent::Whole(entry, state.clone()),
+                    buf.len(),
+                    0,
+                ));
             }
         };
         self.disown(&entry, replaced);
@@ -45,15 +49,18 @@ impl Inner {
         if large.known.is_none() {
             self.header(&entry, buf)?;
         }
-        Ok(Part {
+        Ok(FrameEntry {
             replaced,
-            ..part(What::Head(entry, large), buf.len(), 0)
+            ..part(FrameContent::Head(entry, large), buf.len(), 0)
         })
     }
 
     /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
     /// header would be a wait for one that may itself be waiting for a permit to read.
-    pub(crate) fn opened<'a>(&self, large: &'a Large) -> &'a Result<(OwnedFd, Vec<Xattr>), State> {
+    pub(crate) fn opened<'a>(
+        &self,
+        large: &'a LargeFile,
+    ) -> &'a Result<(OwnedFd, Vec<Xattr>), EntryState> {
         large.opened.get_or_init(|| {
             let opened = self
                 .open(&large.entry.path)
@@ -73,7 +80,7 @@ impl Inner {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
             };
             if self.now(&fd).is_some_and(is_other) {
-                return Err(State::Unreadable(REPLACED.to_owned()));
+                return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.header(&entry, &mut Vec::new())
                 .map_err(|error| unstorable(&error))?; // its pieces come behind it
@@ -91,7 +98,7 @@ impl Inner {
     /// unreadable as a whole: its header is out already, but the manifest does not have it.
     pub(crate) fn piece(
         &self,
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         offset: u64,
         len: u32,
         last: bool,
@@ -110,7 +117,7 @@ impl Inner {
         let mut complete = true;
         // Whether there is more behind the end is not to be told where there are holes.
         let reads_end = last && !file.entry.is_sparse();
-        for Run { offset, len } in file.entry.runs(offset, len.into()) {
+        for ByteRun { offset, len } in file.entry.runs(offset, len.into()) {
             let start = buf.len();
             let (cache, tricks) = (self.cache(), self.rules.tricks);
             let read = match reads_end {
@@ -128,7 +135,7 @@ impl Inner {
         if last && !alone {
             pad(&mut buf, file.data_len);
         }
-        let what = What::Piece { file, offset, last };
+        let what = FrameContent::Piece { file, offset, last };
         Ok(Frame::new(
             buf,
             vec![part(what, 0, len as usize)],
@@ -137,7 +144,7 @@ impl Inner {
     }
 
     /// A piece was read: did the file change while it was?
-    fn note_change(&self, fd: &OwnedFd, file: &Large, complete: bool) {
+    fn note_change(&self, fd: &OwnedFd, file: &LargeFile, complete: bool) {
         if self.is_plain() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
             return;
         }
@@ -156,7 +163,7 @@ impl Inner {
         }
     }
 
-    fn fail(&self, file: &Large, error: &io::Error) {
+    fn fail(&self, file: &LargeFile, error: &io::Error) {
         self.shortage.notice(error);
         file.failed.get_or_init(|| reason(error));
     }
@@ -165,16 +172,16 @@ impl Inner {
     fn patched(
         &self,
         fd: &OwnedFd,
-        file: Arc<Large>,
+        file: Arc<LargeFile>,
         (offset, len, last): (u64, u32, bool),
-        patches: Vec<Stored>,
+        patches: Vec<StoredRun>,
         mut buf: Buf,
     ) -> Frame {
         let (mut at, mut complete) = (offset, true);
         for patch in &patches {
             at += match *patch {
-                Stored::Kept { len, .. } => u64::from(len),
-                Stored::Here { inner, len } => {
+                StoredRun::Kept { len, .. } => u64::from(len),
+                StoredRun::Here { inner, len } => {
                     let read = read::read_full(
                         fd,
                         &mut buf,
@@ -193,10 +200,10 @@ impl Inner {
             };
         }
         self.note_change(fd, &file, complete);
-        let what = What::Piece { file, offset, last };
+        let what = FrameContent::Piece { file, offset, last };
         Frame::new(
             buf,
-            vec![Part {
+            vec![FrameEntry {
                 runs: Some(patches),
                 ..part(what, 0, len as usize)
             }],

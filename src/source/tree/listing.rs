@@ -1,11 +1,14 @@
 //! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
 
-use super::{Inner, Top, TopRole, refit::is_another};
+use super::{Top, TopRole, TreeInner, refit::is_another};
 use crate::{
-    error::{self, Error, Kind as ErrorKind, quoted},
+    error::{self, Error, ErrorKind, quoted},
     format::{
-        entry::{Entry, Kind, Map, Owner, Path, Time, Xattr, is_within, join, split, xattr_bytes},
-        page::State,
+        entry::{
+            Entry, EntryKind, EntryPath, Owner, SparseMap, Time, Xattr, is_within, join, split,
+            xattr_bytes,
+        },
+        page::EntryState,
         pax,
     },
     frame::Scanned,
@@ -14,7 +17,7 @@ use crate::{
         dir::{self, FileKind, Stat},
         durable::keeps_change_times,
         read,
-        unopened::Object,
+        unopened::UnopenedObject,
         xattr,
     },
     queue::{Answer, Promise},
@@ -36,7 +39,7 @@ const XATTRS: usize = 1 << 10;
 
 /// A directory to list.
 pub(crate) struct DirectoryToList {
-    pub(crate) path: Path,
+    pub(crate) path: EntryPath,
     /// The device it was on when it was looked at.
     pub(crate) dev: u64,
     /// Is everything in it wanted, or only the tops?
@@ -47,7 +50,7 @@ pub(crate) struct DirectoryToList {
 pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// How one thread gets on with one job.
-pub(crate) struct Pace {
+pub(crate) struct ListingPace {
     /// Objects that are left before it hands over what it has.
     left: usize,
     done: usize,
@@ -68,7 +71,7 @@ thread_local! {
     static TAKES_LONG: Cell<bool> = const { Cell::new(true) };
 }
 
-impl Pace {
+impl ListingPace {
     pub(crate) fn begin() -> Self {
         let sleeps = TAKES_LONG.get().then(platform::times_asleep);
         Self {
@@ -103,7 +106,7 @@ pub(crate) struct Listing {
     /// The first batch of it,
     pub(crate) children: Vec<Child>,
     /// and the names of the rest.
-    pub(crate) rest: Vec<dir::Name>,
+    pub(crate) rest: Vec<dir::DirName>,
     pub(crate) xattrs: io::Result<Vec<Xattr>>,
     /// What it is, as it was opened.
     pub(crate) now: Stat,
@@ -130,7 +133,7 @@ pub(crate) enum Ahead {
     Listed(io::Result<Listing>),
 }
 
-impl Inner {
+impl TreeInner {
     /// Is this a directory of which something belongs to this stream? Then it is to be listed. `dev` is the device of the
     /// directory it is in.
     pub(crate) fn enters(&self, child: &Child, dev: u64) -> bool {
@@ -241,12 +244,12 @@ impl Inner {
     }
 
     /// These names, ascending, and those of the tops that stand in the directory and are not among them.
-    fn with_tops(&self, path: &[u8], mut names: Vec<dir::Name>) -> Vec<dir::Name> {
+    fn with_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
                 names.insert(
                     at,
-                    dir::Name {
+                    dir::DirName {
                         bytes: top.to_vec(),
                         kind: FileKind::Unknown,
                         inode: 0,
@@ -302,7 +305,12 @@ impl Inner {
     }
 
     /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
-    pub(crate) fn look_at(&self, path: &[u8], names: Vec<dir::Name>, is_bare: bool) -> Vec<Child> {
+    pub(crate) fn look_at(
+        &self,
+        path: &[u8],
+        names: Vec<dir::DirName>,
+        is_bare: bool,
+    ) -> Vec<Child> {
         let place = self
             .locate(path)
             .ok_or_else(|| io::ErrorKind::NotFound.into());
@@ -322,7 +330,7 @@ impl Inner {
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
         parent: &[u8],
-        names: Vec<dir::Name>,
+        names: Vec<dir::DirName>,
         is_bare: bool,
     ) -> Vec<Child> {
         let mut children = Vec::with_capacity(names.len());
@@ -397,7 +405,7 @@ impl Inner {
         &self,
         directories: Vec<Request>,
         buffer: &mut Vec<u8>,
-        pace: &mut Pace,
+        pace: &mut ListingPace,
     ) -> Vec<Request> {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
@@ -424,7 +432,7 @@ impl Inner {
         &self,
         directory: &DirectoryToList,
         buffer: &mut Vec<u8>,
-        pace: &mut Pace,
+        pace: &mut ListingPace,
     ) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
         pace.spend(
@@ -447,33 +455,33 @@ impl Inner {
         &self,
         dir: &OwnedFd,
         name: &[u8],
-        path: Path,
+        path: EntryPath,
         stat: Stat,
     ) -> io::Result<Child> {
-        let mut state = State::Whole;
+        let mut state = EntryState::Whole;
         let kind = match stat.kind {
-            FileKind::File => Kind::File {
+            FileKind::File => EntryKind::File {
                 size: stat.size,
                 map: self.map(dir, name, &stat),
             },
-            FileKind::Directory => Kind::Directory,
-            FileKind::Symlink => Kind::Symlink(dir::read_link(dir, name)?),
-            FileKind::Fifo => Kind::Fifo,
-            FileKind::CharDevice => Kind::CharDevice(stat.rdev),
-            FileKind::BlockDevice => Kind::BlockDevice(stat.rdev),
+            FileKind::Directory => EntryKind::Directory,
+            FileKind::Symlink => EntryKind::Symlink(dir::read_link(dir, name)?),
+            FileKind::Fifo => EntryKind::Fifo,
+            FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
+            FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
             FileKind::Socket | FileKind::Unknown => {
-                state = State::Noted;
-                Kind::Socket
+                state = EntryState::Noted;
+                EntryKind::Socket
             }
         };
-        if matches!(kind, Kind::File { .. })
+        if matches!(kind, EntryKind::File { .. })
             && let Some(why) = (self.rules.torn)(dir.as_fd(), &path)
         {
-            state = State::Unreadable(why);
+            state = EntryState::Unreadable(why);
         }
         // As late as can be: by this nothing is ever found to be unchanged.
         let ctime = match kind {
-            Kind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
+            EntryKind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
                 seconds: i64::MAX,
                 nanos: 0,
             },
@@ -481,7 +489,10 @@ impl Inner {
         };
         let special = matches!(
             kind,
-            Kind::Symlink(_) | Kind::Fifo | Kind::CharDevice(_) | Kind::BlockDevice(_)
+            EntryKind::Symlink(_)
+                | EntryKind::Fifo
+                | EntryKind::CharDevice(_)
+                | EntryKind::BlockDevice(_)
         );
         let mut entry = Entry {
             path,
@@ -532,7 +543,9 @@ impl Inner {
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
         let has = match is_here {
             true => keeps_change_times(dir),
-            false => Object::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time()),
+            false => {
+                UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
+            }
         };
         self.change_times
             .write()
@@ -581,7 +594,7 @@ impl Inner {
         }
     }
 
-    fn unknown(&self, path: Path, error: &io::Error) -> Child {
+    fn unknown(&self, path: EntryPath, error: &io::Error) -> Child {
         let entry = Entry {
             path,
             ..Entry::default()
@@ -607,7 +620,7 @@ impl Inner {
     }
 
     /// Where a file that has fewer blocks than bytes has its data.
-    fn map(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> Option<Map> {
+    fn map(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> Option<SparseMap> {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
@@ -684,5 +697,5 @@ const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 pub(crate) fn is_directory(scanned: &Scanned) -> bool {
-    scanned.entry.kind == Kind::Directory
+    scanned.entry.kind == EntryKind::Directory
 }

@@ -19,16 +19,16 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, Kind, Path, Time, Xattr, is_within, order, split, xattr_bytes},
-        page::State,
+        entry::{Entry, EntryKind, EntryPath, Time, Xattr, is_within, order, split, xattr_bytes},
+        page::EntryState,
         pax,
     },
-    frame::{Buf, Frame, Large, Part, Scanned, Slice, What},
-    known::{Known, Trust},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
+    known::{BaseEntry, Trust},
     platform::{
         self, Tricks,
         dir::{self, Stat},
-        owner::Names,
+        owner::OwnerNames,
         read::{self, Cache},
         uring::Closer,
         xattr,
@@ -47,7 +47,7 @@ use std::{
     thread::sleep,
     time::Duration,
 };
-use walk::Walk;
+use walk::TreeWalk;
 
 /// How long somebody may take to write a file anew that was removed before: so many times.
 pub(super) const MOMENT: Duration = Duration::from_millis(10);
@@ -58,7 +58,7 @@ const AGAIN: usize = 10;
 pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 
 /// What of a tree is left out, and how it is looked at.
-pub struct Rules {
+pub struct TreeRules {
     /// Patterns as in `.gitignore`.
     pub exclude: Patterns,
     /// Leave out the contents of directories with a valid `CACHEDIR.TAG`.
@@ -88,7 +88,7 @@ pub struct Rules {
 /// The rest is stored as it is when it is read.
 pub trait Overlay: Send + Sync {
     /// Leave out of the names in a directory what does not belong to the backup.
-    fn pick(&self, dir: &[u8], names: &mut Vec<dir::Name>);
+    fn pick(&self, dir: &[u8], names: &mut Vec<dir::DirName>);
 
     /// What stands in for the file at `path`.
     fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
@@ -103,7 +103,7 @@ pub trait Overlay: Send + Sync {
 /// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
     /// Its path in the archive.
-    pub at: Path,
+    pub at: EntryPath,
     /// The directory it is, or the one it is in.
     pub dir: OwnedFd,
     /// Its name in that directory; `None` if it is that directory.
@@ -132,53 +132,53 @@ impl Top {
 }
 
 /// Directories of which only some names are delivered.
-pub type Closed = HashMap<Path, HashSet<Vec<u8>>>;
+pub type Closed = HashMap<EntryPath, HashSet<Vec<u8>>>;
 
 /// A tree, or the part of one that is on one device.
-pub struct Tree(Arc<Inner>);
+pub struct SourceTree(Arc<TreeInner>);
 
 /// What the walk, its helpers and the readers share.
-pub(super) struct Inner {
+pub(super) struct TreeInner {
     pub(super) tops: Vec<Top>,
     /// Directories that belong to the stream of another device.
-    pub(super) elsewhere: HashSet<Path>,
+    pub(super) elsewhere: HashSet<EntryPath>,
     /// Directories of which only these names are delivered; without a name they are not entered.
     pub(super) closed: Closed,
     /// Only these, and the directories above them; ascending.
-    pub(super) list: Option<Vec<Path>>,
-    pub(super) rules: Arc<Rules>,
-    pub(super) names: Names,
+    pub(super) list: Option<Vec<EntryPath>>,
+    pub(super) rules: Arc<TreeRules>,
+    pub(super) names: OwnerNames,
     pub(super) shortage: Shortage,
     /// First names of files that were not there any more when they were to be read: other names are no links to them.
-    pub(super) orphaned: Mutex<HashSet<Path>>,
+    pub(super) orphaned: Mutex<HashSet<EntryPath>>,
     /// Devices that were met, and whether the ctimes there tell of changes.
     pub(super) change_times: RwLock<Vec<(u64, bool)>>,
     /// The user this process acts as.
     pub(super) user: u32,
 }
 
-impl Tree {
+impl SourceTree {
     /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
     /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there. All directories
     /// between a named top and the top around it must be tops, too.
     pub fn new(
         tops: Vec<Top>,
-        elsewhere: HashSet<Path>,
+        elsewhere: HashSet<EntryPath>,
         closed: Closed,
-        rules: Arc<Rules>,
+        rules: Arc<TreeRules>,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(TreeInner {
             elsewhere,
             closed,
-            ..Inner::new(tops, rules)
+            ..TreeInner::new(tops, rules)
         }))
     }
 
     /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
-    pub fn listed(top: Top, list: Vec<Path>, rules: Arc<Rules>) -> Self {
-        Self(Arc::new(Inner {
+    pub fn listed(top: Top, list: Vec<EntryPath>, rules: Arc<TreeRules>) -> Self {
+        Self(Arc::new(TreeInner {
             list: Some(list),
-            ..Inner::new(vec![top], rules)
+            ..TreeInner::new(vec![top], rules)
         }))
     }
 
@@ -211,12 +211,12 @@ thread_local! {
     static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
 }
 
-impl Source for Tree {
+impl Source for SourceTree {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let inner = self.0.clone();
         let scanned: Stream<Scanned> = match &self.0.list {
             Some(list) => Box::new(listed(self.0.clone(), list.clone())?),
-            None => Box::new(Walk::start(self.0.clone())?),
+            None => Box::new(TreeWalk::start(self.0.clone())?),
         };
         Ok(Box::new(
             scanned.map(move |scanned| inner.shortage.check().and(scanned)),
@@ -237,8 +237,8 @@ impl Source for Tree {
     }
 }
 
-impl Inner {
-    pub(super) fn new(tops: Vec<Top>, rules: Arc<Rules>) -> Self {
+impl TreeInner {
+    pub(super) fn new(tops: Vec<Top>, rules: Arc<TreeRules>) -> Self {
         let (elsewhere, closed, list, names, shortage, orphaned, change_times) = Default::default();
         Self {
             tops,
@@ -255,19 +255,19 @@ impl Inner {
     }
 
     /// What is said of an object that gives this error.
-    pub(super) fn state_of(&self, error: &io::Error) -> State {
+    pub(super) fn state_of(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         match error.kind() {
             // A file may stand where its directory was.
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => State::Vanished,
-            _ => State::Unreadable(reason(error)),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => EntryState::Vanished,
+            _ => EntryState::Unreadable(reason(error)),
         }
     }
 
     /// The state of a directory that could not be listed, though some of what is in it is delivered.
-    pub(super) fn unlisted(&self, error: &io::Error) -> State {
+    pub(super) fn unlisted(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
-        State::Unreadable(reason(error))
+        EntryState::Unreadable(reason(error))
     }
 
     /// The directory to open `path` from, and the path to open there.
@@ -318,8 +318,8 @@ impl Inner {
     }
 
     /// Is nothing said of an object in this state, as if it had never been there?
-    pub(super) fn forgets(&self, entry: &Entry, state: &State) -> bool {
-        *state == State::Vanished && !self.misses(&entry.path)
+    pub(super) fn forgets(&self, entry: &Entry, state: &EntryState) -> bool {
+        *state == EntryState::Vanished && !self.misses(&entry.path)
     }
 
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
@@ -352,13 +352,18 @@ impl Inner {
         }
     }
 
-    fn members(&self, small: Vec<Scanned>, large: Option<Arc<Large>>, buf: Buf) -> Result<Frame> {
+    fn members(
+        &self,
+        small: Vec<Scanned>,
+        large: Option<Arc<LargeFile>>,
+        buf: Buf,
+    ) -> Result<Frame> {
         let waited_for = large.clone();
         let frame = self.frame(small, large, buf);
         if let (Err(error), Some(large)) = (&frame, waited_for) {
             large
                 .opened
-                .get_or_init(|| Err(State::Unreadable(error.line()))); // this ends the run; nobody waits on
+                .get_or_init(|| Err(EntryState::Unreadable(error.line()))); // this ends the run; nobody waits on
         }
         frame
     }
@@ -366,7 +371,7 @@ impl Inner {
     fn frame(
         &self,
         small: Vec<Scanned>,
-        mut large: Option<Arc<Large>>,
+        mut large: Option<Arc<LargeFile>>,
         mut buf: Buf,
     ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
@@ -374,11 +379,11 @@ impl Inner {
         let mut small = small.into_iter();
         while let Some(scanned) = small.next() {
             let is_first = scanned.is_first;
-            let part = Part {
+            let part = FrameEntry {
                 is_first,
                 ..self.member(scanned, &mut home, &mut buf)?
             };
-            if let What::Whole(entry, _) = &part.what {
+            if let FrameContent::Whole(entry, _) = &part.what {
                 text_bytes += xattr_bytes(&entry.xattrs);
             }
             parts.push(part);
@@ -391,12 +396,13 @@ impl Inner {
         let mut ends_member = true;
         if let Some(large) = large {
             let part = self.head(large, &mut buf)?;
-            ends_member = !matches!(&part.what, What::Head(_, file) if file.known.is_none());
+            ends_member =
+                !matches!(&part.what, FrameContent::Head(_, file) if file.known.is_none());
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
         parts.retain(
-            |part| !matches!(&part.what, What::Whole(entry, state) if self.forgets(entry, state)),
+            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.forgets(entry, state)),
         );
         Ok(Frame {
             rest,
@@ -411,7 +417,7 @@ impl Inner {
     }
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
-    fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<Part> {
+    fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<FrameEntry> {
         let Scanned {
             mut entry,
             state,
@@ -423,19 +429,19 @@ impl Inner {
         } = scanned;
         match self.unlink(&mut entry, room(buf, buf.len())) {
             Ok(is_new) => known = known.filter(|_| !is_new),
-            Err(state) => return Ok(part(What::Whole(entry, state), buf.len(), 0)),
+            Err(state) => return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0)),
         }
         if let Some(same) = known.take_if(|known| known.trust == Trust::Same) {
             return Ok(kept(entry, state, same, buf.len()));
         }
         if !entry.is_file() || !state.is_stored() {
             let stored = state.is_stored()
-                || (entry.kind == Kind::Directory && !self.forgets(&entry, &state));
+                || (entry.kind == EntryKind::Directory && !self.forgets(&entry, &state));
             let failed = stored
                 .then(|| self.header(&entry, buf))
                 .and_then(Result::err);
             let state = failed.map_or(state, |error| unstorable(&error));
-            return Ok(part(What::Whole(entry, state), buf.len(), 0));
+            return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
         }
         let opened = self.when_there(&entry.path, || self.open_in(at, &entry.path, home));
         let (fd, is_home) =
@@ -447,7 +453,7 @@ impl Inner {
                 Err(error) => {
                     self.disown(&entry, is_first);
                     let state = self.state_of(&error);
-                    return Ok(part(What::Whole(entry, state), buf.len(), 0));
+                    return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
                 }
             };
         let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
@@ -465,7 +471,7 @@ impl Inner {
             }
             if entry.data_len() > room(buf, buf.len()) {
                 return Ok(part(
-                    What::Whole(entry, State::Unreadable(REPLACED.to_owned())),
+                    FrameContent::Whole(entry, EntryState::Unreadable(REPLACED.to_owned())),
                     buf.len(),
                     0,
                 ));
@@ -477,7 +483,11 @@ impl Inner {
             Ok(copied) => copied,
             Err(error) => {
                 self.close(fd);
-                return Ok(part(What::Whole(entry, unstorable(&error)), start, 0));
+                return Ok(part(
+                    FrameContent::Whole(entry, unstorable(&error)),
+                    start,
+                    0,
+                ));
             }
         };
         let mut now = (unsure || is_first || is_suspect(&read, &entry))
@@ -510,9 +520,9 @@ impl Inner {
                 let same =
                     complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
                 let state = if same || self.is_plain() {
-                    State::Whole
+                    EntryState::Whole
                 } else {
-                    State::Changed
+                    EntryState::Changed
                 };
                 if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
                     let mut header = Vec::new();
@@ -521,15 +531,19 @@ impl Inner {
                     inner = start + header.len();
                 }
                 pad(buf, len as u64);
-                Ok(Part {
+                Ok(FrameEntry {
                     known,
                     replaced,
-                    ..part(What::Whole(entry, state), inner, len)
+                    ..part(FrameContent::Whole(entry, state), inner, len)
                 })
             }
             Err(error) => {
                 buf.truncate(start);
-                Ok(part(What::Whole(entry, self.state_of(&error)), start, 0))
+                Ok(part(
+                    FrameContent::Whole(entry, self.state_of(&error)),
+                    start,
+                    0,
+                ))
             }
         }
     }
@@ -642,7 +656,7 @@ impl Inner {
         let (want, inner) = (entry.data_len() as usize, buf.len());
         let mut complete = true;
         match &entry.kind {
-            Kind::File { map: Some(map), .. } => {
+            EntryKind::File { map: Some(map), .. } => {
                 for run in map.iter() {
                     let got = read::read_full(
                         fd,
@@ -667,17 +681,17 @@ impl Inner {
 }
 
 /// What an earlier backup has; only if it has other attributes now was it looked at.
-fn kept(entry: Entry, state: State, known: Known, at: usize) -> Part {
-    Part {
+fn kept(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
+    FrameEntry {
         known: Some(known),
         runs: Some(Vec::new()),
-        ..part(What::Whole(entry, state), at, 0)
+        ..part(FrameContent::Whole(entry, state), at, 0)
     }
 }
 
 /// The state of what the archive has no room for.
-pub(super) fn unstorable(error: &Error) -> State {
-    State::Unreadable(error.line())
+pub(super) fn unstorable(error: &Error) -> EntryState {
+    EntryState::Unreadable(error.line())
 }
 
 /// Zeros after `len` bytes of content.
@@ -685,9 +699,9 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
     buf.resize(buf.len() + pax::padding(len), 0);
 }
 
-pub(super) fn part(what: What, inner: usize, len: usize) -> Part {
+pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
     let (inner, len) = (inner as u32, len as u32);
-    Part {
+    FrameEntry {
         what,
         inner,
         len,

@@ -3,9 +3,9 @@
 //! To rename a directory changes nothing of the files in it. So if another has its name by the time they are read, neither they
 //! nor the others tell, and the next backup would take the one for the other, unread.
 
-use super::Inner;
+use super::TreeInner;
 use crate::{
-    format::entry::{Path, split},
+    format::entry::{EntryPath, split},
     platform::dir,
 };
 use std::{io, os::fd::OwnedFd};
@@ -16,12 +16,12 @@ pub(crate) type Object = (u64, u64);
 /// The directory whose files a reader reads, open, as it was found by its path.
 #[derive(Default)]
 pub(crate) struct Home {
-    path: Option<Path>,
+    path: Option<EntryPath>,
     /// `None` if nothing could be opened by that path.
     found: Option<(OwnedFd, Object)>,
 }
 
-impl Inner {
+impl TreeInner {
     /// Open a file for reading that the scan found in the directory `home`. Was that it, or only of its name?
     pub(crate) fn open_in(
         &self,

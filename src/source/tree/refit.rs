@@ -4,11 +4,11 @@
 //! or grew or shrank: small files that turn out to have another length, and other names of a file whose first name leads to something
 //! else by then, or to nothing. A large one cannot be taken so: its pieces were cut from the size of the scan.
 
-use super::Inner;
+use super::TreeInner;
 use crate::{
     format::{
-        entry::{Entry, Kind, Time},
-        page::State,
+        entry::{Entry, EntryKind, Time},
+        page::EntryState,
     },
     frame::LOST_LINK,
     platform::{
@@ -29,7 +29,7 @@ const MAX_FIT: usize = 2 << 20;
 /// What is said of a file that is not there any more, but another by its name, of another length.
 pub(crate) const REPLACED: &str = "another file has its name since it was listed";
 
-impl Inner {
+impl TreeInner {
     /// What nobody repairs is stored as long as it is now: another may have its name since the scan. Its inode and ctime stay
     /// those of the scan, so that the next backup reads it again.
     pub(crate) fn fit(&self, fd: &OwnedFd, entry: &mut Entry) {
@@ -58,8 +58,8 @@ impl Inner {
     }
 
     /// Another name of a file whose first one is gone is a file of its own, if there is room for it. Is it one now?
-    pub(crate) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, State> {
-        let Kind::HardLink(first) = &entry.kind else {
+    pub(crate) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, EntryState> {
+        let EntryKind::HardLink(first) = &entry.kind else {
             return Ok(false);
         };
         if !self.orphaned.locked().contains(first) {
@@ -71,7 +71,7 @@ impl Inner {
             .map_err(|error| self.state_of(&error))?;
         match self.refit(&now, entry, room) {
             true => Ok(true),
-            false => Err(State::Unreadable(LOST_LINK.to_owned())),
+            false => Err(EntryState::Unreadable(LOST_LINK.to_owned())),
         }
     }
 
@@ -108,7 +108,7 @@ impl Inner {
     }
 
     fn take(&self, now: &Stat, entry: &mut Entry) {
-        entry.kind = Kind::File {
+        entry.kind = EntryKind::File {
             size: now.size,
             map: None,
         };

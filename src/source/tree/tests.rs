@@ -1,14 +1,14 @@
 //! Trees that change while they are looked at, and programs that have their own ideas of their files.
 
 use super::{
-    Inner, MOMENT, Overlay, Rules, Top, TopRole, Tree,
-    listing::{DirectoryToList, Pace},
+    MOMENT, Overlay, SourceTree, Top, TopRole, TreeInner, TreeRules,
+    listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };
 use crate::{
     format::{
-        entry::{Entry, Kind, Path},
-        page::State,
+        entry::{Entry, EntryKind, EntryPath},
+        page::EntryState,
     },
     frame::{Scanned, Slice},
     platform::{Tricks, dir},
@@ -32,7 +32,7 @@ use std::{
 struct Program(bool);
 
 impl Overlay for Program {
-    fn pick(&self, _: &[u8], _: &mut Vec<dir::Name>) {
+    fn pick(&self, _: &[u8], _: &mut Vec<dir::DirName>) {
         assert!(!self.0, "a defect that this test has put there");
     }
 
@@ -49,8 +49,8 @@ impl Overlay for Program {
     }
 }
 
-fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<Rules> {
-    Arc::new(Rules {
+fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<TreeRules> {
+    Arc::new(TreeRules {
         exclude: Patterns::default(),
         exclude_caches: false,
         exclude_if_present: Vec::new(),
@@ -77,7 +77,7 @@ fn top(dir: &std::path::Path, at: &str) -> Top {
 fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
-    let tree = Tree::new(
+    let tree = SourceTree::new(
         tops,
         Default::default(),
         Default::default(),
@@ -85,7 +85,7 @@ fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     );
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let states: Vec<State> = tree
+        let states: Vec<EntryState> = tree
             .scan()
             .unwrap()
             .map(|scanned| scanned.unwrap().state)
@@ -94,7 +94,10 @@ fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     });
     let states = receiver.recv_timeout(Duration::from_secs(60));
     assert_ne!(states, Err(RecvTimeoutError::Timeout), "it hangs");
-    assert_eq!(states.unwrap(), vec![State::Unreadable(LOST.into()); 4]);
+    assert_eq!(
+        states.unwrap(),
+        vec![EntryState::Unreadable(LOST.into()); 4]
+    );
 }
 
 /// As one of an automounter is, or one of an NFS server's: to open it mounts what is there.
@@ -103,20 +106,20 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     for (one_file_system, apart) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
-        let inner = Inner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
+        let inner = TreeInner::new(vec![top(dir.path(), "")], rules(None, one_file_system));
         let dev = dir::stat_fd(&inner.tops[0].dir).unwrap().dev + apart;
         let (promise, answer) = promise();
         inner.list_all(
             vec![(
                 DirectoryToList {
-                    path: Path::new(),
+                    path: EntryPath::new(),
                     dev,
                     is_whole: true,
                 },
                 promise,
             )],
             &mut Vec::new(),
-            &mut Pace::begin(),
+            &mut ListingPace::begin(),
         );
         let count = answer.wait().unwrap().unwrap().children.len();
         assert_eq!(
@@ -134,11 +137,11 @@ fn of_a_directory_that_a_program_took_away_nothing_is_written() {
     for (overlay, there) in [(Some(program), false), (None, true)] {
         let entry = Entry {
             path: "gone".into(),
-            kind: Kind::Directory,
+            kind: EntryKind::Directory,
             ..Entry::default()
         };
-        let members = vec![Scanned::new(entry, State::Vanished)];
-        let tree = Tree::new(
+        let members = vec![Scanned::new(entry, EntryState::Vanished)];
+        let tree = SourceTree::new(
             vec![top(dir.path(), "")],
             Default::default(),
             Default::default(),
@@ -162,7 +165,7 @@ struct Server {
 }
 
 impl Overlay for Server {
-    fn pick(&self, _: &[u8], _: &mut Vec<dir::Name>) {
+    fn pick(&self, _: &[u8], _: &mut Vec<dir::DirName>) {
         self.goes
             .iter()
             .for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
@@ -199,23 +202,23 @@ fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_
         returns: "returns",
     };
     let tops = vec![top(dir.path(), "")];
-    let tree = Tree::new(
+    let tree = SourceTree::new(
         tops,
         Default::default(),
         Default::default(),
         rules(Some(Arc::new(server)), false),
     );
-    let found: BTreeMap<Path, State> = tree
+    let found: BTreeMap<EntryPath, EntryState> = tree
         .scan()
         .unwrap()
         .map(|scanned| scanned.unwrap())
         .map(|scanned| (scanned.entry.path, scanned.state))
         .collect();
     let states = [
-        ("", State::Whole),
-        ("lost", State::Vanished),
-        ("returns", State::Whole),
-        ("stays", State::Whole),
+        ("", EntryState::Whole),
+        ("lost", EntryState::Vanished),
+        ("returns", EntryState::Whole),
+        ("stays", EntryState::Whole),
     ];
     assert_eq!(
         found,
@@ -226,7 +229,7 @@ fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_
 }
 
 /// All but the top itself, with a mark for each state that is not whole.
-fn walked(tree: &Tree) -> Vec<String> {
+fn walked(tree: &SourceTree) -> Vec<String> {
     let scanned = tree.scan().unwrap().map(|scanned| scanned.unwrap());
     let name = |Scanned { entry, state, .. }: Scanned| {
         let mark = if state.is_stored() { "" } else { " unreadable" };
@@ -254,7 +257,7 @@ fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_liste
             above("a/b"),
             top(&tree.join("a/b/c"), "a/b/c"),
         ];
-        Tree::new(
+        SourceTree::new(
             tops,
             Default::default(),
             Default::default(),
@@ -297,10 +300,10 @@ fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_deliv
         .into_iter()
         .chain(named)
         .collect();
-    let out = Rules {
+    let out = TreeRules {
         exclude: Patterns::of(b"a"),
         ..Arc::into_inner(rules(None, false)).unwrap()
     };
-    let tree = Tree::new(tops, Default::default(), Default::default(), Arc::new(out));
+    let tree = SourceTree::new(tops, Default::default(), Default::default(), Arc::new(out));
     assert_eq!(walked(&tree), [&["a".to_owned()], &names[..]].concat());
 }

@@ -7,15 +7,15 @@
 //! wait at the same time then.
 
 use super::{
-    Inner, Top, TopRole,
+    Top, TopRole, TreeInner,
     hard_links::Links,
-    listing::{Ahead, BATCH, Child, Listing, Pace, Request},
+    listing::{Ahead, BATCH, Child, Listing, ListingPace, Request},
 };
 use crate::{
-    error::{Error, Kind as ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{
-        entry::{Kind, Path, is_within},
-        page::State,
+        entry::{EntryKind, EntryPath, is_within},
+        page::EntryState,
     },
     frame::Scanned,
     platform::dir,
@@ -52,26 +52,26 @@ const MAX_WALKERS: usize = 32;
 pub(crate) const LOST: &str = "a thread that lists directories stopped";
 
 /// The walk: an iterator over everything in the tree.
-pub(crate) struct Walk {
-    inner: Arc<Inner>,
+pub(crate) struct TreeWalk {
+    inner: Arc<TreeInner>,
     walkers: Arc<Walkers>,
     tops: usize,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     outstanding: usize,
     links: Links,
 }
 
 /// The threads of a walk, and what they are to do.
 struct Walkers {
-    inner: Arc<Inner>,
-    jobs: Queue<Job>,
+    inner: Arc<TreeInner>,
+    jobs: Queue<WalkJob>,
     threads: AtomicUsize,
     /// Did the last of them sleep over what it did?
     slow: AtomicBool,
 }
 
 /// What the threads of a walk do.
-enum Job {
+enum WalkJob {
     /// List directories, one after the other.
     Directories(Vec<Request>),
     /// Look at some of the names in a directory.
@@ -80,15 +80,15 @@ enum Job {
 
 /// Some of the names in a directory.
 struct NameBatch {
-    directory: Path,
-    names: Vec<dir::Name>,
+    directory: EntryPath,
+    names: Vec<dir::DirName>,
     /// See [`Listing::is_bare`].
     is_bare: bool,
 }
 
 /// A directory that is being delivered.
-struct Level {
-    directory: Path,
+struct WalkLevel {
+    directory: EntryPath,
     dev: u64,
     is_bare: bool,
     children: std::vec::IntoIter<Child>,
@@ -98,13 +98,13 @@ struct Level {
     asked: usize,
     /// What follows them: batches that were asked for, and names.
     batches: VecDeque<Answer<Vec<Child>>>,
-    rest: std::vec::IntoIter<dir::Name>,
+    rest: std::vec::IntoIter<dir::DirName>,
 }
 
 /// When the last thread panics nobody is left who would do anything: who waits for it is told.
-struct Watch<'a>(&'a Walkers);
+struct WalkWatch<'a>(&'a Walkers);
 
-impl Drop for Watch<'_> {
+impl Drop for WalkWatch<'_> {
     fn drop(&mut self) {
         if thread::panicking() && self.0.threads.fetch_sub(1, AcqRel) == 1 {
             self.0.jobs.abandon();
@@ -126,17 +126,17 @@ impl Walkers {
     }
 
     fn work(self: Arc<Self>) {
-        let _watch = Watch(&self);
+        let _watch = WalkWatch(&self);
         let mut buffer = Vec::new();
         while let Some(job) = self.jobs.pop() {
-            let mut pace = Pace::begin();
+            let mut pace = ListingPace::begin();
             match job {
-                Job::Directories(directories) => {
+                WalkJob::Directories(directories) => {
                     let left = self.inner.list_all(directories, &mut buffer, &mut pace);
                     left.into_iter()
-                        .for_each(|one| _ = self.jobs.push(Job::Directories(vec![one])));
+                        .for_each(|one| _ = self.jobs.push(WalkJob::Directories(vec![one])));
                 }
-                Job::Names(
+                WalkJob::Names(
                     NameBatch {
                         directory,
                         names,
@@ -162,12 +162,12 @@ impl Walkers {
     }
 }
 
-impl Walk {
+impl TreeWalk {
     /// With as many threads as the rules say, or as the system has.
     ///
     /// # Errors
     /// If it has none; if the backup goes to a top.
-    pub(super) fn start(inner: Arc<Inner>) -> Result<Self> {
+    pub(super) fn start(inner: Arc<TreeInner>) -> Result<Self> {
         inner.check_tops()?;
         let (jobs, threads, slow) = Default::default();
         let walkers = Arc::new(Walkers {
@@ -208,7 +208,7 @@ impl Walk {
                 names,
                 is_bare: level.is_bare,
             };
-            self.walkers.jobs.push(Job::Names(batch, promise));
+            self.walkers.jobs.push(WalkJob::Names(batch, promise));
             level.batches.push_back(answer);
         }
         if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
@@ -235,9 +235,9 @@ impl Walk {
         self.outstanding += group.len();
         let mut group = group.into_iter();
         while group.len() > 0 {
-            self.walkers
-                .jobs
-                .push(Job::Directories(group.by_ref().take(together).collect()));
+            self.walkers.jobs.push(WalkJob::Directories(
+                group.by_ref().take(together).collect(),
+            ));
         }
     }
 
@@ -259,7 +259,7 @@ impl Walk {
                     let directory = self.inner.directory(&child, dev);
                     self.walkers
                         .jobs
-                        .push(Job::Directories(vec![(directory, promise)]));
+                        .push(WalkJob::Directories(vec![(directory, promise)]));
                     answer.wait()
                 }
             };
@@ -283,7 +283,7 @@ impl Walk {
                     scanned.state = self.inner.unlisted(error);
                 }
                 self.inner.take_after(&listing.now, &mut scanned.entry);
-                self.levels.push(Level {
+                self.levels.push(WalkLevel {
                     directory: scanned.entry.path.clone(),
                     dev: listing.now.dev,
                     is_bare: listing.is_bare,
@@ -298,7 +298,7 @@ impl Walk {
                 scanned.state = self.inner.state_of(&error);
                 self.inner.dress(scanned);
             }
-            None => scanned.state = State::Unreadable(LOST.to_owned()),
+            None => scanned.state = EntryState::Unreadable(LOST.to_owned()),
         }
     }
 
@@ -331,7 +331,7 @@ impl Walk {
             inner.dress(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
-        if top.name.is_none() && child.scanned.entry.kind != Kind::Directory {
+        if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
             return Some(Err(Error::new(
                 ErrorKind::System,
                 format!("{} is no longer a directory", quoted(&top.at)),
@@ -344,29 +344,29 @@ impl Walk {
     }
 }
 
-fn without_xattrs(state: State) -> State {
+fn without_xattrs(state: EntryState) -> EntryState {
     match state {
-        State::Unreadable(why) => {
-            State::Unreadable(format!("its attributes could not be read: {why}"))
+        EntryState::Unreadable(why) => {
+            EntryState::Unreadable(format!("its attributes could not be read: {why}"))
         }
         other => other,
     }
 }
 
-impl Drop for Walk {
+impl Drop for TreeWalk {
     fn drop(&mut self) {
         self.walkers.jobs.close();
     }
 }
 
-impl Iterator for Walk {
+impl Iterator for TreeWalk {
     type Item = Result<Scanned>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(level) = self.levels.last_mut() {
             let dev = level.dev;
             if let Some(child) = level.children.next() {
-                let is_directory = child.scanned.entry.kind == Kind::Directory;
+                let is_directory = child.scanned.entry.kind == EntryKind::Directory;
                 let scanned = self.deliver(child, dev);
                 if is_directory {
                     self.look_ahead();

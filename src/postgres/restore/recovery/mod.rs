@@ -5,12 +5,12 @@ mod tests;
 
 use super::{
     advice,
-    recovery_target::{self, Target},
+    recovery_target::{self, RecoveryTarget},
 };
 use crate::{
-    error::{Error, Kind, Result},
-    format::root::Cluster,
-    postgres::timeline::Fork,
+    error::{Error, ErrorKind, Result},
+    format::root::ClusterInfo,
+    postgres::timeline::TimelineFork,
 };
 use jiff::Timestamp;
 
@@ -62,7 +62,7 @@ pub enum Mode {
 
 /// What a server does when it has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum TargetAction {
     /// Wait, so that one can look.
     Pause,
     /// Open.
@@ -73,17 +73,17 @@ pub enum Action {
 
 /// What an operator may want of recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct RecoveryOptions {
     /// How; `None` if it was not said.
     pub mode: Option<Mode>,
     /// Where it ends.
-    pub target: Option<Target>,
+    pub target: Option<RecoveryTarget>,
     /// `current`, `latest` or the number of a timeline.
     pub timeline: Option<String>,
     /// End right before the target, not right after it?
     pub exclusive: bool,
     /// And then.
-    pub action: Option<Action>,
+    pub action: Option<TargetAction>,
     /// How the server fetches WAL from the archive.
     pub restore_command: Option<String>,
     /// More settings.
@@ -92,7 +92,7 @@ pub struct Options {
 
 /// What is known of a backup besides its cluster.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Known<'a> {
+pub struct RecoveryFacts<'a> {
     /// When all was captured, as RFC 3339.
     pub stopped: &'a str,
     /// Is all of the server's configuration in it?
@@ -106,7 +106,7 @@ pub struct Known<'a> {
     /// What time it is; `None` if that does not matter.
     pub now: Option<Timestamp>,
     /// Is it not on the way to the timeline that is wanted?
-    pub fork: Option<&'a Fork>,
+    pub fork: Option<&'a TimelineFork>,
 }
 
 /// What is written for the server.
@@ -140,26 +140,30 @@ impl Recovery {
     }
 }
 
-impl Options {
+impl RecoveryOptions {
     /// Will the server wait at the target for somebody who looks at it?
     pub(crate) fn stands_still(&self) -> bool {
-        self.target.is_some() && matches!(self.action, None | Some(Action::Pause))
+        self.target.is_some() && matches!(self.action, None | Some(TargetAction::Pause))
     }
 
     /// May that be in the middle of a transaction that the WAL speaks of later?
     pub(crate) fn may_stand_before_a_drop(&self) -> bool {
-        self.stands_still() && self.target != Some(Target::Immediate)
+        self.stands_still() && self.target != Some(RecoveryTarget::Immediate)
     }
 
     /// Does it end with the WAL of the backup, as far as is known?
     pub(crate) fn ends_with_the_backup(&self) -> bool {
-        let is_near = matches!(self.target, None | Some(Target::Immediate));
+        let is_near = matches!(self.target, None | Some(RecoveryTarget::Immediate));
         is_near && matches!(self.timeline.as_deref(), None | Some("current"))
     }
 
     /// Is there something that not every backup can lead to, as is known?
     pub fn is_choosy(&self) -> bool {
-        self.timeline.is_some() || matches!(self.target, Some(Target::Time(_) | Target::Lsn(_)))
+        self.timeline.is_some()
+            || matches!(
+                self.target,
+                Some(RecoveryTarget::Time(_) | RecoveryTarget::Lsn(_))
+            )
     }
 
     /// Is it not the same which backup it begins with?
@@ -172,17 +176,17 @@ impl Options {
     pub fn follows_timelines(&self) -> bool {
         let is_own = match &self.timeline {
             Some(timeline) => timeline == "current",
-            None => self.target == Some(Target::Immediate),
+            None => self.target == Some(RecoveryTarget::Immediate),
         };
         !is_own && matches!(mode(self), Ok(Mode::Point | Mode::Standby))
     }
 
     /// Can it begin with a backup that ended so, as far as that is known?
-    pub fn can_begin_with(&self, cluster: &Cluster, stopped: &str) -> bool {
+    pub fn can_begin_with(&self, cluster: &ClusterInfo, stopped: &str) -> bool {
         timeline(self, cluster).is_ok()
             && match &self.target {
-                Some(Target::Time(text)) => recovery_target::time(text, stopped).is_ok(),
-                Some(Target::Lsn(text)) => recovery_target::lsn(text, cluster).is_ok(),
+                Some(RecoveryTarget::Time(text)) => recovery_target::time(text, stopped).is_ok(),
+                Some(RecoveryTarget::Lsn(text)) => recovery_target::lsn(text, cluster).is_ok(),
                 _ => true,
             }
     }
@@ -206,9 +210,9 @@ impl Options {
 
 /// Settings, signal file, and notes on what will be missing.
 pub(crate) fn plan(
-    options: &Options,
-    cluster: &Cluster,
-    known: &Known<'_>,
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+    known: &RecoveryFacts<'_>,
 ) -> Result<(Recovery, Vec<String>)> {
     let mode = mode(options)?;
     let mut settings = match mode {
@@ -241,7 +245,7 @@ pub(crate) fn plan(
     }
     let missing = advice::missing(mode, cluster, archive || primary, known.is_all);
     let until = match &options.target {
-        Some(Target::Time(text)) => Some(recovery_target::until(text, known.now)?),
+        Some(RecoveryTarget::Time(text)) => Some(recovery_target::until(text, known.now)?),
         _ => None,
     };
     let beside = known
@@ -272,7 +276,7 @@ pub(crate) fn plan(
     Ok((Recovery { settings, signal }, notes))
 }
 
-fn mode(options: &Options) -> Result<Mode> {
+fn mode(options: &RecoveryOptions) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
     // Who says where the WAL is wants all of it, if nothing else was said.
     let fetches = options.restore_command.is_some();
@@ -300,7 +304,7 @@ fn mode(options: &Options) -> Result<Mode> {
         _ if options.exclusive
             && matches!(
                 options.target,
-                None | Some(Target::Name(_) | Target::Immediate)
+                None | Some(RecoveryTarget::Name(_) | RecoveryTarget::Immediate)
             ) =>
         {
             "--target-exclusive wants --target-time, --target-lsn or --target-xid"
@@ -310,7 +314,7 @@ fn mode(options: &Options) -> Result<Mode> {
         }
         _ => return Ok(mode),
     };
-    Err(Error::new(Kind::Usage, refused))
+    Err(Error::new(ErrorKind::Usage, refused))
 }
 
 fn setting(name: &str, value: &str) -> (String, String) {
@@ -318,33 +322,35 @@ fn setting(name: &str, value: &str) -> (String, String) {
 }
 
 fn targets(
-    options: &Options,
-    cluster: &Cluster,
-    known: &Known<'_>,
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+    known: &RecoveryFacts<'_>,
 ) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(Target::Time(text)) => {
+        Some(RecoveryTarget::Time(text)) => {
             setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?)
         }
-        Some(Target::Lsn(text)) => {
+        Some(RecoveryTarget::Lsn(text)) => {
             setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?)
         }
-        Some(Target::Name(text)) => setting("recovery_target_name", recovery_target::name(text)?),
-        Some(Target::Xid(text)) => setting(
+        Some(RecoveryTarget::Name(text)) => {
+            setting("recovery_target_name", recovery_target::name(text)?)
+        }
+        Some(RecoveryTarget::Xid(text)) => setting(
             "recovery_target_xid",
             &recovery_target::xid(text)?.to_string(),
         ),
-        Some(Target::Immediate) if !cluster.online => {
+        Some(RecoveryTarget::Immediate) if !cluster.online => {
             let what = "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
-            return Err(Error::new(Kind::Usage, what).hint("leave out --target-immediate"));
+            return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
         }
-        Some(Target::Immediate) => setting("recovery_target", "immediate"),
+        Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
     };
     let action = options.action.map(|action| match action {
-        Action::Pause => "pause",
-        Action::Promote => "promote",
-        Action::Shutdown => "shutdown",
+        TargetAction::Pause => "pause",
+        TargetAction::Promote => "promote",
+        TargetAction::Shutdown => "shutdown",
     });
     let exclusive = options
         .exclusive
@@ -359,9 +365,11 @@ fn targets(
 
 /// The timeline to follow. The server's own default, `latest`, can lead to one that the consistent state is not on:
 /// `immediate` stays where it is (rule 31).
-fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
+fn timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<String>> {
     let Some(timeline) = &options.timeline else {
-        return Ok((options.target == Some(Target::Immediate)).then(|| "current".to_owned()));
+        return Ok(
+            (options.target == Some(RecoveryTarget::Immediate)).then(|| "current".to_owned())
+        );
     };
     let number: Option<u32> = timeline.parse().ok();
     match (timeline.as_str(), number) {
@@ -372,11 +380,11 @@ fn timeline(options: &Options, cluster: &Cluster) -> Result<Option<String>> {
                 "cannot recover on timeline {timeline}: the backup is on timeline {}",
                 cluster.timeline
             );
-            return Err(Error::new(Kind::Usage, what).hint("choose an older backup"));
+            return Err(Error::new(ErrorKind::Usage, what).hint("choose an older backup"));
         }
         (_, None) => {
             let what = format!("cannot recover on timeline {timeline:?}");
-            return Err(Error::new(Kind::Usage, what).hint("use current, latest or a number"));
+            return Err(Error::new(ErrorKind::Usage, what).hint("use current, latest or a number"));
         }
     }
     // The server would take one that begins with 0 for an octal one.
@@ -395,13 +403,13 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
                 .all(|c| c.is_ascii_alphanumeric() || "_.$".contains(c));
         if !is_name {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("cannot set {name:?}: it is not the name of a setting"),
             ));
         }
         if value.contains(['\n', '\r', '\0']) {
             return Err(Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("cannot set {name:?}: its value is more than one line"),
             ));
         }

@@ -3,17 +3,17 @@ use crate::postgres::{lsn::Lsn, restore::recovery::*};
 /// The server would read them as octal.
 #[test]
 fn numbers_that_begin_with_zeros_mean_what_they_say() {
-    let options = Options {
+    let options = RecoveryOptions {
         timeline: Some("00000012".into()),
-        target: Some(Target::Xid("0731".into())),
-        ..Options::default()
+        target: Some(RecoveryTarget::Xid("0731".into())),
+        ..RecoveryOptions::default()
     };
     let (recovery, _) = plan(
         &options,
         &cluster(),
-        &Known {
+        &RecoveryFacts {
             restore_command: true,
-            ..Known::default()
+            ..RecoveryFacts::default()
         },
     )
     .unwrap();
@@ -31,24 +31,24 @@ fn numbers_that_begin_with_zeros_mean_what_they_say() {
 #[test]
 fn a_cluster_that_was_shut_down_recovers_to_no_place_before_that() {
     let lsn = |stop: &str, wanted: &str| {
-        let stopped = Cluster {
+        let stopped = ClusterInfo {
             online: false,
             stop_lsn: stop.into(),
             ..cluster()
         };
-        let options = Options {
-            target: Some(Target::Lsn(wanted.into())),
-            ..Options::default()
+        let options = RecoveryOptions {
+            target: Some(RecoveryTarget::Lsn(wanted.into())),
+            ..RecoveryOptions::default()
         };
         options.can_begin_with(&stopped, "")
     };
     assert!(lsn("1/2000100", "1/2000100") && !lsn("1/2000100", "1/20000FF"));
     assert!(!lsn("", "1/2000100"), "older backups do not say it");
-    let immediate = Options {
-        target: Some(Target::Immediate),
-        ..Options::default()
+    let immediate = RecoveryOptions {
+        target: Some(RecoveryTarget::Immediate),
+        ..RecoveryOptions::default()
     };
-    let stopped = Cluster {
+    let stopped = ClusterInfo {
         online: false,
         ..cluster()
     };
@@ -56,37 +56,37 @@ fn a_cluster_that_was_shut_down_recovers_to_no_place_before_that() {
         plan(
             &immediate,
             &stopped,
-            &Known {
+            &RecoveryFacts {
                 restore_command: true,
-                ..Known::default()
+                ..RecoveryFacts::default()
             }
         )
         .is_err()
     );
 }
 
-fn cluster() -> Cluster {
-    Cluster {
+fn cluster() -> ClusterInfo {
+    ClusterInfo {
         online: true,
         wal: "included".into(),
         stop_lsn: "1/2000100".into(),
         timeline: 3,
-        ..Cluster::default()
+        ..ClusterInfo::default()
     }
 }
 
 #[test]
 fn a_server_waits_at_a_target_unless_told() {
-    let at = |action| Options {
-        target: Some(Target::Immediate),
+    let at = |action| RecoveryOptions {
+        target: Some(RecoveryTarget::Immediate),
         action,
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
     let waits = [
         at(None),
-        at(Some(Action::Pause)),
-        at(Some(Action::Promote)),
-        Options::default(),
+        at(Some(TargetAction::Pause)),
+        at(Some(TargetAction::Promote)),
+        RecoveryOptions::default(),
     ];
     assert_eq!(
         waits.map(|options| options.stands_still()),
@@ -94,15 +94,15 @@ fn a_server_waits_at_a_target_unless_told() {
     );
 }
 
-fn planned(options: Options) -> Result<String> {
-    let known = Known {
+fn planned(options: RecoveryOptions) -> Result<String> {
+    let known = RecoveryFacts {
         stopped: "2026-11-21T05:45:02Z",
         is_all: true,
         restore_command: true,
-        ..Known::default()
+        ..RecoveryFacts::default()
     };
     let (recovery, notes) = plan(&options, &cluster(), &known)?;
-    let until = matches!(options.target, Some(Target::Time(_)));
+    let until = matches!(options.target, Some(RecoveryTarget::Time(_)));
     assert!(
         notes.len() == usize::from(until)
             && notes
@@ -135,15 +135,15 @@ fn planned(options: Options) -> Result<String> {
     Ok(settings.chain(signal).collect::<Vec<_>>().join(" "))
 }
 
-fn to(target: Target) -> Options {
-    Options {
+fn to(target: RecoveryTarget) -> RecoveryOptions {
+    RecoveryOptions {
         target: Some(target),
-        ..Options::default()
+        ..RecoveryOptions::default()
     }
 }
 
-fn fetching(options: Options) -> Options {
-    Options {
+fn fetching(options: RecoveryOptions) -> RecoveryOptions {
+    RecoveryOptions {
         restore_command: Some("cp %p".into()),
         ..options
     }
@@ -152,68 +152,68 @@ fn fetching(options: Options) -> Options {
 #[test]
 fn targets_become_settings_and_imply_recovery_to_a_point() {
     let cases = [
-        (Options::default(), ""),
+        (RecoveryOptions::default(), ""),
         (
-            to(Target::Lsn("1/2000100".into())),
+            to(RecoveryTarget::Lsn("1/2000100".into())),
             "recovery_target_lsn=1/2000100 recovery.signal",
         ),
         (
-            to(Target::Name("x y".into())),
+            to(RecoveryTarget::Name("x y".into())),
             "recovery_target_name=x y recovery.signal",
         ),
         (
-            to(Target::Immediate),
+            to(RecoveryTarget::Immediate),
             "recovery_target=immediate recovery_target_timeline=current recovery.signal",
         ),
         (
-            Options {
+            RecoveryOptions {
                 timeline: Some("latest".into()),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "recovery_target=immediate recovery_target_timeline=latest recovery.signal",
         ),
         (
-            Options {
+            RecoveryOptions {
                 exclusive: true,
-                action: Some(Action::Promote),
-                ..to(Target::Xid("700".into()))
+                action: Some(TargetAction::Promote),
+                ..to(RecoveryTarget::Xid("700".into()))
             },
             "recovery_target_xid=700 recovery_target_inclusive=false recovery_target_action=promote recovery.signal",
         ),
         (
-            Options {
+            RecoveryOptions {
                 timeline: Some("latest".into()),
-                ..Options::default()
+                ..RecoveryOptions::default()
             },
             "recovery_target_timeline=latest recovery.signal",
         ),
         (
-            Options {
+            RecoveryOptions {
                 mode: Some(Mode::Standby),
                 timeline: Some("4".into()),
-                ..Options::default()
+                ..RecoveryOptions::default()
             },
             "recovery_target_timeline=4 standby.signal",
         ),
         (
-            fetching(Options::default()),
+            fetching(RecoveryOptions::default()),
             "restore_command=cp %p recovery.signal",
         ),
         (
-            fetching(to(Target::Xid("7".into()))),
+            fetching(to(RecoveryTarget::Xid("7".into()))),
             "recovery_target_xid=7 restore_command=cp %p recovery.signal",
         ),
         (
-            fetching(Options {
+            fetching(RecoveryOptions {
                 mode: Some(Mode::Standby),
-                ..Options::default()
+                ..RecoveryOptions::default()
             }),
             "restore_command=cp %p standby.signal",
         ),
         (
-            Options {
+            RecoveryOptions {
                 settings: vec![setting("restore_command", "x")],
-                ..Options::default()
+                ..RecoveryOptions::default()
             },
             "restore_command=x",
         ),
@@ -225,17 +225,17 @@ fn targets_become_settings_and_imply_recovery_to_a_point() {
 
 #[test]
 fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
-    let fork = Fork {
+    let fork = TimelineFork {
         timeline: 5,
         left: Some((4, Lsn(0x1_0200_0000))),
         newest: "ID".into(),
     };
-    let said = |options: Options| {
-        let known = Known {
+    let said = |options: RecoveryOptions| {
+        let known = RecoveryFacts {
             is_all: true,
             restore_command: true,
             fork: Some(&fork),
-            ..Known::default()
+            ..RecoveryFacts::default()
         };
         let (recovery, notes) = plan(&options, &cluster(), &known).unwrap();
         let timeline = recovery
@@ -247,32 +247,32 @@ fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
             notes.join(" "),
         )
     };
-    let on = |timeline: &str| Options {
+    let on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
-        ..to(Target::Xid("7".into()))
+        ..to(RecoveryTarget::Xid("7".into()))
     };
     for (options, timeline, words) in [
         (
-            Options::default(),
+            RecoveryOptions::default(),
             "",
             "timeline 4 forked at 1/2000000, before this backup ended on timeline 3: the newest",
         ),
         (
-            to(Target::Xid("7".into())),
+            to(RecoveryTarget::Xid("7".into())),
             "3",
             "the server will stay on timeline 3; the newest backup on the way",
         ),
         (
-            to(Target::Immediate),
+            to(RecoveryTarget::Immediate),
             "current",
             "will stay on timeline 3; the newest backup on the way to timeline 5 is ID",
         ),
         (on("5"), "5", "will not get there"),
         (on("latest"), "latest", "will not get there"),
         (
-            Options {
+            RecoveryOptions {
                 mode: Some(Mode::Standby),
-                ..Options::default()
+                ..RecoveryOptions::default()
             },
             "latest",
             "cannot follow a server on timeline 5",
@@ -288,13 +288,13 @@ fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
 
 #[test]
 fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
-    let passing = |options: Options| {
+    let passing = |options: RecoveryOptions| {
         let (recovery, _) = plan(
             &options,
             &cluster(),
-            &Known {
+            &RecoveryFacts {
                 restore_command: true,
-                ..Known::default()
+                ..RecoveryFacts::default()
             },
         )
         .unwrap();
@@ -304,29 +304,32 @@ fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    let on = |timeline: &str| Options {
+    let on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
-    let command = |command: &str| Options {
+    let command = |command: &str| RecoveryOptions {
         restore_command: Some(command.into()),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
-    assert_eq!(passing(to(Target::Xid("7".into()))), "recovery_target_xid");
     assert_eq!(
-        passing(to(Target::Immediate)),
+        passing(to(RecoveryTarget::Xid("7".into()))),
+        "recovery_target_xid"
+    );
+    assert_eq!(
+        passing(to(RecoveryTarget::Immediate)),
         "recovery_target recovery_target_timeline"
     );
     assert_eq!(passing(on("3")), "recovery_target_timeline");
     assert_eq!(passing(command("false")), "restore_command");
-    let standby = Options {
+    let standby = RecoveryOptions {
         mode: Some(Mode::Standby),
         ..on("3")
     };
     for options in [
         on("latest"),
         command("cp /archive/%f %p"),
-        Options::default(),
+        RecoveryOptions::default(),
         standby,
     ] {
         assert_eq!(passing(options), "");
@@ -335,21 +338,24 @@ fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
 
 #[test]
 fn only_who_replays_more_than_the_backup_has_follows_timelines() {
-    let follows = |options: Options| options.follows_timelines();
-    let on = |timeline: &str, options| Options {
+    let follows = |options: RecoveryOptions| options.follows_timelines();
+    let on = |timeline: &str, options| RecoveryOptions {
         timeline: Some(timeline.into()),
         ..options
     };
-    let standby = || Options {
+    let standby = || RecoveryOptions {
         mode: Some(Mode::Standby),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
-    let name = || to(Target::Name("x".into()));
-    assert!(follows(standby()) && follows(name()) && follows(fetching(Options::default())));
-    assert!(follows(on("latest", to(Target::Immediate))) && follows(on("4", Options::default())));
+    let name = || to(RecoveryTarget::Name("x".into()));
+    assert!(follows(standby()) && follows(name()) && follows(fetching(RecoveryOptions::default())));
     assert!(
-        !follows(Options::default())
-            && !follows(to(Target::Immediate))
+        follows(on("latest", to(RecoveryTarget::Immediate)))
+            && follows(on("4", RecoveryOptions::default()))
+    );
+    assert!(
+        !follows(RecoveryOptions::default())
+            && !follows(to(RecoveryTarget::Immediate))
             && !follows(on("current", standby()))
     );
 }
@@ -362,94 +368,103 @@ fn times_are_told_to_the_server_in_utc() {
         "2026-11-21 06:45:02+01:00",
     ] {
         let wanted = "recovery_target_time=2026-11-21 05:45:02.000000+00 recovery.signal";
-        assert_eq!(planned(to(Target::Time(text.into()))).unwrap(), wanted);
+        assert_eq!(
+            planned(to(RecoveryTarget::Time(text.into()))).unwrap(),
+            wanted
+        );
     }
-    assert!(planned(to(Target::Time("2026-12-21 05:45:02".into()))).is_ok());
+    assert!(planned(to(RecoveryTarget::Time("2026-12-21 05:45:02".into()))).is_ok());
 }
 
 #[test]
 fn what_cannot_work_is_refused_with_the_reason() {
-    let options = Options::default;
+    let options = RecoveryOptions::default;
     let cases = [
         (
-            to(Target::Time("2026-11-21 05:45:01+00".into())),
+            to(RecoveryTarget::Time("2026-11-21 05:45:01+00".into())),
             "the backup ended later",
         ),
-        (to(Target::Time("yesterday".into())), "it is no time"),
         (
-            to(Target::Lsn("1/20000FF".into())),
+            to(RecoveryTarget::Time("yesterday".into())),
+            "it is no time",
+        ),
+        (
+            to(RecoveryTarget::Lsn("1/20000FF".into())),
             "consistent only at 1/2000100",
         ),
-        (to(Target::Lsn("0/FFFFFFFF".into())), "consistent only at"),
-        (to(Target::Lsn("12".into())), "it is none"),
-        (to(Target::Xid("x".into())), "it is no number"),
-        (to(Target::Xid(String::new())), "it is no number"),
-        (to(Target::Name(String::new())), "without a name"),
         (
-            fetching(Options {
+            to(RecoveryTarget::Lsn("0/FFFFFFFF".into())),
+            "consistent only at",
+        ),
+        (to(RecoveryTarget::Lsn("12".into())), "it is none"),
+        (to(RecoveryTarget::Xid("x".into())), "it is no number"),
+        (to(RecoveryTarget::Xid(String::new())), "it is no number"),
+        (to(RecoveryTarget::Name(String::new())), "without a name"),
+        (
+            fetching(RecoveryOptions {
                 mode: Some(Mode::None),
                 ..options()
             }),
             "only adds the setting",
         ),
         (
-            Options {
+            RecoveryOptions {
                 restore_command: Some(" ".into()),
                 ..options()
             },
             "wants a command",
         ),
         (
-            Options {
+            RecoveryOptions {
                 mode: Some(Mode::Standby),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "a standby goes on for ever",
         ),
         (
-            Options {
+            RecoveryOptions {
                 mode: Some(Mode::None),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "wants --recovery point",
         ),
         (
-            Options {
+            RecoveryOptions {
                 exclusive: true,
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "--target-exclusive wants",
         ),
         (
-            Options {
-                action: Some(Action::Pause),
+            RecoveryOptions {
+                action: Some(TargetAction::Pause),
                 ..options()
             },
             "--target-action wants",
         ),
         (
-            Options {
+            RecoveryOptions {
                 timeline: Some("2".into()),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "on timeline 3",
         ),
         (
-            Options {
+            RecoveryOptions {
                 timeline: Some("new".into()),
-                ..to(Target::Immediate)
+                ..to(RecoveryTarget::Immediate)
             },
             "timeline \"new\"",
         ),
         (
-            Options {
+            RecoveryOptions {
                 settings: vec![setting("a b", "")],
                 ..options()
             },
             "not the name of a setting",
         ),
         (
-            Options {
+            RecoveryOptions {
                 settings: vec![setting("a", "x\ny")],
                 ..options()
             },
@@ -459,7 +474,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
     for (options, words) in cases {
         let error = planned(options).unwrap_err();
         assert!(
-            error.kind == Kind::Usage && error.line().contains(words),
+            error.kind == ErrorKind::Usage && error.line().contains(words),
             "{words}: {error}"
         );
     }
@@ -467,21 +482,21 @@ fn what_cannot_work_is_refused_with_the_reason() {
 
 #[test]
 fn what_will_be_missing_is_said_or_refused() {
-    let bare = Cluster {
+    let bare = ClusterInfo {
         wal: "archived".into(),
         ..cluster()
     };
-    let said = |mode, cluster: &Cluster| {
-        let options = Options {
+    let said = |mode, cluster: &ClusterInfo| {
+        let options = RecoveryOptions {
             mode: Some(mode),
-            ..Options::default()
+            ..RecoveryOptions::default()
         };
         plan(
             &options,
             cluster,
-            &Known {
+            &RecoveryFacts {
                 is_all: true,
-                ..Known::default()
+                ..RecoveryFacts::default()
             },
         )
         .map(|(_, notes)| notes.join(" "))
@@ -497,28 +512,28 @@ fn what_will_be_missing_is_said_or_refused() {
             .contains("nothing to follow")
     );
     assert_eq!(said(Mode::None, &cluster()).unwrap(), "");
-    assert_eq!(said(Mode::None, &Cluster::default()).unwrap(), "");
+    assert_eq!(said(Mode::None, &ClusterInfo::default()).unwrap(), "");
 }
 
 #[test]
 fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
-    let point = || Options {
+    let point = || RecoveryOptions {
         mode: Some(Mode::Point),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
-    let on = |timeline: &str| Options {
+    let on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
-        ..Options::default()
+        ..RecoveryOptions::default()
     };
     let far = [
-        to(Target::Time("2026-12-21 05:45:02+00".into())),
-        to(Target::Lsn("1/3000000".into())),
-        to(Target::Name("x".into())),
-        to(Target::Xid("7".into())),
+        to(RecoveryTarget::Time("2026-12-21 05:45:02+00".into())),
+        to(RecoveryTarget::Lsn("1/3000000".into())),
+        to(RecoveryTarget::Name("x".into())),
+        to(RecoveryTarget::Xid("7".into())),
         on("latest"),
     ];
-    let near = [point(), to(Target::Immediate), on("current")];
-    let bare = Cluster {
+    let near = [point(), to(RecoveryTarget::Immediate), on("current")];
+    let bare = ClusterInfo {
         wal: "archived".into(),
         ..cluster()
     };
@@ -528,14 +543,14 @@ fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
         .chain(near.map(|near| (near, true)))
     {
         for is_all in [true, false] {
-            let known = Known {
+            let known = RecoveryFacts {
                 is_all,
-                ..Known::default()
+                ..RecoveryFacts::default()
             };
-            let hint = |cluster: &Cluster| {
+            let hint = |cluster: &ClusterInfo| {
                 let error = plan(&options, cluster, &known).unwrap_err();
                 assert!(
-                    error.kind == Kind::Usage
+                    error.kind == ErrorKind::Usage
                         && error.what.contains("nothing says how to fetch WAL"),
                     "{error}"
                 );
@@ -550,17 +565,17 @@ fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
                 !hint(&bare).contains("--restore-command false"),
                 "{options:?}"
             );
-            let set = Options {
+            let set = RecoveryOptions {
                 settings: vec![setting("restore_command", "cp")],
                 ..options.clone()
             };
             plan(&set, &cluster(), &known).unwrap();
-            let known = Known {
+            let known = RecoveryFacts {
                 restore_command: true,
                 ..known
             };
             plan(&options, &cluster(), &known).unwrap();
-            let unset = Options {
+            let unset = RecoveryOptions {
                 settings: vec![setting("restore_command", "")],
                 ..options.clone()
             };

@@ -1,10 +1,10 @@
 //! What differs of what is there: small things as a whole, large files block by block.
 
-use super::{Hand, Target, Unit, Want, Work, unread, want};
+use super::{DeltaBatch, DeltaWorker, PatchTarget, Unit, Want, unread, want};
 use crate::{
     archive::block_digests::{are_digested, judged},
     error::Result,
-    format::{page::Item, sizes},
+    format::{page::PageItem, sizes},
     target::in_place::{Patch, is_there},
     verify::compare_tree::has_content,
 };
@@ -13,17 +13,17 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-impl Work<'_> {
+impl DeltaBatch<'_> {
     pub(super) fn block(&self) -> u64 {
         self.run.archive.root.options.block_bytes
     }
 
     /// Does the record say the digest of each block of what it describes?
-    pub(super) fn has_blocks(&self, item: &Item) -> bool {
+    pub(super) fn has_blocks(&self, item: &PageItem) -> bool {
         are_digested(item, item.described_bytes(), &self.run.archive.root.options)
     }
 
-    pub(super) fn compare(&self, hand: &mut Hand, unit: Unit) -> Result<Vec<Want>> {
+    pub(super) fn compare(&self, hand: &mut DeltaWorker, unit: Unit) -> Result<Vec<Want>> {
         match unit {
             Unit::Whole(item) => {
                 let path = item.entry.path.clone();
@@ -42,7 +42,7 @@ impl Work<'_> {
     }
 
     /// A link, pipe or device.
-    fn other(&self, hand: &mut Hand, item: &Item) -> Result<()> {
+    fn other(&self, hand: &mut DeltaWorker, item: &PageItem) -> Result<()> {
         let same = is_there(&mut hand.writer, &item.entry)?;
         let counter = if same {
             &self.delta.same
@@ -57,7 +57,7 @@ impl Work<'_> {
         }
     }
 
-    fn compare_file(&self, hand: &mut Hand, item: Item) -> Result<Vec<Want>> {
+    fn compare_file(&self, hand: &mut DeltaWorker, item: PageItem) -> Result<Vec<Want>> {
         let entry = &item.entry;
         sizes::add_shared(&self.run.meter.bytes, entry.data_len());
         if let Some(patch) = Patch::open(&mut hand.writer, entry)?
@@ -85,7 +85,7 @@ impl Work<'_> {
     }
 
     /// Has it the content of the record, and may it stay?
-    fn is_same(&self, hand: &mut Hand, patch: &Patch, item: &Item) -> Result<bool> {
+    fn is_same(&self, hand: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
         let size = item.entry.size();
         if patch.stat().size != size || (item.digest.is_none() && size > 0) {
             return Ok(false);
@@ -101,9 +101,9 @@ impl Work<'_> {
     /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
     fn compare_blocks(
         &self,
-        hand: &mut Hand,
-        target: &Arc<Target>,
-        item: &Item,
+        hand: &mut DeltaWorker,
+        target: &Arc<PatchTarget>,
+        item: &PageItem,
         range: Range<usize>,
         mut offset: u64,
     ) -> Result<Vec<Want>> {
@@ -144,7 +144,7 @@ impl Work<'_> {
 
     /// Is a file that goes on over pages the same as a whole? Whoever comes first finds out, for all others. What cannot be
     /// read is not.
-    fn is_whole(&self, hand: &mut Hand, target: &Target) -> bool {
+    fn is_whole(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> bool {
         let mut look = || {
             let last = self.run.archive.last_of(&target.item.entry.path)?;
             self.is_same(hand, &target.patch, &last).ok()
@@ -157,9 +157,9 @@ impl Work<'_> {
     /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.
     fn differing(
         &self,
-        hand: &mut Hand,
-        target: &Target,
-        item: &Item,
+        hand: &mut DeltaWorker,
+        target: &PatchTarget,
+        item: &PageItem,
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
@@ -185,7 +185,7 @@ impl Work<'_> {
     }
 
     /// Are there digests of exactly these bytes, if there are of any?
-    fn is_of_blocks(&self, item: &Item, offset: u64, end: u64) -> bool {
+    fn is_of_blocks(&self, item: &PageItem, offset: u64, end: u64) -> bool {
         let block = self.block();
         offset.is_multiple_of(block) && (end.is_multiple_of(block) || end == item.entry.data_len())
     }

@@ -6,21 +6,21 @@ use super::{Batch, Delta};
 use crate::{
     archive::{
         block_digests::judged,
-        schedule::{self, End, check_whole, is_saved},
+        schedule::{self, ContentEnd, check_whole, is_saved},
     },
     error::{Error, Result, quoted},
     format::{
-        entry::Path as EntryPath,
-        page::{Extent, FrameAt, Item, SegmentId},
+        entry::EntryPath,
+        page::{Extent, FrameAt, PageItem, SegmentId},
         sizes,
     },
     metrics::meter::lap,
-    pipeline::workers::{self, Hands},
+    pipeline::workers::{self, WorkerLimit},
     queue::Locked,
     report::damage::{LEFT, frame_damage},
-    restore::Run,
+    restore::RestoreRun,
     stage::codec::Decompressor,
-    target::{in_place::Patch, writer::Writer},
+    target::{in_place::Patch, writer::TargetWriter},
     verify::compare_tree::has_content,
 };
 use std::{
@@ -37,11 +37,11 @@ use std::{
 const STRETCH_BYTES: u64 = 16 << 20;
 
 /// A file of several pieces that is brought up to date.
-pub(crate) struct Target {
-    item: Item,
+pub(crate) struct PatchTarget {
+    item: PageItem,
     pub(crate) patch: Patch,
     /// Its last record, which has the digest.
-    last: OnceLock<Item>,
+    last: OnceLock<PageItem>,
     /// Bytes of its data that records have described.
     next: AtomicU64,
     damaged: AtomicBool,
@@ -51,8 +51,8 @@ pub(crate) struct Target {
     whole: OnceLock<bool>,
 }
 
-impl Target {
-    fn new(item: &Item, patch: Patch, next: u64) -> Self {
+impl PatchTarget {
+    fn new(item: &PageItem, patch: Patch, next: u64) -> Self {
         let [damaged, unproven] = Default::default();
         Self {
             item: item.clone(),
@@ -67,21 +67,21 @@ impl Target {
 }
 
 /// Files that go on in the next page.
-pub(crate) type GoingOn = HashMap<EntryPath, Arc<Target>>;
+pub(crate) type GoingOn = HashMap<EntryPath, Arc<PatchTarget>>;
 
 /// What a worker compares.
 enum Unit {
     /// Something small, or that has no block digests: all of it.
-    Whole(Item),
+    Whole(PageItem),
     /// These extents of a large file; the first begins at this byte of the data.
-    Stretch(Arc<Target>, Item, Range<usize>, u64),
+    Stretch(Arc<PatchTarget>, PageItem, Range<usize>, u64),
 }
 
 /// A piece that differs.
 struct Want {
     /// The file it is written to; `None` for one of a single piece, which is made anew.
-    target: Option<Arc<Target>>,
-    item: Item,
+    target: Option<Arc<PatchTarget>>,
+    item: PageItem,
     extent: Extent,
     /// Bytes of data of the file before it.
     offset: u64,
@@ -103,8 +103,8 @@ impl Want {
 }
 
 /// What a worker has.
-struct Hand {
-    writer: Writer,
+struct DeltaWorker {
+    writer: TargetWriter,
     decompressor: Decompressor,
     stored: Vec<u8>,
     plain: Vec<u8>,
@@ -112,16 +112,20 @@ struct Hand {
 }
 
 /// One batch.
-pub(crate) struct Work<'a> {
+pub(crate) struct DeltaBatch<'a> {
     delta: &'a Delta<'a>,
-    run: &'a Run<'a>,
-    hands: &'a Hands<'a>,
+    run: &'a RestoreRun<'a>,
+    hands: &'a WorkerLimit<'a>,
     /// Files of which the last piece is in this batch.
-    ended: Mutex<Vec<Arc<Target>>>,
+    ended: Mutex<Vec<Arc<PatchTarget>>>,
 }
 
-impl<'a> Work<'a> {
-    pub(crate) fn new(delta: &'a Delta<'a>, run: &'a Run<'a>, hands: &'a Hands<'a>) -> Self {
+impl<'a> DeltaBatch<'a> {
+    pub(crate) fn new(
+        delta: &'a Delta<'a>,
+        run: &'a RestoreRun<'a>,
+        hands: &'a WorkerLimit<'a>,
+    ) -> Self {
         Self {
             delta,
             run,
@@ -130,15 +134,15 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn ends(&self, target: Arc<Target>) {
+    fn ends(&self, target: Arc<PatchTarget>) {
         self.ended.locked().push(target);
     }
 
-    fn hand(&self) -> Hand {
+    fn hand(&self) -> DeltaWorker {
         let decompressor = self.run.archive.codec.decompressor();
         let [stored, plain] = Default::default();
-        Hand {
-            writer: Writer::new(&self.run.tree),
+        DeltaWorker {
+            writer: TargetWriter::new(&self.run.tree),
             decompressor,
             stored,
             plain,
@@ -152,8 +156,8 @@ impl<'a> Work<'a> {
     /// As those of a restore.
     pub(crate) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
         let wants = Mutex::new(Vec::new());
-        let mut writer = Writer::new(&self.run.tree);
-        let compare = |hand: &mut Hand, unit| {
+        let mut writer = TargetWriter::new(&self.run.tree);
+        let compare = |hand: &mut DeltaWorker, unit| {
             let mut clock = Instant::now();
             let found = self.compare(hand, unit)?;
             lap(&self.run.meter.source.busy, &mut clock);
@@ -180,7 +184,7 @@ impl<'a> Work<'a> {
         workers::work(
             self.hands,
             || self.hand(),
-            |hand, target: Arc<Target>| self.end_or_refuse(hand, &target),
+            |hand, target: Arc<PatchTarget>| self.end_or_refuse(hand, &target),
             |send| ended.into_iter().try_for_each(send),
         )
     }
@@ -188,8 +192,8 @@ impl<'a> Work<'a> {
     /// Divide the comparison of a record among workers.
     fn units(
         &self,
-        writer: &mut Writer,
-        item: Item,
+        writer: &mut TargetWriter,
+        item: PageItem,
         going_on: &mut GoingOn,
         send: &mut dyn FnMut(Unit) -> Result<()>,
     ) -> Result<()> {
@@ -237,7 +241,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn misfit(&self, item: &Item) -> Result<()> {
+    fn misfit(&self, item: &PageItem) -> Result<()> {
         self.run.report.add((
             schedule::misfit(&item.entry.path),
             vec![item.entry.path.clone()],
@@ -246,16 +250,30 @@ impl<'a> Work<'a> {
 
     /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
     /// same. `len`: bytes of data that its record describes.
-    fn target(&self, writer: &mut Writer, item: &Item, len: u64) -> Result<Option<Target>> {
+    fn target(
+        &self,
+        writer: &mut TargetWriter,
+        item: &PageItem,
+        len: u64,
+    ) -> Result<Option<PatchTarget>> {
         match Patch::open(writer, &item.entry)? {
-            Some(patch) if patch.may_change() => Ok(Some(Target::new(item, patch, len))),
+            Some(patch) if patch.may_change() => Ok(Some(PatchTarget::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
             _ => self.target_anew(writer, item, len).map(Some),
         }
     }
 
-    fn target_anew(&self, writer: &mut Writer, item: &Item, len: u64) -> Result<Target> {
-        Ok(Target::new(item, Patch::create(writer, &item.entry)?, len))
+    fn target_anew(
+        &self,
+        writer: &mut TargetWriter,
+        item: &PageItem,
+        len: u64,
+    ) -> Result<PatchTarget> {
+        Ok(PatchTarget::new(
+            item,
+            Patch::create(writer, &item.entry)?,
+            len,
+        ))
     }
 
     fn count(&self, changed: bool) -> Result<Vec<Want>> {
@@ -270,7 +288,7 @@ impl<'a> Work<'a> {
     }
 
     /// One frame, and all that is wanted of it.
-    fn write(&self, hand: &mut Hand, wants: Vec<Want>) -> Result<()> {
+    fn write(&self, hand: &mut DeltaWorker, wants: Vec<Want>) -> Result<()> {
         let Some(first) = wants.first() else {
             return Ok(());
         };
@@ -328,7 +346,7 @@ impl<'a> Work<'a> {
     /// A frame is damaged, and with it what is wanted of it.
     fn lose(
         &self,
-        hand: &mut Hand,
+        hand: &mut DeltaWorker,
         at: &(SegmentId, FrameAt),
         wants: Vec<Want>,
         error: Error,
@@ -347,11 +365,11 @@ impl<'a> Work<'a> {
         wants.iter().try_for_each(|want| self.spoil(hand, want))
     }
 
-    fn write_one(&self, hand: &mut Hand, want: &Want, plain: &[u8]) -> Result<()> {
+    fn write_one(&self, hand: &mut DeltaWorker, want: &Want, plain: &[u8]) -> Result<()> {
         let content = want.content(plain);
         let entry = &want.item.entry;
         let Some(target) = &want.target else {
-            if let End::Damaged(why) = check_whole(&want.item, content) {
+            if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
                 self.run.report.file(&want.item, &why)?;
                 return self.spoil(hand, want);
             }
@@ -404,7 +422,7 @@ impl<'a> Work<'a> {
     }
 
     /// What is wanted cannot be had.
-    fn spoil(&self, hand: &mut Hand, want: &Want) -> Result<()> {
+    fn spoil(&self, hand: &mut DeltaWorker, want: &Want) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
@@ -434,7 +452,7 @@ impl<'a> Work<'a> {
     }
 
     /// As [`Work::end`]. A file that the target cannot take stays what it was, unless some of that is lost.
-    fn end_or_refuse(&self, hand: &mut Hand, target: &Target) -> Result<()> {
+    fn end_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
         if !self.run.refused.holds(path) {
             let ended = self.end(hand, target);
@@ -449,7 +467,7 @@ impl<'a> Work<'a> {
     }
 
     /// All pieces of a file are written.
-    fn end(&self, hand: &mut Hand, target: &Target) -> Result<()> {
+    fn end(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
             target
@@ -479,14 +497,14 @@ impl<'a> Work<'a> {
     }
 }
 
-fn unread(item: &Item, error: std::io::Error) -> Error {
+fn unread(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not read {} in the target", quoted(&item.entry.path)),
         error,
     )
 }
 
-fn unwritten(item: &Item, error: std::io::Error) -> Error {
+fn unwritten(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not write {}", quoted(&item.entry.path)),
         error,
@@ -494,7 +512,7 @@ fn unwritten(item: &Item, error: std::io::Error) -> Error {
 }
 
 /// All of an extent.
-fn want(target: Option<Arc<Target>>, item: &Item, at: usize, offset: u64) -> Want {
+fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> Want {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
     Want {
@@ -515,7 +533,7 @@ fn place(want: &Want) -> (SegmentId, FrameAt) {
 }
 
 /// Runs of extents of about [`STRETCH_BYTES`], or more: they begin with a block.
-fn stretches(item: &Item, block: u64) -> Vec<Range<usize>> {
+fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     let (mut found, mut start, mut from, mut end) = (Vec::new(), 0, item.from, item.from);
     for (at, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
