@@ -21,6 +21,27 @@ pub struct Error {
 const ROOM: &str = "free space or choose another place, and run the same command again; in a repository `fullbore forget` and \
                     `fullbore prune` free what old backups need";
 
+/// What helps where a file system has room for content, and for no further file.
+const INODES: &str = "remove files there that are not needed, or choose another place (`df -i` shows inodes), and run the same command \
+                      again; in a repository `fullbore forget` and `fullbore prune` free what old backups need";
+
+/// A file system has no inodes left: it takes no further file, though it may have space.
+#[derive(Debug)]
+pub struct NoInodes;
+
+impl fmt::Display for NoInodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no inodes left on the file system, which may have space")
+    }
+}
+
+impl std::error::Error for NoInodes {}
+
+/// Does the error say so?
+pub fn is_of_inodes(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
+}
+
 /// What helps where the system gives no more memory.
 pub const MEMORY: &str = "raise the limit of memory (`ulimit -v`, LimitAS= of a systemd unit), or use less --memory and fewer --workers";
 
@@ -95,6 +116,7 @@ impl Error {
         let error = error.into();
         let kind = ErrorKind::of(&error);
         let hint = match error.kind() {
+            _ if is_of_inodes(&error) => Some(INODES.into()),
             _ if kind == ErrorKind::Full => Some(ROOM.into()),
             io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
             _ => None,

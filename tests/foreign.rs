@@ -410,6 +410,94 @@ k=tarfile.TarInfo('k');k.size=1;t.addfile(k,io.BytesIO(b'x'));t.close()";
 }
 
 #[test]
+fn a_hard_link_is_none_to_what_the_target_held_before() {
+    let dir = temp();
+    let make = "import tarfile,io;t=tarfile.open('t.tar','w');h=tarfile.TarInfo('h');h.type=b'1';h.linkname='h';t.addfile(h);\
+l=tarfile.TarInfo('l');l.type=b'1';l.linkname='old';t.addfile(l);\
+k=tarfile.TarInfo('k');k.size=1;t.addfile(k,io.BytesIO(b'x'));t.close()";
+    at(
+        dir.path(),
+        &format!("python3 -c \"{make}\" && mkdir to && touch to/h to/old"),
+    )
+    .ends_with(0);
+    for input in ["t.tar", "- < t.tar"] {
+        let ran = at(
+            dir.path(),
+            &format!("$fullbore restore --to to --overwrite {input}"),
+        )
+        .ends_with(1);
+        assert!(
+            ran.err
+                .contains("cannot restore \"h\", a hard link to \"h\""),
+            "{}",
+            ran.err
+        );
+        assert!(
+            ran.err
+                .contains("cannot restore \"l\", a hard link to \"old\""),
+            "{}",
+            ran.err
+        );
+        assert_eq!(
+            at(dir.path(), "ls to")
+                .out
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+            ["h", "k", "old"],
+            "{}",
+            ran.err
+        );
+    }
+    // tar names a file twice that was given to it twice: then it is there.
+    at(dir.path(), "echo new > h && ln h z && tar -cf twice.tar h h z && tar -tvf twice.tar | grep -q 'link to h'")
+        .ends_with(0);
+    at(
+        dir.path(),
+        "$fullbore restore twice.tar --to to --overwrite && cmp h to/h && test to/h -ef to/z",
+    )
+    .ends_with(0);
+    // One that was not asked for.
+    let ran = at(
+        dir.path(),
+        "$fullbore restore twice.tar z --to to --overwrite",
+    )
+    .ends_with(1);
+    assert!(
+        ran.err.contains("was not asked for") && ran.err.contains("ask for both"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_tar_of_another_program_is_said_to_have_no_delta() {
+    let dir = temp();
+    at(
+        dir.path(),
+        "mkdir d && echo one > d/f && tar -cf x.tar d && mkdir to",
+    )
+    .ends_with(0);
+    for how in ["--delta", "--delta --delete", "--delta --delete --plan"] {
+        let ran = at(
+            dir.path(),
+            &format!("$fullbore restore x.tar --to to {how}"),
+        )
+        .ends_with(1);
+        let ran = ran.has_one_error("cannot restore \"x.tar\" with --delta");
+        assert!(
+            ran.err.contains("another program") && ran.err.contains("hint:  use --overwrite"),
+            "{}",
+            ran.err
+        );
+    }
+    at(
+        dir.path(),
+        "$fullbore restore x.tar --to to --overwrite && cmp d/f to/d/f",
+    )
+    .ends_with(0);
+}
+
+#[test]
 fn what_zstd_wants_more_for_is_no_damage() {
     let dir = temp();
     at(

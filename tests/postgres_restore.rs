@@ -764,6 +764,15 @@ fn the_program_says_what_is_to_be_done_next() {
             reset
         ]
     );
+    let restored = ran
+        .err
+        .lines()
+        .find(|line| line.contains(" restored in "))
+        .unwrap();
+    assert!(
+        restored.starts_with("database \"app\" of backup "),
+        "{restored}"
+    );
     let two = args!["--target-immediate", "--target-name", "x"];
     let args = args!["restore", from, "--to", place.at("other")];
     fullbore(args.into_iter().chain(two))

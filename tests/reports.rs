@@ -4,7 +4,7 @@
 
 mod runs;
 
-use runs::{fullbore, noise, segments, temp, write};
+use runs::{fullbore, noise, segments, shell, temp, write};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -55,6 +55,105 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
     assert!(
         result["source"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(),
         "{result}"
+    );
+}
+
+#[test]
+fn a_restore_says_which_parts_of_a_backup_are_restored() {
+    let dir = temp();
+    let (srv, repo, tar) = (
+        tree(&dir, "srv"),
+        dir.path().join("repo"),
+        dir.path().join("x.tar"),
+    );
+    write(srv.join("d/g"), "g");
+    fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
+    fullbore(args!["backup", srv, "--to", tar, "--compress", "none"]).ends_with(0);
+    shell(
+        "tar -C \"$1\" --sort=name -cf \"$2\" f d",
+        args![srv, dir.path().join("other.tar")],
+    )
+    .ends_with(0);
+    let whole = |from: &str| {
+        if from == "other.tar" {
+            "the archive is restored"
+        } else {
+            "backup "
+        }
+    };
+    for from in ["repo", "x.tar", "other.tar"] {
+        for (paths, named) in [
+            (&[][..], String::new()),
+            (&["f"], "\"f\" of ".to_owned()),
+            (&["d"], "\"d\" of ".to_owned()),
+            (&["f", "d/g"], "\"f\", \"d/g\" of ".to_owned()),
+        ] {
+            for more in [
+                &["--overwrite"][..],
+                &["--delta"],
+                &["--overwrite", "--json"],
+            ] {
+                if from == "other.tar" && more[0] == "--delta" {
+                    continue;
+                }
+                let all = args![
+                    "restore",
+                    dir.path().join(from),
+                    "--to",
+                    dir.path().join("to")
+                ];
+                let ran = fullbore(
+                    all.into_iter()
+                        .chain(runs::args(paths))
+                        .chain(runs::args(more)),
+                )
+                .ends_with(0);
+                if more.len() > 1 {
+                    let result = ran.json().pop().unwrap();
+                    assert_eq!(
+                        (&result["paths"], &result["databases"]),
+                        (&paths.into(), &serde_json::json!([])),
+                        "{from}"
+                    );
+                    continue;
+                }
+                let last = ran.err.lines().last().unwrap();
+                let begin = if paths.is_empty() {
+                    whole(from).to_owned()
+                } else {
+                    named.clone()
+                };
+                let is = if paths.len() > 1 {
+                    " are restored in \""
+                } else {
+                    " is restored in \""
+                };
+                assert!(
+                    last.starts_with(&begin) && last.contains(is),
+                    "{from} {paths:?}: {last}"
+                );
+            }
+        }
+    }
+    // What is damaged is no part of what is restored.
+    let segment = segments(&repo).remove(0);
+    let mut bytes = fs::read(&segment).unwrap();
+    let end = bytes.len().min(4000);
+    bytes[200..end].fill(0);
+    fs::write(&segment, bytes).unwrap();
+    let ran = fullbore(args![
+        "restore",
+        repo,
+        "d",
+        "--to",
+        dir.path().join("damaged"),
+        "--keep-going"
+    ])
+    .ends_with(4);
+    assert!(
+        ran.err.contains("what is whole of \"d\" of backup "),
+        "{}",
+        ran.err
     );
 }
 

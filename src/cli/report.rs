@@ -302,37 +302,82 @@ pub(super) fn restore(
 /// Of a tar without a root.
 const BARE: &str = "nothing says what should be in it";
 
-/// What is in the target now.
+/// What is in the target now: all of a backup, or the parts that were asked for.
 fn restored(summary: &Summary, to: &Path) -> String {
-    // A root that was made anew may not know.
-    let of = if summary.source == ":" {
-        String::new()
-    } else {
-        format!(" of {}", summary.source)
+    let to = to.display();
+    let is_bare = summary.id.is_empty();
+    let (parts, is) = parts(summary);
+    let whole = match (is_bare, &*summary.source) {
+        (true, _) => "the archive".to_owned(),
+        // A root that was made anew may not know.
+        (false, ":") => format!("backup {}", summary.id),
+        (false, source) => format!("backup {} of {source}", summary.id),
     };
-    let (id, to) = (summary.id.clone() + &of, to.display());
+    let subject = parts
+        .as_ref()
+        .map_or_else(|| whole.clone(), |parts| format!("{parts} of {whole}"));
     match (summary.damage.len(), summary.lacking.is_captured()) {
-        (0, _) if summary.id.is_empty() => {
-            format!("the archive is restored in \"{to}\"; {BARE}")
-        }
+        (0, _) if is_bare => format!("{subject} {is} restored in \"{to}\"; {BARE}"),
         (0, true) if summary.digested => {
-            format!("backup {id} is restored in \"{to}\", every digest matched")
+            format!("{subject} {is} restored in \"{to}\", every digest matched")
         }
-        (0, true) => {
-            format!("backup {id} is restored in \"{to}\"; it has no digests of files to compare")
+        (0, true) => format!(
+            "{subject} {is} restored in \"{to}\"; the backup has no digests of files to compare"
+        ),
+        (0, false) => {
+            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what was captured {of}by {whole} is restored in \"{to}\"")
         }
-        (0, _) => format!("what was captured by backup {id} is restored in \"{to}\""),
-        (_, _) if summary.id.is_empty() => {
-            format!("what came before the damage is restored in \"{to}\"")
+        (_, _) if is_bare => {
+            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what came {of}before the damage is restored in \"{to}\"")
         }
-        (_, _) => format!("what is whole of backup {id} is restored in \"{to}\""),
+        (_, _) => format!("what is whole of {subject} is restored in \"{to}\""),
+    }
+}
+
+/// Parts of a backup that are named at the end of a restore.
+const PARTS: usize = 3;
+
+/// The parts of a backup that were asked for, by name, and the verb for them; `None` for all of it.
+fn parts(summary: &Summary) -> (Option<String>, &'static str) {
+    let of = |names: Vec<String>, what: &str| {
+        let more = names.len().saturating_sub(PARTS);
+        let named = names
+            .iter()
+            .take(PARTS)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let is = if names.len() == 1 { "is" } else { "are" };
+        (Some(format!("{what}{named}{more}")), is)
+    };
+    match (&summary.paths[..], &summary.databases[..]) {
+        ([], []) => (None, "is"),
+        (paths @ [_, ..], _) => of(paths.iter().map(|path| quoted(path)).collect(), ""),
+        ([], [name]) => of(vec![format!("{name:?}")], "database "),
+        ([], names) => of(
+            names.iter().map(|name| format!("{name:?}")).collect(),
+            "databases ",
+        ),
     }
 }
 
 /// The result of a restore as JSON.
 pub(super) fn restore_json(summary: &Summary, meter: &Meter, verdict: &LimitVerdict) -> Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
+    let paths: Vec<_> = summary
+        .paths
+        .iter()
+        .map(|path| EntryName(path.clone()))
+        .collect();
     json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
+        "paths": paths, "databases": summary.databases,
         "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
         "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
         "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
@@ -619,6 +664,62 @@ mod tests {
         assert_eq!(
             [1.0, 29.04, 99.0, 99.1, 1000.0].map(times),
             ["1.0×", "29.0×", "99.0×", "over 99×", "over 99×"]
+        );
+    }
+
+    #[test]
+    fn the_last_line_of_a_restore_names_the_parts_that_were_asked_for() {
+        let (id, source) = ("B".to_owned(), "h:/t".to_owned());
+        let said = |paths: &[&str], databases: &[&str], damaged: bool| {
+            let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+            let databases = databases.iter().map(|name| (*name).to_owned()).collect();
+            let one = Damage {
+                what: "a frame".to_owned(),
+                detail: Vec::new(),
+                files: Vec::new(),
+            };
+            let damage = if damaged { vec![one] } else { Vec::new() };
+            let (id, source) = (id.clone(), source.clone());
+            let summary = Summary {
+                id,
+                source,
+                paths,
+                databases,
+                damage,
+                digested: true,
+                ..Summary::default()
+            };
+            restored(&summary, Path::new("x"))
+        };
+        let matched = "restored in \"x\", every digest matched";
+        assert_eq!(
+            said(&[], &[], false),
+            format!("backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&["a/f"], &[], false),
+            format!("\"a/f\" of backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&["a", "b"], &[], false),
+            format!("\"a\", \"b\" of backup B of h:/t are {matched}")
+        );
+        let five = said(&["a", "b", "c", "d", "e"], &[], false);
+        assert_eq!(
+            five,
+            format!("\"a\", \"b\", \"c\" and 2 more of backup B of h:/t are {matched}")
+        );
+        assert_eq!(
+            said(&[], &["shop"], false),
+            format!("database \"shop\" of backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&[], &["a", "b"], false),
+            format!("databases \"a\", \"b\" of backup B of h:/t are {matched}")
+        );
+        assert_eq!(
+            said(&["a"], &[], true),
+            "what is whole of \"a\" of backup B of h:/t is restored in \"x\""
         );
     }
 }

@@ -191,6 +191,13 @@ impl Bench {
         let path = self
             .path
             .join(format!(".fullbore-bench-{}", std::process::id()));
+        if dir::is_append_only(&self.path) {
+            let what = format!(
+                "cannot write a file to {:?} and remove it again: the directory is append-only",
+                self.path
+            );
+            return Err(Error::new(ErrorKind::Permission, what).hint("choose another directory"));
+        }
         let sample = sample_text();
         let mut output = Output::create(&path, 0o600, Tricks::Auto)?;
         let start = Instant::now();

@@ -93,6 +93,8 @@ pub struct Stat {
     pub nlink: u32,
     /// Is something mounted here? Before Linux 5.8 only the device can tell.
     pub is_mount: bool,
+    /// Of a directory: can names only be added to it, and none be removed or replaced (`chattr +a`)?
+    pub is_append_only: bool,
 }
 
 impl Stat {
@@ -135,6 +137,31 @@ pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Owned
         OFlags::RDONLY | OFlags::DIRECTORY,
         tricks,
     )
+}
+
+/// The directory in which `fsck` puts what it finds, at the root of ext2 to ext4 and some others.
+pub const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// Is this open directory the root of its file system, or of something that is mounted there?
+pub fn is_mount_root(dir: impl AsFd) -> bool {
+    let Ok(here) = stat_fd(&dir) else {
+        return false;
+    };
+    // Before Linux 5.8 the directory above tells: it is on another device, or it is the same one as of `/`.
+    here.is_mount
+        || stat(dir, b"..").is_ok_and(|above| above.dev != here.dev || above.inode == here.inode)
+}
+
+/// Can names only be added to the directory `path`, and none be removed or replaced? Not if that is not known.
+pub fn is_append_only(path: &Path) -> bool {
+    open_root(path)
+        .and_then(stat_fd)
+        .is_ok_and(|stat| stat.is_append_only)
+}
+
+/// Does `name` in `dir` belong to the file system, and to no tree?
+pub fn is_lost_and_found(dir: impl AsFd, name: &[u8]) -> bool {
+    name == LOST_AND_FOUND && is_mount_root(dir)
 }
 
 /// Open the directory that `dir` is in, wherever that is by now.
@@ -420,6 +447,7 @@ fn compact(statx: &Statx) -> Stat {
         },
         nlink: statx.stx_nlink,
         is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        is_append_only: statx.stx_attributes.contains(StatxAttributes::APPEND),
     }
 }
 
@@ -450,6 +478,7 @@ fn plain(stat: &rustix::fs::Stat) -> Stat {
         rdev: Device { major, minor },
         nlink: stat.st_nlink as u32,
         is_mount: false,
+        is_append_only: false,
     }
 }
 

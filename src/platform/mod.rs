@@ -9,6 +9,7 @@
 mod blocking;
 pub mod dir;
 pub mod durable;
+pub mod inodes;
 mod machine;
 pub mod memory;
 mod mounts;

@@ -297,6 +297,26 @@ pub fn each_piece(
     Ok(())
 }
 
+/// Have two files the same `len` bytes?
+///
+/// # Errors
+/// `UnexpectedEof` if one ends before, or the system's.
+pub fn is_same(one: &File, other: &File, len: u64) -> io::Result<bool> {
+    let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let mut at = 0;
+    while at < len {
+        let piece = (1 << 20).min(len - at) as usize;
+        let [first, second] = &mut buffers;
+        one.read_exact_at(&mut first[..piece], at)?;
+        other.read_exact_at(&mut second[..piece], at)?;
+        if first[..piece] != second[..piece] {
+            return Ok(false);
+        }
+        at += piece as u64;
+    }
+    Ok(true)
+}
+
 fn find(fd: impl AsFd, place: SeekFrom) -> rustix::io::Result<u64> {
     rustix::fs::seek(fd, place)
 }

@@ -5,6 +5,7 @@
 
 use super::{
     dir::{FileKind, Stat, real_path, stat_fd, through_proc},
+    inodes::{of_making, of_making_path},
     write::{chmod_fd, chown_fd},
 };
 use rustix::{
@@ -124,7 +125,7 @@ pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
-    create_at(CWD, path, access)
+    create_at(CWD, path, access).map_err(|error| of_making_path(error, path))
 }
 
 /// As [`create`], in a directory.
@@ -134,7 +135,8 @@ pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
 pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> io::Result<File> {
     let access = access.into();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
-    let file = openat(dir, name, flags, Mode::from_raw_mode(access.mode & 0o700))?;
+    let file = openat(&dir, name, flags, Mode::from_raw_mode(access.mode & 0o700));
+    let file = file.map_err(|error| of_making(error, dir))?;
     widen(&file, access);
     Ok(file.into())
 }
@@ -145,7 +147,8 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
 /// `EEXIST`, or the system's.
 pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     let access = access.into();
-    rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode & 0o700))?;
+    let made = rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode & 0o700));
+    made.map_err(|error| of_making_path(error.into(), path))?;
     if access.mode & 0o077 != 0 || access.owner.is_some() {
         widen(open_dir(path)?, access);
     }

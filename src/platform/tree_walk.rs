@@ -36,6 +36,21 @@ pub trait Visit {
     /// Whatever ends the way.
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<(), Self::Error>;
 
+    /// The object at `path` cannot be looked at, or it is a directory that was `met` and cannot be opened. The way goes on
+    /// behind it.
+    ///
+    /// # Errors
+    /// Whatever ends the way; unless told otherwise, what the system says.
+    fn shut(
+        &mut self,
+        _name: &[u8],
+        path: &[u8],
+        _met: bool,
+        error: io::Error,
+    ) -> Result<(), Self::Error> {
+        Err(self.failed(path, error))
+    }
+
     /// The error for what the system says of `path`.
     fn failed(&self, path: &[u8], error: io::Error) -> Self::Error;
 }
@@ -98,7 +113,8 @@ fn enter<V: Visit>(
 ) -> Result<Option<DescendLevel>, V::Error> {
     let stat = match dir::stat(dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|e| visit.failed(path, e))?,
+        Err(e) => return visit.shut(name, path, false, e).map(|()| None),
+        Ok(stat) => stat,
     };
     if !visit.meet(dir, name, path, &stat)? || stat.kind != FileKind::Directory {
         return Ok(None);
@@ -116,7 +132,10 @@ fn enter<V: Visit>(
             dir: Some(below),
         })
     };
-    open().map(Some).map_err(|e| visit.failed(path, e))
+    match open() {
+        Ok(level) => Ok(Some(level)),
+        Err(e) => visit.shut(name, path, true, e).map(|()| None),
+    }
 }
 
 /// A directory that is gone through.

@@ -9,9 +9,10 @@ use super::{
     Tricks, debug,
     dir::{self, FileKind, open_dir, through_proc},
     durable::file_system,
+    inodes::{of_making, of_making_path},
     read::signed,
 };
-use crate::format::entry::{Device, Time};
+use crate::format::entry::{ByteRun, Device, Time};
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, StatVfs,
@@ -24,7 +25,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
+        unix::fs::{FileExt, OpenOptionsExt},
     },
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
@@ -43,7 +44,8 @@ const COMPRESSING: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
-    Ok(rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode))?)
+    rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode))
+        .map_err(|error| of_making(error, dir))
 }
 
 /// Open the directory `rel` below `root`, creating it and its parents with this mode where they are missing.
@@ -88,12 +90,8 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
 /// `EEXIST` for anything that stands there, a symbolic link that leads nowhere too; or the system's.
 pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(
-        dir,
-        name,
-        flags,
-        Mode::from_raw_mode(mode),
-    )?)
+    rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(mode))
+        .map_err(|error| of_making(error, dir))
 }
 
 /// As [`create_file`], but without a name: it is gone when it is closed, unless it gets one by [`give_name`].
@@ -197,6 +195,11 @@ pub fn is_refusal_of_owner(error: &io::Error) -> bool {
         .is_some_and(|code| refusals.contains(&code))
 }
 
+/// Has the file as many names as its file system allows?
+pub fn is_limit_of_links(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMLINK)
+}
+
 /// Is it what is said to who does something to what is another's?
 pub fn is_forbidden(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
@@ -232,6 +235,44 @@ fn some(written: usize) -> io::Result<usize> {
     } else {
         Ok(written)
     }
+}
+
+/// Copy a run of one file to the same place of another. The system does it (`copy_file_range`), where it can: btrfs and XFS
+/// then share the blocks. Else the bytes are read and written.
+///
+/// # Errors
+/// `UnexpectedEof` if the file ends before the run does, or the system's.
+pub fn copy(from: &File, to: &File, run: ByteRun, tricks: Tricks) -> io::Result<()> {
+    let (mut at, end) = (run.offset, run.offset + run.len);
+    while tricks == Tricks::Auto && at < end {
+        let (mut read, mut written) = (at, at);
+        let len = usize::try_from(end - at).unwrap_or(usize::MAX);
+        match retry_on_intr(|| {
+            rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), len)
+        }) {
+            Ok(0) => break,
+            Ok(done) => at += done as u64,
+            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
+            Err(error) => {
+                debug(|| {
+                    format!("copy_file_range is refused ({error}), the bytes are read and written")
+                });
+                break;
+            }
+        }
+    }
+    let mut buffer = if at < end {
+        vec![0; 1 << 20]
+    } else {
+        Vec::new()
+    };
+    while at < end {
+        let piece = buffer.len().min((end - at) as usize);
+        from.read_exact_at(&mut buffer[..piece], at)?;
+        pwrite_all(to, &buffer[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
 }
 
 /// Allocate the first `len` bytes of an empty file, which is then `len` long; false if the system would not, which is
@@ -377,7 +418,7 @@ pub fn chmod_fd(fd: impl AsFd, mode: u32) -> io::Result<()> {
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn symlink_at(target: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::symlinkat(target, dir, name)?)
+    rustix::fs::symlinkat(target, &dir, name).map_err(|error| of_making(error, dir))
 }
 
 /// Give the object `old` in `from` another name; a symbolic link is linked itself.
@@ -406,13 +447,8 @@ pub fn mknod_at(
         _ => return Err(Errno::INVAL.into()),
     };
     let number = rustix::fs::makedev(device.major, device.minor);
-    Ok(rustix::fs::mknodat(
-        dir,
-        name,
-        kind,
-        Mode::from_raw_mode(mode),
-        number,
-    )?)
+    rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode), number)
+        .map_err(|error| of_making(error, dir))
 }
 
 /// Remove `name` in `dir`, which is not a directory.
@@ -560,7 +596,8 @@ pub fn anonymous_file(dir: &Path) -> io::Result<File> {
                 .write(true)
                 .create_new(true)
                 .mode(0o600)
-                .open(&path)?;
+                .open(&path);
+            let file = file.map_err(|error| of_making_path(error, &path))?;
             std::fs::remove_file(&path)?;
             Ok(file)
         }

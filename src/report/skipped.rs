@@ -87,8 +87,19 @@ impl SkippedEntries {
         self.left().errors.is_empty()
     }
 
-    /// One error for all of them, if there are any; `of` is what the rest of is restored.
-    pub(crate) fn into_error(self, of: &str) -> Option<Error> {
+    /// One error for all of them, if there are any; `of` is what the rest of is restored. It names the files that the restore made in
+    /// `tree` and could not remove.
+    pub(crate) fn into_error(self, of: &str, tree: &TargetTree) -> Option<Error> {
+        let error = self.into_bare_error(of)?;
+        Some(
+            tree.notes
+                .left_lines()
+                .into_iter()
+                .fold(error, Error::detail),
+        )
+    }
+
+    fn into_bare_error(self, of: &str) -> Option<Error> {
         let Left { errors, others, .. } = self.0.opened();
         let told = errors.len();
         let mut errors = errors.into_iter().map(|(_, error)| error);
@@ -230,7 +241,7 @@ mod tests {
                     refused.add(path.as_bytes(), error("the same again", Errno::PERM));
                 });
             assert!(refused.holds(b"f13") && !refused.holds(b"f15"));
-            let error = refused.into_error("backup").unwrap();
+            let error = refused.into_bare_error("backup").unwrap();
             (error.line(), error.detail)
         };
         let (first, detail) = told(&mut (0..15));
@@ -245,6 +256,10 @@ mod tests {
             "and 5 others; they are passed over; the rest of the backup is restored"
         );
         assert_eq!(told(&mut (0..15).rev()), (first, detail));
-        assert!(SkippedEntries::default().into_error("backup").is_none());
+        assert!(
+            SkippedEntries::default()
+                .into_bare_error("backup")
+                .is_none()
+        );
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     format::entry::{self, EntryKind, EntryPath},
     platform::{
         Tricks,
-        dir::{self, FileKind, Stat, open_dir, open_root},
+        dir::{self, FileKind, LOST_AND_FOUND, Stat, open_dir, open_root},
         tree_walk::{Visit, descend},
     },
     postgres::restore::plan::ClusterPlan,
@@ -134,13 +134,15 @@ impl ExtraWalk<'_> {
     fn enter(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
         let dir = match self.open(path) {
             Err(error) if dir::is_no_directory(&error) => return Ok(None),
+            // The restore cannot open it either, and names it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             other => other.map_err(|e| failed(path, e))?,
         };
         let names = dir::read_dir(&dir, &mut Vec::new()).map_err(|e| failed(path, e))?;
         let stat = dir::stat_fd(&dir).map_err(|e| failed(path, e))?;
         let mut names: BTreeSet<_> = names.into_iter().map(|name| name.bytes).collect();
-        if path.is_empty() {
-            names.remove(&b"lost+found"[..]); // of the file system
+        if path.is_empty() || dir::is_mount_root(&dir) {
+            names.remove(LOST_AND_FOUND); // of the file system
         }
         if let Some(mount) = self.mounts.iter().find(|mount| mount.at == path) {
             names.retain(|name| mount.may_own(name));
@@ -318,6 +320,21 @@ impl Visit for ExtraSweep<'_, '_> {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// It cannot be removed either, unless it is empty: the removal names it, and the rest is restored.
+    fn shut(&mut self, name: &[u8], path: &[u8], met: bool, error: io::Error) -> Result<()> {
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            return Err(failed(path, error));
+        }
+        if met {
+            self.levels.pop();
+        }
+        self.levels
+            .last_mut()
+            .into_iter()
+            .for_each(|around| around.names.push(name.to_vec()));
         Ok(())
     }
 

@@ -101,6 +101,10 @@ pub struct Summary {
     pub source: String,
     /// As RFC 3339.
     pub time: String,
+    /// Paths that were asked for, in their order; none if everything was.
+    pub paths: Vec<EntryPath>,
+    /// Databases that were asked for; none if all of the cluster was, or it is no cluster.
+    pub databases: Vec<String>,
     /// Entries that were restored, or tried.
     pub entries: u64,
     /// Had its files digests to compare with?
@@ -234,7 +238,7 @@ impl Restore {
         let is_whole = run.refused.is_empty() && lacking.is_captured();
         let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_whole)?;
         if damage.is_empty()
-            && let Some(error) = run.refused.into_error("backup")
+            && let Some(error) = run.refused.into_error("backup", &run.tree)
         {
             let told = lacking
                 .lines()
@@ -279,6 +283,8 @@ impl Restore {
             id,
             source,
             time,
+            paths: asked_for(&run.selection),
+            databases: self.postgres.databases.clone(),
             entries,
             notes,
             next,
@@ -319,6 +325,15 @@ impl Restore {
             .max(1 << 16)
             .saturating_mul(3);
         NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+/// The paths of a selection; none if that is of everything.
+pub(crate) fn asked_for(selection: &Selection) -> Vec<EntryPath> {
+    if selection.holds(b"") {
+        Vec::new()
+    } else {
+        selection.paths().to_vec()
     }
 }
 

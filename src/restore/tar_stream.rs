@@ -6,7 +6,7 @@
 //! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
 //! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
 
-use super::{Restore, Summary, cluster, deferred_dirs::DeferredDirs};
+use super::{Restore, Summary, asked_for, cluster, deferred_dirs::DeferredDirs};
 use crate::{
     archive::Selection,
     error::{Error, ErrorKind, Result, quoted},
@@ -36,7 +36,9 @@ use crate::{
     text::source_text,
 };
 use std::{
+    collections::HashSet,
     fs::File,
+    hash::{BuildHasher, RandomState},
     io::{self, Read},
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -70,12 +72,14 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let directories = DeferredDirs::default();
     let refused = SkippedEntries::default();
     let members = Members::of(input, SelfCheck::of(selection.clone()), meter);
+    let came = restore.overwrite.then(Came::default);
     let mut run = TarRestore {
         members,
         writer,
         selection,
         found,
         directories,
+        came,
         refused,
         trailed: false,
         report: &report,
@@ -115,6 +119,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
             .map(|root| source_text(&root.source))
             .unwrap_or_default(),
         time: root.map(|root| root.time.clone()).unwrap_or_default(),
+        paths: asked_for(&run.selection),
         digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
         entries: meter.entries.load(Relaxed),
         notes: { lacking.lines() }
@@ -177,14 +182,37 @@ struct TarRestore<'a> {
     selection: Selection,
     /// Which of the selected paths have been seen.
     found: Vec<bool>,
-    /// Directories that want their metadata. The one thing here that grows with the archive, by a few bytes for each.
+    /// Directories that want their metadata. Grows with the archive, by a few bytes for each.
     directories: DeferredDirs,
+    /// What came from this tar, where the target may have held something before. Grows with the archive, by some 16 bytes for each.
+    came: Option<Came>,
     /// Members that are left out.
     refused: SkippedEntries,
     /// Was there something behind the tar?
     trailed: bool,
     report: &'a Report,
     meter: &'a Meter,
+}
+
+/// Paths of what a tar has brought and that is no directory, as hashes.
+#[derive(Default)]
+struct Came {
+    paths: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Came {
+    fn add(&mut self, path: &[u8]) {
+        self.paths.insert(self.hasher.hash_one(path));
+    }
+
+    fn remove(&mut self, path: &[u8]) {
+        self.paths.remove(&self.hasher.hash_one(path));
+    }
+
+    fn has(&self, path: &[u8]) -> bool {
+        self.paths.contains(&self.hasher.hash_one(path))
+    }
 }
 
 impl TarRestore<'_> {
@@ -251,6 +279,7 @@ impl TarRestore<'_> {
         if self.refused.holds(path) {
             return Ok(());
         }
+        self.came.iter_mut().for_each(|came| came.remove(path));
         match self.writer.remove(path) {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -318,6 +347,7 @@ impl TarRestore<'_> {
         };
         if made {
             self.directories.remove(&entry.path)?;
+            self.came.iter_mut().for_each(|came| came.add(&entry.path));
         }
         match entry.kind {
             EntryKind::File { .. } => {
@@ -398,12 +428,20 @@ impl TarRestore<'_> {
     }
 
     fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
-        if target == path && self.tree().is_there(path)? {
-            return Ok(false);
-        }
         let asked_for = self.selection.holds(target);
         if self.refused.holds(target) {
             return self.unless_refused(path, Err(skipped::alone_too(path, target)));
+        }
+        // What stands there from before has some other content.
+        let came = match &self.came {
+            Some(came) => came.has(target),
+            None => target != path || self.tree().is_there(path)?,
+        };
+        if !came {
+            return self.unless_refused(path, Err(skipped::alone(path, target, asked_for)));
+        }
+        if target == path {
+            return Ok(false);
         }
         self.replacing(path, |writer| match writer.link(target, path) {
             Err(error) if error.kind == ErrorKind::NotFound => {
@@ -468,7 +506,7 @@ impl TarRestore<'_> {
             ));
         }
         std::mem::take(&mut self.refused)
-            .into_error("tar")
+            .into_error("tar", &self.writer.tree)
             .map_or(Ok(()), Err)
     }
 }

@@ -6,10 +6,11 @@
 
 use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::layout::{SIDE_SUFFIX, is_backup_id},
     platform::{
         Tricks,
+        dir::is_append_only,
         safe_file::{self, Access},
         user, write,
     },
@@ -140,6 +141,12 @@ impl OneFile {
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
         check_names(path, side_path.as_deref())?;
+        if is_append_only(dir_of(path)) {
+            let what = format!("cannot create {}", name(path));
+            return Err(Error::new(ErrorKind::Permission, what)
+                .because("its directory is append-only, so that nothing in it gets its final name")
+                .hint("choose another directory, or `chattr -a` this one"));
+        }
         remove_leftovers(path);
         let partial = hidden(path, id);
         let side_partial = side_path.as_deref().map(|_| hidden_side(path, id));
@@ -315,10 +322,17 @@ impl Destination for OneFile {
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
         let done = self.give_names();
         // Once it has its name, its side file is all that makes an archive of it.
-        if done.is_err() && self.partial.exists() {
-            self.abort(false);
+        if done.is_ok() || !self.partial.exists() {
+            return done;
         }
-        done
+        let begun = [Some(self.partial.clone()), self.side_partial()];
+        self.abort(false);
+        let left = begun.into_iter().flatten().filter(|path| path.exists());
+        done.map_err(|error| {
+            left.fold(error, |error, path| {
+                error.detail(format!("{} could not be removed", name(&path)))
+            })
+        })
     }
 
     fn abort(self: Box<Self>, _keep: bool) {

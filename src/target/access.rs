@@ -141,16 +141,16 @@ impl TargetTree {
         }
     }
 
-    fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
+    /// Let us write to the directory at `path` until it gets its metadata, if we own it and have kept ourselves from that.
+    pub(crate) fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
         let mut changed = self.changed.locked();
-        let (mine, Ok(stat)) = (platform::user().0, dir::stat_fd(dir)) else {
+        let Ok(stat) = dir::stat_fd(dir) else {
             return false;
         };
         if changed.contains_key(path) {
             return true;
         }
-        let can_be =
-            self.options.overwrite && mine != 0 && stat.uid == mine && stat.mode & OWNERS != OWNERS;
+        let can_be = self.options.overwrite && can_be_opened_up(&stat);
         let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
         if is_open {
             changed.insert(path.to_vec(), stat);
@@ -172,6 +172,12 @@ impl TargetTree {
             || maker.is_some_and(|maker| maker.0 == there.uid)
             || is_made() == Some(true)
     }
+}
+
+/// Is it a directory of ours that we have kept ourselves from writing to?
+pub(crate) fn can_be_opened_up(dir: &Stat) -> bool {
+    let mine = platform::user().0;
+    mine != 0 && dir.uid == mine && dir.mode & OWNERS != OWNERS
 }
 
 /// The trees that are being restored.

@@ -266,6 +266,23 @@ impl Patch {
     }
 }
 
+impl TargetWriter {
+    /// Is a file at `entry.path` with the content of `from` and the metadata of the entry?
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub(crate) fn is_copy(&mut self, from: &File, entry: &Entry) -> Result<bool> {
+        let Some(there) = Patch::open(self, entry)? else {
+            return Ok(false);
+        };
+        if there.stat.size != entry.size() || !there.is_dressed_as(self, entry)? {
+            return Ok(false);
+        }
+        let same = read::is_same(from, there.file(), there.stat.size);
+        same.map_err(|e| self.tree.error("read", &entry.path, e))
+    }
+}
+
 /// Is the link, pipe or device of this entry there, as it should be?
 ///
 /// # Errors

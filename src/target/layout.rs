@@ -5,9 +5,10 @@
 //! Everything is checked before anything is made.
 
 use super::{
+    access::can_be_opened_up,
     case_folding::folds,
     final_file::{FinalFile, UNFINISHED},
-    probe::trial_of_names,
+    probe::{trial, trial_of_names},
     warnings::TargetWarnings,
 };
 use crate::{
@@ -18,7 +19,8 @@ use crate::{
     },
     platform::{
         Tricks,
-        dir::{open_root, read_dir, real_path, stat_fd},
+        dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
+        inodes::of_making_path,
         safe_file::led_astray,
         write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
         xattr,
@@ -158,7 +160,7 @@ impl TargetLayout {
         }
         self.are_apart()?;
         self.directories()
-            .try_for_each(|(path, _)| is_writable(path))?;
+            .try_for_each(|(path, _)| is_writable(path, overwrite))?;
         if overwrite { Ok(()) } else { self.have_room() }
     }
 
@@ -236,23 +238,37 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
         Err(e) => Err(Error::io(format!("could not open the target {path:?}"), e)),
         Ok(names) => Ok(names
             .iter()
-            .all(|name| name.bytes == b"lost+found" || may(&name.bytes))),
+            .all(|name| name.bytes == LOST_AND_FOUND || may(&name.bytes))),
     }
 }
 
-fn is_writable(path: &Path) -> Result<()> {
-    let there = existing(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+/// Can something be made at `path`, or in it? Its owner may have kept himself from that; if he can `open_up` it, he is let in.
+fn is_writable(path: &Path, open_up: bool) -> Result<()> {
+    let failed = |e| Error::io(format!("could not look at {path:?}"), e);
+    let there = existing(path).map_err(failed)?;
     let may = if there.is_dir() {
         may_write(&there)
     } else {
         Err(io::ErrorKind::NotADirectory.into())
     };
+    if open_up && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
+        let stat = open_root(&there).and_then(stat_fd).map_err(failed)?;
+        if can_be_opened_up(&stat) {
+            return Ok(());
+        }
+    }
     may.map_err(|e| {
         Error::io(
             format!("cannot restore to {path:?}: {there:?} cannot be written to"),
             e,
         )
     })
+}
+
+fn is_denied(result: &io::Result<()>) -> bool {
+    result
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The deepest directory of `path` that is there, without symbolic links.
@@ -334,8 +350,8 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
 
 fn open_or_make(path: &Path) -> Result<OwnedFd> {
     if !path.is_dir() {
-        std::fs::create_dir_all(path)
-            .map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
+        let made = std::fs::create_dir_all(path).map_err(|e| of_making_path(e, path));
+        made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     }
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
 }
@@ -355,7 +371,7 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
 /// A directory that is open, and what is beneath it.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
-    at: EntryPath,
+    pub(crate) at: EntryPath,
     path: PathBuf,
     pub(crate) dir: OwnedFd,
     /// What a new file looked like; the same for all of them unless there were directories before.
@@ -397,7 +413,7 @@ impl OpenDirectory {
     /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
     /// Where none can be made nothing is known.
     pub(crate) fn folds(&self, notes: &TargetWarnings) -> bool {
-        let look = |file: &OwnedFd, name: &[u8]| {
+        let look = |file: &OwnedFd| {
             let _ = set_times_fd(file, FINE);
             if let Ok(stat) = stat_fd(file) {
                 let _ = (
@@ -405,9 +421,16 @@ impl OpenDirectory {
                     self.keeps_nanos.set(stat.mtime == FINE),
                 );
             }
+        };
+        let look_at_names = |file: &OwnedFd, name: &[u8]| {
+            look(file);
             folds(&self.dir, name)
         };
-        trial_of_names(&self.dir, notes, look).unwrap_or(false)
+        let found = trial_of_names(&self.dir, notes, look_at_names);
+        if found.is_none() {
+            trial(&self.dir, notes, look);
+        }
+        found.unwrap_or(false)
     }
 }
 

@@ -8,6 +8,7 @@ pub mod case_folding;
 pub mod final_file;
 pub mod in_place;
 pub mod layout;
+pub(crate) mod link;
 pub(crate) mod metadata;
 pub mod parallel_file;
 pub(crate) mod probe;

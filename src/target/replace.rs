@@ -7,7 +7,7 @@
 
 use super::{
     metadata::Before,
-    probe::name_aside,
+    probe::{can_replace, name_aside, remove_own},
     tree::TargetTree,
     writer::{TargetWriter, set_length, write_data},
 };
@@ -82,7 +82,7 @@ impl NewFile {
         write::give_name(&self.file, dir, &aside)?;
         self.tree
             .exchange(dir, &aside, name)
-            .inspect_err(|_| drop(write::unlink_at(dir, &aside)))
+            .inspect_err(|_| remove_own(dir, &aside, &self.tree.notes))
     }
 
     /// Have room for all of it; so that nothing else takes it if that is `scarce`.
@@ -119,7 +119,7 @@ impl Drop for NewFile {
             ReplaceName::Own => writer.remove(&self.path),
             ReplaceName::Aside(aside) => writer
                 .enter(&self.path)
-                .map(|(dir, _)| drop(write::unlink_at(dir, aside))),
+                .map(|(dir, _)| remove_own(dir, aside, &self.tree.notes)),
         };
     }
 }
@@ -226,6 +226,7 @@ impl TargetTree {
         name: &[u8],
         mode: u32,
     ) -> io::Result<(OwnedFd, ReplaceName)> {
+        can_replace(dir, &self.notes)?;
         let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
         // No file takes the place of a directory; one that is empty is no loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
@@ -257,6 +258,7 @@ impl TargetTree {
     ) -> io::Result<T> {
         let once = || match create(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
+                can_replace(dir, &self.notes)?;
                 let aside = name_aside();
                 let made = match create(dir, &aside) {
                     // What is there may be all that is in its way.
@@ -267,7 +269,7 @@ impl TargetTree {
                 };
                 let placed = self.exchange(dir, &aside, name);
                 placed
-                    .inspect_err(|_| drop(self.clear_way(dir, &aside)))
+                    .inspect_err(|_| self.remove_aside(dir, &aside))
                     .map(|()| made)
             }
             other => other,
@@ -290,6 +292,13 @@ impl TargetTree {
                     .and_then(|()| write::rename_at(dir, aside, dir, name))
             }
             renamed => renamed,
+        }
+    }
+
+    /// Remove what did not take its place: a directory that is empty, or anything else.
+    fn remove_aside(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
+        if write::remove_dir_at(dir, aside).is_err() {
+            remove_own(dir, aside, &self.notes);
         }
     }
 

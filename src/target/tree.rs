@@ -8,11 +8,12 @@
 use super::{
     case_folding::{MadeNames, taken},
     layout::{Fresh, TargetDirectories, TargetLayout},
+    link::Carriers,
     probe::trial,
     warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Result, is_of_inodes},
     format::{
         entry::{EntryPath, Owner, Time, Xattr},
         pax::NamedAcl,
@@ -68,6 +69,8 @@ pub struct TargetTree {
     made: Option<Mutex<MadeNames>>,
     /// Directories that were there and have another owner or mode for now: what they were before.
     pub(crate) changed: Mutex<HashMap<EntryPath, Stat>>,
+    /// Files that carry the names of others which take no more of them.
+    pub(crate) carriers: Mutex<Carriers>,
 }
 
 /// The mask is the process's: cleared while any tree is open. What it was before.
@@ -103,20 +106,27 @@ impl TargetTree {
     pub fn create(layout: &TargetLayout, options: TargetOptions) -> Result<Arc<Self>> {
         layout.check(options.overwrite)?;
         let places = TargetDirectories::open(layout)?;
-        let notes = TargetWarnings::default();
-        let folds: Vec<bool> = places.all().map(|place| place.folds(&notes)).collect();
-        let made = folds.contains(&true).then(Mutex::default);
-        let tree = Self {
+        let mut tree = Self {
             places,
-            made,
+            made: None,
             changed: Mutex::default(),
+            carriers: Mutex::default(),
             options,
-            notes,
+            notes: TargetWarnings::default(),
             names: OwnerNames::default(),
             systems: Mutex::default(),
             ways: AtomicU8::new(0),
             mask: Mask::clear(),
         };
+        for place in tree.places.all() {
+            tree.open_up(&place.at, place.dir.as_fd());
+        }
+        let folds: Vec<bool> = tree
+            .places
+            .all()
+            .map(|place| place.folds(&tree.notes))
+            .collect();
+        tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
             let dir = place.dir.try_clone().and_then(|dir| tree.touch(dir));
             dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
@@ -157,14 +167,19 @@ impl TargetTree {
     /// An error about the entry at `path`.
     pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
+        let free = if is_of_inodes(&error) {
+            "remove files there (`df -i` shows inodes)"
+        } else {
+            "free space"
+        };
+        let again = if self.options.overwrite {
+            ""
+        } else {
+            " with --overwrite"
+        };
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {
-            ErrorKind::Full if self.options.overwrite => {
-                error.hint("free space, and run the same command again")
-            }
-            ErrorKind::Full => {
-                error.hint("free space, and run the same command again with --overwrite")
-            }
+            ErrorKind::Full => error.hint(format!("{free}, and run the same command again{again}")),
             _ => error,
         }
     }

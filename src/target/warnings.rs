@@ -2,18 +2,22 @@
 //! attributes are part of reasons, and come from the backup: of more reasons than people read there is one line.
 
 use crate::{
-    error::quoted,
+    error::{quoted, reason},
     format::entry::{self, EntryPath},
     queue::Locked,
 };
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{collections::BTreeMap, io, path::Path as SystemPath, sync::Mutex};
 
 /// Reasons that have a line of their own.
 const REASONS: usize = 200;
 
 /// Counts by reason. Shared by all writers.
 #[derive(Debug, Default)]
-pub struct TargetWarnings(Mutex<BTreeMap<String, (u64, EntryPath)>>);
+pub struct TargetWarnings {
+    counts: Mutex<BTreeMap<String, (u64, EntryPath)>>,
+    /// Directories, by device and inode number, from which a file of this restore could not be removed, with a line on that file.
+    left: Mutex<BTreeMap<(u64, u64), String>>,
+}
 
 impl TargetWarnings {
     /// Note that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
@@ -21,13 +25,35 @@ impl TargetWarnings {
         self.count(format!("{what} not restored ({why})"), path);
     }
 
-    /// Note that `name`, by which the target was tried, stands there, and why.
-    pub(crate) fn left(&self, why: &str, name: &[u8]) {
-        self.count(format!("trial file not removed ({why})"), name);
+    /// Note that `path` became the name of a second file: the first takes no more names.
+    pub(crate) fn carried(&self, path: &[u8]) {
+        let why = "more names than the target takes for one file: a second file with the same content has them";
+        self.count(why.to_owned(), path);
+    }
+
+    /// Note that a file of this restore stays in `dir`, as it could not be removed. Of one directory it is noted once.
+    pub(crate) fn left(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
+        let line = || {
+            format!(
+                "could not remove {file:?}, which this restore has made: {}",
+                reason(error)
+            )
+        };
+        self.left.locked().entry(dir).or_insert_with(line);
+    }
+
+    /// Did a file of this restore stay in `dir`?
+    pub(crate) fn is_left_in(&self, dir: (u64, u64)) -> bool {
+        self.left.locked().contains_key(&dir)
+    }
+
+    /// A line for each file of this restore that could not be removed.
+    pub fn left_lines(&self) -> Vec<String> {
+        self.left.locked().values().cloned().collect()
     }
 
     fn count(&self, mut reason: String, path: &[u8]) {
-        let mut notes = self.0.locked();
+        let mut notes = self.counts.locked();
         if notes.len() >= REASONS && !notes.contains_key(&reason) {
             reason = "other things not restored (for too many reasons to list)".to_owned();
         }
@@ -41,12 +67,12 @@ impl TargetWarnings {
 
     /// One line for each reason: `owner not restored (operation not permitted): 12 entries, the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
-        let notes = self.0.locked();
+        let notes = self.counts.locked();
         let line = |(what, (count, first)): (&String, &(u64, EntryPath))| match count {
             1 => format!("{what}: {}", quoted(first)),
             _ => format!("{what}: {count} entries, the first is {}", quoted(first)),
         };
-        notes.iter().map(line).collect()
+        notes.iter().map(line).chain(self.left_lines()).collect()
     }
 }
 

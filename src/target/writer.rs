@@ -152,8 +152,8 @@ impl TargetWriter {
         let there = open_dir(dir, name, tree.options.tricks);
         let is_new = there.is_err();
         let there = there.or_else(|error| {
-            // Where a link leads that nobody asked to be replaced would be lost with it.
-            if !asked_for {
+            // Where a link leads that nobody asked to be replaced would be lost with it; fsck wants its own directory.
+            if !asked_for || dir::is_lost_and_found(dir, name) {
                 return Err(error);
             }
             tree.replacing(path, dir.as_fd(), name, |dir, name| {
@@ -208,30 +208,6 @@ impl TargetWriter {
         }
         let settled = self.tree.open_dir(path).and_then(durable::settle);
         settled.map_err(|e| self.tree.error("make durable", path, e))
-    }
-
-    /// Give what is at `target` the name `path` as well.
-    ///
-    /// # Errors
-    /// The system's, with the path.
-    pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
-        let tree = self.tree.clone();
-        let (parent, old) = tree.places.split(target);
-        let failed = |e| tree.error("link", path, e);
-        let from = tree.open_dir(parent).map_err(failed)?;
-        if tree.is_taken(target, &from, old) {
-            return Err(failed(io::ErrorKind::NotFound.into()));
-        }
-        let (dir, name) = self.enter(path)?;
-        let inode =
-            |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| (stat.dev, stat.inode)).ok();
-        let is_linked = tree.options.overwrite
-            && inode(dir, name).is_some_and(|there| inode(&from, old) == Some(there));
-        let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
-            true => Ok(()),
-            false => write::link_at(&from, old, dir, name),
-        });
-        linked.map_err(failed)
     }
 
     /// Remove a file that was not written to its end, or what is replaced: a directory only if it is empty.

@@ -27,7 +27,8 @@ use crate::{
     platform::dir::Stat,
     postgres::restore::plan::{ClusterPlan, PG_CONTROL},
     queue::Locked,
-    repo::open::must_be_told,
+    repo::open::{OpenedFrom, must_be_told, open_any},
+    sink::local_file::side_of,
     target::{layout::TargetLayout, writer::TargetWriter},
 };
 use batch::DeltaBatch;
@@ -103,7 +104,7 @@ impl<'a> Delta<'a> {
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = self.opened()?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
@@ -120,13 +121,30 @@ impl<'a> Delta<'a> {
         .run_in(archive, meter, Some(self))
     }
 
+    /// The backup; of a tar of another program there is nothing to compare with.
+    fn opened(&self) -> Result<Archive> {
+        match open_any(&self.restore.from)? {
+            OpenedFrom::Backup(archive) => choose_backup::early_enough(self.restore, *archive),
+            OpenedFrom::Foreign(path) => {
+                let what = format!(
+                    "cannot restore {path:?} with --delta: it is no archive that this program wrote"
+                );
+                let side = side_of(&path);
+                Err(Error::new(ErrorKind::Unsupported, what)
+                    .because("a tar of another program has no digests with which the target could be compared")
+                    .detail(format!("if it is one of ours, of .tar.gz or .tar, {side:?} belongs to it, and is missing"))
+                    .hint("use --overwrite, which writes all of it"))
+            }
+        }
+    }
+
     /// Only say what does not belong, and would be removed.
     ///
     /// # Errors
     /// As [`Delta::run`], before it writes anything.
     pub fn foresee(&self) -> Result<()> {
         must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = self.opened()?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
