@@ -10,10 +10,10 @@ use crate::{
         safe_file::{led_astray, led_to},
     },
     postgres::page_stage::{PageCheck, Pages},
-    repo::writer::Store,
+    repo::writer::{Store, must_be_possible},
     sink::{
         Destination,
-        local_file::OneFile,
+        local_file::{OneFile, parent_must_be_there},
         stdout::{Null, Stdout},
     },
     stage::{
@@ -205,6 +205,25 @@ impl SinkSpec {
                 .any(|name| path.join(name).exists())
         };
         matches!(self, Self::Repository(path) if !is_used(path))
+    }
+
+    /// Refuses a destination that cannot be made. With `no_create` it has to be a repository that is there.
+    ///
+    /// # Errors
+    /// As [`must_be_possible`]; [`Kind::Usage`] for `no_create` of anything else than a repository.
+    pub fn check(&self, no_create: bool) -> Result<()> {
+        match self {
+            Self::Repository(path) => must_be_possible(path, no_create),
+            _ if no_create => Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "--no-create is for repositories, and not for {}",
+                    self.name()
+                ),
+            )),
+            Self::File(path) => parent_must_be_there(path),
+            Self::Stdout | Self::Null => Ok(()),
+        }
     }
 
     /// Open it for backup `id`, begun at `time`.

@@ -5,16 +5,14 @@
 use crate::text::source_text;
 use crate::{
     error::{Error, Kind, Result},
-    format::{
-        entry::Time,
-        root::{Root, Source},
-    },
+    format::{entry::Time, root::Root},
     repo::{
         annotations::Notes,
         objects::Directory,
         open::{forgettable, list_backups, read_repository},
         protocol,
         retention::{Candidate, Rules},
+        select::BackupFilter,
     },
     text,
 };
@@ -29,6 +27,8 @@ pub struct Forget {
     pub repository: PathBuf,
     /// Backups by id or the beginning of one; if none are named, the rules decide.
     pub ids: Vec<String>,
+    /// Lists the sources where `latest` may be of several.
+    pub filter: BackupFilter,
     /// What to keep.
     pub rules: Rules,
     /// Do the rules hold for each source by itself?
@@ -128,7 +128,7 @@ impl Forget {
     fn by_name(&self) -> Result<Groups> {
         let mut decisions = BTreeMap::new();
         for name in &self.ids {
-            let id = forgettable(&self.repository, name)?;
+            let id = forgettable(&self.repository, name, &self.filter)?;
             if Notes::read(&self.repository, &id)?.pinned {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
                 return Err(Error::new(Kind::Usage, what).hint("`fullbore unpin` it first"));
@@ -217,7 +217,7 @@ impl Forget {
         if !self.by_source {
             return Ok(Identity::default());
         }
-        if root.source == Source::default() {
+        if root.source.is_unknown() {
             return Ok((None, root.id.clone()));
         }
         match &root.postgres {

@@ -1,6 +1,6 @@
 //! Repositories: directories that hold backups, see [`crate::format::layout`].
 //!
-//! Plain files only: no database, no index, no counts. Made on first use. Reading takes no locks, and a backup only the
+//! Plain files only: no database, no index, no counts. Made by the first backup, or before. Reading takes no locks, and a backup only the
 //! one on its own intent, which shows others that it is alive.
 
 pub mod annotations;
@@ -20,5 +20,6 @@ mod renames;
 pub mod retention;
 pub mod roots;
 pub mod scan;
+pub mod select;
 pub mod verify_memory;
 pub mod writer;

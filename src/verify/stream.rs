@@ -11,7 +11,10 @@ use crate::{
     },
     metrics::meter::Meter,
     platform::Waiting,
-    repo::open::{Opened, open_any},
+    repo::{
+        open::{Opened, open_any},
+        select::BackupFilter,
+    },
     report::damage::Report,
     tar::{
         members::Members,
@@ -38,11 +41,12 @@ pub(crate) enum Looked {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(crate) fn look(from: &OsStr) -> Result<Looked> {
+pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
     if from == "-" {
+        filter.must_be_empty(from)?;
         return Ok(Looked::Stream(Box::new(Waiting(stdin()))));
     }
-    match open_any(from)? {
+    match open_any(from, filter)? {
         Opened::Backup(archive) => Ok(Looked::Backup(archive)),
         Opened::Foreign(path) => {
             let file =

@@ -27,7 +27,6 @@ use crate::{
     platform::dir::Stat,
     postgres::restore::plan::{PG_CONTROL, Plan},
     queue::Locked,
-    repo::open::must_be_told,
     target::{layout::Layout, writer::Writer},
 };
 use batch::Work;
@@ -102,8 +101,7 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = choose_backup::opened(self.restore, true)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
@@ -125,8 +123,7 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// As [`Delta::run`], before it writes anything.
     pub fn foresee(&self) -> Result<()> {
-        must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = choose_backup::opened(self.restore, true)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
