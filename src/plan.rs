@@ -10,10 +10,10 @@ use crate::{
         safe_file::{led_astray, led_to},
     },
     postgres::page_stage::{PageCheck, PageChecks},
-    repo::writer::RepositoryWriter,
+    repo::writer::{RepositoryWriter, must_be_possible},
     sink::{
         Destination,
-        local_file::OneFile,
+        local_file::{OneFile, parent_must_be_there},
         stdout::{Null, Stdout},
     },
     stage::{
@@ -63,7 +63,7 @@ impl StageSpec {
     /// Build it, here, on whichever side "here" is.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if a codec has no such level.
+    /// [`ErrorKind::Usage`] if a codec has no such level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
             Self::Digest {
@@ -143,7 +143,7 @@ impl SinkSpec {
     /// What `--to` says, and the codec: `compress`, or what its ending asks for.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for the name of a file of another kind than would be written, [`Kind::NotFound`] for a link to nothing.
+    /// [`ErrorKind::Usage`] for the name of a file of another kind than would be written, [`ErrorKind::NotFound`] for a link to nothing.
     pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
         let to = Path::new(to.as_ref());
         let bytes = to.as_os_str().as_bytes();
@@ -205,6 +205,25 @@ impl SinkSpec {
                 .any(|name| path.join(name).exists())
         };
         matches!(self, Self::Repository(path) if !is_used(path))
+    }
+
+    /// Refuses a destination that cannot be made. With `no_create` it has to be a repository that is there.
+    ///
+    /// # Errors
+    /// As [`must_be_possible`]; [`ErrorKind::Usage`] for `no_create` of anything else than a repository.
+    pub fn check(&self, no_create: bool) -> Result<()> {
+        match self {
+            Self::Repository(path) => must_be_possible(path, no_create),
+            _ if no_create => Err(Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "--no-create is for repositories, and not for {}",
+                    self.name()
+                ),
+            )),
+            Self::File(path) => parent_must_be_there(path),
+            Self::Stdout | Self::Null => Ok(()),
+        }
     }
 
     /// Open it for backup `id`, begun at `time`.
@@ -305,7 +324,7 @@ impl Tuning {
     /// is stored and a small one while it is read, and its directory: there are no more frames than this process may have files open.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if one worker does not fit.
+    /// [`ErrorKind::Usage`] if one worker does not fit.
     pub fn depths(&self, streams: usize) -> Result<Depths> {
         let streams = streams.max(1);
         let frames = (self.memory_bytes * 3 / 4 / u64::from(self.frame_bytes)) as usize;

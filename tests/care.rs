@@ -86,6 +86,7 @@ fn verify(from: &Path, data: bool) -> VerifyVerdict {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
         from,
+        filter: Default::default(),
         data,
         against: None,
         workers: 2.try_into().unwrap(),

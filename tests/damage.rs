@@ -28,6 +28,7 @@ fn tempdir() -> std::io::Result<tempfile::TempDir> {
 fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
     let restore = Restore {
         from: from.to_str().unwrap().into(),
+        filter: Default::default(),
         to: to.into(),
         paths: vec![],
         overwrite: false,
@@ -46,6 +47,7 @@ fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
         from,
+        filter: Default::default(),
         data,
         against: None,
         workers: 2.try_into().unwrap(),
@@ -384,6 +386,7 @@ fn a_damaged_root_is_listed_and_not_hidden() {
     for json in [false, true] {
         let list = fullbore::command::list::List {
             from: dir.path().to_str().unwrap().into(),
+            filter: Default::default(),
             paths: vec![],
             json,
         };

@@ -11,7 +11,7 @@ use fullbore::{
     format::entry::EntryKind,
     metrics::meter::Meter,
     platform::Tricks,
-    repo::open::open,
+    repo::{open::open, select::BackupFilter},
     restore::Restore,
     verify::{Verify, VerifyVerdict},
 };
@@ -23,6 +23,7 @@ fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
     let mut out = Vec::new();
     List {
         from: from.into(),
+        filter: Default::default(),
         paths,
         json,
     }
@@ -77,7 +78,9 @@ fn backups_are_found_by_id_prefix_and_latest() {
     let repository = dir.path().join("re@po");
     two_backups(&repository);
     let from = repository.to_str().unwrap();
-    let id = |backup: &str| open(format!("{from}{backup}")).map(|archive| archive.root.id);
+    let id = |backup: &str| {
+        open(format!("{from}{backup}"), &BackupFilter::default()).map(|archive| archive.root.id)
+    };
     for latest in ["", "@latest", "@20261122", "@20261122T054501Z-k3f9qa"] {
         assert_eq!(id(latest).unwrap(), "20261122T054501Z-k3f9qa", "{latest}");
     }
@@ -89,11 +92,17 @@ fn backups_are_found_by_id_prefix_and_latest() {
     );
     assert_eq!(id("@2027").err().unwrap().kind, ErrorKind::NotFound);
     assert_eq!(
-        open(dir.path().to_str().unwrap()).err().unwrap().kind,
+        open(dir.path().to_str().unwrap(), &BackupFilter::default())
+            .err()
+            .unwrap()
+            .kind,
         ErrorKind::NotFound
     );
     assert_eq!(
-        open("/nowhere/at/all").err().unwrap().kind,
+        open("/nowhere/at/all", &BackupFilter::default())
+            .err()
+            .unwrap()
+            .kind,
         ErrorKind::NotFound
     );
 }
@@ -112,7 +121,10 @@ fn a_repository_of_a_newer_format_is_unsupported() {
     )
     .unwrap();
     assert_eq!(
-        open(dir.path().to_str().unwrap()).err().unwrap().kind,
+        open(dir.path().to_str().unwrap(), &BackupFilter::default())
+            .err()
+            .unwrap()
+            .kind,
         ErrorKind::Unsupported
     );
 }
@@ -124,7 +136,10 @@ fn a_foreign_file_is_no_archive() {
         let path = dir.path().join("f");
         fs::write(&path, content).unwrap();
         assert_eq!(
-            open(path.to_str().unwrap()).err().unwrap().kind,
+            open(path.to_str().unwrap(), &BackupFilter::default())
+                .err()
+                .unwrap()
+                .kind,
             ErrorKind::Unsupported
         );
     }
@@ -183,6 +198,7 @@ fn show_prints_the_root() {
         let mut out = Vec::new();
         Show {
             from: dir.path().to_str().unwrap().into(),
+            filter: Default::default(),
             json,
         }
         .run(&mut out)
@@ -199,6 +215,7 @@ fn show_prints_the_root() {
 fn against(dir: &Path) -> VerifyVerdict {
     let verify = Verify {
         from: dir.join("repo").to_str().unwrap().into(),
+        filter: BackupFilter::default(),
         data: false,
         against: Some(dir.join("to")),
         workers: 2.try_into().unwrap(),
@@ -344,6 +361,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
     fixture.write_repository(&dir.path().join("repo"));
     let restore = Restore {
         from: dir.path().join("repo").to_str().unwrap().into(),
+        filter: BackupFilter::default(),
         to: to.clone(),
         paths: vec![],
         overwrite: false,

@@ -226,6 +226,7 @@ fn every_key_of_json_is_in_the_document() -> Result {
     write(&dir.path().join("tree/file"), "content")?;
     symlink("file", dir.path().join("tree/link"))?;
     let lines = [
+        ("`init`", "init repo"),
         ("`backup`", "backup tree --to repo"),
         ("`backup`", "backup tree --to repo"),
         ("`backup --dry-run`", "backup tree --to repo --dry-run"),

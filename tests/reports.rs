@@ -30,7 +30,7 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
     fullbore(args!["restore", repo, "--to", etc, "--delta", "--delete"]).ends_with(0);
     fullbore(args!["verify", repo, "--against", etc]).ends_with(0);
     fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
-    let words = "those of several sources";
+    let words = "has backups of 2 sources";
     fullbore(args!["restore", repo, "--to", etc, "--delta", "--delete"])
         .ends_with(2)
         .has_one_error(words);
@@ -42,15 +42,26 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
         .has_one_error(words);
     assert!(etc.join("only-etc").exists() && !etc.join("only-srv").exists());
     let latest = format!("{}@latest", repo.display());
-    fullbore(args!["verify", latest, "--against", srv]).ends_with(0);
-    let ran = fullbore(args!["restore", repo, "--to", dir.path().join("to")]).ends_with(0);
+    fullbore(args!["verify", latest, "--path", srv, "--against", srv]).ends_with(0);
+    let ran = fullbore(args![
+        "restore",
+        repo,
+        "--path",
+        srv,
+        "--to",
+        dir.path().join("to")
+    ])
+    .ends_with(0);
     assert!(
         ran.err
             .contains(&format!(":{} is restored in", srv.display())),
         "{}",
         ran.err
     );
-    let ran = fullbore(args!["restore", latest, "--to", srv, "--delta", "--json"]).ends_with(0);
+    let ran = fullbore(args![
+        "restore", latest, "--path", srv, "--to", srv, "--delta", "--json"
+    ])
+    .ends_with(0);
     let result = ran.json().pop().unwrap();
     assert!(
         result["source"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(),
@@ -272,6 +283,7 @@ fn what_is_missing_has_a_name_without_words_too() {
         dir.path().join("list"),
     );
     fs::write(&list, "f\nnowhere\n").unwrap();
+    fullbore(args!["init", repo]).ends_with(0);
     let run = |how: &str| {
         fullbore(args![
             "backup",

@@ -30,6 +30,7 @@ fn restore(from: &Path, to: &Path) {
 fn verify(from: &Path, against: &Path) -> VerifyVerdict {
     let verify = Verify {
         from: from.to_str().unwrap().into(),
+        filter: Default::default(),
         data: true,
         against: Some(against.into()),
         workers: 2.try_into().unwrap(),
@@ -45,6 +46,7 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
             ..Scope::default()
         }),
         to,
+        no_create: false,
         codec,
         digest,
         host: None,
@@ -132,6 +134,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                     ..Scope::default()
                 }),
                 to: SinkSpec::Null,
+                no_create: false,
                 codec: Codec::Zstd(1),
                 digest: Algorithm::Blake3,
                 host: None,

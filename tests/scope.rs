@@ -727,6 +727,7 @@ fn json_has_the_promised_fields() {
 fn quiet_runs_say_nothing_and_wrong_arguments_end_with_2() {
     let dir = temp();
     files(dir.path(), &["t/a"]);
+    fullbore(args!["init", dir.path().join("r")]).ends_with(0);
     let ran = fullbore(args![
         "backup",
         dir.path().join("t"),

@@ -164,6 +164,7 @@ fn the_commands_of_the_units_run_with_the_settings_of_the_example() {
     let dir = temp();
     let [tree, repository] = ["tree", "repository"].map(|name| dir.path().join(name));
     write(tree.join("file"), "content");
+    fullbore(args!["init", repository]).ends_with(0);
     let mut settings = example();
     settings.insert(
         "REPOSITORY".to_owned(),
@@ -182,8 +183,7 @@ fn the_commands_of_the_units_run_with_the_settings_of_the_example() {
         "fullbore-verify@.service",
     ] {
         for command in of(name) {
-            // Here the first backup makes the repository.
-            let words = words(&command.replace(" --no-create", ""), &settings);
+            let words = words(command, &settings);
             assert_eq!(words[0], PROGRAM);
             fullbore(words.into_iter().skip(1)).ends_with(0);
         }

@@ -74,6 +74,8 @@ pub struct Backup {
     pub subject: Subject,
     /// Where to.
     pub to: SinkSpec,
+    /// Must the repository it goes to be there?
+    pub no_create: bool,
     /// How frames are compressed.
     pub codec: Codec,
     /// How files are digested.
@@ -294,6 +296,7 @@ impl Backup {
     /// # Errors
     /// As [`Backup::run`].
     pub fn count(&self) -> Result<SourceCount> {
+        self.to.check(self.no_create)?;
         self.check_paths()?;
         let mut count = SourceCount::default();
         let subject = self.subject.open(
@@ -349,6 +352,7 @@ impl Backup {
 
     /// An archive is replaced only by another: what else has that name is not ours to remove.
     fn check_output(&self) -> Result<()> {
+        self.to.check(self.no_create)?;
         let SinkSpec::File(path) = &self.to else {
             return Ok(());
         };

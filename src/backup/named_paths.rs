@@ -105,6 +105,18 @@ pub fn warning_of(path: &Path) -> Option<String> {
     FoundPath::of(path).ok()?.warning
 }
 
+/// The name of the source that a PATH is, whether it is there or not.
+///
+/// # Errors
+/// The system's, if there is no current directory.
+pub fn source_path(path: &Path) -> Result<PathBuf> {
+    let failed = |e| Error::io(format!("could not find out where {path:?} is"), e);
+    // Where a directory before a `..` is not there, it was none that a link leads to, as far as is known.
+    absolute(path)
+        .or_else(|_| std::path::absolute(path))
+        .map_err(failed)
+}
+
 /// A PATH from `/` on, as it was named, without `.`. A `..` leads out of the directory that the part before it really is.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     let whole = std::path::absolute(path)?;

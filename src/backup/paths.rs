@@ -1,6 +1,6 @@
 //! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
 
-pub use super::named_paths::warning_of;
+pub use super::named_paths::{source_path, warning_of};
 use super::{
     division::{open_top, trees},
     named_paths::{FoundPath, NamedPath, links_within, named},

@@ -5,6 +5,7 @@ use super::{
     cluster::ClusterArgs,
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
+    select::SelectArgs,
     values::{
         CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size,
         destination, frame_size, interval, name, pattern, rate, readers, segment_size, stream_name,
@@ -52,6 +53,8 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Back up files and directories, a PostgreSQL cluster, or standard input
     Backup(BackupArgs),
+    /// Make an empty repository, unless it is there
+    Init(InitArgs),
     /// Restore a backup or parts of it
     Restore(RestoreArgs),
     /// List the backups of a repository, or the entries of one
@@ -113,6 +116,9 @@ pub(super) struct BackupArgs {
     /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     pub(super) to: OsString,
+    /// Fail if the repository is not there, as when its disk is not mounted; scheduled backups use this
+    #[arg(long)]
+    pub(super) no_create: bool,
     /// Back up standard input as a file of this name
     #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
     pub(super) stdin_name: Option<OsString>,
@@ -222,6 +228,17 @@ pub(super) struct BackupArgs {
     pub(super) run: RunArgs,
 }
 
+/// `fullbore init`.
+#[derive(Debug, Args)]
+#[command(after_help = PLAIN_EXIT_CODES)]
+pub(super) struct InitArgs {
+    /// The directory of the repository; the directory above it has to be there
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
+    pub(super) repository: OsString,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
 /// How the end of a run is told.
 #[derive(Debug, Args, Clone)]
 pub(super) struct OutputArgs {
@@ -253,6 +270,8 @@ pub(super) struct RestoreArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: OsString,
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
     /// The directory to restore into: absent or empty, unless --overwrite or --delta
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(super) to: Option<PathBuf>,
@@ -298,6 +317,8 @@ pub(super) struct ListArgs {
     /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: OsString,
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
@@ -313,6 +334,8 @@ pub(super) struct ShowArgs {
     /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: OsString,
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
     /// As JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -327,6 +350,8 @@ pub(super) struct VerifyArgs {
     /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
     #[arg(value_name = "FROM[@BACKUP]")]
     pub(super) from: OsString,
+    #[command(flatten)]
+    pub(super) select: SelectArgs,
     /// Read and check every byte
     #[arg(long)]
     pub(super) data: bool,

@@ -73,10 +73,10 @@ pub(super) struct RepairArgs {
 #[derive(Debug, Args)]
 pub(super) struct SampleArgs {
     /// Check so much of the data, what was checked longest ago first: 5%
-    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against"])]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against", "host", "path", "tag"])]
     sample: Option<f64>,
     /// Check data for so long, what was checked longest ago first: 30m, 2h
-    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample"])]
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample", "host", "path", "tag"])]
     time: Option<Duration>,
 }
 
@@ -153,8 +153,10 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
     if let Some(amount) = args.sample.amount() {
         return sample(args, amount);
     }
+    let filter = args.select.filter(&args.from, true)?;
     let verify = Verify {
         from: args.from,
+        filter,
         data: args.data,
         against: args.against,
         workers: args.workers.unwrap_or_else(crate::platform::cores),

@@ -1,6 +1,6 @@
 //! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
 
-use super::{args::EXIT_CODES, told, values::tag};
+use super::{args::EXIT_CODES, select::no_filter, told, values::tag};
 use crate::{
     command::{
         forget::Forget,
@@ -133,7 +133,7 @@ fn span(text: &str) -> Result<Span, String> {
         .ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
 }
 
-fn wanted(text: &str) -> Result<retention::TagRule, String> {
+pub(super) fn wanted(text: &str) -> Result<retention::TagRule, String> {
     retention::TagRule::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
 }
 
@@ -153,7 +153,9 @@ impl From<Keep> for RetentionRules {
 }
 
 pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
+    let filter = no_filter(args.repository.as_os_str(), false);
     let forget = Forget {
+        filter,
         repository: args.repository,
         ids: args.ids,
         rules: args.keep.into(),
@@ -174,8 +176,10 @@ pub(super) fn prune(args: PruneArgs) -> Result<u8> {
 }
 
 pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
+    let filter = no_filter(&args.from, true);
     let tag = TagCommand {
         from: args.from,
+        filter,
         set: args.tags,
         remove: args.remove,
         json: args.json,
@@ -184,8 +188,10 @@ pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
 }
 
 pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
+    let filter = no_filter(&args.from, true);
     let pin = Pin {
         from: args.from,
+        filter,
         pinned,
         json: args.json,
     };

@@ -4,7 +4,9 @@ use super::{
     args::OutputArgs,
     output::{aside, printed},
     progress::Progress,
-    report, selected,
+    report,
+    select::SelectArgs,
+    selected,
     values::{any_bytes, destination, pattern, segment_size, threads},
 };
 use crate::{
@@ -35,9 +37,14 @@ pub(super) struct ExportArgs {
     /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "FROM[@BACKUP]")]
     from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
     /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     to: OsString,
+    /// Fail if the repository it goes to is not there
+    #[arg(long)]
+    no_create: bool,
     /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
@@ -67,9 +74,14 @@ pub(super) struct CopyArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPOSITORY[@BACKUP]")]
     from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
     /// Another repository, made on first use
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: PathBuf,
+    /// Fail if the repository it goes to is not there
+    #[arg(long)]
+    no_create: bool,
     /// Objects that are copied at the same time [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
@@ -90,6 +102,8 @@ pub(super) struct DiffArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
     repository: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
     /// A backup: an id, the beginning of one, or latest [default: the one before B of the same source]
     #[arg(value_name = "A")]
     a: Option<String>,
@@ -113,6 +127,8 @@ pub(super) struct FindArgs {
     /// The repository
     #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
     repository: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
     /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
     #[arg(value_name = "PATTERN", value_parser = any_bytes(pattern))]
     pattern: OsString,
@@ -124,13 +140,16 @@ pub(super) struct FindArgs {
 pub(super) fn diff(args: DiffArgs) -> Result<u8> {
     let DiffArgs {
         repository,
+        select,
         a,
         b,
         paths,
         json,
     } = args;
+    let filter = select.filter(&repository, false)?;
     let diff = Diff {
         repository,
+        filter,
         a,
         b,
         paths: selected(paths),
@@ -142,11 +161,14 @@ pub(super) fn diff(args: DiffArgs) -> Result<u8> {
 pub(super) fn find(args: FindArgs) -> Result<u8> {
     let FindArgs {
         repository,
+        select,
         pattern,
         json,
     } = args;
+    let filter = select.filter(&repository, false)?;
     let find = Find {
         repository,
+        filter,
         pattern,
         json,
     };
@@ -155,8 +177,11 @@ pub(super) fn find(args: FindArgs) -> Result<u8> {
 
 pub(super) fn export(args: ExportArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let filter = args.select.filter(&args.from, true)?;
     let export = Export {
         from: args.from,
+        filter,
+        no_create: args.no_create,
         to,
         codec,
         keep_going: args.keep_going,
@@ -167,6 +192,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
+    let is_new = export.to.is_new_repository();
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;
@@ -176,22 +202,25 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         .iter()
         .map(|line| format!("harmless: {line}"))
         .collect();
-    lines.extend(report::backup(
-        root,
-        verdict,
-        &[],
-        &format!("{}, made of {}", export.to.place(), exported.from),
-    ));
-    progress.end(&lines, || report::export_json(&exported));
+    let new = if is_new { ", a new repository" } else { "" };
+    let place = format!("{}{new}, made of {}", export.to.place(), exported.from);
+    lines.extend(report::backup(root, verdict, &[], &place));
+    if is_new && args.output.quiet {
+        crate::cli::say_new(&export.to);
+    }
+    progress.end(&lines, || {
+        let mut result = report::export_json(&exported);
+        result["new_repository"] = is_new.into();
+        result
+    });
     report::damage(&exported.damage).iter().for_each(aside);
     Ok(exported.exit_code())
 }
 
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
-    if !matches!(
-        SinkSpec::parse(args.to.as_os_str(), None)?.0,
-        SinkSpec::Repository(_)
-    ) {
+    let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
+    let is_new = to.is_new_repository();
+    if !matches!(to, SinkSpec::Repository(_)) {
         let what = format!(
             "cannot copy a backup to {:?}: it goes from repository to repository",
             args.to
@@ -199,11 +228,15 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
         return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
     }
     let workers = args.workers.unwrap_or_else(platform::cores);
+    let filter = args.select.filter(&args.from, true)?;
+    let (no_create, tricks) = (args.no_create, tricks(args.no_tricks));
     let copy = Copy {
         from: args.from,
+        filter,
         to: args.to,
+        no_create,
         workers,
-        tricks: tricks(args.no_tricks),
+        tricks,
     };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);
@@ -214,8 +247,13 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
         .warnings
         .iter()
         .for_each(|warning| aside(format_args!("warning: {warning}")));
+    if is_new && !args.output.json {
+        crate::cli::say_new(&to);
+    }
     progress.end(&report::copy(&copied, &copy.to), || {
-        report::copy_json(&copied)
+        let mut result = report::copy_json(&copied);
+        result["new_repository"] = is_new.into();
+        result
     });
     Ok(0)
 }

@@ -12,6 +12,7 @@ mod man;
 mod output;
 mod progress;
 mod report;
+mod select;
 mod signals;
 mod suggestions;
 mod values;
@@ -37,13 +38,14 @@ use crate::{
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, open::holds_none},
+    repo::{base::WantedBase, open::holds_none, writer},
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
 };
 use args::{
-    BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
+    BackupArgs, BenchArgs, BenchWhat, Cli, Command, InitArgs, ListArgs, OutputArgs, RestoreArgs,
+    ShowArgs,
 };
 use clap::CommandFactory;
 use html_report::{HtmlPage, HtmlReport};
@@ -69,6 +71,7 @@ pub fn main() -> ExitCode {
         .inspect(|cli| signals::watch(&cli.command))
         .and_then(|cli| match cli.command {
             Command::Backup(args) => backup(args),
+            Command::Init(args) => init(args),
             Command::Restore(args) => restore(args),
             Command::List(args) => list(args),
             Command::Show(args) => show(args),
@@ -118,7 +121,6 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if progress.is_drawn() && plan.subject.can_be_counted() {
         foresee(&plan, &meter);
     }
-    // A disk that is not mounted looks like one that was never used.
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
@@ -142,6 +144,9 @@ fn backup(args: BackupArgs) -> Result<u8> {
             .chain(report::warnings(&warnings)),
     );
     progress.lacks(&root, damaged);
+    if is_new && output.quiet {
+        say_new(&plan.to);
+    }
     progress.end(&lines, || {
         let mut result = report::backup_json(&root, &verdict);
         result["new_repository"] = is_new.into();
@@ -167,6 +172,45 @@ fn backup(args: BackupArgs) -> Result<u8> {
     } else {
         UNREADABLE
     })
+}
+
+/// Make an empty repository.
+fn init(args: InitArgs) -> Result<u8> {
+    let (SinkSpec::Repository(path), _) = SinkSpec::parse(&args.repository, None)? else {
+        let what = format!(
+            "cannot make a repository of {:?}: that is no name of a directory",
+            args.repository
+        );
+        return Err(Error::new(ErrorKind::Usage, what));
+    };
+    let is_new = writer::init(
+        &path,
+        &jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%SZ")
+            .to_string(),
+    )?;
+    match (args.output.json, args.output.quiet, is_new) {
+        (true, ..) => {
+            return told(|out| {
+                text::json(
+                    out,
+                    &serde_json::json!({"type": "result", "new_repository": is_new}),
+                )
+                .map(|()| 0)
+            });
+        }
+        (_, _, true) => say_new(&SinkSpec::Repository(path)),
+        (_, false, false) => aside(format_args!(
+            "{path:?} is a repository already; nothing was changed"
+        )),
+        (_, true, false) => {}
+    }
+    Ok(0)
+}
+
+/// Say that there is a new repository, to those too who want no words: a disk that is not mounted looks like one that was never used.
+fn say_new(to: &SinkSpec) {
+    aside(format_args!("{} is a new repository", to.name()));
 }
 
 /// Count beside the run what it is of, so that what is left can be told; but not for a run that is over in a moment. Without a
@@ -369,6 +413,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     Ok(Backup {
         subject,
         to,
+        no_create: args.no_create,
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest.into(),
         max_rate: args.max_rate,
@@ -407,8 +452,10 @@ fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
 }
 
 fn restore(args: RestoreArgs) -> Result<u8> {
+    let filter = args.select.filter(&args.from, true)?;
     let restore = Restore {
         from: args.from,
+        filter,
         to: args.to.clone().unwrap_or_default(),
         paths: selected(args.paths),
         overwrite: args.overwrite,
@@ -469,8 +516,10 @@ fn restore(args: RestoreArgs) -> Result<u8> {
 }
 
 fn list(args: ListArgs) -> Result<u8> {
+    let filter = args.select.filter(&args.from, true)?;
     let list = List {
         from: args.from,
+        filter,
         paths: selected(args.paths),
         json: args.json,
     };
@@ -483,8 +532,10 @@ fn list(args: ListArgs) -> Result<u8> {
 }
 
 fn show(args: ShowArgs) -> Result<u8> {
+    let filter = args.select.filter(&args.from, true)?;
     let show = Show {
         from: args.from,
+        filter,
         json: args.json,
     };
     printed(|out| show.run(out).map(|()| 0))

@@ -13,8 +13,8 @@ use clap::{
 /// Words of restic, borg, rsync, tar, pgBackRest and WAL-G, and what to do instead.
 const HABITS: [(&[&str], &str); 16] = [
     (
-        &["init", "stanza-create"],
-        "nothing is to be made first: `fullbore backup PATH --to REPO` makes the repository",
+        &["stanza-create", "repo-create", "rcreate"],
+        "use `fullbore init REPO`, or let the first `fullbore backup` make it",
     ),
     (
         &["create", "backup-push"],

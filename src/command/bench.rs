@@ -97,6 +97,7 @@ impl Bench {
         };
         let (to, tags) = (SinkSpec::Null, BTreeMap::new());
         let backup = Backup {
+            no_create: false,
             subject: Subject::Files(scope),
             to,
             codec,

@@ -23,6 +23,8 @@ use crate::{
         import::Incoming,
         inventory::{KnownFrames, nothing_known},
         open::{open, place},
+        select::BackupFilter,
+        writer::must_be_possible,
     },
     sink::local_file::name as file_name,
 };
@@ -42,6 +44,10 @@ use std::{
 pub struct Copy {
     /// `REPOSITORY[@BACKUP]`.
     pub from: OsString,
+    /// Selects the backups of which the latest is copied.
+    pub filter: BackupFilter,
+    /// Must the other repository be there?
+    pub no_create: bool,
     /// The other repository.
     pub to: PathBuf,
     /// Objects that are copied at the same time.
@@ -114,7 +120,8 @@ impl Copy {
     /// [`Kind::Corrupt`] if something is missing or damaged; else those of the destination. Nothing is committed then.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
-        let archive = open(&self.from)?;
+        must_be_possible(&self.to, self.no_create)?;
+        let archive = open(&self.from, &self.filter)?;
         if archive.repository.is_empty() {
             let what = format!(
                 "cannot copy {:?}: it is no backup of a repository",

@@ -16,7 +16,10 @@ use crate::{
         root::{EntryName, PageAt, Root},
         sizes,
     },
-    repo::open::{list_backups, named, open},
+    repo::{
+        open::{list_backups, named, open},
+        select::BackupFilter,
+    },
     text,
 };
 use serde::Serialize;
@@ -31,6 +34,8 @@ pub struct Diff {
     pub a: Option<String>,
     /// The other.
     pub b: String,
+    /// Selects the backups of which the latest is meant.
+    pub filter: BackupFilter,
     /// Paths in the backups; none means everything.
     pub paths: Vec<Vec<u8>>,
     /// One JSON object a line?
@@ -113,7 +118,12 @@ impl Diff {
     /// # Errors
     /// Those of opening the backups and of reading their pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
-        let named = |backup: &str| open(named(&self.repository, backup.trim_start_matches('@')));
+        let named = |backup: &str| {
+            open(
+                named(&self.repository, backup.trim_start_matches('@')),
+                &self.filter,
+            )
+        };
         let b = named(&self.b)?;
         let a = self
             .a

@@ -11,7 +11,7 @@ use crate::{
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
     platform::Tricks,
-    repo::{base::WantedBase, open::open},
+    repo::{base::WantedBase, open::open, select::BackupFilter},
     report::damage::{Damage, Report, frame_damage},
     source::backup::{Damaged, StoredBackup, Tell},
     stage::codec::Codec,
@@ -28,6 +28,10 @@ use std::{
 pub struct Export {
     /// `FROM[@BACKUP]`.
     pub from: OsString,
+    /// Selects the backups of which the latest is exported.
+    pub filter: BackupFilter,
+    /// Must the repository it goes to be there?
+    pub no_create: bool,
     /// Where to.
     pub to: SinkSpec,
     /// How frames are compressed; as they were, if it is not said.
@@ -70,7 +74,7 @@ impl Export {
     /// # Errors
     /// Whatever makes it impossible; [`Kind::Corrupt`] for damage without `keep_going`. Nothing is committed then.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
-        self.run_archive(open(&self.from)?, meter)
+        self.run_archive(open(&self.from, &self.filter)?, meter)
     }
 
     /// Export a backup that is open.
@@ -111,6 +115,7 @@ impl Export {
         Ok(Backup {
             subject: Subject::Stored(stored),
             to: self.to.clone(),
+            no_create: self.no_create,
             codec: self
                 .codec
                 .unwrap_or_else(|| archive.codec.at_level(options.level)),

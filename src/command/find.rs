@@ -18,6 +18,7 @@ use crate::{
     repo::{
         inventory::{PageRef, sheets},
         open::{backup_ids, list_backups},
+        select::BackupFilter,
     },
     source::patterns::Patterns,
     text,
@@ -40,6 +41,8 @@ pub struct Find {
     pub repository: OsString,
     /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of the backup.
     pub pattern: OsString,
+    /// Selects the backups that are searched.
+    pub filter: BackupFilter,
     /// One JSON object a line?
     pub json: bool,
 }
@@ -97,9 +100,17 @@ impl Find {
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
         let repository = std::path::Path::new(&self.repository);
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
-        let mut code = 0;
+        let (mut code, mut is_any) = (0, self.filter.is_empty());
         for (id, root) in list_backups(repository)? {
             let is_listed = root.is_ok();
+            let mut root = root;
+            if root
+                .as_mut()
+                .is_ok_and(|root| !self.filter.selects_in(repository, root))
+            {
+                continue;
+            }
+            is_any = true;
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
                 Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // it was forgotten meanwhile
                 Ok(archive) => sources
@@ -116,6 +127,9 @@ impl Find {
                     }
                 }
             }
+        }
+        if !is_any {
+            return Err(self.filter.none_selected(repository)?);
         }
         let of = |(name, archives): (String, Vec<Archive>)| {
             let ids = archives

@@ -5,16 +5,14 @@
 use crate::text::source_text;
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::Time,
-        root::{Root, SourceInfo},
-    },
+    format::{entry::Time, root::Root},
     repo::{
         annotations::Annotations,
         objects::LocalObjects,
         open::{forgettable, list_backups, read_repository},
         protocol,
         retention::{RetentionCandidate, RetentionRules},
+        select::BackupFilter,
     },
     text,
 };
@@ -29,6 +27,8 @@ pub struct Forget {
     pub repository: PathBuf,
     /// Backups by id or the beginning of one; if none are named, the rules decide.
     pub ids: Vec<String>,
+    /// Lists the sources where `latest` may be of several.
+    pub filter: BackupFilter,
     /// What to keep.
     pub rules: RetentionRules,
     /// Do the rules hold for each source by itself?
@@ -128,7 +128,7 @@ impl Forget {
     fn by_name(&self) -> Result<Groups> {
         let mut decisions = BTreeMap::new();
         for name in &self.ids {
-            let id = forgettable(&self.repository, name)?;
+            let id = forgettable(&self.repository, name, &self.filter)?;
             if Annotations::read(&self.repository, &id)?.pinned {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
                 return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore unpin` it first"));
@@ -216,7 +216,7 @@ impl Forget {
         if !self.by_source {
             return Ok(Identity::default());
         }
-        if root.source == SourceInfo::default() {
+        if root.source.is_unknown() {
             return Ok((None, root.id.clone()));
         }
         match &root.postgres {

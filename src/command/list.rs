@@ -15,6 +15,7 @@ use crate::{
         annotations::Annotations,
         open::{cut_off, is_repository, list_backups, named, open},
         scan::lost_roots,
+        select::BackupFilter,
     },
     text,
     verify::stream::{self, Looked, look},
@@ -35,6 +36,8 @@ const LOST: &str = "`fullbore repair` makes it anew, or says what else to do";
 pub struct List {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
+    /// Selects the backups that are listed, or of which the latest is listed.
+    pub filter: BackupFilter,
     /// Paths in the backup; none means everything.
     pub paths: Vec<Vec<u8>>,
     /// One JSON object a line?
@@ -57,7 +60,7 @@ impl List {
             return self.backups(out);
         }
         let selection = Selection::new(&self.paths)?;
-        match look(&self.from)? {
+        match look(&self.from, &self.filter)? {
             Looked::Backup(archive) => self.entries(&archive, &selection, out)?,
             Looked::Stream(input) => self.members(input, &selection, out)?,
         }
@@ -65,9 +68,18 @@ impl List {
     }
 
     fn backups(&self, out: &mut dyn Write) -> Result<u8> {
-        let mut code = 0;
+        let (mut code, mut is_any) = (0, self.filter.is_empty());
         let repository = Path::new(&self.from);
         for (id, root) in list_backups(repository)? {
+            let mut root = root;
+            // What a damaged one is of is not known: it is always listed.
+            if root
+                .as_mut()
+                .is_ok_and(|root| !self.filter.selects_in(repository, root))
+            {
+                continue;
+            }
+            is_any = true;
             let noted = root.and_then(|mut root| {
                 let notes = Annotations::read(repository, &id)?;
                 notes.apply(&mut root);
@@ -89,11 +101,13 @@ impl List {
             }
         }
         // They are no backups: JSON has those that are.
-        for root in if self.json {
+        let cut_off = if self.json {
             Vec::new()
         } else {
             cut_off(repository)?
-        } {
+        };
+        for root in cut_off.iter().filter(|root| self.filter.selects(root)) {
+            is_any = true;
             let source = source_text(&root.source);
             text::line(
                 out,
@@ -103,7 +117,11 @@ impl List {
                 ),
             )?;
         }
-        Ok(code)
+        if is_any || code > 0 {
+            Ok(code)
+        } else {
+            Err(self.filter.none_selected(repository)?)
+        }
     }
 
     fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
@@ -111,7 +129,8 @@ impl List {
             if !archive.has(path)? {
                 let error = not_there(archive, path);
                 let backup = named(&self.from, OsStr::from_bytes(path));
-                let is_backup = is_repository(&self.from) && open(&backup).is_ok();
+                let is_backup =
+                    is_repository(&self.from) && open(&backup, &BackupFilter::default()).is_ok();
                 let hint = || format!("a backup is named as in {backup:?}");
                 return Err(if is_backup { error.hint(hint()) } else { error });
             }

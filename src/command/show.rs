@@ -7,7 +7,7 @@ use crate::{
         root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
-    repo::{annotations::Annotations, open::locate},
+    repo::{annotations::Annotations, open::place, select::BackupFilter},
     text,
     verify::stream::{self, Looked, look},
 };
@@ -19,6 +19,8 @@ use std::{ffi::OsString, io::Write};
 pub struct Show {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
+    /// Selects the backups of which the latest is shown.
+    pub filter: BackupFilter,
     /// The root as one JSON object?
     pub json: bool,
 }
@@ -29,11 +31,12 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (root, pinned) = match look(&self.from)? {
+        let (root, pinned) = match look(&self.from, &self.filter)? {
             Looked::Stream(input) => (stream::root(input)?, false),
             Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
             Looked::Backup(archive) => {
-                let notes = locate(&self.from).and_then(|(path, id)| Annotations::read(&path, &id));
+                let notes = place(&self.from)
+                    .and_then(|(path, _)| Annotations::read(&path, &archive.root.id));
                 (archive.root, notes.is_ok_and(|notes| notes.pinned))
             }
         };

@@ -5,7 +5,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     repo::{
         annotations::Annotations,
-        open::{locate, open},
+        open::{locate, named, open},
+        select::BackupFilter,
     },
     text,
 };
@@ -17,6 +18,8 @@ use std::{ffi::OsString, io::Write};
 pub struct TagCommand {
     /// `REPO[@BACKUP]`.
     pub from: OsString,
+    /// Lists the sources where the latest backup may be of several.
+    pub filter: BackupFilter,
     /// Tags to set.
     pub set: Vec<(String, String)>,
     /// Keys of tags to take away.
@@ -30,6 +33,8 @@ pub struct TagCommand {
 pub struct Pin {
     /// `REPO[@BACKUP]`.
     pub from: OsString,
+    /// Lists the sources where the latest backup may be of several.
+    pub filter: BackupFilter,
     /// Never, or as the rules say?
     pub pinned: bool,
     /// Print JSON.
@@ -49,9 +54,9 @@ impl TagCommand {
                 format!("cannot set and take away tag {key:?}"),
             ));
         }
-        let (repository, id) = locate(&self.from)?;
+        let (repository, id) = locate(&self.from, &self.filter)?;
         let notes = Annotations::read(&repository, &id)?;
-        let mut tags = open(&self.from)?.root.tags;
+        let mut tags = open(named(&repository, &id), &self.filter)?.root.tags;
         for key in &self.remove {
             if tags.remove(key).is_none() {
                 return Err(Error::new(
@@ -82,7 +87,7 @@ impl Pin {
     /// # Errors
     /// Those of finding the backup, or the system's.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (repository, id) = locate(&self.from)?;
+        let (repository, id) = locate(&self.from, &self.filter)?;
         let notes = Annotations::read(&repository, &id)?;
         Annotations {
             pinned: self.pinned,

@@ -79,6 +79,13 @@ pub struct SourceInfo {
     pub contents: bool,
 }
 
+impl SourceInfo {
+    /// Was it lost with its root? A root that was made anew names neither host nor path.
+    pub fn is_unknown(&self) -> bool {
+        self.host.is_empty() && self.paths.is_empty()
+    }
+}
+
 /// What is known of a PostgreSQL cluster that was backed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct ClusterInfo {

@@ -36,6 +36,7 @@ use crate::{
         protocol::intent_key,
         roots,
         scan::{FoundDirectory, open_all},
+        select::BackupFilter,
     },
     text::counted,
     verify::{Verify, VerifyVerdict, losses::EntryLoss},
@@ -207,6 +208,7 @@ impl Repair {
         let from = self.repository.clone().into_os_string();
         let verify = Verify {
             from,
+            filter: BackupFilter::default(),
             data: self.data,
             against: None,
             workers: self.workers,

@@ -7,8 +7,9 @@
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
-    open::{backup_ids, cut_off_ids},
+    open::{LATEST, backup_ids, cut_off_ids, list_backups, pick},
     renames::Moved,
+    select::BackupFilter,
 };
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -460,7 +461,11 @@ fn has_manifests(archive: &Archive) -> bool {
 }
 
 fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
-    let id = crate::repo::open::pick(path, Some(base))?;
+    let id = if base == LATEST {
+        latest_alike(path, like)?
+    } else {
+        pick(path, Some(base), &BackupFilter::default())?
+    };
     let archive = Archive::open_backup(path, &id)?;
     match differs(&archive.root, like) {
         None => Ok(archive),
@@ -470,6 +475,17 @@ fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
         )
         .because(why)),
     }
+}
+
+/// The id of the latest backup of the same source.
+fn latest_alike(path: &Path, like: &Like<'_>) -> Result<String> {
+    let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
+    let alike = list_backups(path)?
+        .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
+    alike.last().ok_or_else(|| {
+        let what = format!("could not find a backup in {path:?} that could be the base");
+        Error::new(ErrorKind::NotFound, what).because("it has none of this source")
+    })
 }
 
 const OTHER_SOURCE: &str = "it is of another source";

@@ -378,7 +378,7 @@ pub(crate) fn no_root(repository: &Path, id: &str) -> Error {
 }
 
 /// Ids of backups whose root cannot be read, and why.
-type NoRoots = Vec<(String, Error)>;
+pub(crate) type NoRoots = Vec<(String, Error)>;
 
 /// All backups whose root is whole, and the others with the reason.
 ///

@@ -1,6 +1,6 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::{annotations::Annotations, scan::lost_roots, writer::is_dead};
+use super::{annotations::Annotations, scan::lost_roots, select::BackupFilter, writer::is_dead};
 use crate::{
     archive::{Archive, object::with_suffix},
     error::{Error, ErrorKind, Result},
@@ -18,8 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The word for the last backup.
-const LATEST: &str = "latest";
+/// The word for the last backup of a source.
+pub const LATEST: &str = "latest";
 /// Backups that an error lists.
 const LISTED: usize = 5;
 
@@ -34,13 +34,13 @@ pub enum OpenedFrom {
 /// Open `FROM[@BACKUP]` as a backup.
 ///
 /// FROM is a repository or an archive file; BACKUP an id, the beginning of one, or `latest`, which is also what is meant
-/// if it is missing. A path that has an `@` itself works as long as it exists.
+/// if it is missing: the latest that `filter` selects. A path that has an `@` itself works as long as it exists.
 ///
 /// # Errors
-/// [`Kind::NotFound`], [`Kind::Usage`] if several backups are meant, [`Kind::Corrupt`], [`Kind::Unsupported`], or the
-/// system's.
-pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
-    match open_any(from.as_ref())? {
+/// [`ErrorKind::NotFound`], [`ErrorKind::Usage`] if several backups are meant or the latest is not of the only source,
+/// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`], or the system's.
+pub fn open(from: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive> {
+    match open_any(from.as_ref(), filter)? {
         OpenedFrom::Backup(archive) => Ok(*archive),
         OpenedFrom::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
@@ -58,7 +58,7 @@ pub fn open(from: impl AsRef<OsStr>) -> Result<Archive> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_any(from: &OsStr) -> Result<OpenedFrom> {
+pub fn open_any(from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     if from == "-" {
         return Err(Error::new(ErrorKind::Usage, "cannot do this to standard input: it is read in places").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -67,12 +67,13 @@ pub fn open_any(from: &OsStr) -> Result<OpenedFrom> {
     let (path, backup) = place(from)?;
     if path.is_dir() {
         let repository = read_repository(&path)?;
-        let mut archive = open_backup(&path, &pick(&path, backup)?)?;
+        let mut archive = open_backup(&path, &pick(&path, backup, filter)?)?;
         archive.repository = repository.id;
         // Damage to notes must not keep anybody from a restore.
         if let Ok(notes) = Annotations::read(&path, &archive.root.id) {
             notes.apply(&mut archive.root);
         }
+        filter.check(&archive.root)?;
         return Ok(OpenedFrom::Backup(Box::new(archive)));
     }
     not_inside(&path)?;
@@ -85,8 +86,14 @@ pub fn open_any(from: &OsStr) -> Result<OpenedFrom> {
             );
             Err(Error::new(ErrorKind::NotFound, what))
         }
-        (Some(archive), _) => Ok(OpenedFrom::Backup(Box::new(archive))),
-        (None, _) => Ok(OpenedFrom::Foreign(path)),
+        (Some(archive), _) => {
+            filter.check(&archive.root)?;
+            Ok(OpenedFrom::Backup(Box::new(archive)))
+        }
+        (None, _) => {
+            filter.must_be_empty(from)?;
+            Ok(OpenedFrom::Foreign(path))
+        }
     }
 }
 
@@ -111,7 +118,7 @@ fn not_inside(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`open`]; [`Kind::Usage`] if FROM is a file.
-pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
+pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(PathBuf, String)> {
     let (path, backup) = place(from)?;
     if !path.is_dir() {
         return Err(Error::new(
@@ -120,7 +127,7 @@ pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
         ));
     }
     read_repository(&path)?;
-    let id = pick(&path, backup)?;
+    let id = pick(&path, backup, filter)?;
     Ok((path, id))
 }
 
@@ -129,9 +136,9 @@ pub fn locate(from: &OsStr) -> Result<(PathBuf, String)> {
 ///
 /// # Errors
 /// [`Kind::NotFound`], or [`Kind::Usage`] if several are meant.
-pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
+pub fn forgettable(repository: &Path, id: &str, filter: &BackupFilter) -> Result<String> {
     if id == LATEST {
-        return pick(repository, Some(id));
+        return filter.latest(repository);
     }
     let dir = repository.join(layout::BACKUPS);
     let mut ids = directories(repository)?;
@@ -145,28 +152,6 @@ pub fn forgettable(repository: &Path, id: &str) -> Result<String> {
 /// Is FROM a repository, with no backup of it named?
 pub fn is_repository(from: &OsStr) -> bool {
     from != "-" && Path::new(from).join(layout::REPOSITORY).is_file()
-}
-
-/// Is it told which backup is meant? What is done to a tree by the last one must not depend on what else was backed up since.
-///
-/// # Errors
-/// [`Kind::Usage`] if FROM is a repository with backups of several sources, and none is named.
-pub fn must_be_told(from: &OsStr) -> Result<()> {
-    if !is_repository(from) {
-        return Ok(());
-    }
-    let mut sources =
-        list_backups(Path::new(from))?.filter_map(|(_, root)| Some(root.ok()?.source));
-    let first = sources.next();
-    match sources.find(|source| Some(source) != first.as_ref()) {
-        None => Ok(()),
-        Some(_) => {
-            let what =
-                format!("cannot tell which backup is meant: {from:?} has those of several sources");
-            Err(Error::new(ErrorKind::Usage, what)
-                .hint("name one: @ID, or @latest for the last of all; `fullbore list` shows them"))
-        }
-    }
 }
 
 /// Where FROM is, and which backup of it.
@@ -203,17 +188,20 @@ pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsStri
         .collect()
 }
 
-/// The id of the backup that is meant.
-pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
-    let wanted = backup.unwrap_or(LATEST);
+/// The id of the backup that is meant: the latest that `filter` selects, or the one that is named.
+pub(super) fn pick(
+    repository: &Path,
+    backup: Option<&str>,
+    filter: &BackupFilter,
+) -> Result<String> {
+    let Some(wanted) = backup.filter(|wanted| *wanted != LATEST) else {
+        return filter.latest(repository);
+    };
     let ids = backup_ids(repository)?;
     let lost = lost_roots(repository)?
         .into_iter()
-        .rfind(|lost| wanted == LATEST || lost.starts_with(wanted));
+        .rfind(|lost| lost.starts_with(wanted));
     match (one_of(&ids, wanted, repository), lost) {
-        (Ok(id), Some(lost)) if wanted == LATEST && lost > id => Err(lost_root(&format!(
-            "the root of backup {lost:?} is lost, which is later than {id:?}"
-        ))),
         (Err(error), Some(lost)) if error.kind == ErrorKind::NotFound => {
             Err(lost_root(&format!("the root of backup {lost:?} is lost")))
         }
@@ -221,16 +209,19 @@ pub(super) fn pick(repository: &Path, backup: Option<&str>) -> Result<String> {
     }
 }
 
-fn lost_root(what: &str) -> Error {
+/// The error of a backup whose root is lost.
+pub(super) fn lost_root(what: &str) -> Error {
     Error::corrupt(what)
         .hint("`fullbore repair` makes it anew, or says what else to do; @BACKUP names another")
 }
 
+/// What to do about a damaged root.
+pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP";
+
 /// Open a backup of a repository; if its root is damaged, say what is to be done about that.
 fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
     Archive::open_backup(repository, id).map_err(|error| match error.kind {
-        ErrorKind::Corrupt => error
-            .hint("`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP"),
+        ErrorKind::Corrupt => error.hint(ROOT_DAMAGED),
         _ => error,
     })
 }
@@ -243,10 +234,7 @@ fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
         )
         .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
     }
-    let mut found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
-    if wanted == LATEST {
-        found = ids.last().into_iter().collect();
-    }
+    let found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
     match found[..] {
         [id] => Ok(id.clone()),
         [] => Err(none_found(repository, wanted, ids)?),
@@ -257,7 +245,7 @@ fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
 fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> {
     if let Some(id) = cut_off_ids(repository)?
         .into_iter()
-        .find(|id| wanted != LATEST && id.starts_with(wanted))
+        .find(|id| id.starts_with(wanted))
     {
         let what = format!(
             "could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup"

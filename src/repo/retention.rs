@@ -110,7 +110,7 @@ impl RetentionRules {
             if since.as_ref().is_some_and(|since| candidate.time >= *since) {
                 reasons.push("within".to_owned());
             }
-            let tag = self.tags.iter().find(|tag| tag.is_on(candidate));
+            let tag = self.tags.iter().find(|tag| tag.is_in(&candidate.tags));
             reasons.extend(tag.map(|tag| format!("tag {tag}")));
             if candidate.pinned {
                 reasons.push("pinned".to_owned());
@@ -156,8 +156,9 @@ impl RetentionRules {
 }
 
 impl TagRule {
-    fn is_on(&self, candidate: &RetentionCandidate) -> bool {
-        let there = candidate.tags.get(&self.key);
+    /// Is it among these tags?
+    pub fn is_in(&self, tags: &BTreeMap<String, String>) -> bool {
+        let there = tags.get(&self.key);
         there.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
     }
 

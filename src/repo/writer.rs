@@ -8,7 +8,9 @@ use super::{
     objects::{
         LocalObjects, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root,
     },
-    open::{directories, no_repository, not_led_away, parse_repository},
+    open::{
+        directories, is_repository, no_repository, not_led_away, parse_repository, read_repository,
+    },
     permissions,
     protocol::{self, Intent, intent_key},
     roots::key,
@@ -31,7 +33,7 @@ use crate::{
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
-        local_file::{Output, name, side_of, sync_dir},
+        local_file::{Output, name, parent_must_be_there, side_of, sync_dir},
         place_of,
     },
 };
@@ -61,7 +63,7 @@ impl RepositoryWriter {
     /// Open or make the repository at `root`, remove what dead backups left, and announce backup `id`.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the directory holds something else; else the system's.
+    /// [`ErrorKind::Usage`] if the directory holds something else; else the system's.
     pub fn begin(
         root: &Path,
         id: &str,
@@ -210,6 +212,43 @@ fn if_absent(dir: &OwnedFd, partial: &str, name: &str) -> io::Result<()> {
     }
 }
 
+/// Makes the repository at `root` unless it is there. Was it made?
+///
+/// # Errors
+/// As [`must_be_possible`]; [`ErrorKind::Usage`] if the directory holds something else; else the system's.
+pub fn init(root: &Path, time: &str) -> Result<bool> {
+    let is_there = is_repository(root.as_os_str());
+    open_or_make(root, time).map(|_| !is_there)
+}
+
+/// Refuses a place where a repository is not to be made, or can only be there by mistake. With `no_create` it must be there.
+///
+/// A missing parent is a typo, or a disk that is not mounted: only the last directory of a path is made.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if it, or its parent, is not there; as [`read_repository`].
+pub fn must_be_possible(root: &Path, no_create: bool) -> Result<()> {
+    if is_repository(root.as_os_str()) {
+        return Ok(());
+    }
+    if no_create {
+        return Err(match read_repository(root) {
+            Err(error) if error.kind == ErrorKind::NotFound && error.source.is_none() => {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("could not find a repository at {}", name(root)),
+                )
+                .because("--no-create makes none")
+                .hint("is its disk mounted? `fullbore init` makes an empty repository")
+            }
+            Err(error) => error,
+            Ok(_) => return Ok(()), // it has appeared
+        });
+    }
+    parent_must_be_there(root)?;
+    refuse_other_contents(root)
+}
+
 pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     let path = root.join(REPOSITORY);
     match safe_file::read(&path, MAX_BYTES) {
@@ -229,11 +268,18 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
+    parent_must_be_there(root)?;
     refuse_other_contents(root)?;
     if directories(root).is_ok_and(|ids| !ids.is_empty()) {
         return Err(no_repository(root));
     }
-    for dir in [root.to_owned(), root.join(BACKUPS), root.join(INTENTS)] {
+    match safe_file::create_dir(root, 0o700) {
+        Err(error) if !root.is_dir() => {
+            return Err(Error::io(format!("could not create {}", name(root)), error));
+        }
+        _ => {}
+    }
+    for dir in [root.join(BACKUPS), root.join(INTENTS)] {
         safe_file::create_dirs(&dir, 0o700)
             .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e))?;
     }
@@ -268,21 +314,32 @@ fn open(bytes: &[u8], path: &Path) -> Result<Repository> {
     Ok(repository)
 }
 
+/// The directory that ext2, ext3 and ext4 have in the root of a file system.
+const LOST_AND_FOUND: &str = "lost+found";
+
 /// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, "lost+found"]
+        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES]
             .iter()
             .any(|known| name == *known)
             || is_partial(name)
     };
-    let other = fs::read_dir(root)
+    let others = fs::read_dir(root)
         .into_iter()
         .flatten()
         .flatten()
-        .find(|entry| !known(&entry.file_name()));
+        .filter(|entry| !known(&entry.file_name()));
+    let other = others.max_by_key(|entry| entry.file_name() != LOST_AND_FOUND);
     match other {
         None => Ok(()),
+        Some(other) if other.file_name() == LOST_AND_FOUND => {
+            let what = format!("cannot make a repository in {}: it is the root of a file system", name(root));
+            let own = root.join("fullbore");
+            Err(Error::new(ErrorKind::Usage, what)
+                .because(format!("it holds {LOST_AND_FOUND:?}"))
+                .hint(format!("give the repository a directory of its own, such as {}", name(&own))))
+        }
         Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }

@@ -150,7 +150,7 @@ impl Forecast {
             let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let archive = choose_backup::opened(&self.restore)?;
+        let archive = choose_backup::opened(&self.restore, self.restore.overwrite)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;

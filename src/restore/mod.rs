@@ -35,7 +35,10 @@ use crate::{
         plan::{ClusterPlan, Fate},
     },
     queue::Locked,
-    repo::open::{OpenedFrom, must_be_told, open_any, place},
+    repo::{
+        open::{OpenedFrom, open_any, place},
+        select::BackupFilter,
+    },
     report::{
         damage::{Damage, Report},
         skipped::SkippedEntries,
@@ -70,6 +73,8 @@ const AGAIN_OVER: &str = "when that can be written, run the same command again w
 pub struct Restore {
     /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
     pub from: OsString,
+    /// Selects the backups of which the latest is restored.
+    pub filter: BackupFilter,
     /// The target directory.
     pub to: PathBuf,
     /// Paths in the backup; none means everything.
@@ -142,17 +147,18 @@ impl Restore {
     /// # Errors
     /// Whatever ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if self.overwrite {
-            must_be_told(&self.from)?;
+        if let Some(archive) = choose_backup::of_cluster(self, self.overwrite)? {
+            return self.run_archive(archive, meter);
         }
         let opened = if self.from == "-" {
             None
         } else {
-            Some(open_any(&self.from)?)
+            Some(open_any(&self.from, &self.filter)?)
         };
         if let Some(OpenedFrom::Backup(archive)) = opened {
-            return self.run_archive(choose_backup::early_enough(self, *archive)?, meter);
+            return self.run_archive(*archive, meter);
         }
+        self.filter.must_be_empty(&self.from)?;
         cluster::not_asked(self)?;
         match opened {
             Some(OpenedFrom::Foreign(path)) => {

@@ -140,6 +140,7 @@ impl OneFile {
     /// The system's.
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
+        parent_must_be_there(path)?;
         check_names(path, side_path.as_deref())?;
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
@@ -188,6 +189,26 @@ pub fn side_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(SIDE_SUFFIX);
     name.into()
+}
+
+/// Refuses to make what has no directory to be in. Missing directories are not made: they are a typo, or a disk is not mounted.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if the directory of `path` is not there.
+pub fn parent_must_be_there(path: &Path) -> Result<()> {
+    let parent = dir_of(path);
+    match fs::metadata(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let what = format!(
+                "could not create {}: the directory {} is not there",
+                name(path),
+                name(parent)
+            );
+            Err(Error::new(ErrorKind::NotFound, what)
+                .hint("make it first, or is its disk not mounted?"))
+        }
+        _ => Ok(()), // other faults show when it is made
+    }
 }
 
 /// Fail now if the file system does not take a final name, not when the backup is complete.

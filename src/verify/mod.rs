@@ -29,8 +29,9 @@ use crate::{
     queue::Locked,
     repo::{
         annotations::Annotations,
-        inventory::{Inventory, PageRef, SegmentPlace, bad_words, full, items, open_some},
-        open::{backup_ids, is_repository, must_be_told, parts},
+        inventory::{Inventory, NoRoots, PageRef, SegmentPlace, bad_words, full, items, open_some},
+        open::{backup_ids, is_repository, parts},
+        select::BackupFilter,
     },
     report::damage::{Damage, Report, frame_damage},
     text::counted,
@@ -53,6 +54,8 @@ use stream::{Looked, look};
 pub struct Verify {
     /// `FROM[@BACKUP]`, or `-` for standard input; of a repository without a backup named, all of them.
     pub from: OsString,
+    /// Selects the backups that are checked.
+    pub filter: BackupFilter,
     /// Every byte?
     pub data: bool,
     /// A tree on disk to compare with; then of a repository the last backup is meant.
@@ -153,8 +156,7 @@ impl Verify {
         if self.against.is_none() && is_repository(&self.from) {
             return self.run_repository(Path::new(&self.from), meter);
         }
-        must_be_told(&self.from)?;
-        match look(&self.from)? {
+        match look(&self.from, &self.filter)? {
             Looked::Backup(archive) => self.run_archive(*archive, meter),
             Looked::Stream(_) if self.against.is_some() => Err(Error::new(
                 ErrorKind::Usage,
@@ -191,13 +193,23 @@ impl Verify {
         })
     }
 
-    /// Check all backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
+    /// The backups to check, and those of which the root is damaged: what they are of is not known.
+    fn selected(&self, repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+        let (mut archives, lost_roots) = open_some(repository)?;
+        archives.retain_mut(|archive| self.filter.selects_in(repository, &mut archive.root));
+        match archives.is_empty() && lost_roots.is_empty() {
+            true => Err(self.filter.none_selected(repository)?),
+            false => Ok((archives, lost_roots)),
+        }
+    }
+
+    /// Check the backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
     /// is looked at again, what is left.
     fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
             meter.entries.store(0, Relaxed);
-            let (archives, lost_roots) = open_some(repository)?;
+            let (archives, lost_roots) = self.selected(repository)?;
             let check = Check::new(archives, Some(repository), self.data, meter);
             let lost = lost_roots
                 .into_iter()

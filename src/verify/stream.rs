@@ -11,7 +11,10 @@ use crate::{
     },
     metrics::meter::Meter,
     platform::BlockedCalls,
-    repo::open::{OpenedFrom, open_any},
+    repo::{
+        open::{OpenedFrom, open_any},
+        select::BackupFilter,
+    },
     report::damage::Report,
     tar::{
         members::Members,
@@ -38,11 +41,12 @@ pub(crate) enum Looked {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(crate) fn look(from: &OsStr) -> Result<Looked> {
+pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
     if from == "-" {
+        filter.must_be_empty(from)?;
         return Ok(Looked::Stream(Box::new(BlockedCalls(stdin()))));
     }
-    match open_any(from)? {
+    match open_any(from, filter)? {
         OpenedFrom::Backup(archive) => Ok(Looked::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =

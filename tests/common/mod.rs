@@ -90,6 +90,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
     Restore {
         from: from.to_str().unwrap().into(),
         to: to.into(),
+        filter: Default::default(),
         paths: vec![],
         overwrite: false,
         keep_going: false,

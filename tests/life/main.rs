@@ -13,7 +13,7 @@ mod rest;
 use common::{Fixture, content, restore};
 use fullbore::format::{
     layout,
-    root::{FORMAT, Live, PageAt, Root, Segment},
+    root::{FORMAT, Live, PageAt, Root, Segment, Source},
     seal::seal,
 };
 use runs::{Ran, fullbore, names, temp};
@@ -420,7 +420,11 @@ fn sources_that_look_alike_are_kept_apart() {
     // Of the third nobody knows what it is of.
     for day in [3, 4] {
         let mut root = full(repository, day, "/data");
-        root.source = Default::default();
+        // A root that a repair made is that of the contents of some path.
+        root.source = Source {
+            contents: true,
+            ..Source::default()
+        };
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }
     let said = fullbore(args![
@@ -456,8 +460,15 @@ fn a_diff_is_with_the_backup_before_unless_another_is_named() {
         let last = fullbore(args).ends_with(0).json().pop().unwrap();
         ["a", "b"].map(|end| last[end].as_str().unwrap().to_owned())
     };
-    assert_eq!(ends(&[]), [id(1), id(3)]);
-    assert_eq!(ends(&["@latest", &id(2)]), [id(3), id(2)]);
+    assert_eq!(ends(&["--path", "/data"]), [id(1), id(3)]);
+    assert_eq!(ends(&[&format!("@{}", id(3)), &id(2)]), [id(3), id(2)]);
+    assert_eq!(
+        ends(&["--path", "/data", "@latest", &id(1)]),
+        [id(3), id(1)]
+    );
+    fullbore(args!["diff", repository])
+        .ends_with(2)
+        .has_one_error("has backups of 2 sources");
     fullbore(args!["diff", repository, "latest", "nonsense"]).ends_with(1);
 }
 

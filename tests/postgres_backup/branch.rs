@@ -188,10 +188,10 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
                 ran.err
             );
         };
-        let (ran, restored) = both.restored("", &[]);
+        let last = format!("@{}", both.ids[2]);
+        let (ran, restored) = both.restored(&last, &[]);
         told(&ran, "before this backup ended on timeline 1");
         assert_eq!(said(&restored), "before old");
-        let last = format!("@{}", both.ids[2]);
         let (ran, restored) = both.restored(&last, &["--restore-command", &both.fetch]);
         told(&ran, "the server will stay on timeline 1");
         assert_eq!(promoted(&restored), "before old older");

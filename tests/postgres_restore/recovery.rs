@@ -1,6 +1,10 @@
 //! Settings and signals.
 
-use super::{Place, assert_refused, cluster, mode, run};
+use super::{
+    Place, assert_refused, cluster,
+    common::{Fixture, ID},
+    declare, facts, mode, run, served,
+};
 use fullbore::{
     archive::Archive,
     error::ErrorKind,
@@ -13,6 +17,7 @@ use fullbore::{
         recovery::{self, Mode, TargetAction},
         recovery_target::RecoveryTarget,
     },
+    repo::select::BackupFilter,
     restore::Restore,
 };
 use std::{fs, os::unix::fs::MetadataExt};
@@ -355,4 +360,79 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     assert_eq!(summary.damage[0].files, [b"postgresql.auto.conf"]);
     let conf = fs::read_to_string(place.at("to/postgresql.auto.conf")).unwrap();
     assert!(conf.starts_with("# set by the restore"), "{conf}");
+}
+
+#[test]
+fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_does_not() {
+    let place = Place::new();
+    let repository = place.at("repo");
+    let later = Fixture {
+        id: "20261122T054501Z-k3f9qz".into(),
+        ..served(&cluster())
+    };
+    let mut root = later.write_repository(&repository);
+    root.source.host = "other".into();
+    declare(&repository, &root, facts(&place.at("old")));
+    let target = recovery::Options {
+        target: Some(Target::Lsn("0/2000100".into())),
+        settings: vec![command()],
+        ..Default::default()
+    };
+    let recovering = with(&place, target);
+    let of = |restore: Restore, host: &str| {
+        let filter = BackupFilter {
+            host: Some(host.into()),
+            ..BackupFilter::default()
+        };
+        let to = place.at(&format!(
+            "{host} {}",
+            restore.postgres.recovery.target.is_some()
+        ));
+        let tablespaces_under = Some(to.with_extension("ts"));
+        let postgres = Options {
+            tablespaces_under,
+            ..restore.postgres.clone()
+        };
+        run(&Restore {
+            filter,
+            to,
+            postgres,
+            ..restore
+        })
+        .unwrap()
+        .id
+    };
+    assert_refused(&place.plan(), Kind::Usage, "has backups of 2 sources");
+    assert_refused(
+        &Restore {
+            overwrite: true,
+            ..recovering.clone()
+        },
+        Kind::Usage,
+        "has backups of 2 sources",
+    );
+    assert!(!place.at("to").exists());
+    for restore in [place.plan(), recovering.clone()] {
+        assert_eq!(
+            [of(restore.clone(), "host"), of(restore, "other")],
+            [ID, &later.id]
+        );
+    }
+    assert_eq!(run(&recovering).unwrap().id, later.id);
+    // Another cluster is another source, whatever is recovered.
+    let mut third = Fixture {
+        id: "20261123T054501Z-k3f9qz".into(),
+        ..later.clone()
+    }
+    .write_repository(&repository);
+    third.source.host = "third".into();
+    declare(
+        &repository,
+        &third,
+        Cluster {
+            system_identifier: "2".into(),
+            ..facts(&place.at("old"))
+        },
+    );
+    assert_refused(&recovering, Kind::Usage, "has backups of 3 sources");
 }

@@ -10,40 +10,52 @@ use crate::{
         restore::{plan::ClusterOptions, recovery},
         timeline::{TimelineFork, Timelines, history_of},
     },
-    repo::open::{is_repository, list_backups, named, open, place},
+    repo::{
+        open::{is_repository, list_backups, named, open, place},
+        select::{BackupFilter, SourceList, check_later},
+    },
     restore::Restore,
     text::source_text,
 };
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
-/// Open it; if nothing is recovered to, or a backup is named, what FROM means.
+/// Opens it, for a restore `in_place` over a tree that is there or not; if nothing is recovered to, or a backup is named, the backup that FROM means.
 ///
 /// # Errors
-/// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the first one, and what is
-/// planned with it says so.
-pub(crate) fn opened(restore: &Restore) -> Result<Archive> {
-    early_enough(restore, open(&restore.from)?)
+/// As [`of_cluster`] and [`open`].
+pub(crate) fn opened(restore: &Restore, in_place: bool) -> Result<Archive> {
+    match of_cluster(restore, in_place)? {
+        Some(archive) => Ok(archive),
+        None => open(&restore.from, &restore.filter),
+    }
 }
 
-/// The same, if `last` is what FROM means.
+/// The backup of a cluster in a repository, if an option asks for a cluster and no backup is named. If all ended later than the
+/// target it is the first one, and what is planned with it says so.
 ///
 /// # Errors
-/// As [`open`].
-pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
-    let recovery = &restore.postgres.recovery;
+/// [`ErrorKind::Usage`] if it is not clear which cluster is meant; as [`open`].
+pub(crate) fn of_cluster(restore: &Restore, in_place: bool) -> Result<Option<Archive>> {
     if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
-        return Ok(last);
+        return Ok(None);
     }
-    let mut all = ClusterBackups::all(Path::new(&restore.from))?;
+    let (repository, recovery) = (Path::new(&restore.from), &restore.postgres.recovery);
+    let mut all = ClusterBackups::all(repository, &restore.filter)?;
     let Some((newest, cluster)) = all.members().next_back() else {
-        return Ok(last);
+        return Ok(None);
     };
     let (id, system_identifier) = (newest.id.clone(), cluster.system_identifier.clone());
-    let is_last = id == last.root.id;
     let count = all.backups.len();
+    let mut sources = SourceList::default();
+    all.backups.iter().for_each(|root| sources.add(root));
     all.retain(&system_identifier);
-    if (recovery.is_choosy() || !is_last) && all.backups.len() < count {
+    let is_one = all.backups.len() == count;
+    // Servers of one cluster have one history, in which recovery finds its way; but no server takes the place of another unasked.
+    if in_place || !(recovery.chooses() && is_one) {
+        restore.filter.must_be_one(&sources, repository)?;
+    }
+    if recovery.chooses() && !is_one {
         let what = format!(
             "cannot tell which cluster is meant: {:?} has backups of several",
             restore.from
@@ -51,15 +63,12 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("name a backup: @ID; `fullbore list` shows them"));
     }
+    check_later(repository, &id)?;
     let id = match all.beginning(recovery) {
         Some(chosen) => all.must_be_of_one_past(chosen)?,
         None => id,
     };
-    if id == last.root.id {
-        Ok(last)
-    } else {
-        open(named(&restore.from, &id))
-    }
+    open(named(&restore.from, &id), &BackupFilter::default()).map(Some)
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
@@ -72,16 +81,19 @@ impl ClusterBackups {
     /// Those of the cluster that is restored; `None` if it does not come from a repository.
     pub(crate) fn of(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
-        let mut kin = Self::all(&repository).ok()?;
+        let mut kin = Self::all(&repository, &BackupFilter::default()).ok()?;
         kin.retain(&cluster.system_identifier);
         Some(kin)
     }
 
-    fn all(repository: &Path) -> Result<Self> {
+    fn all(repository: &Path, filter: &BackupFilter) -> Result<Self> {
         let roots = list_backups(repository)?.filter_map(|(_, root)| root.ok());
+        let clusters = roots.filter(|root| root.postgres.is_some());
+        let selected = clusters
+            .filter_map(|mut root| filter.selects_in(repository, &mut root).then_some(root));
         Ok(Self {
             repository: repository.into(),
-            backups: roots.filter(|root| root.postgres.is_some()).collect(),
+            backups: selected.collect(),
         })
     }
 

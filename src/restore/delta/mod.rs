@@ -14,6 +14,8 @@ use super::{
     must_be_there,
 };
 use crate::archive::unnamed_losses;
+use crate::repo::open::{OpenedFrom, open_any};
+use crate::sink::local_file::side_of;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, ErrorKind, Result},
@@ -27,8 +29,6 @@ use crate::{
     platform::dir::Stat,
     postgres::restore::plan::{ClusterPlan, PG_CONTROL},
     queue::Locked,
-    repo::open::{OpenedFrom, must_be_told, open_any},
-    sink::local_file::side_of,
     target::{layout::TargetLayout, writer::TargetWriter},
 };
 use batch::DeltaBatch;
@@ -103,7 +103,6 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        must_be_told(&self.restore.from)?;
         let archive = self.opened()?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
@@ -123,8 +122,11 @@ impl<'a> Delta<'a> {
 
     /// The backup; of a tar of another program there is nothing to compare with.
     fn opened(&self) -> Result<Archive> {
-        match open_any(&self.restore.from)? {
-            OpenedFrom::Backup(archive) => choose_backup::early_enough(self.restore, *archive),
+        if let Some(archive) = choose_backup::of_cluster(self.restore, true)? {
+            return Ok(archive);
+        }
+        match open_any(&self.restore.from, &self.restore.filter)? {
+            OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
                 let what = format!(
                     "cannot restore {path:?} with --delta: it is no archive that this program wrote"
@@ -143,7 +145,6 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// As [`Delta::run`], before it writes anything.
     pub fn foresee(&self) -> Result<()> {
-        must_be_told(&self.restore.from)?;
         let archive = self.opened()?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;

@@ -1,0 +1,88 @@
+//! The options that select backups of a repository.
+
+use super::life::wanted;
+use crate::{
+    backup::paths::source_path,
+    error::Result,
+    repo::{
+        retention::TagRule,
+        select::{BackupFilter, RetryLine},
+    },
+};
+use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
+
+/// Where help lists these options.
+const HEADING: &str = "Which backups";
+
+/// Options that select backups: where no id is given, the latest of them is meant.
+#[derive(Debug, Args)]
+pub(super) struct SelectArgs {
+    /// Backups of this host
+    #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    host: Option<String>,
+    /// Backups of this path, as it was backed up: of a cluster its data directory, or stdin:NAME; can be repeated
+    #[arg(long, help_heading = HEADING, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    path: Vec<OsString>,
+    /// Backups with this tag; can be repeated
+    #[arg(long, help_heading = HEADING, value_name = "KEY[=VALUE]", value_parser = wanted)]
+    tag: Vec<TagRule>,
+}
+
+impl SelectArgs {
+    /// The filter. `from` is the argument with the repository, behind which `@ID` may stand if `takes_id`.
+    ///
+    /// # Errors
+    /// Those of the current directory, if a path is relative.
+    pub(super) fn filter(self, from: &OsStr, takes_id: bool) -> Result<BackupFilter> {
+        let paths = self
+            .path
+            .into_iter()
+            .map(source_name)
+            .collect::<Result<_>>()?;
+        let retry = RetryLine {
+            has_options: true,
+            ..retry(from, takes_id)
+        };
+        Ok(BackupFilter {
+            host: self.host,
+            paths,
+            tags: self.tag,
+            retry,
+        })
+    }
+}
+
+/// A filter that selects everything, for a command without these options.
+pub(super) fn no_filter(from: &OsStr, takes_id: bool) -> BackupFilter {
+    BackupFilter {
+        retry: retry(from, takes_id),
+        ..BackupFilter::default()
+    }
+}
+
+/// A path as a source is called by it.
+fn source_name(path: OsString) -> Result<OsString> {
+    match path.as_bytes().starts_with(b"stdin:") {
+        true => Ok(path),
+        false => source_path(Path::new(&path)).map(OsString::from),
+    }
+}
+
+/// The command line of this process.
+fn retry(from: &OsStr, takes_id: bool) -> RetryLine {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let at = words
+        .iter()
+        .position(|word| word == from)
+        .filter(|_| takes_id);
+    RetryLine {
+        words,
+        has_options: false,
+        from: at,
+    }
+}

@@ -1,0 +1,512 @@
+//! Selects backups of a repository by host, path and tag, and the latest of them.
+//!
+//! The latest backup is only found where all that are selected have one source. A source is a host and its paths: the newest
+//! backup of a repository with several sources is that of whichever source was backed up last, which is no choice of the user.
+
+use super::{
+    annotations::Annotations,
+    open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup},
+    retention::TagRule,
+    scan::lost_roots,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::root::{Root, SourceInfo},
+};
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+};
+
+/// Sources that an error lists.
+const LISTED_SOURCES: usize = 20;
+
+/// Which backups a command is about. A backup has to match everything that is given; an empty filter selects all backups.
+#[derive(Debug, Clone, Default)]
+pub struct BackupFilter {
+    /// The host, as `fullbore list` prints it before the colon.
+    pub host: Option<String>,
+    /// Paths that all are paths of the source, absolute or `stdin:NAME`. The source may have more.
+    pub paths: Vec<OsString>,
+    /// Tags that the backup has, all of them.
+    pub tags: Vec<TagRule>,
+    /// The command that an error repeats with one source chosen.
+    pub retry: RetryLine,
+}
+
+/// A command line, and how one backup is chosen in it.
+#[derive(Debug, Clone, Default)]
+pub struct RetryLine {
+    /// The words, with the program; empty: errors name ids only.
+    pub words: Vec<OsString>,
+    /// Does the command take `--host` and `--path`?
+    pub has_options: bool,
+    /// Which of the words is a repository that may be followed by `@ID`.
+    pub from: Option<usize>,
+}
+
+impl BackupFilter {
+    /// Does it select all backups?
+    pub fn is_empty(&self) -> bool {
+        self.host.is_none() && self.paths.is_empty() && self.tags.is_empty()
+    }
+
+    /// Does it select this backup? `root` has the tags that were noted later. A backup whose source was lost with its root may be
+    /// of any source.
+    pub fn selects(&self, root: &Root) -> bool {
+        (root.source.is_unknown() || self.selects_source(&root.source))
+            && self.tags.iter().all(|tag| tag.is_in(&root.tags))
+    }
+
+    fn selects_source(&self, source: &SourceInfo) -> bool {
+        let has = |path: &OsString| source.paths.iter().any(|of_it| of_it.0 == path.as_bytes());
+        self.host.as_ref().is_none_or(|host| *host == source.host) && self.paths.iter().all(has)
+    }
+
+    /// Does it select this backup of a repository? Tags that were noted later count; notes that are damaged do not.
+    pub fn selects_in(&self, repository: &Path, root: &mut Root) -> bool {
+        if !self.tags.is_empty()
+            && let Ok(notes) = Annotations::read(repository, &root.id)
+        {
+            notes.apply(root);
+        }
+        self.selects(root)
+    }
+
+    /// Refuses a backup that was named, but is not selected.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`].
+    pub fn check(&self, root: &Root) -> Result<()> {
+        if self.selects(root) {
+            return Ok(());
+        }
+        let what = format!("cannot use backup {:?}: {self} does not select it", root.id);
+        Err(Error::new(ErrorKind::Usage, what)
+            .because(format!("it is of {}", text_of(&root.source))))
+    }
+
+    /// Refuses a filter where there is no repository, as of a stream.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if it is not empty.
+    pub fn must_be_empty(&self, from: &OsStr) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let what = format!(
+            "cannot select a backup by {self}: {from:?} is no backup of fullbore that could be looked at"
+        );
+        Err(Error::new(ErrorKind::Usage, what))
+    }
+
+    /// The error of a repository in which it selects nothing: it lists the sources that there are.
+    pub fn none_selected(&self, repository: &Path) -> Result<Error> {
+        let mut all = SourceList::default();
+        for (id, root) in list_backups(repository)? {
+            let Ok(mut root) = root else { continue };
+            if !self.tags.is_empty() {
+                let _ = Annotations::read(repository, &id).map(|notes| notes.apply(&mut root)); // damage: those of the root
+            }
+            all.add(&root);
+        }
+        if all.0.is_empty() {
+            return no_backup(repository);
+        }
+        let what = format!("could not find a backup in {repository:?} that {self} selects");
+        let tags = |kin: &Kin| match self.tags.is_empty() || kin.tags.is_empty() {
+            true => String::new(),
+            false => format!(
+                ", with {}",
+                kin.tags.iter().cloned().collect::<Vec<_>>().join(" ")
+            ),
+        };
+        let line = |kin: &Kin| format!("{kin}{}", tags(kin));
+        let error = all.list(Error::new(ErrorKind::NotFound, what), |error, kin| {
+            error.detail(line(kin))
+        });
+        Ok(error.hint(
+            "--host and --path are of the source, as `fullbore list` prints it; a path in a backup stands without an option",
+        ))
+    }
+
+    /// The id of the latest backup that is selected. If the root of a later backup is damaged, it is that one: the caller
+    /// finds the damage when it opens it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if those that are selected have several sources; [`ErrorKind::NotFound`] if it selects nothing;
+    /// [`ErrorKind::Corrupt`] if the root of a later backup is lost.
+    pub fn latest(&self, repository: &Path) -> Result<String> {
+        let mut sources = SourceList::default();
+        let (mut newest, mut unknown, mut damaged, mut is_any_readable) = (None, None, None, false);
+        for (id, root) in list_backups(repository)? {
+            let Ok(mut root) = root else {
+                damaged = Some(id);
+                continue;
+            };
+            is_any_readable = true;
+            if !self.selects_in(repository, &mut root) {
+                continue;
+            }
+            if root.source.is_unknown() {
+                unknown = Some(root);
+            } else {
+                sources.add(&root);
+                newest = Some(id);
+            }
+        }
+        // An earlier one is not the latest, of whatever source it is.
+        let is_wanted = newest.is_some() || self.host.is_none() && self.paths.is_empty();
+        if let Some(root) = unknown.filter(|root| is_wanted && Some(&root.id) > newest.as_ref()) {
+            sources.add(&root);
+            newest = Some(root.id);
+        }
+        self.must_be_one(&sources, repository)?;
+        if newest.is_none() && is_any_readable {
+            return Err(self.none_selected(repository)?);
+        }
+        let lost = lost_roots(repository)?.pop();
+        let readable = newest.clone().max(damaged);
+        match (readable, lost) {
+            (readable, Some(lost)) if readable.as_ref() < Some(&lost) => {
+                let what = format!("the root of backup {lost:?} is lost");
+                let than = newest.map(|newest| format!(", which is later than {newest:?}"));
+                Err(lost_root(&format!("{what}{}", than.unwrap_or_default())))
+            }
+            (Some(id), _) => Ok(id),
+            (None, _) => Err(self.none_selected(repository)?),
+        }
+    }
+
+    /// Refuses backups of several sources.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`]; it lists the sources with the command for each.
+    pub fn must_be_one(&self, sources: &SourceList, repository: &Path) -> Result<()> {
+        if sources.0.len() < 2 {
+            return Ok(());
+        }
+        let what = format!(
+            "cannot tell which backup is meant: {repository:?} has backups of {} sources",
+            sources.0.len()
+        );
+        let error = sources.list(Error::new(ErrorKind::Usage, what), |error, kin| {
+            error
+                .detail(kin.to_string())
+                .detail(format!("    {}", self.way(kin, sources, repository)))
+        });
+        let options = "choose one with --host, --path or --tag, or a backup with @ID; `fullbore list` shows them";
+        let ids = "name a backup by its id; `fullbore list` shows them";
+        Err(
+            error.hint(if self.retry.has_options || self.retry.words.is_empty() {
+                options
+            } else {
+                ids
+            }),
+        )
+    }
+
+    /// How a user says that this source is meant: the command, or only the end of it.
+    fn way(&self, kin: &Kin, all: &SourceList, repository: &Path) -> String {
+        let line = &self.retry;
+        // A later backup of a lost source may be of this one.
+        let is_clear = !all.0.iter().any(|kin| kin.source.is_unknown());
+        let options = if line.has_options && is_clear {
+            self.options(&kin.source, all)
+        } else {
+            None
+        };
+        let mut words = line.words.clone();
+        match (options, line.from) {
+            (Some(options), _) => {
+                let end = words
+                    .iter()
+                    .position(|word| word == "--")
+                    .unwrap_or(words.len());
+                words.splice(end..end, options);
+            }
+            (None, Some(from)) => words[from] = named(repository, &kin.newest),
+            (None, None) => words = vec![format!("@{}", kin.newest).into()],
+        }
+        words
+            .iter()
+            .map(|word| shell_word(word))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// The fewest options that select this source alone among `all`, if there are some.
+    fn options(&self, source: &SourceInfo, all: &SourceList) -> Option<Vec<OsString>> {
+        let host = Some(source.host.clone()).filter(|_| self.host.is_none());
+        let paths: Vec<OsString> = source
+            .paths
+            .iter()
+            .map(|path| OsString::from_vec(path.0.clone()))
+            .collect();
+        let tries = [(None, &paths[..]), (host.clone(), &[]), (host, &paths[..])];
+        let is_alone = |(host, paths): &(Option<String>, &[OsString])| {
+            let filter = Self {
+                host: host.clone(),
+                paths: paths.to_vec(),
+                ..Self::default()
+            };
+            all.0
+                .iter()
+                .filter(|kin| filter.selects_source(&kin.source))
+                .count()
+                == 1
+        };
+        let (host, paths) = tries.into_iter().find(is_alone)?;
+        let host = host
+            .into_iter()
+            .flat_map(|host| [OsString::from("--host"), host.into()]);
+        Some(
+            host.chain(
+                paths
+                    .iter()
+                    .flat_map(|path| ["--path".into(), path.clone()]),
+            )
+            .collect(),
+        )
+    }
+}
+
+impl std::fmt::Display for BackupFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = self
+            .host
+            .iter()
+            .map(|host| format!("--host {}", shell_word(OsStr::new(host))));
+        let paths = self
+            .paths
+            .iter()
+            .map(|path| format!("--path {}", shell_word(path)));
+        let tags = self
+            .tags
+            .iter()
+            .map(|tag| format!("--tag {}", shell_word(OsStr::new(&tag.to_string()))));
+        f.write_str(&host.chain(paths).chain(tags).collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// Refuses to take a backup for the latest where the root of a later one is damaged or lost.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] with the later backup, or the error of its root.
+pub fn check_later(repository: &Path, newest: &str) -> Result<()> {
+    let later = list_backups(repository)?.filter(|(id, _)| id.as_str() > newest);
+    if let Some((id, Err(error))) = later.filter(|(_, root)| root.is_err()).last() {
+        return Err(match error.kind {
+            ErrorKind::Corrupt => error
+                .detail(format!("backup {id:?} is later than {newest:?}"))
+                .hint(ROOT_DAMAGED),
+            _ => error,
+        });
+    }
+    match lost_roots(repository)?
+        .pop()
+        .filter(|lost| lost.as_str() > newest)
+    {
+        None => Ok(()),
+        Some(lost) => Err(lost_root(&format!(
+            "the root of backup {lost:?} is lost, which is later than {newest:?}"
+        ))),
+    }
+}
+
+/// The sources of some backups, in the order of their first ones.
+#[derive(Debug, Default)]
+pub struct SourceList(Vec<Kin>);
+
+/// The backups of one source.
+#[derive(Debug)]
+struct Kin {
+    source: SourceInfo,
+    backups: usize,
+    /// Id and time of the newest.
+    newest: String,
+    time: String,
+    tags: BTreeSet<String>,
+}
+
+impl SourceList {
+    /// Add a backup; the oldest come first.
+    pub fn add(&mut self, root: &Root) {
+        let at = self
+            .0
+            .iter()
+            .position(|kin| kin.source == root.source)
+            .unwrap_or_else(|| {
+                let (newest, time) = Default::default();
+                self.0.push(Kin {
+                    source: root.source.clone(),
+                    backups: 0,
+                    newest,
+                    time,
+                    tags: BTreeSet::new(),
+                });
+                self.0.len() - 1
+            });
+        let kin = &mut self.0[at];
+        kin.backups += 1;
+        (kin.newest, kin.time) = (root.id.clone(), root.time.clone());
+        kin.tags.extend(
+            root.tags
+                .iter()
+                .map(|(key, value)| format!("{key}={value}")),
+        );
+    }
+
+    /// Calls `add` with the error and each source, and says how many more there are than an error lists.
+    fn list(&self, error: Error, add: impl Fn(Error, &Kin) -> Error) -> Error {
+        let error = self.0.iter().take(LISTED_SOURCES).fold(error, add);
+        match self.0.len().saturating_sub(LISTED_SOURCES) {
+            0 => error,
+            more => error.detail(format!("and {more} more sources")),
+        }
+    }
+}
+
+impl std::fmt::Display for Kin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let source = text_of(&self.source);
+        match self.backups {
+            1 => write!(f, "{source} (1 backup, of {})", self.time),
+            n => write!(f, "{source} ({n} backups, the last of {})", self.time),
+        }
+    }
+}
+
+/// A source in an error: `host:/a /b`.
+fn text_of(source: &SourceInfo) -> String {
+    if source.is_unknown() {
+        return "a source that was lost with its root".to_owned();
+    }
+    let paths: Vec<_> = source
+        .paths
+        .iter()
+        .map(|path| String::from_utf8_lossy(&path.0))
+        .collect();
+    format!("{}:{}", source.host, paths.join(" "))
+}
+
+/// A word as a shell takes it; bytes that are no text as bash does.
+fn shell_word(word: &OsStr) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%^".contains(byte);
+    let bytes = word.as_bytes();
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !bytes.is_empty() && bytes.iter().all(is_plain) => text.to_owned(),
+        Ok(text) if !text.contains(char::is_control) => {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
+        _ => {
+            let escaped = |byte: &u8| match byte {
+                byte if is_plain(byte) => char::from(*byte).to_string(),
+                byte => format!("\\x{byte:02x}"),
+            };
+            format!("$'{}'", bytes.iter().map(escaped).collect::<String>())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::root::EntryName;
+
+    fn source(host: &str, paths: &[&str]) -> SourceInfo {
+        let paths = paths
+            .iter()
+            .map(|path| EntryName(path.as_bytes().to_vec()))
+            .collect();
+        SourceInfo {
+            host: host.into(),
+            paths,
+            contents: false,
+        }
+    }
+
+    fn ways(sources: &[SourceInfo], filter: &BackupFilter) -> Vec<String> {
+        let mut all = SourceList::default();
+        for (at, source) in sources.iter().enumerate() {
+            all.add(&Root {
+                id: format!("id{at}"),
+                source: source.clone(),
+                ..Root::default()
+            });
+        }
+        all.0
+            .iter()
+            .map(|kin| filter.way(kin, &all, Path::new("/r")))
+            .collect()
+    }
+
+    fn filter(words: &[&str]) -> BackupFilter {
+        let words = words.iter().map(OsString::from).collect();
+        BackupFilter {
+            retry: RetryLine {
+                words,
+                has_options: true,
+                from: Some(1),
+            },
+            ..BackupFilter::default()
+        }
+    }
+
+    #[test]
+    fn each_source_gets_the_fewest_options_that_select_it_alone() {
+        let [a, b] = [source("h", &["/a"]), source("h", &["/b c"])];
+        assert_eq!(
+            ways(&[a.clone(), b], &filter(&["x", "/r"])),
+            ["x /r --path /a", "x /r --path '/b c'"]
+        );
+        let other = source("i", &["/a"]);
+        assert_eq!(
+            ways(&[a.clone(), other.clone()], &filter(&["x", "/r"])),
+            ["x /r --host h", "x /r --host i"]
+        );
+        let third = source("i", &["/b"]);
+        let all = ways(&[a, other, third], &filter(&["x", "/r", "--", "-p"]));
+        assert_eq!(
+            all,
+            [
+                "x /r --host h -- -p",
+                "x /r --host i --path /a -- -p",
+                "x /r --path /b -- -p"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_source_that_no_option_selects_alone_is_named_by_an_id() {
+        let sources = [source("h", &["/a"]), source("h", &["/a", "/b"])];
+        assert_eq!(
+            ways(&sources, &filter(&["x", "/r"])),
+            ["x /r@id0", "x /r --path /a --path /b"]
+        );
+        assert_eq!(ways(&sources, &BackupFilter::default()), ["@id0", "@id1"]);
+    }
+
+    #[test]
+    fn words_come_out_of_a_shell_as_they_were() {
+        let words: [&[u8]; 7] = [
+            b"",
+            b"a b",
+            b"it's",
+            b"$(x)",
+            b"a\nb",
+            b"\xff'",
+            "ä *".as_bytes(),
+        ];
+        for word in words {
+            let line = format!("printf %s {}", shell_word(OsStr::from_bytes(word)));
+            let out = std::process::Command::new("bash")
+                .args(["-c", &line])
+                .output()
+                .unwrap();
+            assert_eq!(out.stdout, word, "{line}");
+        }
+    }
+}
