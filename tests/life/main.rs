@@ -13,7 +13,7 @@ mod rest;
 use common::{Fixture, content, restore};
 use fullbore::format::{
     layout,
-    root::{FORMAT, Live, PageAt, Root, Segment, Source},
+    root::{FORMAT, Live, PageAt, Root, Segment, SourceInfo},
     seal::seal,
 };
 use runs::{Ran, fullbore, names, temp};
@@ -421,9 +421,9 @@ fn sources_that_look_alike_are_kept_apart() {
     for day in [3, 4] {
         let mut root = full(repository, day, "/data");
         // A root that a repair made is that of the contents of some path.
-        root.source = Source {
+        root.source = SourceInfo {
             contents: true,
-            ..Source::default()
+            ..SourceInfo::default()
         };
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }

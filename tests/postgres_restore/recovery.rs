@@ -373,8 +373,8 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     let mut root = later.write_repository(&repository);
     root.source.host = "other".into();
     declare(&repository, &root, facts(&place.at("old")));
-    let target = recovery::Options {
-        target: Some(Target::Lsn("0/2000100".into())),
+    let target = recovery::RecoveryOptions {
+        target: Some(RecoveryTarget::Lsn("0/2000100".into())),
         settings: vec![command()],
         ..Default::default()
     };
@@ -389,7 +389,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
             restore.postgres.recovery.target.is_some()
         ));
         let tablespaces_under = Some(to.with_extension("ts"));
-        let postgres = Options {
+        let postgres = ClusterOptions {
             tablespaces_under,
             ..restore.postgres.clone()
         };
@@ -402,13 +402,13 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
         .unwrap()
         .id
     };
-    assert_refused(&place.plan(), Kind::Usage, "has backups of 2 sources");
+    assert_refused(&place.plan(), ErrorKind::Usage, "has backups of 2 sources");
     assert_refused(
         &Restore {
             overwrite: true,
             ..recovering.clone()
         },
-        Kind::Usage,
+        ErrorKind::Usage,
         "has backups of 2 sources",
     );
     assert!(!place.at("to").exists());
@@ -429,10 +429,10 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     declare(
         &repository,
         &third,
-        Cluster {
+        ClusterInfo {
             system_identifier: "2".into(),
             ..facts(&place.at("old"))
         },
     );
-    assert_refused(&recovering, Kind::Usage, "has backups of 3 sources");
+    assert_refused(&recovering, ErrorKind::Usage, "has backups of 3 sources");
 }
