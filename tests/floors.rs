@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 17] = [
+const FLOORS: [(&str, u32); 18] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
@@ -17,6 +17,7 @@ const FLOORS: [(&str, u32); 17] = [
     ("source", 3),
     ("stage", 3),
     ("sink", 3),
+    ("storage", 3),
     ("pipeline", 4),
     ("postgres", 4),
     ("remote", 4),
