@@ -26,6 +26,7 @@ pub mod restore;
 pub mod sink;
 pub mod source;
 pub mod stage;
+pub mod storage;
 pub mod tar;
 pub mod target;
 pub mod text;

@@ -141,6 +141,7 @@ pub fn crc64(data: &[u8]) -> u64 {
 }
 
 /// A CRC-64 that is fed piece by piece.
+#[derive(Debug)]
 pub struct Crc64(crc_fast::Digest);
 
 impl Default for Crc64 {

@@ -119,6 +119,11 @@ pub fn thread_cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
+/// Time since the system started, with the time it was suspended; it never goes back.
+pub fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
 /// What no process used of all processors since the system started, in seconds; `None` where `/proc` is not mounted.
 pub fn idle_seconds() -> Option<f64> {
     // All of it is a line for each processor and interrupt; the first has the sums.

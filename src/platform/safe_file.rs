@@ -30,7 +30,36 @@ const NEVER: OFlags = OFlags::NOFOLLOW
 /// # Errors
 /// `InvalidData` if what stands there is no regular file, a link to one too; or the system's.
 pub fn open(path: &Path) -> io::Result<File> {
-    open_as(path, OFlags::RDONLY | NEVER)
+    open_as(CWD, path, OFlags::RDONLY | NEVER)
+}
+
+/// As [`open`], of the file `name` in `dir`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_at(dir: impl AsFd, name: &str) -> io::Result<File> {
+    open_as(dir, Path::new(name), OFlags::RDONLY | NEVER)
+}
+
+/// As [`open_at`], for writing too.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_write_at(dir: impl AsFd, name: &str) -> io::Result<File> {
+    open_as(dir, Path::new(name), OFlags::RDWR | NEVER)
+}
+
+/// Open the file `name` in `dir` for writes that pass by the page cache: address, offset and length of each are multiples of the
+/// block size of its device.
+///
+/// # Errors
+/// `EINVAL` where the file system has none; or as [`open`].
+pub fn open_direct_at(dir: impl AsFd, name: &str) -> io::Result<File> {
+    open_as(
+        dir,
+        Path::new(name),
+        OFlags::WRONLY | OFlags::DIRECT | NEVER,
+    )
 }
 
 /// As [`open`], for writing too.
@@ -38,7 +67,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_write(path: &Path) -> io::Result<File> {
-    open_as(path, OFlags::RDWR | NEVER)
+    open_as(CWD, path, OFlags::RDWR | NEVER)
 }
 
 /// As [`open`], but a link is followed: for a file beside one that a person named.
@@ -46,7 +75,11 @@ pub fn open_write(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_linked(path: &Path) -> io::Result<File> {
-    open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
+    open_as(
+        CWD,
+        path,
+        OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW),
+    )
 }
 
 /// Where `path` leads to, if it is a link.
@@ -61,12 +94,12 @@ pub fn led_astray(path: &Path) -> Option<PathBuf> {
         .filter(|_| path.try_exists().is_ok_and(|there| !there))
 }
 
-fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
-    match openat(CWD, path, flags, Mode::empty()) {
+fn open_as(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {
+    match openat(&dir, path, flags, Mode::empty()) {
         // Somebody holds a lease (a Samba oplock); what is surely a regular file can be waited for.
         Err(Errno::AGAIN) => {
             let file = openat(
-                CWD,
+                &dir,
                 path,
                 flags.intersection(OFlags::NOFOLLOW) | OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
@@ -146,11 +179,20 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
+    create_dir_at(CWD, path, access)
+}
+
+/// As [`create_dir`], in a directory.
+///
+/// # Errors
+/// As [`create_dir`].
+pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<Access>) -> io::Result<()> {
     let access = access.into();
-    let made = rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode & 0o700));
-    made.map_err(|error| of_making_path(error.into(), path))?;
+    let made = rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(access.mode & 0o700));
+    made.map_err(|error| of_making_path(error.into(), name))?;
     if access.mode & 0o077 != 0 || access.owner.is_some() {
-        widen(open_dir(path)?, access);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        widen(openat(dir, name, flags, Mode::empty())?, access);
     }
     Ok(())
 }

@@ -1,0 +1,76 @@
+//! Storages of a repository's objects: one suite for all, and what is particular to each.
+
+#![allow(missing_docs)]
+
+mod lease;
+mod local_directory;
+mod suite;
+mod wrappers;
+
+use fullbore::{
+    platform::Tricks,
+    storage::{Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing, SystemClock},
+};
+use std::{sync::Arc, time::Duration};
+use suite::{Fixture, suite};
+
+/// In a directory of its own, which is not there yet.
+fn in_directory(make: impl Fn(LocalObjects) -> Arc<dyn Objects>, tricks: Tricks) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let local = LocalObjects::new(&dir.path().join("repository"), tricks);
+    Fixture {
+        objects: make(local),
+        _kept: Some(Box::new(dir)),
+    }
+}
+
+/// Its leases are renewed so often that an attempt to take one is soon refused, and so seldom that a busy machine does not
+/// take a holder for dead.
+fn in_memory(make: impl Fn(MemoryObjects) -> Arc<dyn Objects>) -> Fixture {
+    let memory = MemoryObjects::new().with_clock(Arc::new(SystemClock), Duration::from_millis(800));
+    Fixture {
+        objects: make(memory),
+        _kept: None,
+    }
+}
+
+fn with_pieces(threads: usize, piece_bytes: usize) -> Fixture {
+    in_directory(
+        |local| {
+            Arc::new(local.with_storing(Storing {
+                threads,
+                piece_bytes,
+            }))
+        },
+        Tricks::Auto,
+    )
+}
+
+suite!(local, in_directory(|local| Arc::new(local), Tricks::Auto));
+suite!(
+    local_without_tricks,
+    in_directory(|local| Arc::new(local), Tricks::Never)
+);
+suite!(local_in_small_pieces, with_pieces(3, 4096));
+suite!(local_in_whole_parts, with_pieces(1, 8 << 20));
+suite!(local_in_one_thread, with_pieces(0, 1 << 20));
+suite!(memory, in_memory(|memory| Arc::new(memory)));
+suite!(
+    recorded_local,
+    in_directory(
+        |local| Arc::new(Recording::new(Arc::new(local))),
+        Tricks::Auto
+    )
+);
+suite!(
+    recorded_memory,
+    in_memory(|memory| Arc::new(Recording::new(Arc::new(memory))))
+);
+suite!(
+    faulty_local,
+    in_directory(|local| Arc::new(Faulty::new(Arc::new(local))), Tricks::Auto)
+);
+suite!(
+    faulty_memory,
+    in_memory(|memory| Arc::new(Faulty::new(Arc::new(memory))))
+);
