@@ -10,7 +10,6 @@ use fullbore::{
     error::ErrorKind,
     format::entry::EntryKind,
     metrics::meter::Meter,
-    platform::Tricks,
     repo::open::open,
     restore::Restore,
     verify::{Verify, VerifyVerdict},
@@ -202,7 +201,6 @@ fn against(dir: &Path) -> VerifyVerdict {
         data: false,
         against: Some(dir.join("to")),
         workers: 2.try_into().unwrap(),
-        tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()
 }
@@ -352,7 +350,6 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
-        tricks: Tricks::Auto,
         say_elsewhere: |_| (),
     };
     let result = restore.run(&Meter::default());

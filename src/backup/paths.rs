@@ -11,7 +11,7 @@ use crate::{
         entry::{EntryPath, order},
         root,
     },
-    platform::{BlockedCalls, Tricks},
+    platform::BlockedCalls,
     postgres::stopped,
     repo::writer,
     sink::{is_in, place_of},
@@ -107,16 +107,10 @@ impl Scope {
     ///
     /// # Errors
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
-    pub fn open(
-        &self,
-        split: bool,
-        walkers: usize,
-        tricks: Tricks,
-        own: Own,
-    ) -> Result<OpenedPaths> {
+    pub fn open(&self, split: bool, walkers: usize, own: Own) -> Result<OpenedPaths> {
         let named = named(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
-        let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
+        let rules = Arc::new(self.rules(patterns, walkers, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
         let paths = named
             .iter()
@@ -185,7 +179,7 @@ impl Scope {
         Patterns::read(&lines, &self.exclude_from, &places)
     }
 
-    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> TreeRules {
+    fn rules(&self, exclude: Patterns, walkers: usize, own: Own) -> TreeRules {
         TreeRules {
             exclude,
             exclude_caches: self.exclude_caches,
@@ -197,7 +191,6 @@ impl Scope {
             one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
             walkers,
-            tricks,
             own,
             overlay: None,
             torn: stopped::torn,

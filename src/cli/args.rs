@@ -45,6 +45,9 @@ pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(super) command: Command,
+    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
+    #[arg(long, global = true)]
+    pub(super) no_tricks: bool,
 }
 
 /// What to do.
@@ -236,9 +239,6 @@ pub(super) struct OutputArgs {
 /// What all commands that move bytes have.
 #[derive(Debug, Args, Clone)]
 pub(super) struct RunArgs {
-    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
-    #[arg(long)]
-    pub(super) no_tricks: bool,
     /// Write a page about the run: throughput, and what the limit was, over time; it replaces an earlier one, but no other file
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(super) report: Option<PathBuf>,
@@ -379,4 +379,24 @@ pub(super) enum BenchWhat {
     Write,
     /// All of it, against each of its parts
     Pipeline,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_takes_no_tricks() {
+        let mut cli = Cli::command().disable_help_subcommand(true);
+        cli.build();
+        for command in cli.get_subcommands() {
+            let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
+            assert!(
+                options.any(|name| name == "no-tricks"),
+                "{}",
+                command.get_name()
+            );
+        }
+    }
 }

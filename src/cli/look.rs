@@ -8,7 +8,6 @@ use super::{
     values::{any_bytes, destination, pattern, segment_size, threads},
 };
 use crate::{
-    backup::tricks,
     command::{copy::Copy, diff::Diff, export::Export, find::Find},
     error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
@@ -53,9 +52,6 @@ pub(super) struct ExportArgs {
     /// Stored bytes after which a repository begins a new segment
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
-    /// Use plain system calls only
-    #[arg(long)]
-    no_tricks: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -73,9 +69,6 @@ pub(super) struct CopyArgs {
     /// Objects that are copied at the same time [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
-    /// Use plain system calls only
-    #[arg(long)]
-    no_tricks: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -163,7 +156,6 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: crate::cli::memory(args.memory, crate::cli::FRAME_BYTES),
         segment_bytes: args.segment_size,
-        tricks: tricks(args.no_tricks),
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
@@ -203,7 +195,6 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
         from: args.from,
         to: args.to,
         workers,
-        tricks: tricks(args.no_tricks),
     };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);

@@ -20,7 +20,6 @@ use crate::{
     backup::{
         Backup, Outcome, Subject,
         paths::{Scope, warning_of},
-        tricks,
     },
     command::{
         bench::{Bench, BenchSubject, Figure},
@@ -66,7 +65,12 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
-        .inspect(|cli| signals::watch(&cli.command))
+        .inspect(|cli| {
+            if cli.no_tricks {
+                platform::refuse_tricks();
+            }
+            signals::watch(&cli.command);
+        })
         .and_then(|cli| match cli.command {
             Command::Backup(args) => backup(args),
             Command::Restore(args) => restore(args),
@@ -388,7 +392,6 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
             memory_bytes: memory(args.memory, frame_bytes),
             frame_bytes,
             segment_bytes: args.segment_size,
-            tricks: tricks(args.run.no_tricks),
         },
     })
 }
@@ -417,7 +420,6 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         postgres: args.cluster.into(),
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
-        tricks: tricks(args.run.no_tricks),
         say_elsewhere: care::elsewhere(args.output.json, args.output.quiet),
     };
     let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);

@@ -9,7 +9,7 @@ use crate::{
     format::digest::{Algorithm, piece},
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    platform::{Tricks, dir},
+    platform::dir,
     queue::start_in,
     repo::base::WantedBase,
     sink::local_file::Output,
@@ -89,7 +89,6 @@ impl Bench {
             memory_bytes: 128 << 20,
             frame_bytes: FRAME as u32,
             segment_bytes: 1 << 30,
-            tricks: Tricks::Auto,
         };
         let scope = Scope {
             paths: vec![self.path.clone()],
@@ -192,7 +191,7 @@ impl Bench {
             .path
             .join(format!(".fullbore-bench-{}", std::process::id()));
         let sample = sample_text();
-        let mut output = Output::create(&path, 0o600, Tricks::Auto)?;
+        let mut output = Output::create(&path, 0o600)?;
         let start = Instant::now();
         let written = (0..self.rounds()).try_for_each(|i| output.write(&sample, i * FRAME as u64));
         let synced = written.and_then(|()| output.sync());

@@ -6,10 +6,11 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Tricks, debug,
+    debug,
     dir::{self, FileKind, open_dir, through_proc},
     durable::file_system,
     read::signed,
+    tricks,
 };
 use crate::format::entry::{Device, Time};
 use rustix::{
@@ -50,27 +51,22 @@ pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
-pub fn create_dir_beneath(
-    root: impl AsFd,
-    rel: &[u8],
-    mode: u32,
-    tricks: Tricks,
-) -> io::Result<OwnedFd> {
-    match open_dir(&root, rel, tricks) {
+pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    match open_dir(&root, rel) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
     }
     // A loop and not a recursion: an archive may name a million parents.
     let mut names = rel.split(|c| *c == b'/');
-    let mut held = open_or_create(root, names.next().unwrap_or_default(), mode, tricks)?;
+    let mut held = open_or_create(root, names.next().unwrap_or_default(), mode)?;
     for name in names {
-        held = open_or_create(held, name, mode, tricks)?;
+        held = open_or_create(held, name, mode)?;
     }
     Ok(held)
 }
 
-fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io::Result<OwnedFd> {
-    match open_dir(&dir, name, tricks) {
+fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    match open_dir(&dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
@@ -79,7 +75,7 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }
-    open_dir(dir, name, tricks)
+    open_dir(dir, name)
 }
 
 /// Create the file `name` in `dir` and open it for reading and writing; it must not exist. The umask applies, see [`Umask`].
@@ -241,8 +237,8 @@ fn some(written: usize) -> io::Result<usize> {
 ///
 /// # Errors
 /// As [`allocate`].
-pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> {
-    if tricks == Tricks::Never || len == 0 {
+pub fn preallocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
+    if !tricks() || len == 0 {
         return Ok(false);
     }
     let kind = file_system(&fd)?;

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     format::root,
     metrics::waits::Waits,
-    platform::{Tricks, dir::real_path},
+    platform::dir::real_path,
     source::tree::Own,
 };
 use std::{
@@ -75,8 +75,6 @@ pub struct Reading {
     pub split: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
-    /// May tricks be played?
-    pub tricks: Tricks,
     /// Where the backup goes.
     pub own: Own,
     /// What the server is waited for.

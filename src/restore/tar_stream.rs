@@ -136,7 +136,6 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     let Restore {
         overwrite,
         numeric_owner,
-        tricks,
         ..
     } = *restore;
     TargetTree::create(
@@ -144,7 +143,6 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
         TargetOptions {
             overwrite,
             numeric_owner,
-            tricks,
             usual_parents: true,
         },
     )

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result, quoted},
     format::layout::{SIDE_SUFFIX, is_backup_id},
     platform::{
-        Tricks,
+        self,
         safe_file::{self, Access},
         user, write,
     },
@@ -34,7 +34,6 @@ const BEHIND_BYTES: u64 = 8 << 20;
 pub struct Output {
     file: File,
     path: PathBuf,
-    tricks: Tricks,
     end: u64,
     told: u64,
 }
@@ -44,13 +43,12 @@ impl Output {
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, access: impl Into<Access>, tricks: Tricks) -> Result<Self> {
+    pub fn create(path: &Path, access: impl Into<Access>) -> Result<Self> {
         let file = safe_file::create(path, access)
             .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self {
             file,
             path: path.to_owned(),
-            tricks,
             end: 0,
             told: 0,
         })
@@ -63,7 +61,7 @@ impl Output {
     pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         write::pwrite_all(&self.file, data, offset).map_err(|e| self.failed("write", e))?;
         self.end = self.end.max(offset + data.len() as u64);
-        if self.tricks == Tricks::Auto && self.end - self.told >= BEHIND_BYTES {
+        if platform::tricks() && self.end - self.told >= BEHIND_BYTES {
             self.behind();
         }
         Ok(())
@@ -129,7 +127,6 @@ pub struct OneFile {
     partial: PathBuf,
     side: Arc<Mutex<Option<Output>>>,
     side_path: Option<PathBuf>,
-    tricks: Tricks,
 }
 
 impl OneFile {
@@ -137,7 +134,7 @@ impl OneFile {
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
+    pub fn create(path: &Path, id: &str, beside: bool) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
         check_names(path, side_path.as_deref())?;
         remove_leftovers(path);
@@ -147,7 +144,7 @@ impl OneFile {
         PARTIALS.locked().extend(began);
         let side = side_path.as_deref().zip(side_partial.as_deref());
         let side = side
-            .map(|(side, partial)| Output::create(partial, mode_of(side), tricks))
+            .map(|(side, partial)| Output::create(partial, mode_of(side)))
             .transpose()?;
         side.iter().for_each(Output::lock);
         Ok(Self {
@@ -155,7 +152,6 @@ impl OneFile {
             partial,
             side: Arc::new(Mutex::new(side)),
             side_path,
-            tricks,
         })
     }
 
@@ -289,7 +285,7 @@ impl Destination for OneFile {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        let output = Output::create(&self.partial, mode_of(&self.path), self.tricks)?;
+        let output = Output::create(&self.partial, mode_of(&self.path))?;
         output.lock();
         Ok(Box::new(FileSink {
             output,

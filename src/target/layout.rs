@@ -17,7 +17,6 @@ use crate::{
         sizes,
     },
     platform::{
-        Tricks,
         dir::{open_root, read_dir, real_path, stat_fd},
         safe_file::led_astray,
         write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
@@ -325,7 +324,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     if missing.as_os_str().is_empty() {
         return Ok(dir);
     }
-    let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777, Tricks::Auto);
+    let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777);
     let made = made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     // Held at once, so that a restore which is cut off can be done again.
     let _ = stat_fd(&made).and_then(|stat| chown_fd(&made, holder, stat.gid));
