@@ -6,14 +6,16 @@ use super::{
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size,
-        destination, frame_size, interval, name, pattern, rate, readers, segment_size, stream_name,
-        tag, target, threads,
+        CheckpointArg, Chunking, Readers, any_bytes, block_size, destination, frame_size, interval,
+        name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
     },
 };
-use crate::{stage::codec::Codec, text::size};
+use crate::{
+    command::bench::BenchSubject, format::digest::Algorithm, postgres::request::Wal,
+    repo::compare::Compare, stage::codec::Codec, text::size,
+};
 use clap::{
-    Args, Parser, Subcommand, ValueEnum, ValueHint,
+    Args, Parser, Subcommand, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
 use std::{
@@ -46,7 +48,7 @@ pub(super) struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,
     /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     pub(super) no_tricks: bool,
 }
 
@@ -140,7 +142,7 @@ pub(super) struct BackupArgs {
         conflicts_with = "offline",
         help_heading = "PostgreSQL"
     )]
-    pub(super) wal: Option<WalArg>,
+    pub(super) wal: Option<Wal>,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
@@ -166,8 +168,8 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "ID", help_heading = "Incremental")]
     pub(super) base: Option<String>,
     /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
-    #[arg(long, value_enum, default_value_t = CompareArg::Inode, help_heading = "Incremental")]
-    pub(super) compare: CompareArg,
+    #[arg(long, value_enum, default_value_t = Compare::Inode, help_heading = "Incremental")]
+    pub(super) compare: Compare,
     /// Bytes that are compared and stored again if they changed: a power of two, 4K to 64M, and a frame if that is less [default: 1M, of a cluster 8K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
     pub(super) block_size: Option<u32>,
@@ -181,8 +183,8 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,
     /// How files are digested
-    #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
-    pub(super) digest: DigestArg,
+    #[arg(long, value_enum, default_value_t = Algorithm::Blake3)]
+    pub(super) digest: Algorithm,
     /// Leave out what matches this pattern, as in .gitignore; can be repeated
     ///
     /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
@@ -348,7 +350,7 @@ pub(super) struct VerifyArgs {
 pub(super) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
-    pub(super) what: BenchWhat,
+    pub(super) what: BenchSubject,
     /// Read from here (read, pipeline), or write here (write) [default: the current directory]
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) path: Option<PathBuf>,
@@ -364,21 +366,6 @@ pub(super) struct BenchArgs {
     /// As JSON
     #[arg(long)]
     pub(super) json: bool,
-}
-
-/// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum BenchWhat {
-    /// Reading a file or tree
-    Read,
-    /// Digests
-    Digest,
-    /// Compression and decompression
-    Compress,
-    /// Writing and syncing a file
-    Write,
-    /// All of it, against each of its parts
-    Pipeline,
 }
 
 #[cfg(test)]

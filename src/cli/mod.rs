@@ -22,7 +22,7 @@ use crate::{
         paths::{Scope, warning_of},
     },
     command::{
-        bench::{Bench, BenchSubject, Figure},
+        bench::{Bench, Figure},
         list::List,
         show::Show,
     },
@@ -32,18 +32,16 @@ use crate::{
     platform,
     postgres::{
         conninfo::{Environment, Params},
-        request::{ClusterRequest, ClusterServer},
+        request::{ClusterRequest, ClusterServer, Wal},
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, open::holds_none},
+    repo::{base::WantedBase, compare::Compare, open::holds_none},
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
 };
-use args::{
-    BackupArgs, BenchArgs, BenchWhat, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
-};
+use args::{BackupArgs, BenchArgs, Cli, Command, ListArgs, OutputArgs, RestoreArgs, ShowArgs};
 use clap::CommandFactory;
 use html_report::{HtmlPage, HtmlReport};
 use output::{aside, printed, told};
@@ -54,7 +52,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-use values::{CheckpointArg, Chunking, CompareArg, WalArg};
+use values::{CheckpointArg, Chunking};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -243,7 +241,7 @@ fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     Ok(Some(ClusterRequest {
         server,
         fast,
-        wal: args.wal.unwrap_or(WalArg::Included).into(),
+        wal: args.wal.unwrap_or(Wal::Included),
     }))
 }
 
@@ -357,7 +355,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         files_from: args.files_from,
         null: args.null,
         one_file_system: args.one_file_system,
-        looks_twice: matches!(args.compare, CompareArg::Mtime | CompareArg::Size),
+        looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
     };
     let subject = match (cluster, args.stdin_name) {
         (Some(request), _) => Subject::Cluster(request),
@@ -374,14 +372,14 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         subject,
         to,
         codec: codec.unwrap_or(Codec::Zstd(1)),
-        digest: args.digest.into(),
+        digest: args.digest,
         max_rate: args.max_rate,
         host: args.host,
         tags: args.tag.into_iter().collect(),
         base: WantedBase {
             base: args.base,
             full: args.full,
-            compare: args.compare.into(),
+            compare: args.compare,
         },
         checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
@@ -493,17 +491,10 @@ fn show(args: ShowArgs) -> Result<u8> {
 }
 
 fn bench(args: BenchArgs) -> Result<u8> {
-    let what = match args.what {
-        BenchWhat::Read => BenchSubject::Read,
-        BenchWhat::Digest => BenchSubject::Digest,
-        BenchWhat::Compress => BenchSubject::Compress,
-        BenchWhat::Write => BenchSubject::Write,
-        BenchWhat::Pipeline => BenchSubject::Pipeline,
-    };
     let path = args.path.unwrap_or_else(|| ".".into());
     let workers = args.workers.unwrap_or_else(platform::cores);
     let bench = Bench {
-        what,
+        what: args.what,
         path,
         codec: args.compress,
         workers,

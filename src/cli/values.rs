@@ -1,11 +1,6 @@
 //! Values of options: what an operator may write, and what is said of anything else.
 
-use crate::{
-    format::{digest::Algorithm, entry::is_safe},
-    postgres::request::Wal,
-    repo::compare::Compare,
-    text::size,
-};
+use crate::{format::entry::is_safe, text::size};
 use clap::{
     ValueEnum,
     builder::{OsStringValueParser, TypedValueParser},
@@ -29,27 +24,6 @@ pub(super) enum CheckpointArg {
     Spread,
 }
 
-/// Where the WAL of a backup is, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WalArg {
-    /// In the backup: it starts on its own
-    Included,
-    /// In the archive; the backup ends when it is there
-    Archived,
-    /// Nothing is looked at
-    None,
-}
-
-impl From<WalArg> for Wal {
-    fn from(arg: WalArg) -> Self {
-        match arg {
-            WalArg::Included => Self::Included,
-            WalArg::Archived => Self::Archived,
-            WalArg::None => Self::None,
-        }
-    }
-}
-
 /// How large files are cut, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Chunking {
@@ -57,51 +31,6 @@ pub(super) enum Chunking {
     Fixed,
     /// Chunks of some 32 KiB that end where the content says: dumps, archives, mailboxes
     Content,
-}
-
-/// What shows that a file has not changed, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CompareArg {
-    /// Size, time of content, time of the inode, inode number
-    Inode,
-    /// Size and time of content
-    Mtime,
-    /// Size; not of a cluster
-    Size,
-    /// Nothing: all files are read
-    Content,
-}
-
-impl From<CompareArg> for Compare {
-    fn from(arg: CompareArg) -> Self {
-        match arg {
-            CompareArg::Inode => Self::Inode,
-            CompareArg::Mtime => Self::Mtime,
-            CompareArg::Size => Self::Size,
-            CompareArg::Content => Self::Content,
-        }
-    }
-}
-
-/// A digest, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DigestArg {
-    /// BLAKE3, what b3sum prints
-    Blake3,
-    /// CRC-32C, finds accidents only
-    Crc32c,
-    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew
-    None,
-}
-
-impl From<DigestArg> for Algorithm {
-    fn from(arg: DigestArg) -> Self {
-        match arg {
-            DigestArg::Blake3 => Self::Blake3,
-            DigestArg::Crc32c => Self::Crc32c,
-            DigestArg::None => Self::None,
-        }
-    }
 }
 
 /// A number of readers, or as many as it pays.

@@ -15,6 +15,7 @@ use crate::{
     sink::local_file::Output,
     stage::codec::Codec,
 };
+use clap::ValueEnum;
 use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
@@ -24,17 +25,17 @@ use std::{
 };
 
 /// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchSubject {
-    /// Reading a file or tree.
+    /// Reading a file or tree
     Read,
-    /// Digests.
+    /// Digests
     Digest,
-    /// Compression and decompression.
+    /// Compression and decompression
     Compress,
-    /// Writing and syncing a file.
+    /// Writing and syncing a file
     Write,
-    /// A backup into nowhere, against each of its parts.
+    /// All of it, against each of its parts
     Pipeline,
 }
 
