@@ -6,13 +6,18 @@ use super::{
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     values::{
-        CheckpointArg, Chunking, Readers, any_bytes, block_size, destination, frame_size, interval,
-        name, pattern, rate, readers, segment_size, stream_name, tag, target, threads,
+        CheckpointArg, Chunking, Readers, block_size, destination, frame_size, interval, rate,
+        readers, segment_size, stream_name, tag, target, threads,
     },
 };
 use crate::{
-    command::bench::BenchSubject, format::digest::Algorithm, postgres::request::Wal,
-    repo::compare::Compare, stage::codec::Codec, text::size,
+    backup::paths::Scope,
+    command::bench::BenchSubject,
+    format::digest::Algorithm,
+    postgres::request::Wal,
+    repo::compare::Compare,
+    stage::codec::Codec,
+    text::{arguments::any_bytes, size},
 };
 use clap::{
     Args, Parser, Subcommand, ValueHint,
@@ -112,9 +117,6 @@ pub(super) enum Command {
                   4 damage was found (nothing was committed)"
 )]
 pub(super) struct BackupArgs {
-    /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
-    #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
-    pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     pub(super) to: OsString,
@@ -185,33 +187,8 @@ pub(super) struct BackupArgs {
     /// How files are digested
     #[arg(long, value_enum, default_value_t = Algorithm::Blake3)]
     pub(super) digest: Algorithm,
-    /// Leave out what matches this pattern, as in .gitignore; can be repeated
-    ///
-    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
-    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
-    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
-    pub(super) exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
-    #[arg(long)]
-    pub(super) exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name, but not of a PATH itself
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
-    pub(super) exclude_if_present: Vec<OsString>,
-    /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) files_from: Option<PathBuf>,
-    /// The names of --files-from end in NUL
-    #[arg(long, requires = "files_from")]
-    pub(super) null: bool,
-    /// Do not go into other file systems
-    #[arg(long, short = 'x')]
-    pub(super) one_file_system: bool,
-    /// Store each PATH under its whole path; one below another is stored once
-    #[arg(long)]
-    pub(super) full_paths: bool,
+    #[command(flatten)]
+    pub(super) scope: Scope,
     /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) host: Option<String>,

@@ -5,7 +5,7 @@ use super::{
     output::{aside, printed},
     progress::Progress,
     report, selected,
-    values::{any_bytes, destination, pattern, segment_size, threads},
+    values::{destination, segment_size, threads},
 };
 use crate::{
     command::{copy::Copy, diff::Diff, export::Export, find::Find},
@@ -18,7 +18,11 @@ use crate::{
         estimate::{Contract, Forecast},
     },
     stage::codec::Codec,
-    text::{self, size},
+    text::{
+        self,
+        arguments::{any_bytes, pattern},
+        size,
+    },
 };
 use clap::{Args, ValueHint};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};

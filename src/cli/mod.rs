@@ -206,7 +206,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
 /// A cluster, if that is what is to be backed up.
 fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
-    let server = match (&args.connect, &args.paths[..]) {
+    let server = match (&args.connect, &args.scope.paths[..]) {
         (Some(settings), _) => ClusterServer::Running(params(settings)?),
         (None, [path]) => match url(path) {
             Some(_) if args.offline => {
@@ -258,28 +258,26 @@ fn tree(args: &BackupArgs) -> Result<()> {
         );
     }
     let warnings: Vec<String> = args
+        .scope
         .paths
         .iter()
         .filter_map(|path| warning_of(path))
         .collect();
     report::warnings(&warnings).for_each(aside);
-    args.paths.iter().try_for_each(|path| not_running(path))
+    let paths = &args.scope.paths;
+    paths.iter().try_for_each(|path| not_running(path))
 }
 
 /// Is there an option that speaks of some files and not of others?
 fn is_picky(args: &BackupArgs) -> bool {
-    let BackupArgs {
-        exclude,
-        exclude_from,
-        exclude_if_present,
-        ..
-    } = args;
-    let lists = !exclude.is_empty() || !exclude_from.is_empty() || !exclude_if_present.is_empty();
-    lists
-        || args.files_from.is_some()
-        || args.exclude_caches
-        || args.one_file_system
-        || args.full_paths
+    let scope = &args.scope;
+    let lists = [&scope.exclude, &scope.exclude_if_present];
+    lists.iter().any(|list| !list.is_empty())
+        || !scope.exclude_from.is_empty()
+        || scope.files_from.is_some()
+        || scope.exclude_caches
+        || scope.one_file_system
+        || scope.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {
@@ -346,16 +344,8 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     }
     let cluster = cluster(&args)?;
     let files = Scope {
-        paths: args.paths,
-        full_paths: args.full_paths,
-        exclude: args.exclude,
-        exclude_from: args.exclude_from,
-        exclude_caches: args.exclude_caches,
-        exclude_if_present: args.exclude_if_present,
-        files_from: args.files_from,
-        null: args.null,
-        one_file_system: args.one_file_system,
         looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
+        ..args.scope
     };
     let subject = match (cluster, args.stdin_name) {
         (Some(request), _) => Subject::Cluster(request),

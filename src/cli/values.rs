@@ -1,10 +1,7 @@
 //! Values of options: what an operator may write, and what is said of anything else.
 
 use crate::{format::entry::is_safe, text::size};
-use clap::{
-    ValueEnum,
-    builder::{OsStringValueParser, TypedValueParser},
-};
+use clap::ValueEnum;
 use std::{
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
@@ -53,22 +50,6 @@ pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
         .ok()
         .filter(|number: &NonZeroUsize| number.get() <= MAX_THREADS);
     number.ok_or_else(|| format!("a number from 1 to {MAX_THREADS}"))
-}
-
-/// A line of `.gitignore` that does something.
-pub(super) fn pattern(text: OsString) -> Result<OsString, String> {
-    let bytes = text.as_bytes();
-    let is_empty = bytes
-        .iter()
-        .all(|byte| *byte == b'!' || byte.is_ascii_whitespace());
-    match () {
-        () if bytes.contains(&b'\n') => Err("a pattern of one line".to_owned()),
-        () if is_empty => Err("a pattern, and not an empty one".to_owned()),
-        () if bytes.starts_with(b"#") => {
-            Err("a pattern; one for names that begin with # is written \\#".to_owned())
-        }
-        () => Ok(text),
-    }
 }
 
 /// `30m`, of more than nothing.
@@ -162,22 +143,6 @@ pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     } else {
         Ok(text)
     }
-}
-
-/// What a directory may hold.
-pub(super) fn name(text: OsString) -> Result<OsString, String> {
-    match text.as_bytes() {
-        b"" | b"." | b".." => Err("the name of a file".to_owned()),
-        bytes if bytes.contains(&b'/') => Err("the name of a file, not a path".to_owned()),
-        _ => Ok(text),
-    }
-}
-
-/// Checks an argument of any bytes.
-pub(super) fn any_bytes<T: Clone + Send + Sync + 'static>(
-    check: fn(OsString) -> Result<T, String>,
-) -> impl TypedValueParser<Value = T> {
-    OsStringValueParser::new().try_map(check)
 }
 
 /// Bytes a second, for which one frame is no long wait.
