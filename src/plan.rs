@@ -6,7 +6,7 @@ use crate::{
     frame::Pool,
     pipeline::thread_count::max_threads,
     platform::{
-        self, Tricks,
+        self,
         safe_file::{led_astray, led_to},
     },
     postgres::page_stage::{PageCheck, PageChecks},
@@ -230,22 +230,12 @@ impl SinkSpec {
     ///
     /// # Errors
     /// What the destination says.
-    pub fn open(
-        &self,
-        id: &str,
-        time: &str,
-        codec: Codec,
-        tricks: Tricks,
-    ) -> Result<Box<dyn Destination>> {
+    pub fn open(&self, id: &str, time: &str, codec: Codec) -> Result<Box<dyn Destination>> {
         Ok(match self {
-            Self::Repository(path) => Box::new(RepositoryWriter::begin(
-                path,
-                id,
-                time,
-                codec.suffix(),
-                tricks,
-            )?),
-            Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
+            Self::Repository(path) => {
+                Box::new(RepositoryWriter::begin(path, id, time, codec.suffix())?)
+            }
+            Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips())?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
         })
@@ -296,8 +286,6 @@ pub struct Tuning {
     pub frame_bytes: u32,
     /// Stored bytes of a segment.
     pub segment_bytes: u64,
-    /// May tricks be played?
-    pub tricks: Tricks,
 }
 
 /// How many frames a pipeline may hold, so that all of them fit the memory.
@@ -372,7 +360,6 @@ mod tests {
             memory_bytes: memory_mib << 20,
             frame_bytes: 1 << 20,
             segment_bytes: 1 << 30,
-            tricks: Tricks::Auto,
         }
     }
 

@@ -8,7 +8,6 @@ use common::{Fixture, ID, content, plan};
 use fullbore::{
     format::entry::EntryKind,
     metrics::meter::Meter,
-    platform::Tricks,
     restore::Restore,
     stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
@@ -90,7 +89,6 @@ fn verify(from: &Path, data: bool) -> VerifyVerdict {
         data,
         against: None,
         workers: 2.try_into().unwrap(),
-        tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()
 }

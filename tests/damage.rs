@@ -9,7 +9,6 @@ use fullbore::{
     error::{Error, ErrorKind},
     format::entry::EntryKind,
     metrics::meter::Meter,
-    platform::Tricks,
     restore::{Restore, Summary},
     stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
@@ -37,7 +36,6 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
-        tricks: Tricks::Auto,
         say_elsewhere: |_| (),
     };
     restore.run(&Meter::default())
@@ -51,7 +49,6 @@ fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
         data,
         against: None,
         workers: 2.try_into().unwrap(),
-        tricks: Tricks::Auto,
     };
     verify.run(&Meter::default())
 }

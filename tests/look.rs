@@ -10,7 +10,6 @@ use fullbore::{
     error::ErrorKind,
     format::entry::EntryKind,
     metrics::meter::Meter,
-    platform::Tricks,
     repo::{open::open, select::BackupFilter},
     restore::Restore,
     verify::{Verify, VerifyVerdict},
@@ -219,7 +218,6 @@ fn against(dir: &Path) -> VerifyVerdict {
         data: false,
         against: Some(dir.join("to")),
         workers: 2.try_into().unwrap(),
-        tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()
 }
@@ -370,7 +368,6 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
-        tricks: Tricks::Auto,
         say_elsewhere: |_| (),
     };
     let result = restore.run(&Meter::default());

@@ -13,7 +13,7 @@ mod server;
 #[path = "postgres_restore/tablespaces.rs"]
 mod tablespaces;
 
-use common::{Fixture, content, entry, plan};
+use common::{Fixture, content, entry, once_more_without_tricks, plan};
 use fullbore::{
     error::{Error, ErrorKind},
     format::{
@@ -24,7 +24,6 @@ use fullbore::{
         seal::seal,
     },
     metrics::meter::Meter,
-    platform::Tricks,
     postgres::restore::plan::ClusterOptions,
     restore::{Restore, Summary},
 };
@@ -215,12 +214,11 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
-    for (workers, tricks) in [(1, Tricks::Never), (4, Tricks::Auto)] {
+    for workers in [1, 4] {
         let place = Place::new();
         let (to, fast) = (place.at("to"), place.at("ts/fast"));
         let summary = run(&Restore {
             workers: workers.try_into().unwrap(),
-            tricks,
             ..place.plan()
         })
         .unwrap();
@@ -244,6 +242,7 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
     }
+    once_more_without_tricks("a_cluster_comes_back_with_its_tablespaces_and_their_links");
 }
 
 #[test]

@@ -4,12 +4,11 @@
 
 mod common;
 
-use common::{Fixture, content, entry, look, plan, restore};
+use common::{Fixture, content, entry, look, once_more_without_tricks, plan, restore};
 use fullbore::{
     error::{Error, ErrorKind},
     format::entry::{EntryKind, order},
     metrics::meter::Meter,
-    platform::Tricks,
     restore::Restore,
     stage::codec::Codec,
 };
@@ -103,21 +102,18 @@ fn one_worker_and_many_restore_the_same_tree() {
     fixture.write_repository(&dir.path().join("repo"));
     let trees = [1, 2, 9].map(|workers| {
         let to = dir.path().join(workers.to_string());
-        for tricks in [Tricks::Never, Tricks::Auto] {
-            let _ = fs::remove_dir_all(&to);
-            Restore {
-                workers: workers.try_into().unwrap(),
-                tricks,
-                ..plan(&dir.path().join("repo"), &to)
-            }
-            .run(&Meter::default())
-            .unwrap();
+        Restore {
+            workers: workers.try_into().unwrap(),
+            ..plan(&dir.path().join("repo"), &to)
         }
+        .run(&Meter::default())
+        .unwrap();
         assert_restored(&fixture, &to);
         look(&to)
     });
     assert_eq!(trees[0], trees[1]);
     assert_eq!(trees[0], trees[2]);
+    once_more_without_tricks("one_worker_and_many_restore_the_same_tree");
 }
 
 #[test]

@@ -10,7 +10,6 @@ use fullbore::{
     format::digest::Algorithm,
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    platform::Tricks,
     stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
 };
@@ -34,7 +33,6 @@ fn verify(from: &Path, against: &Path) -> VerifyVerdict {
         data: true,
         against: Some(against.into()),
         workers: 2.try_into().unwrap(),
-        tricks: Tricks::Auto,
     };
     verify.run(&Meter::default()).unwrap()
 }
@@ -62,7 +60,6 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
             memory_bytes: 1 << 27,
             frame_bytes: 64 << 10,
             segment_bytes: 300 << 10,
-            tricks: Tricks::Auto,
         },
     };
     backup.run(&Arc::default()).unwrap();
@@ -126,7 +123,6 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 memory_bytes: 1 << 27,
                 frame_bytes: 64 << 10,
                 segment_bytes: 1 << 30,
-                tricks: Tricks::Auto,
             };
             let backup = Backup {
                 subject: Subject::Files(Scope {

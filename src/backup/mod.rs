@@ -29,7 +29,7 @@ use crate::{
     },
     pipeline::lay::{Laid, MakeRoot, StreamLayout},
     plan::{SinkSpec, StageSpec, Tuning},
-    platform::{self, Tricks},
+    platform,
     repo::{
         base::{Base, Like, Unlike, WantedBase},
         compare::Compare,
@@ -140,7 +140,7 @@ impl Backup {
             subject.sources.retain(|source| !source.accompanies()); // what it has comes at the end as well
         }
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
-        let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
+        let mut destination = self.to.open(&id, &time, self.codec)?;
         let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
             Err(error) => {
@@ -329,13 +329,12 @@ impl Backup {
 
     fn way(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
-        let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
+        let spool = self.to == SinkSpec::Stdout;
         let host = self.host.clone().unwrap_or_else(platform::host_name);
         OpenOptions {
             host,
             split,
             spool,
-            tricks,
             own: Own::default(),
             waits: waits.clone(),
         }
@@ -522,13 +521,4 @@ fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
         .iter()
         .for_each(|page| unnamed_losses::record_page_loss(&mut root, &page.first.0, page.entries));
     root
-}
-
-/// May nothing be tried that the system could refuse?
-pub fn tricks(no_tricks: bool) -> Tricks {
-    if no_tricks {
-        Tricks::Never
-    } else {
-        Tricks::Auto
-    }
 }

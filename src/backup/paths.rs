@@ -11,7 +11,7 @@ use crate::{
         entry::{EntryPath, order},
         root,
     },
-    platform::{BlockedCalls, Tricks},
+    platform::BlockedCalls,
     postgres::stopped,
     repo::writer,
     sink::{is_in, place_of},
@@ -19,7 +19,9 @@ use crate::{
         patterns::{PatternPlace, Patterns},
         tree::{Own, SourceTree, TopRole, TreeRules},
     },
+    text::arguments::{any_bytes, name, pattern},
 };
+use clap::{Args, ValueHint};
 use std::{
     ffi::{OsStr, OsString},
     io::Read,
@@ -28,28 +30,41 @@ use std::{
     sync::Arc,
 };
 
-/// What the operator asked for.
-#[derive(Debug, Clone, Default)]
+/// Which files are backed up, as the command line says it.
+#[derive(Debug, Clone, Default, Args)]
 pub struct Scope {
-    /// Files and directories.
+    /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
+    #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Store them under their whole paths.
-    pub full_paths: bool,
-    /// Patterns to leave out.
+    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    ///
+    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
+    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     pub exclude: Vec<OsString>,
-    /// Files with such patterns.
+    /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub exclude_from: Vec<PathBuf>,
-    /// Leave out marked caches.
+    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
+    #[arg(long)]
     pub exclude_caches: bool,
-    /// Leave out directories that hold one of these.
+    /// Leave out the contents of directories that hold this name, but not of a PATH itself
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
     pub exclude_if_present: Vec<OsString>,
-    /// A file with the names to store, or `-`.
+    /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files_from: Option<PathBuf>,
-    /// Do the names in it end in NUL, not in a line feed?
+    /// The names of --files-from end in NUL
+    #[arg(long, requires = "files_from")]
     pub null: bool,
-    /// Stay on the file systems of the paths.
+    /// Do not go into other file systems
+    #[arg(long, short = 'x')]
     pub one_file_system: bool,
+    /// Store each PATH under its whole path; one below another is stored once
+    #[arg(long)]
+    pub full_paths: bool,
     /// Does the next backup go by less than the inodes?
+    #[arg(skip)]
     pub looks_twice: bool,
 }
 
@@ -107,16 +122,10 @@ impl Scope {
     ///
     /// # Errors
     /// [`Kind::Usage`] if two paths would have one name; else the system's.
-    pub fn open(
-        &self,
-        split: bool,
-        walkers: usize,
-        tricks: Tricks,
-        own: Own,
-    ) -> Result<OpenedPaths> {
+    pub fn open(&self, split: bool, walkers: usize, own: Own) -> Result<OpenedPaths> {
         let named = named(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
-        let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
+        let rules = Arc::new(self.rules(patterns, walkers, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
         let paths = named
             .iter()
@@ -185,7 +194,7 @@ impl Scope {
         Patterns::read(&lines, &self.exclude_from, &places)
     }
 
-    fn rules(&self, exclude: Patterns, walkers: usize, tricks: Tricks, own: Own) -> TreeRules {
+    fn rules(&self, exclude: Patterns, walkers: usize, own: Own) -> TreeRules {
         TreeRules {
             exclude,
             exclude_caches: self.exclude_caches,
@@ -197,7 +206,6 @@ impl Scope {
             one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
             walkers,
-            tricks,
             own,
             overlay: None,
             torn: stopped::torn,

@@ -9,7 +9,7 @@ use crate::{
     },
     frame::{Buf, Frame, Scanned, Slice},
     metrics::waits::Waits,
-    platform::{self, BlockedCalls, Tricks},
+    platform::{self, BlockedCalls},
     postgres::{
         request::{ClusterRequest, Reading},
         source::ClusterSource,
@@ -45,7 +45,6 @@ impl Subject {
             host,
             split,
             spool,
-            tricks,
             own,
             waits,
         } = way;
@@ -70,7 +69,7 @@ impl Subject {
                 ))
             }
             Self::Files(scope) => {
-                let scope = scope.open(split, walkers, tricks, own)?;
+                let scope = scope.open(split, walkers, own)?;
                 let sources = scope
                     .trees
                     .into_iter()
@@ -94,7 +93,6 @@ impl Subject {
                     &Reading {
                         split,
                         walkers,
-                        tricks,
                         own,
                         waits,
                     },
@@ -158,7 +156,6 @@ pub(crate) struct OpenOptions {
     pub(crate) split: bool,
     /// Must the length of what comes be known before it is stored?
     pub(crate) spool: bool,
-    pub(crate) tricks: Tricks,
     pub(crate) own: Own,
     pub(crate) waits: Arc<Waits>,
 }

@@ -7,14 +7,21 @@ use super::{
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     select::SelectArgs,
     values::{
-        CheckpointArg, Chunking, CompareArg, DigestArg, Readers, WalArg, any_bytes, block_size,
-        destination, frame_size, interval, name, pattern, rate, readers, segment_size, stream_name,
-        tag, target, threads,
+        CheckpointArg, Chunking, Readers, block_size, destination, frame_size, interval, rate,
+        readers, segment_size, stream_name, tag, target, threads,
     },
 };
-use crate::{stage::codec::Codec, text::size};
+use crate::{
+    backup::paths::Scope,
+    command::bench::BenchSubject,
+    format::digest::Algorithm,
+    postgres::request::Wal,
+    repo::compare::Compare,
+    stage::codec::Codec,
+    text::{arguments::any_bytes, size},
+};
 use clap::{
-    Args, Parser, Subcommand, ValueEnum, ValueHint,
+    Args, Parser, Subcommand, ValueHint,
     builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser},
 };
 use std::{
@@ -46,6 +53,9 @@ pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(super) command: Command,
+    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
+    #[arg(long, global = true, display_order = 900)]
+    pub(super) no_tricks: bool,
 }
 
 /// What to do.
@@ -110,9 +120,6 @@ pub(super) enum Command {
                   4 damage was found (nothing was committed)"
 )]
 pub(super) struct BackupArgs {
-    /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
-    #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
-    pub(super) paths: Vec<PathBuf>,
     /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     pub(super) to: OsString,
@@ -143,7 +150,7 @@ pub(super) struct BackupArgs {
         conflicts_with = "offline",
         help_heading = "PostgreSQL"
     )]
-    pub(super) wal: Option<WalArg>,
+    pub(super) wal: Option<Wal>,
     /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
@@ -169,8 +176,8 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "ID", help_heading = "Incremental")]
     pub(super) base: Option<String>,
     /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
-    #[arg(long, value_enum, default_value_t = CompareArg::Inode, help_heading = "Incremental")]
-    pub(super) compare: CompareArg,
+    #[arg(long, value_enum, default_value_t = Compare::Inode, help_heading = "Incremental")]
+    pub(super) compare: Compare,
     /// Bytes that are compared and stored again if they changed: a power of two, 4K to 64M, and a frame if that is less [default: 1M, of a cluster 8K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
     pub(super) block_size: Option<u32>,
@@ -184,35 +191,10 @@ pub(super) struct BackupArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(super) segment_size: u64,
     /// How files are digested
-    #[arg(long, value_enum, default_value_t = DigestArg::Blake3)]
-    pub(super) digest: DigestArg,
-    /// Leave out what matches this pattern, as in .gitignore; can be repeated
-    ///
-    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
-    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
-    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
-    pub(super) exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
-    #[arg(long)]
-    pub(super) exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name, but not of a PATH itself
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
-    pub(super) exclude_if_present: Vec<OsString>,
-    /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) files_from: Option<PathBuf>,
-    /// The names of --files-from end in NUL
-    #[arg(long, requires = "files_from")]
-    pub(super) null: bool,
-    /// Do not go into other file systems
-    #[arg(long, short = 'x')]
-    pub(super) one_file_system: bool,
-    /// Store each PATH under its whole path; one below another is stored once
-    #[arg(long)]
-    pub(super) full_paths: bool,
+    #[arg(long, value_enum, default_value_t = Algorithm::Blake3)]
+    pub(super) digest: Algorithm,
+    #[command(flatten)]
+    pub(super) scope: Scope,
     /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) host: Option<String>,
@@ -253,9 +235,6 @@ pub(super) struct OutputArgs {
 /// What all commands that move bytes have.
 #[derive(Debug, Args, Clone)]
 pub(super) struct RunArgs {
-    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
-    #[arg(long)]
-    pub(super) no_tricks: bool,
     /// Write a page about the run: throughput, and what the limit was, over time; it replaces an earlier one, but no other file
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(super) report: Option<PathBuf>,
@@ -373,7 +352,7 @@ pub(super) struct VerifyArgs {
 pub(super) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
-    pub(super) what: BenchWhat,
+    pub(super) what: BenchSubject,
     /// Read from here (read, pipeline), or write here (write) [default: the current directory]
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(super) path: Option<PathBuf>,
@@ -391,17 +370,22 @@ pub(super) struct BenchArgs {
     pub(super) json: bool,
 }
 
-/// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum BenchWhat {
-    /// Reading a file or tree
-    Read,
-    /// Digests
-    Digest,
-    /// Compression and decompression
-    Compress,
-    /// Writing and syncing a file
-    Write,
-    /// All of it, against each of its parts
-    Pipeline,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_takes_no_tricks() {
+        let mut cli = Cli::command().disable_help_subcommand(true);
+        cli.build();
+        for command in cli.get_subcommands() {
+            let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
+            assert!(
+                options.any(|name| name == "no-tricks"),
+                "{}",
+                command.get_name()
+            );
+        }
+    }
 }

@@ -11,7 +11,6 @@ use crate::{
     error::{Result, quoted},
     format::{entry::EntryPath, root::EntryName},
     metrics::meter::Meter,
-    platform::Tricks,
     repair::{self, Repair, RepairStep},
     repo::open::place,
     restore::delta::DeltaChanges,
@@ -160,7 +159,6 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
         data: args.data,
         against: args.against,
         workers: args.workers.unwrap_or_else(crate::platform::cores),
-        tricks: Tricks::Auto,
     };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);

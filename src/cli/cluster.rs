@@ -5,7 +5,7 @@ use crate::postgres::restore::{
     recovery::{self, Mode, TargetAction},
     recovery_target::RecoveryTarget,
 };
-use clap::{Args, ValueEnum, ValueHint, builder::TypedValueParser};
+use clap::{Args, ValueHint, builder::TypedValueParser};
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -30,7 +30,7 @@ pub(super) struct ClusterArgs {
     database: Vec<String>,
     /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target, a timeline or --restore-command is given]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
-    recovery: Option<ModeArg>,
+    recovery: Option<Mode>,
     #[command(flatten)]
     target: TargetArgs,
     /// Recover on this timeline: current, latest or a number
@@ -41,7 +41,7 @@ pub(super) struct ClusterArgs {
     target_exclusive: bool,
     /// At the target: pause, promote or shutdown
     #[arg(long, value_enum, value_name = "ACTION", hide_possible_values = true)]
-    target_action: Option<ActionArg>,
+    target_action: Option<TargetAction>,
     /// How the server fetches WAL, unless its configuration in the backup says it; without a target it recovers to the end of the archive
     #[arg(long, value_name = "CMD")]
     restore_command: Option<String>,
@@ -72,36 +72,14 @@ struct TargetArgs {
     target_immediate: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArg {
-    None,
-    Point,
-    Standby,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ActionArg {
-    Pause,
-    Promote,
-    Shutdown,
-}
-
 impl From<ClusterArgs> for ClusterOptions {
     fn from(args: ClusterArgs) -> Self {
         let recovery = recovery::RecoveryOptions {
-            mode: args.recovery.map(|mode| match mode {
-                ModeArg::None => Mode::None,
-                ModeArg::Point => Mode::Point,
-                ModeArg::Standby => Mode::Standby,
-            }),
+            mode: args.recovery,
             target: args.target.target(),
             timeline: args.target_timeline,
             exclusive: args.target_exclusive,
-            action: args.target_action.map(|action| match action {
-                ActionArg::Pause => TargetAction::Pause,
-                ActionArg::Promote => TargetAction::Promote,
-                ActionArg::Shutdown => TargetAction::Shutdown,
-            }),
+            action: args.target_action,
             restore_command: args.restore_command,
             settings: args.set,
         };

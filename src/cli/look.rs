@@ -7,10 +7,9 @@ use super::{
     report,
     select::SelectArgs,
     selected,
-    values::{any_bytes, destination, pattern, segment_size, threads},
+    values::{destination, segment_size, threads},
 };
 use crate::{
-    backup::tricks,
     command::{copy::Copy, diff::Diff, export::Export, find::Find},
     error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
@@ -21,7 +20,11 @@ use crate::{
         estimate::{Contract, Forecast},
     },
     stage::codec::Codec,
-    text::{self, size},
+    text::{
+        self,
+        arguments::{any_bytes, pattern},
+        size,
+    },
 };
 use clap::{Args, ValueHint};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};
@@ -60,9 +63,6 @@ pub(super) struct ExportArgs {
     /// Stored bytes after which a repository begins a new segment
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
-    /// Use plain system calls only
-    #[arg(long)]
-    no_tricks: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -85,9 +85,6 @@ pub(super) struct CopyArgs {
     /// Objects that are copied at the same time [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
-    /// Use plain system calls only
-    #[arg(long)]
-    no_tricks: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -188,7 +185,6 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: crate::cli::memory(args.memory, crate::cli::FRAME_BYTES),
         segment_bytes: args.segment_size,
-        tricks: tricks(args.no_tricks),
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
@@ -229,14 +225,13 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     }
     let workers = args.workers.unwrap_or_else(platform::cores);
     let filter = args.select.filter(&args.from, true)?;
-    let (no_create, tricks) = (args.no_create, tricks(args.no_tricks));
+    let no_create = args.no_create;
     let copy = Copy {
         from: args.from,
         filter,
         to: args.to,
         no_create,
         workers,
-        tricks,
     };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);

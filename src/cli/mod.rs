@@ -21,10 +21,9 @@ use crate::{
     backup::{
         Backup, Outcome, Subject,
         paths::{Scope, warning_of},
-        tricks,
     },
     command::{
-        bench::{Bench, BenchSubject, Figure},
+        bench::{Bench, Figure},
         list::List,
         show::Show,
     },
@@ -34,18 +33,17 @@ use crate::{
     platform,
     postgres::{
         conninfo::{Environment, Params},
-        request::{ClusterRequest, ClusterServer},
+        request::{ClusterRequest, ClusterServer, Wal},
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, open::holds_none, writer},
+    repo::{base::WantedBase, compare::Compare, open::holds_none, writer},
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
 };
 use args::{
-    BackupArgs, BenchArgs, BenchWhat, Cli, Command, InitArgs, ListArgs, OutputArgs, RestoreArgs,
-    ShowArgs,
+    BackupArgs, BenchArgs, Cli, Command, InitArgs, ListArgs, OutputArgs, RestoreArgs, ShowArgs,
 };
 use clap::CommandFactory;
 use html_report::{HtmlPage, HtmlReport};
@@ -57,7 +55,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, atomic::Ordering::Relaxed},
 };
-use values::{CheckpointArg, Chunking, CompareArg, WalArg};
+use values::{CheckpointArg, Chunking};
 
 /// Run the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -68,7 +66,12 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
-        .inspect(|cli| signals::watch(&cli.command))
+        .inspect(|cli| {
+            if cli.no_tricks {
+                platform::refuse_tricks();
+            }
+            signals::watch(&cli.command);
+        })
         .and_then(|cli| match cli.command {
             Command::Backup(args) => backup(args),
             Command::Init(args) => init(args),
@@ -248,7 +251,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
 /// A cluster, if that is what is to be backed up.
 fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
-    let server = match (&args.connect, &args.paths[..]) {
+    let server = match (&args.connect, &args.scope.paths[..]) {
         (Some(settings), _) => ClusterServer::Running(params(settings)?),
         (None, [path]) => match url(path) {
             Some(_) if args.offline => {
@@ -283,7 +286,7 @@ fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     Ok(Some(ClusterRequest {
         server,
         fast,
-        wal: args.wal.unwrap_or(WalArg::Included).into(),
+        wal: args.wal.unwrap_or(Wal::Included),
     }))
 }
 
@@ -300,28 +303,26 @@ fn tree(args: &BackupArgs) -> Result<()> {
         );
     }
     let warnings: Vec<String> = args
+        .scope
         .paths
         .iter()
         .filter_map(|path| warning_of(path))
         .collect();
     report::warnings(&warnings).for_each(aside);
-    args.paths.iter().try_for_each(|path| not_running(path))
+    let paths = &args.scope.paths;
+    paths.iter().try_for_each(|path| not_running(path))
 }
 
 /// Is there an option that speaks of some files and not of others?
 fn is_picky(args: &BackupArgs) -> bool {
-    let BackupArgs {
-        exclude,
-        exclude_from,
-        exclude_if_present,
-        ..
-    } = args;
-    let lists = !exclude.is_empty() || !exclude_from.is_empty() || !exclude_if_present.is_empty();
-    lists
-        || args.files_from.is_some()
-        || args.exclude_caches
-        || args.one_file_system
-        || args.full_paths
+    let scope = &args.scope;
+    let lists = [&scope.exclude, &scope.exclude_if_present];
+    lists.iter().any(|list| !list.is_empty())
+        || !scope.exclude_from.is_empty()
+        || scope.files_from.is_some()
+        || scope.exclude_caches
+        || scope.one_file_system
+        || scope.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {
@@ -388,16 +389,8 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     }
     let cluster = cluster(&args)?;
     let files = Scope {
-        paths: args.paths,
-        full_paths: args.full_paths,
-        exclude: args.exclude,
-        exclude_from: args.exclude_from,
-        exclude_caches: args.exclude_caches,
-        exclude_if_present: args.exclude_if_present,
-        files_from: args.files_from,
-        null: args.null,
-        one_file_system: args.one_file_system,
-        looks_twice: matches!(args.compare, CompareArg::Mtime | CompareArg::Size),
+        looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
+        ..args.scope
     };
     let subject = match (cluster, args.stdin_name) {
         (Some(request), _) => Subject::Cluster(request),
@@ -415,14 +408,14 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         to,
         no_create: args.no_create,
         codec: codec.unwrap_or(Codec::Zstd(1)),
-        digest: args.digest.into(),
+        digest: args.digest,
         max_rate: args.max_rate,
         host: args.host,
         tags: args.tag.into_iter().collect(),
         base: WantedBase {
             base: args.base,
             full: args.full,
-            compare: args.compare.into(),
+            compare: args.compare,
         },
         checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
@@ -433,7 +426,6 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
             memory_bytes: memory(args.memory, frame_bytes),
             frame_bytes,
             segment_bytes: args.segment_size,
-            tricks: tricks(args.run.no_tricks),
         },
     })
 }
@@ -464,7 +456,6 @@ fn restore(args: RestoreArgs) -> Result<u8> {
         postgres: args.cluster.into(),
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
-        tricks: tricks(args.run.no_tricks),
         say_elsewhere: care::elsewhere(args.output.json, args.output.quiet),
     };
     let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
@@ -542,17 +533,10 @@ fn show(args: ShowArgs) -> Result<u8> {
 }
 
 fn bench(args: BenchArgs) -> Result<u8> {
-    let what = match args.what {
-        BenchWhat::Read => BenchSubject::Read,
-        BenchWhat::Digest => BenchSubject::Digest,
-        BenchWhat::Compress => BenchSubject::Compress,
-        BenchWhat::Write => BenchSubject::Write,
-        BenchWhat::Pipeline => BenchSubject::Pipeline,
-    };
     let path = args.path.unwrap_or_else(|| ".".into());
     let workers = args.workers.unwrap_or_else(platform::cores);
     let bench = Bench {
-        what,
+        what: args.what,
         path,
         codec: args.compress,
         workers,

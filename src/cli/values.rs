@@ -1,15 +1,7 @@
 //! Values of options: what an operator may write, and what is said of anything else.
 
-use crate::{
-    format::{digest::Algorithm, entry::is_safe},
-    postgres::request::Wal,
-    repo::compare::Compare,
-    text::size,
-};
-use clap::{
-    ValueEnum,
-    builder::{OsStringValueParser, TypedValueParser},
-};
+use crate::{format::entry::is_safe, text::size};
+use clap::ValueEnum;
 use std::{
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
@@ -29,27 +21,6 @@ pub(super) enum CheckpointArg {
     Spread,
 }
 
-/// Where the WAL of a backup is, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WalArg {
-    /// In the backup: it starts on its own
-    Included,
-    /// In the archive; the backup ends when it is there
-    Archived,
-    /// Nothing is looked at
-    None,
-}
-
-impl From<WalArg> for Wal {
-    fn from(arg: WalArg) -> Self {
-        match arg {
-            WalArg::Included => Self::Included,
-            WalArg::Archived => Self::Archived,
-            WalArg::None => Self::None,
-        }
-    }
-}
-
 /// How large files are cut, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Chunking {
@@ -57,51 +28,6 @@ pub(super) enum Chunking {
     Fixed,
     /// Chunks of some 32 KiB that end where the content says: dumps, archives, mailboxes
     Content,
-}
-
-/// What shows that a file has not changed, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum CompareArg {
-    /// Size, time of content, time of the inode, inode number
-    Inode,
-    /// Size and time of content
-    Mtime,
-    /// Size; not of a cluster
-    Size,
-    /// Nothing: all files are read
-    Content,
-}
-
-impl From<CompareArg> for Compare {
-    fn from(arg: CompareArg) -> Self {
-        match arg {
-            CompareArg::Inode => Self::Inode,
-            CompareArg::Mtime => Self::Mtime,
-            CompareArg::Size => Self::Size,
-            CompareArg::Content => Self::Content,
-        }
-    }
-}
-
-/// A digest, as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DigestArg {
-    /// BLAKE3, what b3sum prints
-    Blake3,
-    /// CRC-32C, finds accidents only
-    Crc32c,
-    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew
-    None,
-}
-
-impl From<DigestArg> for Algorithm {
-    fn from(arg: DigestArg) -> Self {
-        match arg {
-            DigestArg::Blake3 => Self::Blake3,
-            DigestArg::Crc32c => Self::Crc32c,
-            DigestArg::None => Self::None,
-        }
-    }
 }
 
 /// A number of readers, or as many as it pays.
@@ -124,22 +50,6 @@ pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
         .ok()
         .filter(|number: &NonZeroUsize| number.get() <= MAX_THREADS);
     number.ok_or_else(|| format!("a number from 1 to {MAX_THREADS}"))
-}
-
-/// A line of `.gitignore` that does something.
-pub(super) fn pattern(text: OsString) -> Result<OsString, String> {
-    let bytes = text.as_bytes();
-    let is_empty = bytes
-        .iter()
-        .all(|byte| *byte == b'!' || byte.is_ascii_whitespace());
-    match () {
-        () if bytes.contains(&b'\n') => Err("a pattern of one line".to_owned()),
-        () if is_empty => Err("a pattern, and not an empty one".to_owned()),
-        () if bytes.starts_with(b"#") => {
-            Err("a pattern; one for names that begin with # is written \\#".to_owned())
-        }
-        () => Ok(text),
-    }
 }
 
 /// `30m`, of more than nothing.
@@ -233,22 +143,6 @@ pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     } else {
         Ok(text)
     }
-}
-
-/// What a directory may hold.
-pub(super) fn name(text: OsString) -> Result<OsString, String> {
-    match text.as_bytes() {
-        b"" | b"." | b".." => Err("the name of a file".to_owned()),
-        bytes if bytes.contains(&b'/') => Err("the name of a file, not a path".to_owned()),
-        _ => Ok(text),
-    }
-}
-
-/// Checks an argument of any bytes.
-pub(super) fn any_bytes<T: Clone + Send + Sync + 'static>(
-    check: fn(OsString) -> Result<T, String>,
-) -> impl TypedValueParser<Value = T> {
-    OsStringValueParser::new().try_map(check)
 }
 
 /// Bytes a second, for which one frame is no long wait.

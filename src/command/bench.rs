@@ -9,12 +9,13 @@ use crate::{
     format::digest::{Algorithm, piece},
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    platform::{Tricks, dir},
+    platform::dir,
     queue::start_in,
     repo::base::WantedBase,
     sink::local_file::Output,
     stage::codec::Codec,
 };
+use clap::ValueEnum;
 use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
@@ -24,17 +25,17 @@ use std::{
 };
 
 /// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchSubject {
-    /// Reading a file or tree.
+    /// Reading a file or tree
     Read,
-    /// Digests.
+    /// Digests
     Digest,
-    /// Compression and decompression.
+    /// Compression and decompression
     Compress,
-    /// Writing and syncing a file.
+    /// Writing and syncing a file
     Write,
-    /// A backup into nowhere, against each of its parts.
+    /// All of it, against each of its parts
     Pipeline,
 }
 
@@ -89,7 +90,6 @@ impl Bench {
             memory_bytes: 128 << 20,
             frame_bytes: FRAME as u32,
             segment_bytes: 1 << 30,
-            tricks: Tricks::Auto,
         };
         let scope = Scope {
             paths: vec![self.path.clone()],
@@ -200,7 +200,7 @@ impl Bench {
             return Err(Error::new(ErrorKind::Permission, what).hint("choose another directory"));
         }
         let sample = sample_text();
-        let mut output = Output::create(&path, 0o600, Tricks::Auto)?;
+        let mut output = Output::create(&path, 0o600)?;
         let start = Instant::now();
         let written = (0..self.rounds()).try_for_each(|i| output.write(&sample, i * FRAME as u64));
         let synced = written.and_then(|()| output.sync());

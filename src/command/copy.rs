@@ -17,7 +17,6 @@ use crate::{
     },
     metrics::meter::{Meter, lap},
     pipeline::workers,
-    platform::Tricks,
     repo::{
         annotations::Annotations,
         import::Incoming,
@@ -52,8 +51,6 @@ pub struct Copy {
     pub to: PathBuf,
     /// Objects that are copied at the same time.
     pub workers: NonZeroUsize,
-    /// May the system's special calls be used?
-    pub tricks: Tricks,
 }
 
 /// What was copied.
@@ -154,7 +151,7 @@ impl Copy {
         let sealed: Vec<_> = words
             .chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..])))
             .collect();
-        let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
+        let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,

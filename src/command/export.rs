@@ -10,7 +10,6 @@ use crate::{
     format::digest::is_block_size,
     metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    platform::Tricks,
     repo::{base::WantedBase, open::open, select::BackupFilter},
     report::damage::{Damage, Report, frame_damage},
     source::backup::{Damaged, StoredBackup, Tell},
@@ -44,8 +43,6 @@ pub struct Export {
     pub memory: u64,
     /// Stored bytes of a segment.
     pub segment_bytes: u64,
-    /// May the system's special calls be used?
-    pub tricks: Tricks,
 }
 
 /// What became of it.
@@ -136,7 +133,6 @@ impl Export {
                 memory_bytes: self.memory,
                 frame_bytes,
                 segment_bytes: self.segment_bytes,
-                tricks: self.tricks,
             },
         })
     }

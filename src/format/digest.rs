@@ -7,6 +7,7 @@
 
 use super::blake3_lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use clap::ValueEnum;
 use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,15 +18,15 @@ pub const CHUNK: u64 = 1024;
 const MAX_BLOCK: u64 = 1 << 20;
 
 /// How files are digested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// 32 bytes, cryptographic.
+    /// BLAKE3, what b3sum prints
     #[default]
     Blake3,
-    /// 4 bytes, finds accidents only.
+    /// CRC-32C, finds accidents only
     Crc32c,
-    /// Nothing; damage is still found by the frames' own checksums.
+    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew
     None,
 }
 

@@ -5,8 +5,9 @@
 //! outside. Paths may have any length and any bytes but NUL. Nothing here reads content or changes anything.
 
 use super::{
-    Tricks, debug,
+    debug,
     durable::{NATIVE, OVERLAY, file_system},
+    tricks,
 };
 use crate::format::entry::{Device, Time};
 use rustix::{
@@ -130,13 +131,8 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `ELOOP` or `ENOTDIR` if any component is a symbolic link, `EXDEV` for a path that leaves the root, or the system's.
-pub fn open_dir(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
-    open_noatime(
-        root.as_fd(),
-        rel,
-        OFlags::RDONLY | OFlags::DIRECTORY,
-        tricks,
-    )
+pub fn open_dir(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
+    open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
 /// The directory in which `fsck` puts what it finds, at the root of ext2 to ext4 and some others.
@@ -189,11 +185,11 @@ pub fn is_no_directory(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// As [`open_dir`]; `ENXIO` for a socket.
-pub fn open_read(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+pub fn open_read(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match open_noatime(root.as_fd(), rel, flags, tricks) {
+    match open_noatime(root.as_fd(), rel, flags) {
         Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
-            wait_for_lease(root, rel, tricks)
+            wait_for_lease(root, rel)
         }
         other => other,
     }
@@ -201,8 +197,8 @@ pub fn open_read(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<Owne
 
 /// Somebody holds a lease (a Samba oplock); the kernel has asked for it back. Open again and wait for that, through the
 /// descriptor of what is surely a regular file.
-fn wait_for_lease(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
-    let file = beneath(root.as_fd(), rel, OFlags::PATH, tricks)?;
+fn wait_for_lease(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
+    let file = beneath(root.as_fd(), rel, OFlags::PATH)?;
     if stat_fd(&file)?.kind != FileKind::File {
         return Err(Errno::AGAIN.into());
     }
@@ -256,25 +252,20 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn open_noatime(
-    root: BorrowedFd<'_>,
-    rel: &[u8],
-    flags: OFlags,
-    tricks: Tricks,
-) -> io::Result<OwnedFd> {
-    match beneath(root, rel, flags | OFlags::NOATIME, tricks) {
+fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    match beneath(root, rel, flags | OFlags::NOATIME) {
         // Only the owner of a file may open it like this (open(2)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-            beneath(root, rel, flags, tricks)
+            beneath(root, rel, flags)
         }
         other => other,
     }
 }
 
 /// Open without following a symbolic link anywhere, the last component included.
-fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags, tricks: Tricks) -> io::Result<OwnedFd> {
+fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let whole = tricks == Tricks::Auto && openat2_works();
+    let whole = tricks() && openat2_works();
     let (piece, step): (usize, Step) = if whole {
         (PIECE, open_piece)
     } else {

@@ -2,7 +2,7 @@
 //!
 //! The only place that may use `unsafe`, ask which system this is, or know of io_uring, page-cache advice, `O_DIRECT`,
 //! sparse maps and extended attributes. Functions return [`std::io::Result`] and the bare error of the system: what was
-//! being done, to which file, and what to try are the caller's words. Every trick is a choice, see [`Tricks`]: it is
+//! being done, to which file, and what to try are the caller's words. Every trick is a choice, see [`tricks`]: it is
 //! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, and
 //! nothing prints, except [`debug`].
 
@@ -40,16 +40,21 @@ pub use machine::{
 };
 pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
 
-/// May a function try a call that the system may refuse?
+static TRICKS: OnceLock<bool> = OnceLock::new();
+
+/// May a function try a call that the system may refuse? If not, it makes the plain call.
 ///
-/// Both give the same result; the tests run both ways.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Tricks {
-    /// Try, and fall back to the plain call.
-    #[default]
-    Auto,
-    /// The plain call, always (`--no-tricks`).
-    Never,
+/// Both give the same result; the tests run both ways. One answer for the whole process, fixed by the first question: no if
+/// [`refuse_tricks`] was called before or `FULLBORE_NO_TRICKS` is set, whatever to.
+pub fn tricks() -> bool {
+    *TRICKS.get_or_init(|| std::env::var_os("FULLBORE_NO_TRICKS").is_none())
+}
+
+/// Makes plain calls only, from the start of the process (`--no-tricks`).
+///
+/// Does nothing after the first call of [`tricks`].
+pub fn refuse_tricks() {
+    let _ = TRICKS.set(false);
 }
 
 /// Print one line to stderr if `FULLBORE_DEBUG` is set, whatever to. The line is built only then.

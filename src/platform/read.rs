@@ -4,7 +4,7 @@
 //! file from several threads. A file that shrinks or grows meanwhile is not an error anywhere.
 #![allow(unsafe_code)]
 
-use super::{Tricks, debug};
+use super::{debug, tricks};
 use crate::format::entry::ByteRun;
 use rustix::{
     fs::{Advice, SeekFrom, fadvise},
@@ -52,16 +52,10 @@ thread_local! {
 ///
 /// # Errors
 /// The system's; an interrupted call is repeated.
-pub fn pread(
-    fd: impl AsFd,
-    buffer: &mut [u8],
-    offset: u64,
-    cache: Cache,
-    tricks: Tricks,
-) -> io::Result<usize> {
+pub fn pread(fd: impl AsFd, buffer: &mut [u8], offset: u64, cache: Cache) -> io::Result<usize> {
     // SAFETY: `u8` and `MaybeUninit<u8>` have one layout, and `read_once` only ever writes initialized bytes.
     let room = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
-    Ok(read_once(fd.as_fd(), room, offset, cache, tricks)?)
+    Ok(read_once(fd.as_fd(), room, offset, cache)?)
 }
 
 /// Append `len` bytes at `offset` of the file to `buffer`, or fewer if the file ends before; returns how many.
@@ -76,9 +70,8 @@ pub fn read_full(
     offset: u64,
     len: usize,
     cache: Cache,
-    tricks: Tricks,
 ) -> io::Result<usize> {
-    append(fd, buffer, offset, (len, len), cache, tricks)
+    append(fd, buffer, offset, (len, len), cache)
 }
 
 /// Append the last `len` bytes of a file, those at `offset`, to `buffer`, and one byte more if it has more; returns how many
@@ -94,9 +87,8 @@ pub fn read_end(
     offset: u64,
     len: usize,
     cache: Cache,
-    tricks: Tricks,
 ) -> io::Result<usize> {
-    append(fd, buffer, offset, (len, len + 1), cache, tricks)
+    append(fd, buffer, offset, (len, len + 1), cache)
 }
 
 /// Append bytes at `offset` to `buffer` until there are enough or the file ends, and no more than there is room for.
@@ -106,13 +98,12 @@ fn append(
     offset: u64,
     (enough, room): (usize, usize),
     cache: Cache,
-    tricks: Tricks,
 ) -> io::Result<usize> {
     buffer.reserve(room);
     let (mut done, mut ended) = (0, room == 0);
     while !ended {
         let spare = &mut buffer.spare_capacity_mut()[..room - done];
-        let got = read_once(fd.as_fd(), spare, offset + done as u64, cache, tricks)?;
+        let got = read_once(fd.as_fd(), spare, offset + done as u64, cache)?;
         // SAFETY: `read_once` initialized the first `got` bytes of the spare capacity.
         unsafe { buffer.set_len(buffer.len() + got) };
         done += got;
@@ -127,12 +118,11 @@ fn read_once(
     room: &mut [MaybeUninit<u8>],
     offset: u64,
     cache: Cache,
-    tricks: Tricks,
 ) -> rustix::io::Result<usize> {
     if cache == Cache::Keep {
         return plain(fd, room, offset);
     }
-    if tricks == Tricks::Auto && may_try() {
+    if tricks() && may_try() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => refused(),

@@ -1,10 +1,7 @@
 //! Going through all that is below a directory, each directory before and behind what is in it, however deep that is: with few
 //! descriptors, and no stack. No link is followed.
 
-use super::{
-    Tricks,
-    dir::{self, FileKind, Stat},
-};
+use super::dir::{self, FileKind, Stat};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -63,18 +60,16 @@ pub fn descend<V: Visit>(
     dir: BorrowedFd<'_>,
     name: &[u8],
     path: &[u8],
-    tricks: Tricks,
     visit: &mut V,
 ) -> Result<(), V::Error> {
-    let mut levels: Vec<DescendLevel> =
-        enter(dir, name, path, tricks, visit)?.into_iter().collect();
+    let mut levels: Vec<DescendLevel> = enter(dir, name, path, visit)?.into_iter().collect();
     let mut path = path.to_vec();
     while let Some(level) = levels.last_mut() {
         if let (Some(name), Some(dir)) = (level.names.pop(), &level.dir) {
             let len = path.len();
             path.push(b'/');
             path.extend(&name);
-            match enter(dir.as_fd(), &name, &path, tricks, visit)? {
+            match enter(dir.as_fd(), &name, &path, visit)? {
                 Some(below) => levels.push(below),
                 None => path.truncate(len),
             }
@@ -108,7 +103,6 @@ fn enter<V: Visit>(
     dir: BorrowedFd<'_>,
     name: &[u8],
     path: &[u8],
-    tricks: Tricks,
     visit: &mut V,
 ) -> Result<Option<DescendLevel>, V::Error> {
     let stat = match dir::stat(dir, name) {
@@ -120,7 +114,7 @@ fn enter<V: Visit>(
         return Ok(None);
     }
     let open = || {
-        let below = dir::open_dir(dir, name, tricks)?;
+        let below = dir::open_dir(dir, name)?;
         let names = dir::read_dir(&below, &mut Vec::new())?
             .into_iter()
             .map(|name| name.bytes)

@@ -4,7 +4,7 @@
 //! waits for, so a thread collects them and hands 64 at a time to io_uring. Nothing is lost if it cannot be had.
 #![allow(unsafe_code)]
 
-use super::{Tricks, debug, open_files_limit};
+use super::{debug, open_files_limit, tricks};
 use io_uring::{IoUring, opcode, types};
 use std::{
     io,
@@ -37,10 +37,16 @@ enum Ring {
     Never,
 }
 
+impl Default for Closer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Closer {
     /// Takes nothing from the system before the first 64 files.
-    pub fn new(tricks: Tricks) -> Self {
-        let never = tricks == Tricks::Never || open_files_limit() < ENOUGH_FILES;
+    pub fn new() -> Self {
+        let never = !tricks() || open_files_limit() < ENOUGH_FILES;
         let ring = if never { Ring::Never } else { Ring::Later };
         Self {
             waiting: Vec::with_capacity(BATCH),

@@ -6,11 +6,12 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Tricks, debug,
+    debug,
     dir::{self, FileKind, open_dir, through_proc},
     durable::file_system,
     inodes::{of_making, of_making_path},
     read::signed,
+    tricks,
 };
 use crate::format::entry::{ByteRun, Device, Time};
 use rustix::{
@@ -52,27 +53,22 @@ pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
-pub fn create_dir_beneath(
-    root: impl AsFd,
-    rel: &[u8],
-    mode: u32,
-    tricks: Tricks,
-) -> io::Result<OwnedFd> {
-    match open_dir(&root, rel, tricks) {
+pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    match open_dir(&root, rel) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
     }
     // A loop and not a recursion: an archive may name a million parents.
     let mut names = rel.split(|c| *c == b'/');
-    let mut held = open_or_create(root, names.next().unwrap_or_default(), mode, tricks)?;
+    let mut held = open_or_create(root, names.next().unwrap_or_default(), mode)?;
     for name in names {
-        held = open_or_create(held, name, mode, tricks)?;
+        held = open_or_create(held, name, mode)?;
     }
     Ok(held)
 }
 
-fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io::Result<OwnedFd> {
-    match open_dir(&dir, name, tricks) {
+fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    match open_dir(&dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
@@ -81,7 +77,7 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }
-    open_dir(dir, name, tricks)
+    open_dir(dir, name)
 }
 
 /// Create the file `name` in `dir` and open it for reading and writing; it must not exist. The umask applies, see [`Umask`].
@@ -242,9 +238,9 @@ fn some(written: usize) -> io::Result<usize> {
 ///
 /// # Errors
 /// `UnexpectedEof` if the file ends before the run does, or the system's.
-pub fn copy(from: &File, to: &File, run: ByteRun, tricks: Tricks) -> io::Result<()> {
+pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
     let (mut at, end) = (run.offset, run.offset + run.len);
-    while tricks == Tricks::Auto && at < end {
+    while tricks() && at < end {
         let (mut read, mut written) = (at, at);
         let len = usize::try_from(end - at).unwrap_or(usize::MAX);
         match retry_on_intr(|| {
@@ -282,8 +278,8 @@ pub fn copy(from: &File, to: &File, run: ByteRun, tricks: Tricks) -> io::Result<
 ///
 /// # Errors
 /// As [`allocate`].
-pub fn preallocate(fd: impl AsFd, len: u64, tricks: Tricks) -> io::Result<bool> {
-    if tricks == Tricks::Never || len == 0 {
+pub fn preallocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
+    if !tricks() || len == 0 {
         return Ok(false);
     }
     let kind = file_system(&fd)?;
@@ -326,9 +322,9 @@ pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
 ///
 /// # Errors
 /// `ENOSPC`, `EDQUOT` or `EFBIG`; the file may have become longer.
-pub fn extend(fd: impl AsFd, offset: u64, len: u64, tricks: Tricks) -> io::Result<bool> {
+pub fn extend(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
     let kind = file_system(&fd)?;
-    if tricks == Tricks::Never || IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
+    if !tricks() || IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
         return Ok(false);
     }
     has_room(&fd, len)?;

@@ -12,7 +12,7 @@ use crate::{
     format::page::EntryState,
     frame::{Frame, FrameContent, FrameEntry},
     known::StoredRun,
-    platform::{Tricks, read},
+    platform::read,
     queue::Locked,
     source::tree::SourceTree,
     stage::Stage,
@@ -123,15 +123,7 @@ impl PageCheck {
             .iter()
             .find_map(|tree| tree.open(path).ok())
             .and_then(|fd| {
-                read::read_full(
-                    &fd,
-                    &mut again,
-                    offset,
-                    page.len(),
-                    read::Cache::Keep,
-                    Tricks::Never,
-                )
-                .ok()
+                read::read_full(&fd, &mut again, offset, page.len(), read::Cache::Keep).ok()
             });
         match read {
             Some(got) if got == page.len() => {

@@ -17,9 +17,10 @@ use crate::{
     error::{Error, Result},
     format::root,
     metrics::waits::Waits,
-    platform::{Tricks, dir::real_path},
+    platform::dir::real_path,
     source::tree::Own,
 };
+use clap::ValueEnum;
 use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -47,13 +48,13 @@ pub enum ClusterServer {
 }
 
 /// Where the WAL is that a backup needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Wal {
-    /// In the backup, so that it starts on its own.
+    /// In the backup: it starts on its own
     Included,
-    /// In the archive of the server, which is looked at.
+    /// In the archive; the backup ends when it is there
     Archived,
-    /// That is the operator's business.
+    /// Nothing is looked at
     None,
 }
 
@@ -75,8 +76,6 @@ pub struct Reading {
     pub split: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
-    /// May tricks be played?
-    pub tricks: Tricks,
     /// Where the backup goes.
     pub own: Own,
     /// What the server is waited for.

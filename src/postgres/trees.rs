@@ -61,7 +61,6 @@ impl Opening<'_> {
             one_file_system: false,
             looks_twice: false,
             walkers: reading.walkers,
-            tricks: reading.tricks,
             own: reading.own.clone(),
             overlay: Some(late.clone()),
             torn: |_, _| None,

@@ -26,7 +26,7 @@ use crate::{
         seal::{MAX_BYTES, seal},
     },
     metrics::meter::Meter,
-    platform::{Tricks, safe_file},
+    platform::safe_file,
     repo::{
         annotations::Annotations,
         atomic_file::{Replacement, replace},
@@ -212,7 +212,6 @@ impl Repair {
             data: self.data,
             against: None,
             workers: self.workers,
-            tricks: Tricks::Auto,
         };
         let VerifyVerdict { lost, .. } = verify.run(meter)?;
         let missing = missing(&Inventory::new(archives, Some(&self.repository)));

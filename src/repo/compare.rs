@@ -17,19 +17,20 @@ use crate::{
     platform,
     source::Stream,
 };
+use clap::ValueEnum;
 use std::{cmp::Ordering, iter::Peekable, sync::Arc};
 
 /// What is taken as proof that a file has not changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Compare {
-    /// Size, times of content and inode to the nanosecond, and inode number.
+    /// Size, time of content, time of the inode, inode number
     #[default]
     Inode,
-    /// Size and time of content.
+    /// Size and time of content
     Mtime,
-    /// Size.
+    /// Size; not of a cluster
     Size,
-    /// Nothing: everything is read.
+    /// Nothing: all files are read
     Content,
 }
 

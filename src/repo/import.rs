@@ -22,7 +22,7 @@ use crate::{
         root::Root,
         seal::{MAX_BYTES, open_sealed},
     },
-    platform::{Tricks, safe_file},
+    platform::safe_file,
     sink::local_file::{Output, name, sync_dir},
 };
 use std::{
@@ -46,7 +46,6 @@ pub struct Incoming {
     /// Is the partial root there only because of this copy?
     made_partial: bool,
     intents: Vec<(File, Intent)>,
-    tricks: Tricks,
 }
 
 /// An object that is being written.
@@ -70,7 +69,6 @@ impl Incoming {
         sealed: Vec<u8>,
         facts: &Root,
         others: &[(&str, &[u8])],
-        tricks: Tricks,
     ) -> Result<Self> {
         open_or_make(root, &facts.time)?;
         let (root, id) = (root.to_owned(), facts.id.clone());
@@ -84,7 +82,6 @@ impl Incoming {
             was_listed,
             made_partial,
             intents: vec![],
-            tricks,
         };
         let mut ids: Vec<&str> = facts.others().into_iter().chain([&facts.id[..]]).collect();
         // Always in the same order: two copies never wait for each other.
@@ -205,7 +202,7 @@ impl Incoming {
             _ => {}
         }
         Ok(Arriving {
-            output: Output::create(&partial, permissions::of_file(&self.root), self.tricks)?,
+            output: Output::create(&partial, permissions::of_file(&self.root))?,
             partial,
             path,
         })

@@ -11,7 +11,7 @@ use crate::{
         seal::MAX_BYTES,
     },
     platform::{
-        self, Tricks,
+        self,
         dir::{self, open_root},
         safe_file::{self, Access},
         write,
@@ -109,7 +109,7 @@ impl LocalObjects {
         let dir = match dir.strip_prefix(BACKUPS) {
             Some("") => open_root(&self.path(dir)),
             Some(_) => safe_file::open_dir(&self.path(dir)),
-            None => dir::open_dir(open_root(&self.0)?, dir.as_bytes(), Tricks::Never),
+            None => dir::open_dir(open_root(&self.0)?, dir.as_bytes()),
         };
         Ok((dir?, name))
     }

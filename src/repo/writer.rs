@@ -26,7 +26,7 @@ use crate::{
         seal::{MAX_BYTES, seal},
     },
     platform::{
-        self, Tricks, dir,
+        self, dir,
         safe_file::{self, Access},
         write,
     },
@@ -56,7 +56,6 @@ pub struct RepositoryWriter {
     repository: Repository,
     intent: (File, Intent),
     manifest: Arc<Mutex<Output>>,
-    tricks: Tricks,
 }
 
 impl RepositoryWriter {
@@ -64,13 +63,7 @@ impl RepositoryWriter {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the directory holds something else; else the system's.
-    pub fn begin(
-        root: &Path,
-        id: &str,
-        time: &str,
-        suffix: &'static str,
-        tricks: Tricks,
-    ) -> Result<Self> {
+    pub fn begin(root: &Path, id: &str, time: &str, suffix: &'static str) -> Result<Self> {
         let repository = open_or_make(root, time)?;
         clear(root);
         let dir = root.join(BACKUPS).join(id);
@@ -78,7 +71,7 @@ impl RepositoryWriter {
         let made = safe_file::create_dir(&dir, permissions::of_dir(root))
             .map_err(|e| Error::io(format!("could not create {}", name(&dir)), e));
         made.inspect_err(|_| withdraw(root, id))?;
-        let manifest = Output::create(&dir.join(MANIFEST), permissions::of_file(root), tricks)
+        let manifest = Output::create(&dir.join(MANIFEST), permissions::of_file(root))
             .inspect_err(|_| {
                 if remove_backup(root, id) {
                     withdraw(root, id);
@@ -96,7 +89,6 @@ impl RepositoryWriter {
             repository,
             intent,
             manifest,
-            tricks,
         })
     }
 
@@ -151,7 +143,6 @@ impl Destination for RepositoryWriter {
             manifest: self.manifest.clone(),
             open: None,
             syncing: VecDeque::new(),
-            tricks: self.tricks,
         }))
     }
 
@@ -487,7 +478,6 @@ struct SegmentWriter {
     manifest: Arc<Mutex<Output>>,
     open: Option<OpenSegment>,
     syncing: VecDeque<JoinHandle<Result<()>>>,
-    tricks: Tricks,
 }
 
 /// The segment that is being written, and the file beside it if its codec cannot pass over service frames.
@@ -508,7 +498,7 @@ impl SegmentWriter {
     /// The segment `number`; the one before it is made durable meanwhile.
     fn segment(&mut self, number: u32) -> Result<&mut OpenSegment> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
-            let segment = Output::create(&self.path(number), self.access, self.tricks)?;
+            let segment = Output::create(&self.path(number), self.access)?;
             if let Some(done) = self.open.replace(OpenSegment {
                 number,
                 segment,
@@ -533,11 +523,11 @@ impl SegmentWriter {
     }
 
     fn side(&mut self, number: u32) -> Result<&mut Output> {
-        let (path, access, tricks) = (side_of(&self.path(number)), self.access, self.tricks);
+        let (path, access) = (side_of(&self.path(number)), self.access);
         let side = &mut self.segment(number)?.side;
         match side {
             Some(side) => Ok(side),
-            None => Ok(side.insert(Output::create(&path, access, tricks)?)),
+            None => Ok(side.insert(Output::create(&path, access)?)),
         }
     }
 

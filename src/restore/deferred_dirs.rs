@@ -184,7 +184,7 @@ mod tests {
             done in vec(("([ab](/[ab]){0,3})?", 0o1u32..0o7777, any::<bool>(), 0usize..60_000), 1..300),
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let options = TargetOptions { overwrite: false, numeric_owner: true, tricks: Default::default(), usual_parents: true };
+            let options = TargetOptions { overwrite: false, numeric_owner: true, usual_parents: true };
             let target = TargetTree::create(&TargetLayout::plain(dir.path()), options).unwrap();
             let (mut later, mut expected) = (DeferredDirs::default(), HashMap::new());
             for (path, mode, stays, value) in done {

@@ -10,7 +10,6 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::entry::{self, EntryKind, EntryPath},
     platform::{
-        Tricks,
         dir::{self, FileKind, LOST_AND_FOUND, Stat, open_dir, open_root},
         tree_walk::{Visit, descend},
     },
@@ -46,7 +45,6 @@ pub(crate) fn extra(
     selection: &Selection,
     plan: &ClusterPlan,
     layout: &TargetLayout,
-    tricks: Tricks,
 ) -> Result<ExtraneousFiles> {
     let mut places = Vec::new();
     for (at, path) in std::iter::once((&b""[..], &layout.root))
@@ -65,7 +63,6 @@ pub(crate) fn extra(
         own,
         ways,
         selection,
-        tricks,
         levels: Vec::new(),
         found: ExtraneousFiles::default(),
     };
@@ -94,7 +91,6 @@ struct ExtraWalk<'a> {
     /// Of what is in these the backup knows only what is on the way.
     ways: HashSet<EntryPath>,
     selection: &'a Selection,
-    tricks: Tricks,
     levels: Vec<ExtraLevel>,
     found: ExtraneousFiles,
 }
@@ -181,7 +177,7 @@ impl ExtraWalk<'_> {
             .find(within)
             .ok_or(io::ErrorKind::NotFound)?;
         let rest = &path[at.len()..];
-        open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest), self.tricks)
+        open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest))
     }
 
     /// Leave the directories that are not kept; names nobody spoke of do not belong.
@@ -230,12 +226,11 @@ impl ExtraWalk<'_> {
     /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
     fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
         let (parent, name) = entry::split(path);
-        let tricks = self.tricks;
         let mut sweep = ExtraSweep {
             walk: self,
             levels: vec![Swept::new(device)],
         };
-        descend(dir.as_fd(), name, path, tricks, &mut sweep)?;
+        descend(dir.as_fd(), name, path, &mut sweep)?;
         let goes = sweep.levels.iter().all(|around| around.whole);
         sweep
             .levels

@@ -29,7 +29,7 @@ use crate::{
     },
     metrics::meter::Meter,
     pipeline::{ordered::Permits, workers::WorkerLimit},
-    platform::{self, Tricks, dir::real_path},
+    platform::{self, dir::real_path},
     postgres::restore::{
         plan as postgres,
         plan::{ClusterPlan, Fate},
@@ -91,8 +91,6 @@ pub struct Restore {
     pub workers: NonZeroUsize,
     /// Bytes of all buffers together.
     pub memory: u64,
-    /// May the system's special calls be used?
-    pub tricks: Tricks,
     /// Is told of what is restored to places outside of the target, before anything is written.
     pub say_elsewhere: fn(&[TargetMount]),
 }
@@ -308,7 +306,6 @@ impl Restore {
         let Self {
             overwrite,
             numeric_owner,
-            tricks,
             ..
         } = *self;
         TargetTree::create(
@@ -316,7 +313,6 @@ impl Restore {
             TargetOptions {
                 overwrite,
                 numeric_owner,
-                tricks,
                 usual_parents: false,
             },
         )

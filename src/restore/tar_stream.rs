@@ -141,7 +141,6 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     let Restore {
         overwrite,
         numeric_owner,
-        tricks,
         ..
     } = *restore;
     TargetTree::create(
@@ -149,7 +148,6 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
         TargetOptions {
             overwrite,
             numeric_owner,
-            tricks,
             usual_parents: true,
         },
     )

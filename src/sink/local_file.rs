@@ -9,7 +9,7 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::layout::{SIDE_SUFFIX, is_backup_id},
     platform::{
-        Tricks,
+        self,
         dir::is_append_only,
         safe_file::{self, Access},
         user, write,
@@ -35,7 +35,6 @@ const BEHIND_BYTES: u64 = 8 << 20;
 pub struct Output {
     file: File,
     path: PathBuf,
-    tricks: Tricks,
     end: u64,
     told: u64,
 }
@@ -45,13 +44,12 @@ impl Output {
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, access: impl Into<Access>, tricks: Tricks) -> Result<Self> {
+    pub fn create(path: &Path, access: impl Into<Access>) -> Result<Self> {
         let file = safe_file::create(path, access)
             .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self {
             file,
             path: path.to_owned(),
-            tricks,
             end: 0,
             told: 0,
         })
@@ -64,7 +62,7 @@ impl Output {
     pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         write::pwrite_all(&self.file, data, offset).map_err(|e| self.failed("write", e))?;
         self.end = self.end.max(offset + data.len() as u64);
-        if self.tricks == Tricks::Auto && self.end - self.told >= BEHIND_BYTES {
+        if platform::tricks() && self.end - self.told >= BEHIND_BYTES {
             self.behind();
         }
         Ok(())
@@ -130,7 +128,6 @@ pub struct OneFile {
     partial: PathBuf,
     side: Arc<Mutex<Option<Output>>>,
     side_path: Option<PathBuf>,
-    tricks: Tricks,
 }
 
 impl OneFile {
@@ -138,7 +135,7 @@ impl OneFile {
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
+    pub fn create(path: &Path, id: &str, beside: bool) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
         parent_must_be_there(path)?;
         check_names(path, side_path.as_deref())?;
@@ -155,7 +152,7 @@ impl OneFile {
         PARTIALS.locked().extend(began);
         let side = side_path.as_deref().zip(side_partial.as_deref());
         let side = side
-            .map(|(side, partial)| Output::create(partial, mode_of(side), tricks))
+            .map(|(side, partial)| Output::create(partial, mode_of(side)))
             .transpose()?;
         side.iter().for_each(Output::lock);
         Ok(Self {
@@ -163,7 +160,6 @@ impl OneFile {
             partial,
             side: Arc::new(Mutex::new(side)),
             side_path,
-            tricks,
         })
     }
 
@@ -317,7 +313,7 @@ impl Destination for OneFile {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        let output = Output::create(&self.partial, mode_of(&self.path), self.tricks)?;
+        let output = Output::create(&self.partial, mode_of(&self.path))?;
         output.lock();
         Ok(Box::new(FileSink {
             output,

@@ -112,7 +112,7 @@ impl TargetTree {
 
     fn parent_if_there(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
         let (place, rest) = self.places.resolve(entry::split(path).0);
-        match open_dir(&place.dir, rest, self.options.tricks) {
+        match open_dir(&place.dir, rest) {
             Ok(dir) => Ok(Some(dir)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(self.error("open the directory of", path, e)),

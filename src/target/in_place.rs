@@ -54,9 +54,7 @@ impl Patch {
         // To open a device may do something: a tape is wound back, a watchdog begins to watch.
         let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_for_readers(&e) => {
-                    Ok((dir::open_read(dir, name, tree.options.tricks)?, false))
-                }
+                Err(e) if is_for_readers(&e) => Ok((dir::open_read(dir, name)?, false)),
                 other => Ok((other?, true)),
             },
             _ => Err(io::ErrorKind::NotFound.into()),

@@ -18,7 +18,6 @@ use crate::{
         sizes,
     },
     platform::{
-        Tricks,
         dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
         inodes::of_making_path,
         safe_file::led_astray,
@@ -341,7 +340,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     if missing.as_os_str().is_empty() {
         return Ok(dir);
     }
-    let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777, Tricks::Auto);
+    let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777);
     let made = made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     // Held at once, so that a restore which is cut off can be done again.
     let _ = stat_fd(&made).and_then(|stat| chown_fd(&made, holder, stat.gid));

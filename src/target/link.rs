@@ -138,10 +138,7 @@ impl TargetWriter {
         let from = tree.open_dir(parent).map_err(failed)?;
         let stat = dir::stat(&from, old).map_err(failed)?;
         if stat.kind == FileKind::File {
-            return self.copy_file(
-                dir::open_read(&from, old, tree.options.tricks).map_err(failed)?,
-                path,
-            );
+            return self.copy_file(dir::open_read(&from, old).map_err(failed)?, path);
         }
         let kind = match stat.kind {
             FileKind::Symlink => EntryKind::Symlink(dir::read_link(&from, old).map_err(failed)?),
@@ -177,7 +174,7 @@ impl TargetWriter {
         }
         let made = self.create_with_room(&entry, PRIVATE)?;
         for run in entry.runs(0, entry.data_len()) {
-            write::copy(&from, &made.file, run, tree.options.tricks).map_err(failed)?;
+            write::copy(&from, &made.file, run).map_err(failed)?;
         }
         set_length(&made.file, &entry).map_err(failed)?;
         self.dress(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;

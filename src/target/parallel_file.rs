@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::Result,
     format::entry::Entry,
-    platform::{Tricks, read::each_piece, write},
+    platform::{self, read::each_piece, write},
     queue::Locked,
 };
 use std::{
@@ -56,7 +56,7 @@ impl ParallelFile {
         let made = self.open(writer, entry)?;
         write_data(&made.file, entry, offset, data)
             .map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        if writer.tree.options.tricks == Tricks::Auto && !entry.is_sparse() {
+        if platform::tricks() && !entry.is_sparse() {
             self.write_behind(&made.file, offset + data.len() as u64);
         }
         Ok(())

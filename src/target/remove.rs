@@ -23,13 +23,7 @@ impl TargetTree {
     pub fn remove_all(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.places.split(path);
         match self.open_dir(parent) {
-            Ok(dir) => descend(
-                dir.as_fd(),
-                name,
-                path,
-                self.options.tricks,
-                &mut Removal(self),
-            ),
+            Ok(dir) => descend(dir.as_fd(), name, path, &mut Removal(self)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.error("remove", path, e)),
         }

@@ -15,7 +15,7 @@ use crate::{
     error::{ErrorKind, Result},
     format::entry::{Entry, EntryPath},
     platform::{
-        Tricks,
+        self,
         dir::{self, FileKind},
         write,
     },
@@ -87,7 +87,7 @@ impl NewFile {
 
     /// Have room for all of it; so that nothing else takes it if that is `scarce`.
     fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
-        let (size, tricks) = (entry.size(), self.tree.options.tricks);
+        let size = entry.size();
         if write::compresses(&self.file)? {
             // It may take less than its size. But what it replaces goes first where there would be no room for both without that.
             return if self.has_its_name() {
@@ -99,10 +99,10 @@ impl NewFile {
         match entry.is_sparse() {
             true if scarce => write::has_room(&self.file, entry.data_len()),
             true => Ok(()),
-            false if scarce && size > 0 && tricks == Tricks::Auto => {
+            false if scarce && size > 0 && platform::tricks() => {
                 write::allocate(&self.file, size).map(drop)
             }
-            false => write::preallocate(&self.file, size, tricks).map(drop),
+            false => write::preallocate(&self.file, size).map(drop),
         }
     }
 }
@@ -233,7 +233,7 @@ impl TargetTree {
             write::remove_dir_at(dir, name)?;
             return in_place();
         }
-        if self.options.tricks == Tricks::Auto
+        if platform::tricks()
             && let Ok(fd) = write::create_nameless(dir, mode)
         {
             return Ok((fd, ReplaceName::None));

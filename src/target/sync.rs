@@ -84,7 +84,7 @@ impl TargetTree {
                         is_durable,
                     },
                 };
-                descend(dir.as_fd(), b".", at, self.options.tricks, &mut settle)
+                descend(dir.as_fd(), b".", at, &mut settle)
             })
     }
 }
@@ -115,23 +115,20 @@ impl Visit for Settle<'_> {
     type Error = Error;
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
-        let tricks = self.tree.options.tricks;
         match stat.kind {
-            FileKind::Directory if stat.dev == self.each.dev => {
-                match dir::open_dir(dir, name, tricks) {
-                    Err(e) if self.is_passed_over(&e) => Ok(false),
-                    opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
-                }
+            FileKind::Directory if stat.dev == self.each.dev => match dir::open_dir(dir, name) {
+                Err(e) if self.is_passed_over(&e) => Ok(false),
+                opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
+            },
+            FileKind::File if self.each.files => {
+                self.settle(dir::open_read(dir, name), path).map(|()| false)
             }
-            FileKind::File if self.each.files => self
-                .settle(dir::open_read(dir, name, tricks), path)
-                .map(|()| false),
             _ => Ok(false),
         }
     }
 
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
-        self.settle(dir::open_dir(dir, name, self.tree.options.tricks), path)
+        self.settle(dir::open_dir(dir, name), path)
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {

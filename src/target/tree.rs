@@ -19,7 +19,6 @@ use crate::{
         pax::NamedAcl,
     },
     platform::{
-        Tricks,
         dir::{self, Stat, open_dir},
         durable,
         owner::OwnerNames,
@@ -47,8 +46,6 @@ pub struct TargetOptions {
     pub numeric_owner: bool,
     /// Are directories that nothing describes made as `mkdir -p` makes them? Else with mode 0700.
     pub usual_parents: bool,
-    /// May the system's special calls be used?
-    pub tricks: Tricks,
 }
 
 /// The target.
@@ -192,7 +189,7 @@ impl TargetTree {
     /// Open a directory beneath its place.
     pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let (place, rest) = self.places.resolve(path);
-        open_dir(&place.dir, rest, self.options.tricks)
+        open_dir(&place.dir, rest)
     }
 
     /// Open a directory beneath its place; it and its parents are made where they are missing.
@@ -233,7 +230,7 @@ impl TargetTree {
                 } else {
                     0o700
                 };
-                write::create_dir_beneath(&place.dir, rest, mode, self.options.tricks)
+                write::create_dir_beneath(&place.dir, rest, mode)
             }
             // It may be on a file system of its own, and not among the directories of what is restored.
             Ok(dir) if self.options.overwrite => self.touch(dir.try_clone()?).map(|()| dir),

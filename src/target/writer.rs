@@ -149,7 +149,7 @@ impl TargetWriter {
         {
             return Ok(true);
         }
-        let there = open_dir(dir, name, tree.options.tricks);
+        let there = open_dir(dir, name);
         let is_new = there.is_err();
         let there = there.or_else(|error| {
             // Where a link leads that nobody asked to be replaced would be lost with it; fsck wants its own directory.
@@ -159,7 +159,7 @@ impl TargetWriter {
             tree.replacing(path, dir.as_fd(), name, |dir, name| {
                 write::create_dir(dir, name, 0o700)
             })?;
-            open_dir(dir, name, tree.options.tricks)
+            open_dir(dir, name)
         });
         let there = there.map_err(|e| self.in_the_way(path, e))?;
         // What is in a target that was empty was made by this restore, perhaps for what is below it.

@@ -1,5 +1,6 @@
-//! How counts, sizes, names and sources are printed, and how sizes are parsed.
+//! How counts, sizes, names and sources are printed, and how sizes, patterns and names are parsed.
 
+pub(crate) mod arguments;
 pub(crate) mod size;
 
 use crate::format::root::SourceInfo;

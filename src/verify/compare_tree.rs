@@ -16,7 +16,6 @@ use crate::{
     metrics::meter::Meter,
     pipeline::workers::{self, WorkerLimit},
     platform::{
-        Tricks,
         dir::{self, FileKind, Stat, open_dir, open_read},
         is_shortage,
         owner::OwnerNames,
@@ -73,14 +72,12 @@ pub(crate) fn compare(
     archive: &Archive,
     dir: &Path,
     workers: NonZeroUsize,
-    tricks: Tricks,
     meter: &Meter,
 ) -> Result<Vec<Difference>> {
     let roots = TreeRoots::open(dir, archive.root.postgres.as_ref())?;
     let tree = Against {
         archive,
         roots,
-        tricks,
         names: OwnerNames::default(),
         found: Mutex::default(),
         meter,
@@ -103,7 +100,6 @@ pub(crate) fn compare(
 struct Against<'a> {
     archive: &'a Archive,
     roots: TreeRoots,
-    tricks: Tricks,
     names: OwnerNames,
     found: Mutex<Vec<Difference>>,
     meter: &'a Meter,
@@ -194,8 +190,7 @@ impl Against<'_> {
     /// The directory on disk, if there is one.
     fn enter(&self, path: &[u8]) -> Result<Option<CompareLevel>> {
         let (root, beneath) = self.roots.of(path);
-        let listed = open_dir(root, beneath, self.tricks)
-            .and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
+        let listed = open_dir(root, beneath).and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
         match listed {
             Ok(names) => {
                 let names = names.into_iter().map(|name| name.bytes);
@@ -264,7 +259,7 @@ impl Against<'_> {
         };
         let opened = match hand.parent.take().filter(|(last, _)| last == at) {
             Some(last) => last,
-            None => (at.to_vec(), open_dir(root, parent, self.tricks)?),
+            None => (at.to_vec(), open_dir(root, parent)?),
         };
         let dir = &hand.parent.insert(opened).1;
         let stat = dir::stat(dir, name)?;
@@ -314,7 +309,7 @@ impl Against<'_> {
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
         let (root, beneath) = self.roots.of(target);
         let (parent, name) = entry::split(beneath);
-        let found = open_dir(root, parent, self.tricks).and_then(|dir| dir::stat(dir, name));
+        let found = open_dir(root, parent).and_then(|dir| dir::stat(dir, name));
         if !found.is_ok_and(|found| (found.dev, found.inode) == (stat.dev, stat.inode)) {
             self.note(
                 &entry.path,
@@ -394,9 +389,7 @@ impl Against<'_> {
     ) -> Result<bool> {
         let failed = |e| Error::io(format!("could not read {}", quoted(&item.entry.path)), e);
         let (root, beneath) = self.roots.of(&item.entry.path);
-        let file: File = open_read(root, beneath, self.tricks)
-            .map_err(failed)?
-            .into();
+        let file: File = open_read(root, beneath).map_err(failed)?.into();
         if item.digest.is_some() {
             return has_content(&file, item, buffer).map_err(failed);
         }

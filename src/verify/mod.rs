@@ -25,7 +25,6 @@ use crate::{
     },
     metrics::meter::Meter,
     pipeline::workers,
-    platform::Tricks,
     queue::Locked,
     repo::{
         annotations::Annotations,
@@ -62,8 +61,6 @@ pub struct Verify {
     pub against: Option<PathBuf>,
     /// Threads that read, decode and digest at first; more while they only wait.
     pub workers: NonZeroUsize,
-    /// May the system's special calls be used?
-    pub tricks: Tricks,
 }
 
 /// What was found.
@@ -178,13 +175,7 @@ impl Verify {
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
-            Some(dir) => crate::verify::compare_tree::compare(
-                archive,
-                dir,
-                self.workers,
-                self.tricks,
-                meter,
-            )?,
+            Some(dir) => crate::verify::compare_tree::compare(archive, dir, self.workers, meter)?,
             None => Vec::new(),
         };
         Ok(VerifyVerdict {

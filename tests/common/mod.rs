@@ -18,11 +18,13 @@ use fullbore::{
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
     },
     metrics::meter::Meter,
-    platform::Tricks,
+    platform,
     restore::{Restore, Summary},
     stage::codec::Codec,
 };
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::Path, process::Command,
+};
 
 pub const ID: &str = "20261121T054501Z-k3f9qz";
 
@@ -98,7 +100,6 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
-        tricks: Tricks::Auto,
         say_elsewhere: |_| (),
     }
 }
@@ -747,4 +748,21 @@ pub fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
         .compress(plain, &mut out)
         .unwrap();
     out
+}
+
+/// Runs the test `name` of this program in a process of its own, which plays no tricks; there it does nothing.
+pub fn once_more_without_tricks(name: &str) {
+    if !platform::tricks() {
+        return;
+    }
+    let again = Command::new(env::current_exe().unwrap())
+        .args([name, "--exact"])
+        .env("FULLBORE_NO_TRICKS", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(
+        again.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use fullbore::{
     format::{root::Root, seal::seal},
-    platform::{Tricks, write},
+    platform::write,
     repo::{
         objects::{LocalObjects, Objects, Seized},
         protocol::{Intent, check, intent_key, refer},
@@ -68,14 +68,8 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let dir_ = temp();
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
-    let mut store = RepositoryWriter::begin(
-        repository,
-        &id(5),
-        "2026-11-05T05:45:01Z",
-        "tar.zst",
-        Tricks::Auto,
-    )
-    .unwrap();
+    let mut store =
+        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
     let referred = store.refer(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
@@ -111,14 +105,8 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
     check(&LocalObjects::new(repository), &second).unwrap();
-    let store = RepositoryWriter::begin(
-        repository,
-        &id(5),
-        "2026-11-05T05:45:01Z",
-        "tar.zst",
-        Tricks::Auto,
-    )
-    .unwrap();
+    let store =
+        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
     fs::write(dir(repository, 1).join("s01-000001.tar.zst"), "short").unwrap();
     let root = Root {
         id: id(5),
@@ -171,14 +159,8 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     let objects = LocalObjects::new(repository);
-    let store = RepositoryWriter::begin(
-        repository,
-        &id(5),
-        "2026-11-05T05:45:01Z",
-        "tar.zst",
-        Tricks::Auto,
-    )
-    .unwrap();
+    let store =
+        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
     let seize = |day| objects.seize(&intent_key(&id(day))).unwrap();
     assert!(matches!(seize(5), Seized::Held));
     assert!(matches!(seize(6), Seized::Absent));

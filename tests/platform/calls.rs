@@ -2,7 +2,6 @@
 
 use super::{empty, places};
 use fullbore::platform::{
-    Tricks,
     dir::{open_dir, open_read, open_root, read_dir, stat},
     read::{Cache, read_full},
     uring::Closer,
@@ -18,20 +17,15 @@ fn read_small_files() {
     let Some(dir) = std::env::var_os("SMALL_FILES") else {
         return;
     };
-    let tricks = if std::env::var_os("NO_TRICKS").is_some() {
-        Tricks::Never
-    } else {
-        Tricks::Auto
-    };
     let root = open_root(Path::new(&dir)).unwrap();
-    let (mut closer, mut buffer) = (Closer::new(tricks), Vec::new());
-    for name in read_dir(open_dir(&root, b"", tricks).unwrap(), &mut Vec::new()).unwrap() {
+    let (mut closer, mut buffer) = (Closer::new(), Vec::new());
+    for name in read_dir(open_dir(&root, b"").unwrap(), &mut Vec::new()).unwrap() {
         let size = stat(&root, &name.bytes).unwrap().size as usize;
-        let file = open_read(&root, &name.bytes, tricks).unwrap();
+        let file = open_read(&root, &name.bytes).unwrap();
         assert!(read_all(&file).unwrap().is_empty());
         buffer.clear();
         assert_eq!(
-            read_full(&file, &mut buffer, 0, size, Cache::Keep, tricks).unwrap(),
+            read_full(&file, &mut buffer, 0, size, Cache::Keep).unwrap(),
             size
         );
         closer.close(file);
@@ -39,7 +33,7 @@ fn read_small_files() {
 }
 
 /// Calls by name for `count` files; `None` without strace, or where it may not trace.
-fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<String, usize>> {
+fn trace(count: usize, with_tricks: bool, options: &[&str]) -> Option<BTreeMap<String, usize>> {
     let (dir, root) = empty(places()[0].0.path().parent()?);
     for i in 0..count {
         let file = create_file(&root, format!("{i}").as_bytes(), 0o600).ok()?;
@@ -56,8 +50,10 @@ fn trace(count: usize, tricks: Tricks, options: &[&str]) -> Option<BTreeMap<Stri
     strace
         .args(["calls::read_small_files", "--exact", "--ignored"])
         .env("SMALL_FILES", dir.path());
-    if tricks == Tricks::Never {
-        strace.env("NO_TRICKS", "1");
+    if with_tricks {
+        strace.env_remove("FULLBORE_NO_TRICKS");
+    } else {
+        strace.env("FULLBORE_NO_TRICKS", "1");
     }
     let output = strace.output().ok()?;
     let text = fs::read_to_string(&log).unwrap_or_default();
@@ -86,15 +82,16 @@ fn names(log: &str) -> BTreeMap<String, usize> {
 }
 
 /// The calls of 128 files more, by name; what the process costs by itself is the same in both runs.
-fn calls_of_128(tricks: Tricks) -> Option<impl Fn(&str) -> usize> {
-    let (few, many) = (trace(64, tricks, &[])?, trace(192, tricks, &[])?);
+fn calls_of_128(with_tricks: bool) -> Option<impl Fn(&str) -> usize> {
+    let few = trace(64, with_tricks, &[])?;
+    let many = trace(192, with_tricks, &[])?;
     let of = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or(0);
     Some(move |name: &str| of(&many, name) - of(&few, name))
 }
 
 #[test]
 fn a_small_file_costs_stat_open_list_read_and_a_64th_of_a_close() {
-    let Some(calls) = calls_of_128(Tricks::Auto) else {
+    let Some(calls) = calls_of_128(true) else {
         return;
     };
     assert_eq!(
@@ -112,7 +109,7 @@ fn a_small_file_costs_stat_open_list_read_and_a_64th_of_a_close() {
 
 #[test]
 fn without_tricks_it_costs_a_plain_open_and_close() {
-    let Some(calls) = calls_of_128(Tricks::Never) else {
+    let Some(calls) = calls_of_128(false) else {
         return;
     };
     assert_eq!(
@@ -136,9 +133,40 @@ fn every_trick_may_be_refused_and_the_files_are_read_all_the_same() {
         "openat2:error=EPERM:when=2+2",
         "flistxattr:error=EOPNOTSUPP",
     ] {
-        let Some(calls) = trace(130, Tricks::Auto, &["-e", &format!("inject={refusal}")]) else {
+        let Some(calls) = trace(130, true, &["-e", &format!("inject={refusal}")]) else {
             return;
         };
         assert!(calls["pread64"] >= 130, "{refusal}");
     }
+}
+
+/// How often a backup of one small file calls `openat2`; `None` without strace, or where it may not trace.
+fn openat2_calls(options: &[&str], environment: Option<&str>) -> Option<usize> {
+    let (dir, _root) = empty(places()[0].0.path().parent()?);
+    fs::write(dir.path().join("small"), "small").ok()?;
+    let log = dir.path().with_extension("log");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(&log);
+    strace.arg(env!("CARGO_BIN_EXE_fullbore")).args(options);
+    strace.args(["backup", "--to", "null:"]).arg(dir.path());
+    strace.env_remove("FULLBORE_NO_TRICKS");
+    if let Some(value) = environment {
+        strace.env("FULLBORE_NO_TRICKS", value);
+    }
+    let output = strace.output().ok()?;
+    let counts = names(&fs::read_to_string(&log).unwrap_or_default());
+    let _ = fs::remove_file(log);
+    counts.get("exit_group")?;
+    assert!(output.status.success(), "{output:?}");
+    Some(counts.get("openat2").copied().unwrap_or(0))
+}
+
+#[test]
+fn the_option_or_the_environment_takes_tricks_from_a_command() {
+    let Some(with_tricks) = openat2_calls(&[], None) else {
+        return;
+    };
+    assert!(with_tricks > 0);
+    assert_eq!(openat2_calls(&["--no-tricks"], None), Some(0));
+    assert_eq!(openat2_calls(&[], Some("1")), Some(0));
 }

@@ -1,6 +1,6 @@
 //! Closing many files at once.
 
-use super::{BOTH, places};
+use super::places;
 use fullbore::platform::uring::Closer;
 use std::{
     collections::HashSet,
@@ -32,20 +32,18 @@ fn open_files(dir: &Path) -> HashSet<PathBuf> {
 fn every_file_is_closed_once_after_a_flush_or_a_drop() {
     let _one = ONE.lock();
     for (dir, _root) in places() {
-        for tricks in BOTH {
-            for count in [0, 1, 63, 64, 65, 200] {
-                let mut closer = Closer::new(tricks);
-                let fds = opened(dir.path(), count);
-                assert_eq!(open_files(dir.path()).len(), count);
-                fds.into_iter().for_each(|fd| closer.close(fd));
-                closer.flush();
-                assert_eq!(open_files(dir.path()), HashSet::new());
-                opened(dir.path(), count)
-                    .into_iter()
-                    .for_each(|fd| closer.close(fd));
-                drop(closer);
-                assert_eq!(open_files(dir.path()), HashSet::new());
-            }
+        for count in [0, 1, 63, 64, 65, 200] {
+            let mut closer = Closer::new();
+            let fds = opened(dir.path(), count);
+            assert_eq!(open_files(dir.path()).len(), count);
+            fds.into_iter().for_each(|fd| closer.close(fd));
+            closer.flush();
+            assert_eq!(open_files(dir.path()), HashSet::new());
+            opened(dir.path(), count)
+                .into_iter()
+                .for_each(|fd| closer.close(fd));
+            drop(closer);
+            assert_eq!(open_files(dir.path()), HashSet::new());
         }
     }
 }
@@ -54,11 +52,9 @@ fn every_file_is_closed_once_after_a_flush_or_a_drop() {
 fn files_of_others_stay_open() {
     let (dir, _root) = places().remove(1);
     let other = File::create(dir.path().join("other")).unwrap();
-    for tricks in BOTH {
-        let mut closer = Closer::new(tricks);
-        for _ in 0..640 {
-            closer.close(File::open("/dev/null").unwrap().into());
-        }
+    let mut closer = Closer::new();
+    for _ in 0..640 {
+        closer.close(File::open("/dev/null").unwrap().into());
     }
     assert!(other.as_raw_fd() > 2 && other.metadata().unwrap().is_file());
 }
@@ -67,27 +63,23 @@ fn files_of_others_stay_open() {
 fn no_more_than_64_files_wait() {
     let _one = ONE.lock();
     let (dir, _root) = places().remove(1);
-    for tricks in BOTH {
-        let mut closer = Closer::new(tricks);
-        for (i, fd) in opened(dir.path(), 130).into_iter().enumerate() {
-            closer.close(fd);
-            assert!(open_files(dir.path()).len() <= 64 + 129 - i, "{i}");
-        }
+    let mut closer = Closer::new();
+    for (i, fd) in opened(dir.path(), 130).into_iter().enumerate() {
+        closer.close(fd);
+        assert!(open_files(dir.path()).len() <= 64 + 129 - i, "{i}");
     }
 }
 
 #[test]
 fn many_threads_close_at_once() {
-    for tricks in BOTH {
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(move || {
-                    let mut closer = Closer::new(tricks);
-                    for _ in 0..1000 {
-                        closer.close(File::open("/dev/null").unwrap().into());
-                    }
-                });
-            }
-        });
-    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                let mut closer = Closer::new();
+                for _ in 0..1000 {
+                    closer.close(File::open("/dev/null").unwrap().into());
+                }
+            });
+        }
+    });
 }

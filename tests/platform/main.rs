@@ -1,4 +1,4 @@
-//! The platform on real files, with tricks and without.
+//! The platform on real files, with tricks and, in a second process, without.
 
 mod calls;
 mod closer;
@@ -6,14 +6,13 @@ mod read;
 mod walk;
 mod write;
 
-use fullbore::platform::{Tricks, dir::open_root};
+use fullbore::platform::{dir::open_root, tricks};
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    process::Command,
 };
 use tempfile::TempDir;
-
-const BOTH: [Tricks; 2] = [Tricks::Auto, Tricks::Never];
 
 /// An empty directory on disk and one in memory, each open.
 fn places() -> Vec<(TempDir, OwnedFd)> {
@@ -37,4 +36,28 @@ fn errno<T>(result: std::io::Result<T>) -> i32 {
         .expect("must be refused")
         .raw_os_error()
         .expect("is the system's")
+}
+
+#[test]
+fn the_environment_takes_tricks_away() {
+    assert_eq!(tricks(), std::env::var_os("FULLBORE_NO_TRICKS").is_none());
+}
+
+/// Runs all tests once more, but those of `calls`, which choose by themselves.
+#[test]
+fn everything_holds_without_tricks() {
+    if !tricks() {
+        return; // this is the second run
+    }
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["--skip", "calls::"])
+        .env("FULLBORE_NO_TRICKS", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success(), "{said}");
+    assert!(
+        said.contains("the_environment_takes_tricks_away ... ok"),
+        "{said}"
+    );
 }

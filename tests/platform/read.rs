@@ -1,10 +1,9 @@
 //! Reading, advice, and maps of sparse files.
 
-use super::{BOTH, places};
+use super::places;
 use fullbore::{
     format::entry::ByteRun,
     platform::{
-        Tricks,
         dir::stat_fd,
         read::{Cache, MAX_RUNS, data_map, drop_behind, pread, read_full, sequential},
         write::fsync,
@@ -34,21 +33,16 @@ fn what_is_read_is_what_is_there_with_every_cache_and_trick() {
     for (dir, _root) in places() {
         let (file, bytes) = (file(&dir), pattern(300_000));
         file.write_all_at(&bytes, 0).unwrap();
-        for tricks in BOTH {
-            for cache in [Cache::Keep, Cache::Drop] {
-                let mut all = b"before".to_vec();
-                assert_eq!(
-                    read_full(&file, &mut all, 10, 200_000, cache, tricks).unwrap(),
-                    200_000
-                );
-                assert!(all[..6] == *b"before" && all[6..] == bytes[10..200_010]);
-                let mut some = [0; 1000];
-                assert_eq!(
-                    pread(&file, &mut some, 299_500, cache, tricks).unwrap(),
-                    500
-                );
-                assert_eq!(some[..500], bytes[299_500..]);
-            }
+        for cache in [Cache::Keep, Cache::Drop] {
+            let mut all = b"before".to_vec();
+            assert_eq!(
+                read_full(&file, &mut all, 10, 200_000, cache).unwrap(),
+                200_000
+            );
+            assert!(all[..6] == *b"before" && all[6..] == bytes[10..200_010]);
+            let mut some = [0; 1000];
+            assert_eq!(pread(&file, &mut some, 299_500, cache).unwrap(), 500);
+            assert_eq!(some[..500], bytes[299_500..]);
         }
     }
 }
@@ -58,23 +52,12 @@ fn reading_past_the_end_gives_less_and_is_no_error() {
     for (dir, _root) in places() {
         let file = file(&dir);
         file.write_all_at(b"short", 0).unwrap();
-        for tricks in BOTH {
-            for cache in [Cache::Keep, Cache::Drop] {
-                let mut buffer = Vec::new();
-                assert_eq!(
-                    read_full(&file, &mut buffer, 2, 100, cache, tricks).unwrap(),
-                    3
-                );
-                assert_eq!(
-                    read_full(&file, &mut buffer, 500, 100, cache, tricks).unwrap(),
-                    0
-                );
-                assert_eq!(
-                    read_full(&file, &mut buffer, 0, 0, cache, tricks).unwrap(),
-                    0
-                );
-                assert_eq!(buffer, b"ort");
-            }
+        for cache in [Cache::Keep, Cache::Drop] {
+            let mut buffer = Vec::new();
+            assert_eq!(read_full(&file, &mut buffer, 2, 100, cache).unwrap(), 3);
+            assert_eq!(read_full(&file, &mut buffer, 500, 100, cache).unwrap(), 0);
+            assert_eq!(read_full(&file, &mut buffer, 0, 0, cache).unwrap(), 0);
+            assert_eq!(buffer, b"ort");
         }
     }
 }
@@ -104,19 +87,9 @@ fn pages_that_were_dropped_are_not_in_memory() {
     drop_behind(&file, 0, 1 << 20);
     assert_eq!(cached(), Some(0));
     sequential(&file);
-    for tricks in BOTH {
-        read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Drop, tricks).unwrap();
-        assert!(cached().unwrap() < 1 << 19, "{tricks:?}");
-    }
-    read_full(
-        &file,
-        &mut Vec::new(),
-        0,
-        1 << 20,
-        Cache::Keep,
-        Tricks::Auto,
-    )
-    .unwrap();
+    read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Drop).unwrap();
+    assert!(cached().unwrap() < 1 << 19);
+    read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Keep).unwrap();
     assert_eq!(cached(), Some(1 << 20));
 }
 

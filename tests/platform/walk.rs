@@ -1,8 +1,7 @@
 //! Directories, and opening beneath a root.
 
-use super::{BOTH, errno, places};
+use super::{errno, places};
 use fullbore::platform::{
-    Tricks,
     dir::{FileKind, open_dir, open_read, open_root, read_dir, read_link, stat, stat_fd},
     write::{create_dir_beneath, create_file, mknod_at, open_write, pwrite_all},
 };
@@ -35,30 +34,22 @@ fn a_file_is_read_by_its_path_below_the_root() {
     for (dir, root) in places() {
         fs::create_dir_all(dir.path().join("a/b")).unwrap();
         fs::write(dir.path().join("a/b/c"), "text").unwrap();
-        for tricks in BOTH {
-            assert_eq!(
-                content(open_read(&root, b"a/b/c", tricks).unwrap()),
-                b"text"
-            );
-            let names =
-                read_dir(open_dir(&root, b"a/b", tricks).unwrap(), &mut Vec::new()).unwrap();
-            assert_eq!(
-                (names.len(), &*names[0].bytes, names[0].kind),
-                (1, &b"c"[..], FileKind::File)
-            );
-            assert_eq!(errno(open_read(&root, b"a/x", tricks)), libc::ENOENT);
-            assert_eq!(errno(open_dir(&root, b"a/b/c", tricks)), libc::ENOTDIR);
-        }
+        assert_eq!(content(open_read(&root, b"a/b/c").unwrap()), b"text");
+        let names = read_dir(open_dir(&root, b"a/b").unwrap(), &mut Vec::new()).unwrap();
+        assert_eq!(
+            (names.len(), &*names[0].bytes, names[0].kind),
+            (1, &b"c"[..], FileKind::File)
+        );
+        assert_eq!(errno(open_read(&root, b"a/x")), libc::ENOENT);
+        assert_eq!(errno(open_dir(&root, b"a/b/c")), libc::ENOTDIR);
     }
 }
 
 #[test]
 fn the_empty_path_is_the_root_itself() {
     for (_dir, root) in places() {
-        for tricks in BOTH {
-            let again = stat_fd(open_dir(&root, b"", tricks).unwrap()).unwrap();
-            assert_eq!(again.inode, stat_fd(&root).unwrap().inode);
-        }
+        let again = stat_fd(open_dir(&root, b"").unwrap()).unwrap();
+        assert_eq!(again.inode, stat_fd(&root).unwrap().inode);
     }
 }
 
@@ -69,20 +60,18 @@ fn a_symbolic_link_anywhere_in_a_path_is_refused() {
         fs::write(dir.path().join("real/in/f"), "secret").unwrap();
         symlink("real", dir.path().join("link")).unwrap();
         symlink("f", dir.path().join("real/in/last")).unwrap();
-        for tricks in BOTH {
-            for path in [&b"link/in/f"[..], b"link", b"real/in/last"] {
-                assert!(
-                    [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_read(&root, path, tricks))),
-                    "{path:?}"
-                );
-                assert!(
-                    [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_dir(&root, path, tricks))),
-                    "{path:?}"
-                );
-            }
-            assert!(open_dir(&root, b"link/in", tricks).is_err());
-            assert!(create_dir_beneath(&root, b"link/new", 0o700, tricks).is_err());
+        for path in [&b"link/in/f"[..], b"link", b"real/in/last"] {
+            assert!(
+                [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_read(&root, path))),
+                "{path:?}"
+            );
+            assert!(
+                [libc::ELOOP, libc::ENOTDIR].contains(&errno(open_dir(&root, path))),
+                "{path:?}"
+            );
         }
+        assert!(open_dir(&root, b"link/in").is_err());
+        assert!(create_dir_beneath(&root, b"link/new", 0o700).is_err());
         assert!(!dir.path().join("real/new").exists());
     }
 }
@@ -91,14 +80,8 @@ fn a_symbolic_link_anywhere_in_a_path_is_refused() {
 fn a_path_that_leaves_the_root_is_refused() {
     for (dir, root) in places() {
         fs::create_dir(dir.path().join("a")).unwrap();
-        for tricks in BOTH {
-            for path in [&b".."[..], b"a/../..", b"/etc", b"/"] {
-                assert_eq!(
-                    errno(open_dir(&root, path, tricks)),
-                    libc::EXDEV,
-                    "{path:?}"
-                );
-            }
+        for path in [&b".."[..], b"a/../..", b"/etc", b"/"] {
+            assert_eq!(errno(open_dir(&root, path)), libc::EXDEV, "{path:?}");
         }
     }
 }
@@ -106,18 +89,14 @@ fn a_path_that_leaves_the_root_is_refused() {
 #[test]
 fn a_path_may_be_longer_than_the_system_takes_at_once() {
     let long = vec![vec![b'd'; 200]; 60].join(&b'/');
-    let single = [vec![b'x'; 2]; 1].concat();
     for (_dir, root) in places() {
-        for tricks in BOTH {
-            let bottom = create_dir_beneath(&root, &long, 0o700, tricks).unwrap();
-            let name = [&single[..], format!("{tricks:?}").as_bytes()].concat();
-            pwrite_all(create_file(&bottom, &name, 0o600).unwrap(), b"deep", 0).unwrap();
-            let path = [&long[..], b"/", &name].concat();
-            assert!(path.len() > 12_000);
-            assert_eq!(content(open_read(&root, &path, tricks).unwrap()), b"deep");
-            let here = stat_fd(open_dir(&root, &long, tricks).unwrap()).unwrap();
-            assert_eq!(here.inode, stat_fd(&bottom).unwrap().inode);
-        }
+        let bottom = create_dir_beneath(&root, &long, 0o700).unwrap();
+        pwrite_all(create_file(&bottom, b"x", 0o600).unwrap(), b"deep", 0).unwrap();
+        let path = [&long[..], b"/x"].concat();
+        assert!(path.len() > 12_000);
+        assert_eq!(content(open_read(&root, &path).unwrap()), b"deep");
+        let here = stat_fd(open_dir(&root, &long).unwrap()).unwrap();
+        assert_eq!(here.inode, stat_fd(&bottom).unwrap().inode);
     }
 }
 
@@ -126,16 +105,13 @@ fn a_path_is_cut_at_the_last_slash_that_fits_whatever_its_length() {
     let (_dir, root) = places().remove(0);
     // 4,095 bytes fit one call: every length around it must open the same directory.
     let mut path = vec![vec![b'd'; 254]; 15].join(&b'/');
-    create_dir_beneath(&root, &path, 0o700, Tricks::Auto).unwrap();
+    let mut bottom = create_dir_beneath(&root, &path, 0o700).unwrap();
     for _ in 0..280 {
         path.extend_from_slice(b"/e");
-        let made =
-            stat_fd(create_dir_beneath(&root, &path, 0o700, Tricks::Never).unwrap()).unwrap();
+        bottom = create_dir_beneath(&bottom, b"e", 0o700).unwrap();
         assert_eq!(
-            stat_fd(open_dir(&root, &path, Tricks::Auto).unwrap())
-                .unwrap()
-                .inode,
-            made.inode
+            stat_fd(open_dir(&root, &path).unwrap()).unwrap().inode,
+            stat_fd(&bottom).unwrap().inode
         );
     }
 }
@@ -152,16 +128,14 @@ fn names_may_be_any_bytes() {
         ];
         for name in &expected {
             fs::write(dir.path().join(OsStr::from_bytes(name)), name).unwrap();
-            for tricks in BOTH {
-                assert_eq!(content(open_read(&root, name, tricks).unwrap()), *name);
-            }
+            assert_eq!(content(open_read(&root, name).unwrap()), *name);
         }
-        let names = read_dir(open_dir(&root, b"", Tricks::Auto).unwrap(), &mut Vec::new()).unwrap();
+        let names = read_dir(open_dir(&root, b"").unwrap(), &mut Vec::new()).unwrap();
         let mut found: Vec<Vec<u8>> = names.into_iter().map(|name| name.bytes).collect();
         found.sort();
         expected.sort();
         assert_eq!(found, expected);
-        assert!(open_read(&root, b"a\0b", Tricks::Auto).is_err());
+        assert!(open_read(&root, b"a\0b").is_err());
     }
 }
 
@@ -173,7 +147,7 @@ fn a_directory_of_many_names_is_listed_whole() {
     }
     let mut buffer = Vec::new();
     for _ in 0..2 {
-        let names = read_dir(open_dir(&root, b"", Tricks::Auto).unwrap(), &mut buffer).unwrap();
+        let names = read_dir(open_dir(&root, b"").unwrap(), &mut buffer).unwrap();
         assert_eq!(names.len(), 5000);
     }
     assert!(buffer.is_empty() && buffer.capacity() < 128 << 10);
@@ -206,10 +180,7 @@ fn stat_tells_what_the_standard_library_tells() {
             (found.ctime.seconds, i64::from(found.ctime.nanos)),
             (meta.ctime(), meta.ctime_nsec())
         );
-        assert_eq!(
-            found,
-            stat_fd(open_read(&root, b"g", Tricks::Auto).unwrap()).unwrap()
-        );
+        assert_eq!(found, stat_fd(open_read(&root, b"g").unwrap()).unwrap());
         assert!(!found.looks_sparse());
     }
     assert_eq!(
@@ -237,8 +208,7 @@ fn every_kind_is_told_by_the_directory_and_by_stat() {
             stat(&root, b"file").unwrap().rdev,
         )
         .unwrap();
-        let mut names =
-            read_dir(open_dir(&root, b"", Tricks::Auto).unwrap(), &mut Vec::new()).unwrap();
+        let mut names = read_dir(open_dir(&root, b"").unwrap(), &mut Vec::new()).unwrap();
         names.sort_by(|a, b| a.bytes.cmp(&b.bytes));
         let expected = [
             FileKind::Directory,
@@ -284,15 +254,11 @@ fn opening_a_pipe_or_a_socket_does_not_wait() {
         )
         .unwrap();
         let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
-        for tricks in BOTH {
-            assert_eq!(
-                stat_fd(open_read(&root, b"fifo", tricks).unwrap())
-                    .unwrap()
-                    .kind,
-                FileKind::Fifo
-            );
-            assert_eq!(errno(open_read(&root, b"socket", tricks)), libc::ENXIO);
-        }
+        assert_eq!(
+            stat_fd(open_read(&root, b"fifo").unwrap()).unwrap().kind,
+            FileKind::Fifo
+        );
+        assert_eq!(errno(open_read(&root, b"socket")), libc::ENXIO);
     }
 }
 
@@ -300,10 +266,8 @@ fn opening_a_pipe_or_a_socket_does_not_wait() {
 #[test]
 fn a_file_of_another_owner_is_opened_all_the_same() {
     let root = open_root(Path::new("/etc")).unwrap();
-    for tricks in BOTH {
-        assert!(!content(open_read(&root, b"passwd", tricks).unwrap()).is_empty());
-        open_dir(&root, b"", tricks).unwrap();
-    }
+    assert!(!content(open_read(&root, b"passwd").unwrap()).is_empty());
+    open_dir(&root, b"").unwrap();
 }
 
 #[test]
@@ -312,11 +276,8 @@ fn a_file_that_somebody_holds_a_lease_on_is_opened_once_it_is_given_back() {
     const F_SETSIG: i32 = 10;
     use std::os::fd::AsRawFd;
     let (dir, root) = places().remove(0);
-    let opened: [&dyn Fn() -> io::Result<OwnedFd>; 3] = [
-        &|| open_read(&root, b"f", Tricks::Auto),
-        &|| open_read(&root, b"f", Tricks::Never),
-        &|| open_write(&root, b"f"),
-    ];
+    let opened: [&dyn Fn() -> io::Result<OwnedFd>; 2] =
+        [&|| open_read(&root, b"f"), &|| open_write(&root, b"f")];
     for open in opened {
         fs::write(dir.path().join("f"), "text").unwrap();
         let holder = fs::File::options()

@@ -12,7 +12,7 @@ use fullbore::{
         page::EntryState,
     },
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
-    platform::{Tricks, dir},
+    platform::dir,
     postgres::{
         page_stage::{PageCheck, PageChecks},
         relation::Sizes,
@@ -160,7 +160,6 @@ impl Looked {
             one_file_system: false,
             looks_twice: false,
             walkers: 1,
-            tricks: Tricks::Never,
             own: Own::default(),
             overlay: None,
             torn: |_, _| None,

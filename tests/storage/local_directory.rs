@@ -4,7 +4,7 @@ use crate::suite::{get, keys, ours, pattern, put};
 use fullbore::{
     error::ErrorKind,
     format::layout::REPOSITORY,
-    platform::{Tricks, write::lock_exclusive},
+    platform::write::lock_exclusive,
     storage::{Leased, LocalObjects, Objects, Put, PutIf, Take},
 };
 use std::{
@@ -15,7 +15,7 @@ use std::{
 };
 
 fn in_dir(dir: &Path) -> Arc<dyn Objects> {
-    Arc::new(LocalObjects::new(dir, Tricks::Auto))
+    Arc::new(LocalObjects::new(dir))
 }
 
 /// All files and directories below a directory, by path.

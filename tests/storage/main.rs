@@ -7,17 +7,16 @@ mod local_directory;
 mod suite;
 mod wrappers;
 
-use fullbore::{
-    platform::Tricks,
-    storage::{Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing, SystemClock},
+use fullbore::storage::{
+    Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing, SystemClock,
 };
-use std::{sync::Arc, time::Duration};
+use std::{process::Command, sync::Arc, time::Duration};
 use suite::{Fixture, suite};
 
 /// In a directory of its own, which is not there yet.
-fn in_directory(make: impl Fn(LocalObjects) -> Arc<dyn Objects>, tricks: Tricks) -> Fixture {
+fn in_directory(make: impl Fn(LocalObjects) -> Arc<dyn Objects>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let local = LocalObjects::new(&dir.path().join("repository"), tricks);
+    let local = LocalObjects::new(&dir.path().join("repository"));
     Fixture {
         objects: make(local),
         _kept: Some(Box::new(dir)),
@@ -35,32 +34,22 @@ fn in_memory(make: impl Fn(MemoryObjects) -> Arc<dyn Objects>) -> Fixture {
 }
 
 fn with_pieces(threads: usize, piece_bytes: usize) -> Fixture {
-    in_directory(
-        |local| {
-            Arc::new(local.with_storing(Storing {
-                threads,
-                piece_bytes,
-            }))
-        },
-        Tricks::Auto,
-    )
+    in_directory(|local| {
+        Arc::new(local.with_storing(Storing {
+            threads,
+            piece_bytes,
+        }))
+    })
 }
 
-suite!(local, in_directory(|local| Arc::new(local), Tricks::Auto));
-suite!(
-    local_without_tricks,
-    in_directory(|local| Arc::new(local), Tricks::Never)
-);
+suite!(local, in_directory(|local| Arc::new(local)));
 suite!(local_in_small_pieces, with_pieces(3, 4096));
 suite!(local_in_whole_parts, with_pieces(1, 8 << 20));
 suite!(local_in_one_thread, with_pieces(0, 1 << 20));
 suite!(memory, in_memory(|memory| Arc::new(memory)));
 suite!(
     recorded_local,
-    in_directory(
-        |local| Arc::new(Recording::new(Arc::new(local))),
-        Tricks::Auto
-    )
+    in_directory(|local| Arc::new(Recording::new(Arc::new(local))))
 );
 suite!(
     recorded_memory,
@@ -68,9 +57,25 @@ suite!(
 );
 suite!(
     faulty_local,
-    in_directory(|local| Arc::new(Faulty::new(Arc::new(local))), Tricks::Auto)
+    in_directory(|local| Arc::new(Faulty::new(Arc::new(local))))
 );
 suite!(
     faulty_memory,
     in_memory(|memory| Arc::new(Faulty::new(Arc::new(memory))))
 );
+
+/// The rest of this file in a process that plays no tricks.
+#[test]
+fn everything_holds_without_tricks() {
+    if std::env::var_os("FULLBORE_NO_TRICKS").is_some() {
+        return;
+    }
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["local", "--quiet"])
+        .env("FULLBORE_NO_TRICKS", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success(), "{said}");
+    assert!(!said.contains("running 0 tests"), "{said}");
+}

@@ -3,7 +3,6 @@
 use crate::suite::{get, keys, ours, pattern, put};
 use fullbore::{
     error::{Error, ErrorKind},
-    platform::Tricks,
     storage::{
         Fault, Faulty, LocalObjects, MemoryObjects, Objects, Operation, OperationCount, PutIf,
         Recording, Take,
@@ -203,7 +202,7 @@ fn uploads_and_leases_of_a_wrapped_storage_fail_as_planned() {
 #[test]
 fn a_wrapped_directory_is_still_known_as_local() {
     let dir = tempfile::tempdir().unwrap();
-    let local = Arc::new(LocalObjects::new(dir.path(), Tricks::Auto));
+    let local = Arc::new(LocalObjects::new(dir.path()));
     let wrapped = Recording::new(Arc::new(Faulty::new(local)));
     assert_eq!(wrapped.as_local().unwrap().root(), dir.path());
     assert!(wrapped.abilities().has_locks);

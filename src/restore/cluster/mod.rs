@@ -384,7 +384,7 @@ pub(crate) fn refuse_rest(
             || plan.recovery.signal == Some(path)
             || path == POSTMASTER_PID
     };
-    let mut rest = extra(archive, selection, plan, layout, restore.tricks)?.paths;
+    let mut rest = extra(archive, selection, plan, layout)?.paths;
     rest.retain(|path| !is_made(path));
     let Some(first) = rest.iter().min() else {
         return Ok(());

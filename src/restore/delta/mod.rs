@@ -187,7 +187,7 @@ impl<'a> Delta<'a> {
             let hint = "leave out --delete, or restore to another place";
             return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
         }
-        let mut found = extra(archive, selection, plan, layout, self.restore.tricks)?;
+        let mut found = extra(archive, selection, plan, layout)?;
         found.paths.sort_by(|a, b| entry::order(a, b));
         (self.say)(&found.paths)?;
         Ok(found)

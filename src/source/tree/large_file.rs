@@ -13,7 +13,7 @@ use crate::{
     },
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile},
     known::StoredRun,
-    platform::{Tricks, dir::Stat, read},
+    platform::{self, dir::Stat, read},
 };
 use std::{
     io,
@@ -84,7 +84,7 @@ impl TreeInner {
             }
             self.header(&entry, &mut Vec::new())
                 .map_err(|error| unstorable(&error))?; // its pieces come behind it
-            if self.rules.tricks == Tricks::Auto {
+            if platform::tricks() {
                 read::sequential(&fd);
             }
             Ok((fd, entry.xattrs))
@@ -119,10 +119,10 @@ impl TreeInner {
         let reads_end = last && !file.entry.is_sparse();
         for ByteRun { offset, len } in file.entry.runs(offset, len.into()) {
             let start = buf.len();
-            let (cache, tricks) = (self.cache(), self.rules.tricks);
+            let cache = self.cache();
             let read = match reads_end {
-                true => read::read_end(fd, &mut buf, offset, len as usize, cache, tricks),
-                false => read::read_full(fd, &mut buf, offset, len as usize, cache, tricks),
+                true => read::read_end(fd, &mut buf, offset, len as usize, cache),
+                false => read::read_full(fd, &mut buf, offset, len as usize, cache),
             };
             match read {
                 Ok(got) => complete &= got as u64 == len,
@@ -182,14 +182,7 @@ impl TreeInner {
             at += match *patch {
                 StoredRun::Kept { len, .. } => u64::from(len),
                 StoredRun::Here { inner, len } => {
-                    let read = read::read_full(
-                        fd,
-                        &mut buf,
-                        at,
-                        len as usize,
-                        self.cache(),
-                        self.rules.tricks,
-                    );
+                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache());
                     match read {
                         Ok(got) => complete &= got == len as usize,
                         Err(error) => self.fail(&file, &error),

@@ -263,7 +263,7 @@ impl TreeInner {
     /// List a directory that was on device `dev` by reading it.
     fn list_whole(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
+        let dir = dir::open_dir(dir, rel)?;
         let now = dir::stat_fd(&dir)?;
         // To open it may have mounted something there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
@@ -314,7 +314,7 @@ impl TreeInner {
         let place = self
             .locate(path)
             .ok_or_else(|| io::ErrorKind::NotFound.into());
-        let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel, self.rules.tricks));
+        let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel));
         let dir = dir.and_then(|dir| dir::stat_fd(&dir).map(|now| (dir, now)));
         self.children(
             dir.as_ref().map(|(dir, now)| (dir, now)),
@@ -568,7 +568,7 @@ impl TreeInner {
     fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
         let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
-        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
+        let dir = dir::open_dir(dir, rel)?;
         Ok((dir, if path.is_empty() { b"." } else { name }))
     }
 
@@ -624,7 +624,7 @@ impl TreeInner {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
         }
-        let fd = dir::open_read(dir, name, self.rules.tricks)
+        let fd = dir::open_read(dir, name)
             .inspect_err(|error| self.shortage.notice(error))
             .ok()?;
         // Holes of another are none of this one.
@@ -671,24 +671,15 @@ impl TreeInner {
             return None;
         }
         let (dir, rel) = self.locate(path)?;
-        let dir = dir::open_dir(dir, rel, self.rules.tricks).ok()?;
+        let dir = dir::open_dir(dir, rel).ok()?;
         self.mark(&dir, |name| dir::stat(&dir, name).is_ok())
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
         let mut head = Vec::new();
-        let tag = dir::open_read(dir, CACHE_TAG_NAME, self.rules.tricks);
-        tag.and_then(|fd| {
-            read::read_full(
-                &fd,
-                &mut head,
-                0,
-                CACHE_TAG.len(),
-                read::Cache::Keep,
-                self.rules.tricks,
-            )
-        })
-        .is_ok_and(|_| head == CACHE_TAG)
+        let tag = dir::open_read(dir, CACHE_TAG_NAME);
+        tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep))
+            .is_ok_and(|_| head == CACHE_TAG)
     }
 }
 

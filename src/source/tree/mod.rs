@@ -26,7 +26,7 @@ use crate::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     known::{BaseEntry, Trust},
     platform::{
-        self, Tricks,
+        self,
         dir::{self, Stat},
         owner::OwnerNames,
         read::{self, Cache},
@@ -71,8 +71,6 @@ pub struct TreeRules {
     pub looks_twice: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
-    /// May tricks be played?
-    pub tricks: Tricks,
     /// Where the backup goes.
     pub own: Own,
     /// What somebody knows better than the file system.
@@ -332,11 +330,11 @@ impl TreeInner {
             return opened;
         }
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        dir::open_read(dir, rel, self.rules.tricks)
+        dir::open_read(dir, rel)
     }
 
     pub(super) fn cache(&self) -> Cache {
-        if self.rules.tricks == Tricks::Auto {
+        if platform::tricks() {
             Cache::Drop
         } else {
             Cache::Keep
@@ -411,9 +409,7 @@ impl TreeInner {
     }
 
     fn close(&self, fd: OwnedFd) {
-        let tricks = self.rules.tricks;
-        CLOSER
-            .with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
+        CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
     }
 
     /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
@@ -658,20 +654,13 @@ impl TreeInner {
         match &entry.kind {
             EntryKind::File { map: Some(map), .. } => {
                 for run in map.iter() {
-                    let got = read::read_full(
-                        fd,
-                        buf,
-                        run.offset,
-                        run.len as usize,
-                        self.cache(),
-                        self.rules.tricks,
-                    )?;
+                    let got = read::read_full(fd, buf, run.offset, run.len as usize, self.cache())?;
                     complete &= got as u64 == run.len;
                     buf.resize(buf.len() + run.len as usize - got, 0);
                 }
             }
             _ => {
-                let got = read::read_end(fd, buf, 0, want, self.cache(), self.rules.tricks)?;
+                let got = read::read_end(fd, buf, 0, want, self.cache())?;
                 complete = got == want;
             }
         }

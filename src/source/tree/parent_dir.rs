@@ -45,16 +45,14 @@ impl TreeInner {
             };
         }
         match &at.found {
-            Some((dir, object)) if home == Some(*object) => {
-                Ok((dir::open_read(dir, name, self.rules.tricks)?, true))
-            }
+            Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name)?, true)),
             _ => Ok((self.open(path)?, false)),
         }
     }
 
     fn enter(&self, path: &[u8]) -> io::Result<(OwnedFd, Object)> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
-        let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
+        let dir = dir::open_dir(dir, rel)?;
         let found = dir::stat_fd(&dir)?;
         Ok((dir, (found.dev, found.inode)))
     }

@@ -82,7 +82,7 @@ impl TreeInner {
     /// If it is not. What cannot be read to know it is none.
     pub(crate) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
         let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
-        let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
+        let got = read::read_full(fd, &mut end, last, 2, self.cache());
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
         let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
         match is_wrong

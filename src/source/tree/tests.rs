@@ -11,7 +11,7 @@ use crate::{
         page::EntryState,
     },
     frame::{Scanned, Slice},
-    platform::{Tricks, dir},
+    platform::dir,
     queue::promise,
     source::{Source, patterns::Patterns},
 };
@@ -57,7 +57,6 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<TreeRu
         one_file_system,
         looks_twice: false,
         walkers: 2,
-        tricks: Tricks::Auto,
         own: Arc::default(),
         overlay,
         torn: |_, _| None,

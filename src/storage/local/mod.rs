@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Result, quoted},
     format::{layout::BACKUPS, seal::MAX_BYTES},
     platform::{
-        Tricks, debug,
+        debug,
         dir::{self, FileKind},
         safe_file::{self, Access},
         write,
@@ -59,7 +59,6 @@ const TRUSTED_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct LocalObjects {
     root: PathBuf,
-    tricks: Tricks,
     storing: Storing,
     open_files: Arc<OpenFiles>,
     /// Held while the version of an object is compared and the object replaced.
@@ -68,10 +67,9 @@ pub struct LocalObjects {
 
 impl LocalObjects {
     /// The objects below the directory `root`, which is made by the first put if it is absent.
-    pub fn new(root: &Path, tricks: Tricks) -> Self {
+    pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            tricks,
             storing: Storing::default(),
             open_files: Arc::default(),
             replacing: Arc::default(),
@@ -100,7 +98,7 @@ impl LocalObjects {
         if rest.is_empty() {
             Ok(start)
         } else {
-            dir::open_dir(start, rest.as_bytes(), self.tricks)
+            dir::open_dir(start, rest.as_bytes())
         }
     }
 

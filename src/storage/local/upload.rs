@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     format::{digest::Crc64, root::PART_BYTES},
-    platform::{Tricks, debug, write},
+    platform::{debug, tricks, write},
     storage::{
         Objects, StoredObject, Upload,
         parts::{PieceDigest, amended_range, part_digests},
@@ -91,7 +91,6 @@ impl LocalUpload {
         let StoringWay::Short(buffer) = way else {
             return Ok(way);
         };
-        let tricks = self.objects.tricks;
         if let Some((threads, allocated)) = self.start_threads()? {
             let mut pieces = ParallelPieces {
                 threads,
@@ -99,12 +98,11 @@ impl LocalUpload {
                 allocated,
                 piece_bytes: self.piece_bytes,
                 buffer: None,
-                tricks,
             };
             pieces.hand_over(self.partial.file(), buffer)?;
             return Ok(StoringWay::Parallel(pieces));
         }
-        let mut pieces = BufferedPieces::new(tricks);
+        let mut pieces = BufferedPieces::new();
         pieces.append(self.partial.file(), buffer.filled())?;
         Ok(StoringWay::Buffered(Box::new(pieces)))
     }
@@ -113,10 +111,7 @@ impl LocalUpload {
     fn start_threads(&self) -> io::Result<Option<(StoringThreads, u64)>> {
         let storing = self.objects.storing;
         let file = self.partial.file();
-        if storing.threads == 0
-            || self.objects.tricks == Tricks::Never
-            || !write::takes_direct_writes(file)
-        {
+        if storing.threads == 0 || !tricks() || !write::takes_direct_writes(file) {
             return Ok(None);
         }
         let direct = match self.partial.open_direct() {
@@ -127,7 +122,7 @@ impl LocalUpload {
             }
         };
         // Without room for the first step the short one decides whether the file system is full.
-        let first = write::extend(file, 0, MIN_STEP_BYTES, self.objects.tricks);
+        let first = write::extend(file, 0, MIN_STEP_BYTES);
         let allocated = match first {
             Ok(true) => MIN_STEP_BYTES,
             Ok(false) => return Ok(None),
@@ -251,17 +246,15 @@ struct BufferedPieces {
     open_bytes: u64,
     /// Where the system was told to write last.
     told: u64,
-    tricks: Tricks,
 }
 
 impl BufferedPieces {
-    fn new(tricks: Tricks) -> Self {
+    fn new() -> Self {
         Self {
             done: Vec::new(),
             open: Crc64::default(),
             open_bytes: 0,
             told: 0,
-            tricks,
         }
     }
 
@@ -273,7 +266,7 @@ impl BufferedPieces {
         write::pwrite_all(file, bytes, self.end())?;
         self.count(bytes);
         let end = self.end();
-        if self.tricks == Tricks::Auto && end - self.told >= BEHIND_BYTES {
+        if tricks() && end - self.told >= BEHIND_BYTES {
             self.write_behind(file, end);
         }
         Ok(())
@@ -343,7 +336,6 @@ struct ParallelPieces {
     piece_bytes: usize,
     /// Absent only after an error.
     buffer: Option<PieceBuffer>,
-    tricks: Tricks,
 }
 
 impl ParallelPieces {
@@ -376,10 +368,10 @@ impl ParallelPieces {
         }
         let step = self.allocated.clamp(MIN_STEP_BYTES, MAX_STEP_BYTES);
         // Where there is no room for a step, there may be room for what is still to come.
-        if write::extend(file, self.allocated, step, self.tricks).is_ok_and(|is_done| is_done) {
+        if write::extend(file, self.allocated, step).is_ok_and(|is_done| is_done) {
             self.allocated += step;
         } else {
-            write::extend(file, self.allocated, needed - self.allocated, self.tricks)?;
+            write::extend(file, self.allocated, needed - self.allocated)?;
             self.allocated = needed;
         }
         Ok(())

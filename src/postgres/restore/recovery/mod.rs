@@ -12,6 +12,7 @@ use crate::{
     format::root::ClusterInfo,
     postgres::timeline::TimelineFork,
 };
+use clap::ValueEnum;
 use jiff::Timestamp;
 
 /// The file that says: recover from the archive, then open.
@@ -50,7 +51,7 @@ const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] = [
 ];
 
 /// How a server recovers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// To the end of the WAL that is in the backup.
     None,
@@ -61,7 +62,7 @@ pub enum Mode {
 }
 
 /// What a server does when it has reached its target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TargetAction {
     /// Wait, so that one can look.
     Pause,
