@@ -1,11 +1,13 @@
 //! A stored backup as the source of another one.
 //!
-//! The scan gives the records of an [`Archive`], those that came late at the end; a read fetches and decodes the frames that
-//! hold a slice and makes members of a tar from them. So what comes out is a full backup, whatever the archive refers to.
+//! The scan returns the records of an [`Archive`], with late records at the end. A read fetches and
+//! decodes the frames of a slice and makes tar members from them. The result is a full backup, even
+//! if the archive is incremental.
 //!
-//! Nothing damaged passes as whole: a frame with a checksum is compared with that when it is decoded, the content of others
-//! with its digest; and every digest that the new backup gets is compared with the one that the old has. What waits between the
-//! scan and the new manifest is as much as the line of the pipeline holds.
+//! Damaged data never passes as whole. A frame with a checksum is checked when it is decoded;
+//! content in other frames is compared with its digest. Every digest in the new backup is compared
+//! with the digest in the old one. Memory between the scan and the new manifest is bounded by the
+//! queue of the pipeline.
 
 use super::{
     Source, Stream,
@@ -41,37 +43,37 @@ use std::{
     },
 };
 
-/// Damage that was met, and the files that cannot be had because of it.
+/// Damage that was found, and the files that are lost because of it.
 #[derive(Debug)]
 pub struct Damaged {
-    /// What is wrong.
+    /// Description of the damage.
     pub error: Error,
-    /// The frame, if it is one.
+    /// The damaged frame, if the damage is in a frame.
     pub frame: Option<(SegmentId, FrameAt)>,
-    /// The files.
+    /// Paths of the lost files.
     pub files: Vec<EntryPath>,
 }
 
-/// Is told of damage, from any thread; what it fails with ends the run.
+/// Receives each [`Damaged`] report, from any thread. An error from it ends the run.
 pub type Tell = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
 
-/// See the module.
+/// A stored backup as a source.
 pub struct StoredBackup(Arc<BackupInner>);
 
 struct BackupInner {
     archive: Arc<Archive>,
     frames: FrameCache,
     tell: Tell,
-    /// Files that were scanned and are not in the new manifest yet.
+    /// Files that were scanned and are not yet in the new manifest.
     under_way: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
-    /// The first file that turned out to be another when it was too late to leave it out.
+    /// The first file whose digest turned out wrong after its data was stored.
     wrong: Mutex<Option<Error>>,
-    /// Was there a page that is nowhere whole?
+    /// Whether a page of the manifest has no whole copy.
     lacks_pages: AtomicBool,
 }
 
 impl StoredBackup {
-    /// All of a backup. `tell` is asked whether to go on after damage.
+    /// Reads a whole backup. `tell` decides whether to go on after damage.
     pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
         let frames = FrameCache::new(archive.clone());
         let (under_way, wrong, lacks_pages) = Default::default();
@@ -85,20 +87,21 @@ impl StoredBackup {
         }))
     }
 
-    /// The backup.
+    /// The backup that is read.
     pub fn archive(&self) -> &Archive {
         &self.0.archive
     }
 
-    /// Did every file that passed have its digest? Asked once all have.
+    /// Checks that every stored file had the right digest. Call this after the last file.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if one had not.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a wrong digest.
     pub fn check(&self) -> Result<()> {
         self.0.wrong.locked().take().map_or(Ok(()), Err)
     }
 
-    /// The pages whose entries could not be scanned, as no copy of them is whole. Known once all were.
+    /// Returns the pages without a whole copy, whose entries could not be scanned. Complete after
+    /// the scan.
     pub fn lost_pages(&self) -> Vec<&PageAt> {
         let archive = self.archive();
         let is_lost = |at: &usize| archive.page(*at).is_err();
@@ -154,7 +157,8 @@ impl Source for StoredBackup {
     }
 }
 
-/// The records of one sequence as entries; those of a file that goes on over pages as one.
+/// Iterates over the records of one sequence as entries. The records of a file that spans pages
+/// become one entry.
 struct BackupEntries {
     inner: Arc<BackupInner>,
     records: Peekable<Records<Arc<Archive>>>,
@@ -167,7 +171,8 @@ impl Iterator for BackupEntries {
         loop {
             match self.records.next()? {
                 Ok(item) => return Some(self.entry(item)),
-                // A page that is nowhere whole: what it describes is lost, the rest goes on if that is wanted.
+                // The entries of a page without a whole copy are lost; the scan continues if the
+                // caller wants that.
                 Err(error) => {
                     self.inner.lacks_pages.store(true, Relaxed);
                     let told = (self.inner.tell)(Damaged {
@@ -212,26 +217,26 @@ impl BackupEntries {
     }
 }
 
-/// Is `next` more of the same file?
+/// Returns whether `next` is a further record of the same file.
 fn follows(parts: &[PageItem], next: &Result<PageItem>) -> bool {
     let last = &parts[parts.len() - 1];
     next.as_ref()
         .is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
 }
 
-/// A frame that is damaged.
+/// A damaged frame, found while reading one slice.
 struct BadPages {
     place: Place,
     frame: FrameAt,
     error: Error,
-    /// What came out of it all the same.
+    /// The bytes that could be decoded in spite of the damage.
     plain: Option<Vec<u8>>,
-    /// The files of one slice that are lost with it.
+    /// Files of the slice that are lost with the frame.
     files: Vec<EntryPath>,
 }
 
 impl BackupInner {
-    /// Tell of damage; the state of what is lost by it.
+    /// Reports damage and returns the state of the lost file.
     fn lose(
         &self,
         frame: Option<(SegmentId, FrameAt)>,
@@ -285,7 +290,8 @@ impl BackupInner {
         Ok(Frame::new(buf, parts, ends_member))
     }
 
-    /// One whole member: header, content, padding. What is damaged leaves nothing in the stream.
+    /// Appends one whole member: header, content, padding. A damaged member adds nothing to the
+    /// stream.
     fn member(
         &self,
         scanned: Scanned,
@@ -316,7 +322,7 @@ impl BackupInner {
         Ok(part(FrameContent::Whole(entry, state), inner, len))
     }
 
-    /// Append all of a small file; its state, if it cannot be had.
+    /// Appends the content of a small file. Returns the file's new state if the content is lost.
     fn small(
         &self,
         content: &FileContent,
@@ -369,7 +375,7 @@ impl BackupInner {
         }
     }
 
-    /// What is known of a large file besides its content.
+    /// Copies the stored state of a large file, such as its bad pages.
     fn mark(&self, large: &LargeFile) {
         match self
             .content(&large.entry.path)
@@ -384,7 +390,8 @@ impl BackupInner {
         }
     }
 
-    /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
+    /// Reads a piece of a large file. A damaged piece is filled with zeros, and the whole file
+    /// counts as unreadable.
     fn piece(
         &self,
         file: Arc<LargeFile>,
@@ -407,7 +414,7 @@ impl BackupInner {
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
     }
 
-    /// Append some of a large file; why it cannot be had, if so.
+    /// Appends a part of a large file. Returns the reason if the content is lost.
     fn large(
         &self,
         content: &FileContent,
@@ -430,7 +437,8 @@ impl BackupInner {
             .map_or_else(|error| lose(None, error), |()| Ok(None))
     }
 
-    /// Of a cluster, headers are as its own tools write them: whole seconds, so that no extended ones are needed.
+    /// Appends a header. For a cluster, times have whole seconds as in headers of PostgreSQL's own
+    /// tools, so no extended header is needed.
     fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         if self.archive.root.postgres.is_none() || entry.mtime.nanos == 0 {
             return pax::write_header(entry, buf);

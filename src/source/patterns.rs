@@ -1,9 +1,10 @@
-//! Patterns as in a `.gitignore`: the last one that matches decides.
+//! Exclude patterns as in a `.gitignore`: the last matching pattern decides.
 //!
-//! What they mean is git's own: of names of any bytes, with classes that never match the `/`, and braces that stand for
-//! themselves. Those without a wildcard are looked up, however many there are; the others are tried one after the other.
+//! Patterns have the same meaning as in git: names of any bytes, classes that never match `/`, and
+//! literal braces. Patterns without a wildcard are looked up in a table, whatever their number; the
+//! others are tried one after the other.
 //!
-//! Patterns know whether they have matched anything: one that has not is probably wrong.
+//! A pattern that has matched nothing is probably wrong, so matches are recorded.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -21,69 +22,71 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// See the module.
+/// An ordered list of patterns.
 #[derive(Debug, Default)]
 pub struct Patterns {
     all: Vec<PatternRule>,
     lines: Vec<PatternLine>,
-    /// Those without a wildcard, by the name or by the path that they match.
+    /// Patterns without a wildcard, by the name or path that they match.
     names: HashMap<Vec<u8>, Vec<usize>>,
     paths: HashMap<Vec<u8>, Vec<usize>>,
-    /// The others.
+    /// Patterns with a wildcard.
     wild: Vec<WildPattern>,
 }
 
-/// A pattern with a wildcard, and the length of what every name that it matches ends with.
+/// A pattern with a wildcard, and the length of its literal suffix.
 #[derive(Debug)]
 struct WildPattern {
     at: usize,
     end: usize,
 }
 
-/// An object that patterns are matched against.
+/// A path that patterns are matched against.
 struct MatchedPath<'a> {
     path: &'a [u8],
-    /// Where its last name begins.
+    /// Start of the last name in the path.
     name_at: usize,
     is_dir: bool,
 }
 
-/// One pattern, and the number of the line that it comes from.
+/// One pattern, and the index of its line.
 #[derive(Debug)]
 struct PatternRule {
     pattern: Pattern,
     line: usize,
 }
 
-/// A pattern as the user wrote it. It may stand for several, one for each directory that is backed up.
+/// A pattern as the user wrote it. It may stand for several patterns, one for each directory that
+/// is backed up.
 #[derive(Debug)]
 struct PatternLine {
     text: Vec<u8>,
     has_matched: AtomicBool,
 }
 
-/// A directory that is backed up: where it is on this machine, by all its names, and where in the backup.
+/// A directory that is backed up: its names on this machine, and its path in the backup.
 #[derive(Debug, Clone)]
 pub struct PatternPlace {
     /// Absolute paths, without the first `/`.
     pub names: Vec<entry::EntryPath>,
-    /// Its path in the backup.
+    /// Path of the directory in the backup.
     pub at: entry::EntryPath,
 }
 
 impl Patterns {
-    /// Those of one line.
+    /// Parses one line.
     pub fn of(line: &[u8]) -> Self {
         let mut patterns = Self::default();
         patterns.add(line, &[]);
         patterns
     }
 
-    /// Those in `files`, a line each, and then `lines`, which so can except from them. One that begins with `/` and the name of
-    /// one of `places` is relative to that place.
+    /// Reads the patterns in `files`, one a line, and then those in `lines`, which can negate
+    /// patterns of the files. A pattern that begins with `/` and the name of one of `places` is
+    /// relative to that place.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a file that cannot be read.
+    /// [`ErrorKind::Usage`] for a file that cannot be read.
     pub fn read(
         lines: &[impl AsRef<[u8]>],
         files: &[impl AsRef<Path>],
@@ -106,12 +109,13 @@ impl Patterns {
         Ok(patterns)
     }
 
-    /// Is there one that is not negated?
+    /// Returns whether any pattern is not negated.
     pub fn can_match(&self) -> bool {
         !self.all.iter().all(|rule| rule.pattern.is_negative())
     }
 
-    /// Does the last one that matches this path, relative to the root, say that it does?
+    /// Returns whether the last pattern that matches this path, relative to the root, is not
+    /// negated.
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
         let object = MatchedPath {
             path,
@@ -134,7 +138,7 @@ impl Patterns {
         last.is_some_and(|at| !self.all[at].pattern.is_negative())
     }
 
-    /// The patterns that have matched nothing so far, as they were written.
+    /// Returns the patterns that have matched nothing so far, as the user wrote them.
     pub fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
         self.lines
             .iter()
@@ -142,7 +146,7 @@ impl Patterns {
             .map(|line| &line.text[..])
     }
 
-    /// The patterns without a wildcard that match.
+    /// Returns the matching patterns without a wildcard.
     fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
         let found = [
             self.names.get(&object.path[object.name_at..]),
@@ -172,7 +176,7 @@ impl Patterns {
             )
     }
 
-    /// Note all patterns that match, not only the one that decides: the others are not wrong.
+    /// Records all matching patterns, not only the last one: the others are right too.
     fn note_matches(&self, object: &MatchedPath<'_>) {
         let line = |at: usize| &self.lines[self.all[at].line].has_matched;
         self.exact(object)
@@ -231,14 +235,15 @@ impl Patterns {
     }
 }
 
-/// What some editors begin a file with.
+/// Byte order mark that some editors write at the start of a file.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Bytes that do not stand for themselves.
+/// Bytes with a special meaning in patterns.
 const WILD: &[u8] = b"*?[]\\";
 
 impl PatternPlace {
-    /// The pattern of the backup for a pattern of this machine, if that begins with a name of this place.
+    /// Translates a pattern with a path of this machine to a path of the backup, if it begins with
+    /// a name of this place.
     fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
         let rest = self
             .names
@@ -265,12 +270,12 @@ impl PatternPlace {
     }
 }
 
-/// The parts of a pattern behind a path that it begins with, if it does.
+/// Splits a pattern that begins with `path`, and returns its parts after this path.
 fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
     let is_part = |part: &&[u8]| !part.is_empty();
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
-        // A shell puts a path into a pattern as it is, wildcards too.
+        // A shell passes a path as it is, including wildcard characters.
         parts
             .next()
             .filter(|part| *part == name || *part == escaped(name))?;
@@ -278,7 +283,7 @@ fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
     Some(parts.collect())
 }
 
-/// A name as a pattern that matches only this name.
+/// Escapes a name, so that the pattern matches only this name.
 fn escaped(name: &[u8]) -> Vec<u8> {
     name.iter()
         .flat_map(|byte| {
@@ -345,7 +350,7 @@ mod tests {
     fn what_has_matched_nothing_is_known() {
         let patterns = of(&["*.log", "/a/b/", "!keep", "x", "*.log"]);
         assert!(patterns.matches(b"q/y.log", false) && !patterns.matches(b"a/b", false));
-        // Of two that match both have.
+        // Both of two equal patterns have matched.
         assert_eq!(unmatched(&patterns), ["/a/b/", "!keep", "x"]);
         assert!(patterns.matches(b"a/b", true) && !patterns.matches(b"keep", false));
         assert_eq!(unmatched(&patterns), ["x"]);
@@ -375,14 +380,14 @@ mod tests {
         assert!(says("/srv/data/cache", "data/cache") && says("/mnt/7/cache/", "data/cache"));
         assert!(says("/srv/data/cache", "srv/data/cache") && !says("/srv/data/cache", "cache"));
         assert!(says("/srv//data//*/x", "data/a/x") && !says("/srv/data/*/x", "data/x"));
-        // Names of places are no patterns.
+        // Names of places are literal.
         assert!(
             says("/srv/w[w]/a", "w[w]/a")
                 && says("/srv/w\\[w\\]/a", "w[w]/a")
                 && !says("/srv/w[w]/a", "ww/a")
         );
         assert!(says("/srv/*/cache", "srv/x/cache") && !says("/srv/*/cache", "data/cache"));
-        // Above a place, or with no / before them, they are what they were.
+        // A pattern for a directory above a place, or without a leading `/`, stays as it is.
         assert!(
             says("/data", "data") && says("/mnt/7", "mnt/7") && says("srv/data/x", "srv/data/x")
         );
@@ -397,7 +402,7 @@ mod tests {
         );
     }
 
-    /// Up to `most` of these, one after the other.
+    /// Joins up to `most` randomly chosen parts.
     fn draw(seed: &mut u64, parts: &[&str], most: usize, between: &str) -> String {
         let mut next = || {
             *seed ^= *seed << 13;
@@ -420,7 +425,7 @@ mod tests {
         git
     }
 
-    /// What git leaves out of `paths`, and by which pattern.
+    /// Asks git which of `paths` it ignores, and by which pattern.
     fn asked(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
         fs::write(dir.join(".gitignore"), lines.join("\n") + "\n").unwrap();
         let mut git = git(
@@ -483,7 +488,8 @@ mod tests {
         }
         let (mut seed, mut taken) = (0x9e37_79b9_7f4a_7c15, 0);
         for _ in 0..80 {
-            // git cuts off what is before the first wildcard, and then takes the stars in `a**/b` for those of `**/b`.
+            // git cuts off the text before the first wildcard, and then reads the stars in `a**/b`
+            // like those in `**/b`.
             let is_plain = |line: &String| {
                 line.match_indices("**")
                     .all(|(at, _)| at == 0 || line[..at].ends_with('/'))
@@ -497,7 +503,7 @@ mod tests {
                 .collect();
             let patterns = of(&lines);
             for (path, (wanted, by)) in paths.iter().zip(asked(dir.path(), &lines, &paths)) {
-                // What is in a directory that is left out is never come to.
+                // A walk never reaches the contents of an excluded directory.
                 let above = path
                     .match_indices('/')
                     .any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));

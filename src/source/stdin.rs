@@ -1,7 +1,8 @@
-//! A stream as a file: standard input, whose length is known only at its end.
+//! Standard input as a file, whose length is known only at its end.
 //!
-//! A tar header states the length before the content. Where the destination can write the beginning of a segment again, the
-//! place of the header is kept; where it cannot, the stream is first put into a temporary file that has no name.
+//! A tar header states the length before the content. If the destination can rewrite the start of a
+//! segment, the place of the header is left free. Otherwise the stream is first written to a
+//! temporary file without a name.
 
 use super::{
     Source, Stream,
@@ -24,14 +25,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Standard input under a name.
+/// Standard input, stored as a file with a name.
 pub struct Stdin {
     entry: Entry,
     input: Mutex<StdinInput>,
     turn: Condvar,
 }
 
-/// The stream, and how much of it was read.
+/// The stream and the number of bytes read from it.
 struct StdinInput {
     stream: BufReader<Box<dyn Read + Send>>,
     offset: u64,
@@ -39,10 +40,11 @@ struct StdinInput {
 }
 
 impl Stdin {
-    /// `input` as the file `path`; `spool`: find out its length first.
+    /// Stores `input` as the file `path`. With `spool`, the whole input is first written to a
+    /// temporary file to find its length.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's error about the temporary file.
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
         let (mut input, mut size) = (input, u64::MAX);
         if spool {
@@ -77,8 +79,11 @@ impl Stdin {
         })
     }
 
-    /// `len` bytes at `offset`, fewer only at the end, once all before them were read; and is this the end? `None` if that
-    /// was before.
+    /// Reads `len` bytes at `offset`, after all bytes before them were read. Fewer bytes come only
+    /// at the end.
+    ///
+    /// Returns the number of bytes and whether the end is reached, or `None` if the stream ended
+    /// before `offset`.
     fn fill(&self, buf: &mut Vec<u8>, offset: u64, len: u64) -> Result<Option<(u64, bool)>> {
         let failed = |e| Error::io("could not read standard input", e);
         let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
@@ -109,7 +114,7 @@ fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
     }
 }
 
-/// More often than not, the program that should have written something has failed, and nobody has heard it.
+/// In most cases the program that writes the stream has failed unnoticed.
 fn empty() -> Error {
     Error::new(
         ErrorKind::NotFound,
@@ -126,7 +131,7 @@ fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64
     Ok((Box::new(file), size))
 }
 
-/// The time, with at least one nanosecond: so the header always has the same length, whatever the size will be.
+/// Returns the time with at least one nanosecond, so that the header always has the same length.
 fn now() -> Time {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -195,7 +200,8 @@ impl Source for Stdin {
 }
 
 impl Stdin {
-    /// Many threads may ask; each waits until it is the turn of its piece.
+    /// Reads one piece. Many threads may call this; each waits until the pieces before its own are
+    /// read.
     fn piece(
         &self,
         file: Arc<LargeFile>,

@@ -1,9 +1,12 @@
-//! A file that is brought up to date in place: only what differs is written.
+//! A file that is updated in place: only blocks that differ are written.
 //!
-//! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
-//! it. Nor is one that the system lets be read only: a program that runs, one that is immutable, one of an ordinary user
-//! without the mode for it. One that others can have open who may not by the backup is made anew. Until it is finished a
-//! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
+//! A file with several names is compared but never written, because its other names may lie outside
+//! of the tree. The same holds for files that the system opens only for reading: a running program,
+//! an immutable file, or a file without write permission for this user. A file is replaced by a new
+//! one if users whom the backup does not admit may have it open.
+//!
+//! Until it is finished, a file can hold old and new content side by side. The caller must remove a
+//! changed file that it cannot finish.
 
 use super::{
     access::PRIVATE,
@@ -26,14 +29,14 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// A file of the tree that is open for reading and, if that may be, for writing.
+/// A file of the tree, open for reading and, if the system permits, for writing.
 #[derive(Debug)]
 pub struct Patch {
     file: PatchSource,
     stat: Stat,
-    /// Is it open for writing too?
+    /// Whether the file is open for writing too.
     writable: bool,
-    /// Was something written to it?
+    /// Whether the file was written to.
     touched: AtomicBool,
 }
 
@@ -44,14 +47,14 @@ enum PatchSource {
 }
 
 impl Patch {
-    /// Open the file at `entry.path` if it can be brought up to date; `None` if it is to be made anew.
+    /// Opens the file at `entry.path` for an update. Returns `None` if a new file must be created.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn open(writer: &mut TargetWriter, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
-        // To open a device may do something: a tape is wound back, a watchdog begins to watch.
+        // Opening a device can have an effect: a tape rewinds, a watchdog starts.
         let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
                 Err(e) if is_for_readers(&e) => {
@@ -77,10 +80,10 @@ impl Patch {
         }))
     }
 
-    /// Make the file anew, to take the place of whatever is there when it is finished.
+    /// Creates a new file, which replaces the object at `entry.path` when it is finished.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn create(writer: &mut TargetWriter, entry: &Entry) -> Result<Self> {
         let made = writer.create_with_room(entry, PRIVATE)?;
         let stat =
@@ -93,17 +96,17 @@ impl Patch {
         })
     }
 
-    /// Was it made just now?
+    /// Returns whether the file was created by [`Self::create`].
     pub fn is_new(&self) -> bool {
         matches!(self.file, PatchSource::New(_))
     }
 
-    /// What it was when it was opened.
+    /// Attributes of the file when it was opened.
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         match &self.file {
             PatchSource::There(file) => file,
@@ -111,24 +114,25 @@ impl Patch {
         }
     }
 
-    /// May it be written to?
+    /// Returns whether the file may be written to.
     pub fn may_change(&self) -> bool {
         self.writable && self.stat.nlink == 1
     }
 
-    /// Has it the metadata of this entry? Only then a file that may not change can stay.
+    /// Returns whether the file has the metadata of this entry. Only then a file that must not be
+    /// written can stay.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn is_dressed_as(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         self.is_dressed(writer, entry)
             .map_err(|e| writer.tree.error("look at", &entry.path, e))
     }
 
-    /// Give it the length it should have.
+    /// Sets the length of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
         if dir::stat_fd(self.file())?.size == entry.size() {
             return Ok(());
@@ -137,7 +141,7 @@ impl Patch {
         write::truncate(self.file(), entry.size())
     }
 
-    /// Is something of what was at its place before this run lost?
+    /// Returns whether this run has destroyed some of the earlier content at this path.
     pub fn is_touched(&self) -> bool {
         match &self.file {
             PatchSource::There(_) => self.touched.load(Relaxed),
@@ -145,10 +149,11 @@ impl Patch {
         }
     }
 
-    /// Fill `buffer` with the data from `offset` on, as far as the file goes; how much came.
+    /// Fills `buffer` with data from `offset` on. Returns the number of bytes; it is smaller at the
+    /// end of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn read(&self, entry: &Entry, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         for run in entry.runs(offset, buffer.len() as u64) {
@@ -175,10 +180,10 @@ impl Patch {
         Ok(done)
     }
 
-    /// Where the entry has a hole, and there is something else than zeros, make one.
+    /// Punches the holes of the entry where the file has other bytes than zeros.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
         let EntryKind::File {
             size,
@@ -206,10 +211,10 @@ impl Patch {
         Ok(())
     }
 
-    /// Write a piece, `offset` bytes from the start of the data. From any thread.
+    /// Writes a piece at `offset` bytes from the start of the data. Safe from any thread.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn write(
         &self,
         writer: &TargetWriter,
@@ -222,16 +227,16 @@ impl Patch {
             .map_err(|e| writer.tree.error("write", &entry.path, e))
     }
 
-    /// Its content is right: give it its length and, if it has another, its metadata. Was anything changed?
+    /// Sets length and metadata, after all content is right. Returns whether the file was changed.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
         if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
-            // Whoever has written it may not have made it durable.
+            // The program that wrote the file may not have synced it.
             let settled = if tree.settles_each() {
                 durable::settle(self.file())
             } else {
@@ -267,10 +272,11 @@ impl Patch {
 }
 
 impl TargetWriter {
-    /// Is a file at `entry.path` with the content of `from` and the metadata of the entry?
+    /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
+    /// entry.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub(crate) fn is_copy(&mut self, from: &File, entry: &Entry) -> Result<bool> {
         let Some(there) = Patch::open(self, entry)? else {
             return Ok(false);
@@ -283,10 +289,10 @@ impl TargetWriter {
     }
 }
 
-/// Is the link, pipe or device of this entry there, as it should be?
+/// Returns whether the link, pipe or device of this entry exists with the right metadata.
 ///
 /// # Errors
-/// The system's, with the path.
+/// The system's error, with the path.
 pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
     let (dir, name) = writer.enter(&entry.path)?;
@@ -312,7 +318,7 @@ pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     Ok(wears(entry, &there))
 }
 
-/// Does the system let this be read only?
+/// Returns whether the file may still be opened for reading after this error.
 fn is_for_readers(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -320,7 +326,8 @@ fn is_for_readers(error: &io::Error) -> bool {
     )
 }
 
-/// Is it not there, or nothing that can be opened for writing?
+/// Returns whether the file is missing or cannot be opened for writing, so that a new one is
+/// created.
 fn is_another_kind(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,8 +1,9 @@
-//! Where in the file system the paths of a tree are: beneath its root, beneath a mount, or for a while under another name.
+//! Maps the paths of a tree to the file system: beneath the root, beneath a mount, or under a
+//! temporary name.
 //!
-//! A mount is a path whose contents are beneath another directory, as a tablespace is: in the root stands a symbolic link
-//! to it. That link is never followed: each place is a directory that is open, and what is resolved in it stays beneath it.
-//! Everything is checked before anything is made.
+//! A mount is a path whose contents are in another directory, such as a tablespace; the root holds
+//! a symbolic link to this directory. The link is never followed: each place is an open directory,
+//! and paths are resolved beneath it. Everything is checked before anything is created.
 
 use super::{
     access::can_be_opened_up,
@@ -35,73 +36,75 @@ use std::{
     sync::OnceLock,
 };
 
-/// A time that only a file system which keeps nanoseconds keeps.
+/// A time that is stored exactly only by a file system with nanoseconds.
 const FINE: Time = Time {
     seconds: 1_000_000_001,
     nanos: 123_456_789,
 };
 
-/// What the system makes of a file that is created in a place.
+/// Attributes that the system gives to a new file in a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fresh {
     pub(crate) owner: (u32, u32),
-    /// Did it get the mode that was asked for? Not on every file system of another machine.
+    /// Whether the file got the requested mode. Some network file systems set their own.
     pub(crate) mode_kept: bool,
 }
 
-/// Where a tree is to be.
+/// The directories that a tree is restored to.
 #[derive(Debug, Clone, Default)]
 pub struct TargetLayout {
-    /// The directory of the empty path.
+    /// Directory of the empty path.
     pub root: PathBuf,
-    /// Bytes that will be written beneath it; 0 if unknown.
+    /// Bytes to be written beneath the root; 0 if unknown.
     pub bytes: u64,
-    /// What is elsewhere.
+    /// Paths whose contents are in other directories.
     pub mounts: Vec<TargetMount>,
-    /// What the operator can do if a mount cannot be where it is to be.
+    /// Advice for the operator if a mount cannot be used.
     pub hint: &'static str,
-    /// The file that is put in place when all else is durable.
+    /// The file that is put in place when everything else is durable.
     pub last: Option<FinalFile>,
 }
 
-/// A path whose contents are beneath another directory.
+/// A path whose contents are in another directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetMount {
-    /// The path; never empty.
+    /// Path in the tree; never empty.
     pub at: EntryPath,
-    /// The directory; absolute. The link to it is made by the tree.
+    /// Absolute directory. The tree creates the link to it.
     pub directory: PathBuf,
-    /// Bytes that will be written beneath it; 0 if unknown.
+    /// Bytes to be written beneath the directory; 0 if unknown.
     pub bytes: u64,
-    /// Others may have the directory too, see [`Shared`].
+    /// Names in the directory that belong to others, see [`SharedDirectory`].
     pub shared: Option<SharedDirectory>,
-    /// The user whose the directory must be, or that in which it is made, where only the backup names it.
+    /// Required owner of the directory, or of the directory in which it is created. Set if only the
+    /// backup names the directory.
     pub holder: Option<u32>,
 }
 
-/// A directory that others have something in as well, by name: clusters of several versions in the location of a tablespace.
+/// A directory that several owners share, each with names of its own: clusters of several versions
+/// in the location of one tablespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedDirectory {
-    /// What the names of all of them begin with,
+    /// Prefix of the names of all owners.
     pub all: Vec<u8>,
-    /// and those that belong to this tree.
+    /// Prefix of the names that belong to this tree.
     pub own: Vec<u8>,
 }
 
 impl SharedDirectory {
-    /// May what has this name be this tree's?
+    /// Returns whether this name can belong to this tree.
     pub fn is_own(&self, name: &[u8]) -> bool {
         name.starts_with(&self.own)
     }
 
-    /// Does it belong to another one?
+    /// Returns whether this name belongs to another owner.
     fn is_anothers(&self, name: &[u8]) -> bool {
         name.starts_with(&self.all) && !self.is_own(name)
     }
 }
 
 impl TargetMount {
-    /// Is nothing in it that belongs to the tree, and nothing that nobody speaks of?
+    /// Returns whether the directory is empty apart from names of other owners.
     fn is_vacant(&self) -> Result<bool> {
         let is_anothers = |name: &[u8]| {
             self.shared
@@ -111,14 +114,14 @@ impl TargetMount {
         is_vacant_but(&self.directory, is_anothers)
     }
 
-    /// May anybody's have this name in the directory?
+    /// Returns whether any owner may use this name in the directory.
     pub fn may_hold(&self, name: &[u8]) -> bool {
         self.shared
             .as_ref()
             .is_none_or(|shared| name.starts_with(&shared.all))
     }
 
-    /// May what has this name in the directory be the tree's?
+    /// Returns whether this name in the directory can belong to the tree.
     pub fn may_own(&self, name: &[u8]) -> bool {
         self.shared
             .as_ref()
@@ -127,7 +130,7 @@ impl TargetMount {
 }
 
 impl TargetLayout {
-    /// Everything in one directory.
+    /// A layout with everything in one directory.
     pub fn plain(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -135,7 +138,7 @@ impl TargetLayout {
         }
     }
 
-    /// The root and the mounts: directories and the bytes they get.
+    /// Root and mounts, each with the bytes that are written to it.
     fn directories(&self) -> impl Iterator<Item = (&Path, u64)> {
         let mounts = self
             .mounts
@@ -144,7 +147,7 @@ impl TargetLayout {
         std::iter::once((&*self.root, self.bytes)).chain(mounts)
     }
 
-    /// Can it all be made? Nothing is, here.
+    /// Checks that the whole layout can be created. Creates nothing.
     pub(crate) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
             return Err(not_empty(&self.root).hint(
@@ -152,7 +155,7 @@ impl TargetLayout {
             ));
         }
         for mount in &self.mounts {
-            // Only what the tree to be replaced links to is part of that tree.
+            // A mount belongs to the existing tree only if this tree links to it.
             let own = overwrite && self.is_linked(mount);
             if !own && !mount.is_vacant()? {
                 return Err(not_empty(&mount.directory).hint(self.hint));
@@ -171,7 +174,7 @@ impl TargetLayout {
         link.is_symlink() && real_path(&link).is_ok_and(is_there)
     }
 
-    /// No directory is another one, or within another.
+    /// Checks that no directory equals another one or lies within it.
     fn are_apart(&self) -> Result<()> {
         let mut before: Vec<(&Path, PathBuf)> = Vec::new();
         for (path, _) in self.directories() {
@@ -191,7 +194,7 @@ impl TargetLayout {
         Ok(())
     }
 
-    /// Each file system has room for what it gets.
+    /// Checks that each file system has room for its part of the tree.
     fn have_room(&self) -> Result<()> {
         let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (path, bytes) in self.directories() {
@@ -224,14 +227,15 @@ fn not_empty(path: &Path) -> Error {
     )
 }
 
-/// Is it an empty directory, or not there? A fresh ext4 holds `lost+found`, and is empty for all that.
+/// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
+/// `lost+found` counts as empty.
 fn is_vacant(path: &Path) -> Result<bool> {
     is_vacant_but(path, |_| false)
 }
 
-/// The same, but for what `may` be there.
+/// As [`is_vacant`], but ignores the names for which `may` is true.
 fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
-    // One that may be entered, but not listed, cannot be made durable either.
+    // A directory that may be entered but not listed cannot be synced either.
     let names = std::fs::File::open(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
     match names {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -242,7 +246,8 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     }
 }
 
-/// Can something be made at `path`, or in it? Its owner may have kept himself from that; if he can `open_up` it, he is let in.
+/// Checks that this user may create objects at or in `path`. With `open_up`, an owner without write
+/// permission passes, because the restore can add this permission.
 fn is_writable(path: &Path, open_up: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
     let there = existing(path).map_err(failed)?;
@@ -271,7 +276,7 @@ fn is_denied(result: &io::Result<()>) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// The deepest directory of `path` that is there, without symbolic links.
+/// Returns the deepest existing directory of `path`, without symbolic links.
 fn existing(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     for ancestor in path.ancestors() {
@@ -283,7 +288,7 @@ fn existing(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// `path` without the symbolic links that are there now.
+/// Returns `path` with its existing symbolic links resolved.
 fn real(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     for ancestor in absolute.ancestors() {
@@ -298,7 +303,8 @@ fn real(path: &Path) -> io::Result<PathBuf> {
     Ok(absolute)
 }
 
-/// The deepest directory of `path` that is there, open, and what is missing below it. Links are followed.
+/// Opens the deepest existing directory of `path`, following links. Returns it with its path and
+/// the missing rest.
 fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     for ancestor in path.ancestors() {
         match open_root(ancestor) {
@@ -315,21 +321,23 @@ fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// The deepest directory of an absolute `path` that is there, and whose it is.
+/// Returns the deepest existing directory of an absolute `path`, and its owner.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn holder(path: &Path) -> io::Result<(&Path, u32)> {
     let (dir, there, _) = deepest(path)?;
     Ok((there, stat_fd(dir)?.uid))
 }
 
-/// Does what this user has stand for what a backup names? Not if it is root's: no backup takes that.
+/// Returns whether a directory of user `by` may stand for a directory that the backup assigns to
+/// `holder`. Directories of root never do.
 pub fn is_held(by: u32, holder: u32) -> bool {
     by == holder && holder != 0
 }
 
-/// Open a directory that only the backup names, or make it. What counts is what is open: by now its name may lead elsewhere.
+/// Opens or creates a directory that only the backup names. Checks the owner of the open directory,
+/// because the name may lead elsewhere by now.
 fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
     let (dir, there, missing) = deepest(path).map_err(failed)?;
@@ -343,7 +351,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     }
     let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777, Tricks::Auto);
     let made = made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
-    // Held at once, so that a restore which is cut off can be done again.
+    // The owner is set at once, so that an interrupted restore can be repeated.
     let _ = stat_fd(&made).and_then(|stat| chown_fd(&made, holder, stat.gid));
     Ok(made)
 }
@@ -356,8 +364,8 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
 }
 
-/// The file system that `path` will be on, and the bytes that are free there; as many as there can be where nobody knows how many
-/// something takes before it is written.
+/// Returns the device of `path` and its free bytes. On a compressing file system the size is
+/// unknown before writing, so the maximum is returned.
 fn facts(path: &Path) -> io::Result<(u64, u64)> {
     let dir = open_root(&existing(path)?)?;
     let free = if compresses(&dir)? {
@@ -368,26 +376,27 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat_fd(&dir)?.dev, free))
 }
 
-/// A directory that is open, and what is beneath it.
+/// An open directory and the facts about it.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) at: EntryPath,
     path: PathBuf,
     pub(crate) dir: OwnedFd,
-    /// What a new file looked like; the same for all of them unless there were directories before.
+    /// Attributes of the first new file. They apply to all files unless the target held directories
+    /// before.
     pub(crate) fresh: OnceLock<Fresh>,
-    /// Owner and group that a new file gets, if one could be made.
+    /// Owner and group of new files, if a test file could be created.
     pub(crate) maker: OnceLock<(u32, u32)>,
-    /// Does it keep nanoseconds? Not known if no file could be made.
+    /// Whether the file system stores nanoseconds. Unknown if no test file could be created.
     pub(crate) keeps_nanos: OnceLock<bool>,
-    /// Was it made for this tree, or empty?
+    /// Whether this run created the directory, or found it empty.
     pub(crate) is_new: bool,
-    /// Does what is made in it inherit an access list?
+    /// Whether new objects in the directory inherit an access list.
     pub(crate) passes_list_on: bool,
 }
 
 impl OpenDirectory {
-    /// Open a directory, which is made if it is not there.
+    /// Opens the directory, and creates it if it is missing.
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
@@ -410,8 +419,8 @@ impl OpenDirectory {
         })
     }
 
-    /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
-    /// Where none can be made nothing is known.
+    /// Creates a test file and records owner, group and precision of times. Returns whether the
+    /// file system ignores case. Without a test file, nothing is recorded.
     pub(crate) fn folds(&self, notes: &TargetWarnings) -> bool {
         let look = |file: &OwnedFd| {
             let _ = set_times_fd(file, FINE);
@@ -434,7 +443,7 @@ impl OpenDirectory {
     }
 }
 
-/// See the module.
+/// The open directories of a layout.
 #[derive(Debug)]
 pub(crate) struct TargetDirectories {
     root: OpenDirectory,
@@ -443,7 +452,6 @@ pub(crate) struct TargetDirectories {
 }
 
 impl TargetDirectories {
-    /// Open all directories of a layout.
     pub(crate) fn open(layout: &TargetLayout) -> Result<Self> {
         let mount = |mount: &TargetMount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
             true => OpenDirectory::open(&mount.at, &mount.directory, mount.holder),
@@ -461,7 +469,7 @@ impl TargetDirectories {
         })
     }
 
-    /// The place of a path, and the path in it.
+    /// Returns the directory that holds a path, and the path relative to it.
     pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&OpenDirectory, &'a [u8]) {
         match self
             .mounts
@@ -478,7 +486,8 @@ impl TargetDirectories {
         }
     }
 
-    /// Directory and name of a path that is not empty. The last file has another name until it is put in place.
+    /// Splits a path into directory and name. The final file has a temporary name until it is put
+    /// in place.
     pub(crate) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let (parent, name) = entry::split(path);
         match &self.last {
@@ -487,7 +496,7 @@ impl TargetDirectories {
         }
     }
 
-    /// Where the link to what is mounted at `path` leads.
+    /// Returns the directory that is mounted at `path`.
     pub(crate) fn mounted(&self, path: &[u8]) -> Option<&Path> {
         self.mounts
             .iter()
@@ -495,17 +504,17 @@ impl TargetDirectories {
             .map(|mount| &*mount.path)
     }
 
-    /// All places, the root first.
+    /// All open directories, the root first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &OpenDirectory> {
         std::iter::once(&self.root).chain(&self.mounts)
     }
 
-    /// The paths of the mounts.
+    /// Paths of all mounts.
     pub(crate) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
         self.mounts.iter().map(|mount| &mount.at[..])
     }
 
-    /// How messages call a path.
+    /// Returns the full path for messages.
     pub(crate) fn name(&self, path: &[u8]) -> PathBuf {
         let (place, rest) = self.resolve(path);
         place.path.join(OsStr::from_bytes(rest))
@@ -548,7 +557,7 @@ mod tests {
             holder(&dir.path().join("a/b/c")).unwrap(),
             (&*dir.path().join("a/b"), 12_345)
         );
-        // A link in what is made is not followed, wherever it came from.
+        // A link in the path is not followed, whoever made it.
         std::fs::create_dir(dir.path().join("roots")).unwrap();
         std::os::unix::fs::symlink("roots", dir.path().join("link")).unwrap();
         assert_eq!(

@@ -1,8 +1,9 @@
-//! Hard links, also beyond the number of names that a file system allows for one file (65,000 on ext4, 65,535 on btrfs).
+//! Hard links, also beyond the number of names that a file system allows for one file (65,000 on
+//! ext4, 65,535 on btrfs).
 //!
-//! Where a file has that many names, a second file with the same content and metadata carries the further names, and a third file
-//! those beyond its own limit. So every name of the backup is there, with its content; a note says that they are names of several
-//! files.
+//! When a file is at this limit, a second file with the same content and metadata takes the further
+//! names, and then a third one. So every name of the backup exists with its content, and a warning
+//! says that the names belong to several files.
 
 use super::{
     access::{PRIVATE, replaced},
@@ -29,11 +30,11 @@ use std::{
 /// Device and inode number.
 type Inode = (u64, u64);
 
-/// For each file that takes no more names, the files that carry its further names, the latest last. By inode numbers: a tar may have
-/// another file of the same name later.
+/// For each file at the limit, the copies that take its further names, the latest last. Keyed by
+/// inode, because a tar can hold another file of the same name later.
 pub(crate) type Carriers = HashMap<Inode, Vec<Carrier>>;
 
-/// A file with the content of another one that takes no more names.
+/// A copy of a file that takes no more names.
 #[derive(Debug, Clone)]
 pub(crate) struct Carrier {
     path: EntryPath,
@@ -44,16 +45,17 @@ fn inode(stat: &Stat) -> Inode {
     (stat.dev, stat.inode)
 }
 
-/// Has the file as many names as its file system allows?
+/// Returns whether the file has as many names as its file system allows.
 fn is_at_limit(error: &Error) -> bool {
     error.system().is_some_and(write::is_limit_of_links)
 }
 
 impl TargetWriter {
-    /// Give what is at `target` the name `path` as well. Where it takes no more names, a second file with its content gets that name.
+    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of
+    /// the file gets this name.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         if tree.carriers.locked().is_empty() {
@@ -62,7 +64,7 @@ impl TargetWriter {
                 done => return done,
             }
         }
-        // Two threads must not make a second file each.
+        // The lock prevents two threads from making a copy each.
         let mut carriers = tree.carriers.locked();
         let first = tree
             .inode_at(target)
@@ -90,7 +92,7 @@ impl TargetWriter {
         Ok(())
     }
 
-    /// Is `path` a name of one of these files, or does the latest of them take it?
+    /// Returns whether `path` is a name of one of these copies, or links it to the latest copy.
     fn has_carrier(&mut self, carriers: &[Carrier], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let there = tree.inode_at(path).ok();
@@ -110,7 +112,8 @@ impl TargetWriter {
         }
     }
 
-    /// Give what is at `target` the name `path`, in place of what stands there if that may be replaced.
+    /// Links `path` to the object at `target`, and replaces the object at `path` if `--overwrite`
+    /// permits.
     fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let (parent, old) = tree.places.split(target);
@@ -130,7 +133,8 @@ impl TargetWriter {
         linked.map_err(failed)
     }
 
-    /// Make what is at `target` once more, at `path`: content and metadata. A file that stands there and is the same stays.
+    /// Copies the object at `target` to `path`, content and metadata. An identical file at `path`
+    /// stays.
     fn copy(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let failed = |e| tree.error("copy", path, e);
@@ -192,7 +196,7 @@ impl TargetTree {
     }
 }
 
-/// The entry at `path` of something that has this metadata.
+/// Builds the entry at `path` from the attributes of an existing object.
 fn entry_of(path: &[u8], kind: EntryKind, stat: &Stat, xattrs: Vec<(Vec<u8>, Vec<u8>)>) -> Entry {
     let owner = Owner {
         uid: stat.uid,

@@ -1,7 +1,8 @@
-//! Giving files, directories, links and devices their owner, mode, attributes and times.
+//! Gives files, directories, links and devices their owner, mode, attributes and times.
 //!
-//! What an object has and its entry has not is taken off: attributes of users, and access lists, which also come from the
-//! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
+//! User attributes and access lists that the entry lacks are removed; a new object can inherit them
+//! from its directory. So the result is the same in every target. A refusal of the system becomes a
+//! warning.
 
 use super::{
     access::{mode_before_list, mode_without_list, replaced},
@@ -23,19 +24,21 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-/// What a file or directory was before it got its metadata.
+/// State of a file or directory before it gets its metadata.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Before {
-    /// It was made just now, with this mode.
+    /// Created by this run, with this mode.
     Made(u32),
-    /// It may have been there for long.
+    /// Possibly older than this run, with these attributes.
     There(Stat),
 }
 
 impl TargetWriter {
-    /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
-    /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
-    /// written. What it should not have is taken off first.
+    /// Gives an open file or directory its owner, mode, attributes and times, and removes extra
+    /// attributes first.
+    ///
+    /// The order matters: a change of owner clears setuid and capabilities, an ACL changes with the
+    /// mode, and `user.` attributes need a writable file.
     pub(crate) fn dress(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -55,7 +58,7 @@ impl TargetWriter {
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
         let inherited = wears && matches!(before, Before::Made(_));
-        // Setuid and setgid may have been lost by what came before.
+        // Earlier calls may have cleared setuid and setgid.
         if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
             self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
         }
@@ -77,7 +80,7 @@ impl TargetWriter {
         }
     }
 
-    /// May it have attributes or an access list that nobody gave it?
+    /// Returns whether the object can have attributes or an access list that are not in the backup.
     fn wears(&mut self, path: &[u8], before: Before) -> Result<bool> {
         match (self.tree.wears(path), before) {
             (Some(known), _) => Ok(known),
@@ -89,7 +92,7 @@ impl TargetWriter {
         }
     }
 
-    /// Mode and owner that it has, as far as they are known.
+    /// Returns the current mode and owner, as far as they are known.
     fn known(
         &self,
         path: &[u8],
@@ -108,7 +111,7 @@ impl TargetWriter {
         }
     }
 
-    /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
+    /// Removes user attributes, access lists and capabilities that the entry lacks.
     fn undress(
         &self,
         entry: &Entry,
@@ -122,7 +125,8 @@ impl TargetWriter {
         Ok(())
     }
 
-    /// Set the owner if it is another than the one it has. Is it the right one now? What the system refuses is noted.
+    /// Sets the owner unless it is right already. Returns whether the owner is right; a refusal
+    /// becomes a warning.
     fn own(
         &mut self,
         entry: &Entry,
@@ -143,7 +147,8 @@ impl TargetWriter {
         }
     }
 
-    /// What came of setting mode or time: who may give files away may not do that to what is another's by then. That is noted.
+    /// Turns a refusal to set mode or time into a warning. A user who may give files away may not
+    /// change them afterwards.
     fn allowed(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
         match done {
             Err(e) if write::is_forbidden(&e) => {
@@ -154,7 +159,8 @@ impl TargetWriter {
         }
     }
 
-    /// Set the attributes that are `user.` ones, or those that are not. Are all of them set? What the system refuses is noted.
+    /// Sets the `user.` attributes, or all others. Returns whether all of them are set; a refusal
+    /// becomes a warning.
     fn attributes(
         &self,
         entry: &Entry,
@@ -172,7 +178,8 @@ impl TargetWriter {
         Ok(all)
     }
 
-    /// What came of setting or removing an attribute: was it done? What the system refuses is noted.
+    /// Returns whether an attribute was set or removed. A refusal becomes a warning; a full or
+    /// failing disk is an error.
     fn attribute(
         &self,
         entry: &Entry,
@@ -195,7 +202,7 @@ impl TargetWriter {
         Ok(false)
     }
 
-    /// As [`Writer::dress`], of what cannot be opened and was made just now.
+    /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
     pub(crate) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
@@ -214,7 +221,7 @@ impl TargetWriter {
         } else {
             self.creation_mode(entry)
         });
-        let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
+        let inherited = !is_link && self.wears(&entry.path, before)?; // links have no access lists
         if inherited {
             let there = object.xattrs().map_err(failed)?;
             self.undress(entry, &there, |attribute| object.remove_xattr(attribute))?;
@@ -239,7 +246,8 @@ impl TargetWriter {
         self.time(entry, object.set_times(entry.mtime), || object.stat())
     }
 
-    /// What came of setting the time: not every file system keeps each of them. Those that are not kept are noted.
+    /// Checks the result of setting the time. A warning says when the file system does not store
+    /// the exact time.
     fn time(
         &self,
         entry: &Entry,
@@ -260,7 +268,8 @@ impl TargetWriter {
     }
 }
 
-/// What runs as its owner or group must not run as somebody else.
+/// Drops setuid and setgid if the owner could not be set, so that a program does not run as another
+/// user.
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, EntryKind::Directory);
     if owned || directory {
@@ -270,7 +279,8 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     }
 }
 
-/// The attributes of users and of administrators, the access lists and the capabilities among these that the entry does not have.
+/// Returns the names of the user and administrator attributes, access lists and capabilities that
+/// the entry lacks.
 fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
     let ours = |name: &[u8]| {
         let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
@@ -283,7 +293,8 @@ fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'
         .filter(move |name| ours(name) && !wanted(name))
 }
 
-/// Has what has these attributes all that the entry has, and none that would be taken away?
+/// Returns whether `there` holds all attributes of the entry, and no attribute that a restore would
+/// remove.
 pub(crate) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
     entry.xattrs.iter().all(|wanted| there.contains(wanted))
         && unwanted(entry, there).next().is_none()

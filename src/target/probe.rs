@@ -1,5 +1,5 @@
-//! Files that are made in a directory of the target for a moment: by which the target is tried, or that are about to take the place
-//! of something.
+//! Short-lived files in a directory of the target: test files, and new files that are about to
+//! replace others.
 
 use super::warnings::TargetWarnings;
 use crate::platform::{dir, write};
@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// A name that nothing has, for what is made in a directory of the target.
+/// Returns a new, unused name for a temporary object in a directory of the target.
 pub(crate) fn name_aside() -> Vec<u8> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -24,13 +24,14 @@ pub(crate) fn name_aside() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Would a file that is made in `dir` stay there for ever? Names can only be added to it, or a file of this restore stayed already.
+/// Returns whether a file in `dir` could not be removed: the directory is append-only, or an
+/// earlier file of this restore is left there.
 pub(crate) fn keeps_names(dir: impl AsFd, notes: &TargetWarnings) -> bool {
     dir::stat_fd(dir)
         .is_ok_and(|stat| stat.is_append_only || notes.is_left_in((stat.dev, stat.inode)))
 }
 
-/// Nothing can be removed from a directory.
+/// The error for a directory from which files cannot be removed.
 #[derive(Debug)]
 struct NamesStay;
 
@@ -42,7 +43,8 @@ impl fmt::Display for NamesStay {
 
 impl std::error::Error for NamesStay {}
 
-/// Nothing is replaced where [`keeps_names`]: what should take its place would stay beside it.
+/// Refuses a replacement in a directory where [`cannot_remove_from`] holds: the new file would stay
+/// beside the old one.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
@@ -53,7 +55,7 @@ pub(crate) fn can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<
     }
 }
 
-/// Remove `name`, which this restore has made in `dir`. If it stays, that is noted.
+/// Removes the temporary object `name` from `dir`. A failure becomes a warning.
 pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
     let Err(error) = write::unlink_at(&dir, name).or_else(|_| write::unlink_at(&dir, name)) else {
         return;
@@ -70,7 +72,8 @@ pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
     }
 }
 
-/// What `look` sees of a new file in `dir`, empty and with mode 0600. `None` if none can be made: the restore will say why.
+/// Calls `look` with a new empty file in `dir`, of mode 0600. Returns `None` if the file cannot be
+/// created: the restore itself then fails with the reason.
 pub(crate) fn trial<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
@@ -82,8 +85,8 @@ pub(crate) fn trial<T>(
     }
 }
 
-/// As [`trial`]; the file has a name, one with letters, which `look` gets too. `None` also where it would stay; one that cannot be
-/// removed all the same is noted.
+/// As [`with_test_file`], with a file that has a name with letters; `look` gets the name too.
+/// Returns `None` also where the file could not be removed. A warning names a file that is left.
 pub(crate) fn trial_of_names<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
@@ -97,7 +100,7 @@ pub(crate) fn trial_of_names<T>(
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);
     remove_own(&dir, &name, notes);
-    // A directory that is only above what is restored keeps its time. If that fails it is in nobody's way.
+    // A directory above the restored paths keeps its time. A failure does no harm.
     let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
     Some(found)
 }

@@ -1,5 +1,5 @@
-//! Removing what does not belong to a tree, with all that is below it. No link is followed, and nothing that is mounted
-//! in the tree is gone into.
+//! Removes extraneous objects from a tree, with everything below them. Does not follow links and
+//! does not enter mounted file systems.
 
 use super::tree::TargetTree;
 use crate::{
@@ -16,10 +16,11 @@ use std::{
 };
 
 impl TargetTree {
-    /// Remove what is at `path`, and everything below it. What is not there is no error.
+    /// Removes the object at `path` and everything below it. A missing object is not an error.
     ///
     /// # Errors
-    /// [`Kind::Exists`] for what another file system is mounted at; the system's, with the path.
+    /// [`ErrorKind::Exists`] if another file system is mounted there; the system's error, with the
+    /// path.
     pub fn remove_all(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.places.split(path);
         match self.open_dir(parent) {
@@ -36,7 +37,7 @@ impl TargetTree {
     }
 }
 
-/// Everything is removed.
+/// A visitor that removes every object.
 struct Removal<'a>(&'a TargetTree);
 
 impl Visit for Removal<'_> {

@@ -1,9 +1,10 @@
-//! What is new is made beside what it replaces, and takes that one's place when it is right: what cannot be made, is found
-//! damaged or is cut off costs nothing of what is there.
+//! Creates new files and other objects beside the ones that they replace, and moves them into place
+//! when they are complete. A failed, damaged or interrupted restore leaves the old object as it
+//! was.
 //!
-//! A file has no name until then, where the system knows such files, so that nothing of it is left if the run is killed. Where
-//! there is no room for both, what is there is removed first, if that makes enough: nobody could restore into a disk that is full
-//! otherwise.
+//! Where the system supports it, a new file has no name until it is complete, so that a killed run
+//! leaves nothing behind. If the disk has no room for both files, the old one is removed first,
+//! provided that this frees enough space. Otherwise a restore into a full disk would be impossible.
 
 use super::{
     metadata::Before,
@@ -30,7 +31,7 @@ use std::{
     },
 };
 
-/// A file that was made. Dropped before it was placed, it is removed.
+/// A new file. Dropped before it is in place, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     pub(crate) file: File,
@@ -40,27 +41,27 @@ pub(crate) struct NewFile {
     path: EntryPath,
 }
 
-/// What a new file is called.
+/// Name of a new file while it is written.
 #[derive(Debug)]
 enum ReplaceName {
-    /// As it is to be: there was nothing of this name.
+    /// The final name, because it was free.
     Own,
-    /// Otherwise: it stands beside what it replaces.
+    /// A temporary name beside the object that the file replaces.
     Aside(Vec<u8>),
-    /// Not yet at all.
+    /// No name yet.
     None,
 }
 
 impl NewFile {
-    /// Does it stand where it belongs, so that nothing else does?
+    /// Returns whether the file has its final name, so that no older object exists there.
     pub(crate) fn has_its_name(&self) -> bool {
         matches!(self.name, ReplaceName::Own)
     }
 
-    /// Its content and metadata are right: put it where it belongs.
+    /// Moves the file, whose content and metadata are complete, to its final name.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub(crate) fn place(&self, writer: &mut TargetWriter) -> Result<()> {
         if !self.has_its_name() {
             let tree = &self.tree;
@@ -85,11 +86,13 @@ impl NewFile {
             .inspect_err(|_| remove_own(dir, &aside, &self.tree.notes))
     }
 
-    /// Have room for all of it; so that nothing else takes it if that is `scarce`.
+    /// Reserves space for the whole file. With `scarce`, the space is really allocated, so that
+    /// other files cannot take it.
     fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
         let (size, tricks) = (entry.size(), self.tree.options.tricks);
         if write::compresses(&self.file)? {
-            // It may take less than its size. But what it replaces goes first where there would be no room for both without that.
+            // A compressed file may take less than its size. The check against the free space lets
+            // the caller remove the old file first.
             return if self.has_its_name() {
                 Ok(())
             } else {
@@ -108,7 +111,8 @@ impl NewFile {
 }
 
 impl Drop for NewFile {
-    /// What cannot be removed has mode 0600 and the time of now; the caller names it as damaged.
+    /// A file that cannot be removed keeps mode 0600 and the current time; the caller reports its
+    /// path as damaged.
     fn drop(&mut self) {
         if *self.is_placed.get_mut() {
             return;
@@ -125,10 +129,10 @@ impl Drop for NewFile {
 }
 
 impl TargetWriter {
-    /// Create a regular file with all of its content: the data of its runs, one after the other.
+    /// Creates a regular file with all of its content: the data of its runs, one after the other.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
@@ -149,7 +153,7 @@ impl TargetWriter {
         made.place(self)
     }
 
-    /// Create a file with this mode, empty and with room for all of its content.
+    /// Creates an empty file with this mode, and reserves space for all of its content.
     pub(crate) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
         let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
@@ -165,14 +169,15 @@ impl TargetWriter {
             .map_err(|e| self.tree.error("write", &entry.path, e))
     }
 
-    /// Create it once more, and remove first what it replaces.
+    /// Removes the old object first, and then creates the file again.
     fn create_instead(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
         drop(made);
         self.remove(&entry.path)?;
         self.create(entry, mode)
     }
 
-    /// Does `made` replace something, and is there room for it where that does not take any? As far as is known: what is compressed may need less.
+    /// Returns whether `made` replaces an object and has enough room once this object is removed.
+    /// This is an estimate: compressed data may need less.
     fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
         let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
@@ -196,7 +201,7 @@ impl TargetWriter {
         !made.has_its_name() && fits()
     }
 
-    /// Create an empty file with this mode.
+    /// Creates an empty file with this mode.
     fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let (tree, path) = (self.tree.clone(), entry.path.clone());
         let (dir, name) = self.enter(&path)?;
@@ -228,7 +233,8 @@ impl TargetTree {
     ) -> io::Result<(OwnedFd, ReplaceName)> {
         can_replace(dir, &self.notes)?;
         let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
-        // No file takes the place of a directory; one that is empty is no loss.
+        // A file cannot replace a directory by a rename. An empty directory can be removed without
+        // loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
             write::remove_dir_at(dir, name)?;
             return in_place();
@@ -247,8 +253,8 @@ impl TargetTree {
         }
     }
 
-    /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
-    /// name and put it in that place.
+    /// Calls `create` with the name of an object. If an older object has this name and may be
+    /// replaced, `create` gets a temporary name, and a rename replaces the older object.
     pub(crate) fn replacing<T>(
         &self,
         path: &[u8],
@@ -261,7 +267,7 @@ impl TargetTree {
                 can_replace(dir, &self.notes)?;
                 let aside = name_aside();
                 let made = match create(dir, &aside) {
-                    // What is there may be all that is in its way.
+                    // The old object may take the space that is missing.
                     Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
                         return self.clear_way(dir, name).and_then(|()| create(dir, name));
                     }
@@ -277,8 +283,8 @@ impl TargetTree {
         self.making(path, dir, name, || self.opening_up(path, dir, once))
     }
 
-    /// Nothing but an empty directory takes the place of a directory, and no directory that of anything else. After any other
-    /// failure what is there stays.
+    /// Renames `aside` to `name`. Only an empty directory replaces a directory, and a directory
+    /// replaces only a directory. After any other failure the old object stays.
     fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
         match write::rename_at(dir, aside, dir, name) {
@@ -295,14 +301,14 @@ impl TargetTree {
         }
     }
 
-    /// Remove what did not take its place: a directory that is empty, or anything else.
+    /// Removes a temporary object: an empty directory, or anything else.
     fn remove_aside(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
         if write::remove_dir_at(dir, aside).is_err() {
             remove_own(dir, aside, &self.notes);
         }
     }
 
-    /// Remove whatever is called `name`, if it may be replaced.
+    /// Removes the object `name`: an empty directory, or anything else.
     pub(crate) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         match write::unlink_at(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),

@@ -1,4 +1,5 @@
-//! Making a restored tree durable: what each file system of it wants, see [`Way`].
+//! Makes a restored tree durable, in the way that each of its file systems needs, see
+//! [`SyncMethod`].
 
 use super::tree::TargetTree;
 use crate::{
@@ -17,19 +18,20 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// What is made durable by itself.
+/// The objects that are synced one by one.
 struct Each {
-    /// On this file system.
+    /// Device that the objects are on.
     dev: u64,
-    /// Files too?
+    /// Whether files are synced as well as directories.
     files: bool,
-    /// Is it durable already, and only asked for errors? What may not be opened is passed over then.
+    /// Whether the data is durable already, and only errors are collected. Objects that may not be
+    /// opened are then skipped.
     is_durable: bool,
 }
 
 impl TargetTree {
-    /// Something is written to a file system of this way. All that is in a target that was empty is asked at the end; of others
-    /// only what is written.
+    /// Notes the method of a file system that is written to. A target that was empty is synced as a
+    /// whole at the end; in others, only written files are synced.
     pub(crate) fn goes(&self, way: SyncMethod) {
         let way = if way == SyncMethod::Asked && self.options.overwrite {
             SyncMethod::Each
@@ -39,7 +41,7 @@ impl TargetTree {
         self.ways.fetch_or(way.bit(), Relaxed);
     }
 
-    /// Is each file to be made durable by itself, when it is written?
+    /// Returns whether each file is synced when it is written.
     pub(crate) fn settles_each(&self) -> bool {
         self.wants(SyncMethod::Each)
     }
@@ -48,10 +50,11 @@ impl TargetTree {
         self.ways.load(Relaxed) & way.bit() != 0
     }
 
-    /// Make everything durable: one call for each file system, and where that is not enough, for each file or directory.
+    /// Makes everything durable: one call for each file system and, where that is not enough, one
+    /// for each file or directory.
     ///
     /// # Errors
-    /// The system's, of anything that was written since the tree was opened.
+    /// The system's error about any write since the tree was opened.
     pub fn sync(&self) -> Result<()> {
         let mut is_durable = true;
         let systems = self.systems.locked();
@@ -64,7 +67,7 @@ impl TargetTree {
             }
         }
         let files = !is_durable || self.wants(SyncMethod::Asked);
-        // Of directories that were there before, those that were written into have been settled.
+        // Older directories that were written into have been synced already.
         if !files && (self.options.overwrite || !self.settles_each()) {
             return Ok(());
         }
@@ -89,14 +92,15 @@ impl TargetTree {
     }
 }
 
-/// Every directory by itself, and every file if that is wanted.
+/// A visitor that syncs every directory and, if requested, every file.
 struct Settle<'a> {
     tree: &'a TargetTree,
     each: Each,
 }
 
 impl Settle<'_> {
-    /// What may not be opened, and is durable already.
+    /// Returns whether an object that may not be opened is durable already, so that it can be
+    /// skipped.
     fn is_passed_over(&self, error: &io::Error) -> bool {
         self.each.is_durable && error.kind() == io::ErrorKind::PermissionDenied
     }

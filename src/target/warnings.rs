@@ -1,5 +1,7 @@
-//! What could not be restored and is no failure: one line for each reason, with a count and the first path. Names of
-//! attributes are part of reasons, and come from the backup: of more reasons than people read there is one line.
+//! Metadata and objects that could not be restored, although the restore did not fail.
+//!
+//! There is one line for each reason, with a count and the first path. Reasons contain attribute
+//! names from the backup, so the number of lines is limited, and one line counts the rest.
 
 use crate::{
     error::{quoted, reason},
@@ -8,30 +10,33 @@ use crate::{
 };
 use std::{collections::BTreeMap, io, path::Path as SystemPath, sync::Mutex};
 
-/// Reasons that have a line of their own.
+/// Number of reasons with a line of their own.
 const REASONS: usize = 200;
 
 /// Counts by reason. Shared by all writers.
 #[derive(Debug, Default)]
 pub struct TargetWarnings {
     counts: Mutex<BTreeMap<String, (u64, EntryPath)>>,
-    /// Directories, by device and inode number, from which a file of this restore could not be removed, with a line on that file.
+    /// Directories, by device and inode number, that still hold a temporary file of this restore,
+    /// each with a warning.
     left: Mutex<BTreeMap<(u64, u64), String>>,
 }
 
 impl TargetWarnings {
-    /// Note that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
+    /// Notes that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
     pub fn add(&self, what: &str, why: &str, path: &[u8]) {
         self.count(format!("{what} not restored ({why})"), path);
     }
 
-    /// Note that `path` became the name of a second file: the first takes no more names.
+    /// Notes that `path` became a name of a second file, because the first file takes no more
+    /// names.
     pub(crate) fn carried(&self, path: &[u8]) {
         let why = "more names than the target takes for one file: a second file with the same content has them";
         self.count(why.to_owned(), path);
     }
 
-    /// Note that a file of this restore stays in `dir`, as it could not be removed. Of one directory it is noted once.
+    /// Notes that a temporary file of this restore could not be removed from `dir`. Each directory
+    /// gets one line.
     pub(crate) fn left(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
         let line = || {
             format!(
@@ -42,12 +47,12 @@ impl TargetWarnings {
         self.left.locked().entry(dir).or_insert_with(line);
     }
 
-    /// Did a file of this restore stay in `dir`?
+    /// Returns whether a temporary file of this restore is left in `dir`.
     pub(crate) fn is_left_in(&self, dir: (u64, u64)) -> bool {
         self.left.locked().contains_key(&dir)
     }
 
-    /// A line for each file of this restore that could not be removed.
+    /// Returns a line for each temporary file that could not be removed.
     pub fn left_lines(&self) -> Vec<String> {
         self.left.locked().values().cloned().collect()
     }
@@ -59,13 +64,15 @@ impl TargetWarnings {
         }
         let (count, first) = notes.entry(reason).or_insert((0, path.to_vec()));
         *count += 1;
-        // Workers are not in order: the same restore prints the same line.
+        // Workers finish in any order. The path that sorts first makes the line the same for each
+        // run.
         if entry::order(path, first).is_lt() {
             *first = path.to_vec();
         }
     }
 
-    /// One line for each reason: `owner not restored (operation not permitted): 12 entries, the first is "a/b"`.
+    /// Returns one line for each reason: `owner not restored (operation not permitted): 12 entries,
+    /// the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
         let notes = self.counts.locked();
         let line = |(what, (count, first)): (&String, &(u64, EntryPath))| match count {

@@ -1,7 +1,8 @@
 //! The objects that a list names, in archive order, each after the directories above it.
 //!
-//! The rules of a walk hold for a list: what a walk would not come to is not delivered, though the list names it. That a name
-//! of the list is not there is no accident of the moment, as it is of one that a walk has seen.
+//! The rules of a walk also apply to a list: an object that a walk would not reach is skipped, even
+//! if the list names it. A missing name in a list is an error, whereas a name that vanishes during
+//! a walk is not.
 
 use super::{
     TreeInner,
@@ -18,10 +19,10 @@ use crate::{
 };
 use std::{iter::once, sync::Arc};
 
-/// The top, and the objects of a list, which is ascending.
+/// Delivers the top and the objects of an ascending list.
 ///
 /// # Errors
-/// If the backup goes to the top.
+/// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if the backup is written to the top.
 pub(super) fn listed(
     inner: Arc<TreeInner>,
     list: Vec<EntryPath>,
@@ -45,20 +46,21 @@ pub(super) fn listed(
     }))
 }
 
-/// How far a list is.
+/// The position in a list.
 struct ListedFiles {
     inner: Arc<TreeInner>,
     links: Links,
-    /// The device of the top.
+    /// Device of the top.
     dev: u64,
-    /// What was delivered last.
+    /// Path that was delivered last.
     last: EntryPath,
-    /// A directory that a walk would not go into: what is below it comes next.
+    /// A directory that a walk would not enter. Names below it are skipped.
     barred: Option<EntryPath>,
 }
 
 impl ListedFiles {
-    /// What to deliver for a name: it, after the directories above it that were not delivered yet; or nothing.
+    /// Returns the object of a name, after the directories above it that were not delivered yet.
+    /// Empty if a walk would skip the name.
     fn objects(&mut self, path: EntryPath) -> Vec<Scanned> {
         if self
             .barred
@@ -95,7 +97,7 @@ impl ListedFiles {
         objects.into_iter().map(|object| object.scanned).collect()
     }
 
-    /// Why there is nothing of this name, if a link stands above it.
+    /// Returns why a name cannot be found, if a symbolic link is above it.
     fn link_above(&self, path: &[u8]) -> Option<String> {
         let slashes = path
             .iter()
@@ -112,7 +114,7 @@ impl ListedFiles {
         })
     }
 
-    /// The directories above a name that are there and were not delivered yet.
+    /// Returns the existing directories above a name that were not delivered yet.
     fn above(&self, path: &[u8]) -> Vec<Child> {
         let slashes = path
             .iter()

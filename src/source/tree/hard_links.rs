@@ -1,11 +1,12 @@
-//! Files with several names: the first name of one carries its content, each later one is a link to it.
+//! Files with several names: the first name carries the content, each later one is a link to it.
 //!
-//! An inode is known by its number only as long as it exists. A name that lies outside of the tree, or goes away before it was
-//! seen, is waited for to the end of the walk, and meanwhile the number may be given to another file. So a name is one more
-//! of the same file only if the inode was made at the same time; where the file system does not tell, if size and mtime are
-//! the same.
+//! An inode number identifies a file only while the file exists. A name that is outside of the
+//! tree, or is removed before the walk reaches it, stays expected until the end of the walk, and
+//! another file may get the number meanwhile. So a name is a link only if the inode has the same
+//! creation time, or, where the file system has none, the same size and mtime.
 //!
-//! There may be as many of them as there are files, so each takes little room: about 120 bytes, with a name of up to 24.
+//! There can be as many such files as files at all, so each takes little memory: about 120 bytes,
+//! with a name of up to 24.
 
 use super::listing::Child;
 use crate::{
@@ -17,7 +18,7 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-/// The files of which not all names were seen, by device and inode.
+/// The files whose names were not all seen yet, by device and inode.
 #[derive(Default)]
 pub(crate) struct Links {
     firsts: HashMap<u64, BTreeMap<u64, FirstName>>,
@@ -25,14 +26,16 @@ pub(crate) struct Links {
     marks: RandomState,
 }
 
-/// The first name of a file, and how many are still to come. One piece of memory holds how many, the mark of the file and the
-/// number of its directory, at 4, 8 and 4 bytes, and its name.
+/// The first name of a file, and the number of names to come.
+///
+/// One allocation holds this number, the mark of the file, the number of its directory (4, 8 and 4
+/// bytes), and the name.
 struct FirstName(Box<[u8]>);
 
 const NAME_AT: usize = 16;
 
 impl Links {
-    /// A name, in archive order: if it is one more of a file that came before, it becomes a link.
+    /// Handles the next name in archive order: a further name of a known file becomes a link.
     pub(crate) fn see(&mut self, child: &mut Child) {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
@@ -69,7 +72,7 @@ impl Links {
         }
     }
 
-    /// Stands for when a file was made; where that is not told, for its size and mtime.
+    /// Hashes the creation time of a file, or its size and mtime if it has none.
     fn mark(&self, Scanned { born, entry, .. }: &Scanned) -> u64 {
         match born {
             Some(born) => self.marks.hash_one((born.seconds, born.nanos)),
@@ -98,7 +101,7 @@ impl FirstName {
         std::array::from_fn(|i| self.0[at + i])
     }
 
-    /// One more name was seen; gives how many are left.
+    /// Counts one more name. Returns the number of names to come.
     fn pass(&mut self) -> u32 {
         let left = u32::from_le_bytes(self.bytes(0)) - 1;
         self.0[..4].copy_from_slice(&left.to_le_bytes());
@@ -118,7 +121,7 @@ impl FirstName {
     }
 }
 
-/// The directories of first names, by numbers: names in one directory mostly follow each other.
+/// The directories of first names, by number. Names in one directory mostly follow each other.
 #[derive(Default)]
 struct Directories {
     all: Vec<SharedNames>,
@@ -126,7 +129,7 @@ struct Directories {
     last: Option<u32>,
 }
 
-/// The path of a directory, and how many names share it.
+/// The path of a directory, and the number of names that share it.
 #[derive(Default)]
 struct SharedNames {
     path: Box<[u8]>,
@@ -138,7 +141,7 @@ impl Directories {
         &self.all[number as usize].path
     }
 
-    /// The number of a directory, for one more name.
+    /// Returns the number of a directory, for one more name.
     fn enter(&mut self, path: &[u8]) -> u32 {
         let number = match self.last.filter(|last| self.path(*last) == path) {
             Some(last) => last,
@@ -157,7 +160,7 @@ impl Directories {
         number
     }
 
-    /// A name is not needed any more.
+    /// Releases a directory for a name that is no longer needed.
     fn leave(&mut self, number: u32) {
         let shared = &mut self.all[number as usize];
         shared.names -= 1;
@@ -203,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What each of the names is a link to.
+    /// Returns the link target of each name.
     fn links(names: impl IntoIterator<Item = Child>) -> Vec<Option<String>> {
         let mut links = Links::default();
         let target = |mut child: Child| {

@@ -1,4 +1,4 @@
-//! Large files of a tree: one open file that all readers share, read piece by piece.
+//! Large files of a tree: all readers share one open file and read it piece by piece.
 
 use super::{
     TreeInner, changed, pad, part,
@@ -25,7 +25,7 @@ use std::{
 };
 
 impl TreeInner {
-    /// The header of a large file.
+    /// Appends the header of a large file.
     pub(crate) fn head(&self, large: Arc<LargeFile>, buf: &mut Vec<u8>) -> Result<FrameEntry> {
         let mut entry = large.entry.clone();
         let replaced = match self.opened(&large) {
@@ -55,8 +55,9 @@ impl TreeInner {
         })
     }
 
-    /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
-    /// header would be a wait for one that may itself be waiting for a permit to read.
+    /// Returns the open file that all readers of a large file share. The first caller opens it:
+    /// waiting for the reader of the header could be a deadlock, because that reader may be waiting
+    /// for a permit.
     pub(crate) fn opened<'a>(
         &self,
         large: &'a LargeFile,
@@ -70,7 +71,7 @@ impl TreeInner {
                 xattrs,
                 ..large.entry.clone()
             };
-            // Nor may it be read in part only, and the rest of it be that of the other.
+            // A replaced file must not be read in part, with the rest taken from the earlier file.
             let is_cut = entry.is_sparse()
                 || large
                     .known
@@ -83,7 +84,7 @@ impl TreeInner {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.header(&entry, &mut Vec::new())
-                .map_err(|error| unstorable(&error))?; // its pieces come behind it
+                .map_err(|error| unstorable(&error))?; // its pieces come after it
             if self.rules.tricks == Tricks::Auto {
                 read::sequential(&fd);
             }
@@ -91,11 +92,13 @@ impl TreeInner {
         })
     }
 
-    /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
+    /// Reads `len` bytes of a large file at `offset`, or fewer if the file has shrunk since the
+    /// scan.
     ///
-    /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
-    /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
-    /// unreadable as a whole: its header is out already, but the manifest does not have it.
+    /// A short read is not an error: the frame is filled with zeros to the length in the tar
+    /// header, and the file is marked changed (as PostgreSQL's own `sendFile` does). Bytes that
+    /// cannot be read are also filled with zeros, and then the whole file counts as unreadable: its
+    /// header is written already, but the manifest leaves it out.
     pub(crate) fn piece(
         &self,
         file: Arc<LargeFile>,
@@ -115,7 +118,7 @@ impl TreeInner {
             return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
         }
         let mut complete = true;
-        // Whether there is more behind the end is not to be told where there are holes.
+        // With holes, a read behind the last run does not show whether the file has grown.
         let reads_end = last && !file.entry.is_sparse();
         for ByteRun { offset, len } in file.entry.runs(offset, len.into()) {
             let start = buf.len();
@@ -143,7 +146,7 @@ impl TreeInner {
         ))
     }
 
-    /// A piece was read: did the file change while it was?
+    /// Records whether the file changed while its pieces were read.
     fn note_change(&self, fd: &OwnedFd, file: &LargeFile, complete: bool) {
         if self.is_plain() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
             return;
@@ -168,7 +171,7 @@ impl TreeInner {
         file.failed.get_or_init(|| reason(error));
     }
 
-    /// Of a piece only what is known to have changed is read.
+    /// Reads only the changed parts of a piece.
     fn patched(
         &self,
         fd: &OwnedFd,
@@ -194,7 +197,7 @@ impl TreeInner {
                         Ok(got) => complete &= got == len as usize,
                         Err(error) => self.fail(&file, &error),
                     }
-                    buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
+                    buf.resize((inner + len) as usize, 0); // bytes that were truncated meanwhile
                     u64::from(len)
                 }
             };

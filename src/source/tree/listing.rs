@@ -1,4 +1,5 @@
-//! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
+//! Lists the directories of a tree: names in archive order, and the attributes of each object
+//! without opening it.
 
 use super::{Top, TopRole, TreeInner, refit::is_another};
 use crate::{
@@ -31,43 +32,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
-/// listing it; and of a large directory several threads take a batch each.
+/// Number of objects after which a thread hands over its listings. Handing over each directory by
+/// itself cost more than listing it. Several threads take a batch each of a large directory.
 pub(crate) const BATCH: usize = 512;
-/// Bytes of a directory's attributes that count for one object more.
+/// Bytes of directory attributes that count as one more object.
 const XATTRS: usize = 1 << 10;
 
 /// A directory to list.
 pub(crate) struct DirectoryToList {
     pub(crate) path: EntryPath,
-    /// The device it was on when it was looked at.
+    /// Device of the directory when its attributes were read.
     pub(crate) dev: u64,
-    /// Is everything in it wanted, or only the tops?
+    /// Whether everything in it is wanted, or only the tops.
     pub(crate) is_whole: bool,
 }
 
-/// A directory to list, and who is told.
+/// A directory to list, and the promise of its listing.
 pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
-/// How one thread gets on with one job.
+/// The progress of one thread with one job.
 pub(crate) struct ListingPace {
-    /// Objects that are left before it hands over what it has.
+    /// Objects left before the thread hands over its listings.
     left: usize,
     done: usize,
     since: Instant,
-    /// How often it had slept when it began, if it asked.
+    /// Number of sleeps of the thread at the start, if measured.
     sleeps: Option<u64>,
-    /// Did it sleep over one in [`SLEPT_OVER`] of its objects, or more?
+    /// Whether the thread slept for at least one of [`SLEPT_OVER`] objects.
     pub(crate) is_slow: bool,
 }
 
-/// Of names that are in memory it sleeps over none, of a disk's over one in some dozen, of a network's over each.
+/// A thread never sleeps for names in memory. It sleeps for one in some dozen on a disk, and for
+/// each over a network.
 const SLEPT_OVER: u64 = 4;
-/// Nobody asks how often it slept in less, nor in the job behind one that took less.
+/// Shorter jobs are not measured, nor is the job after a short one.
 const QUICK: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// Did the last job of this thread take longer?
+    /// Whether the last job of this thread took longer.
     static TAKES_LONG: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -83,7 +85,7 @@ impl ListingPace {
         }
     }
 
-    /// It has looked at so many objects more.
+    /// Counts `objects` more, and updates the pace.
     pub(crate) fn spend(&mut self, objects: usize) {
         self.done += objects;
         let takes_long = self.since.elapsed() > QUICK;
@@ -101,18 +103,18 @@ impl ListingPace {
     }
 }
 
-/// What a directory holds, and its own attributes.
+/// The contents of a directory and its own attributes.
 pub(crate) struct Listing {
-    /// The first batch of it,
+    /// The first batch of its objects.
     pub(crate) children: Vec<Child>,
-    /// and the names of the rest.
+    /// The names of all further objects.
     pub(crate) rest: Vec<dir::DirName>,
     pub(crate) xattrs: io::Result<Vec<Xattr>>,
-    /// What it is, as it was opened.
+    /// Attributes of the directory when it was opened.
     pub(crate) now: Stat,
-    /// Are only the tops of it delivered, not what else is in it?
+    /// Whether only the tops in the directory are delivered.
     pub(crate) is_bare: bool,
-    /// Why nothing else could be listed, if it should have been.
+    /// Why the rest could not be listed, if it was wanted.
     pub(crate) failed: Option<io::Error>,
 }
 
@@ -122,11 +124,11 @@ pub(crate) struct Child {
     pub(crate) dev: u64,
     pub(crate) nlink: u32,
     pub(crate) listing: Ahead,
-    /// Is it here only for the sake of a top that is below it?
+    /// Whether the object is delivered only because a top is below it.
     pub(crate) is_only_way: bool,
 }
 
-/// What a directory holds, if somebody looked before it is its turn.
+/// The listing of a directory, if it was made before the walk needs it.
 pub(crate) enum Ahead {
     Not,
     Asked(Answer<io::Result<Listing>>),
@@ -134,8 +136,8 @@ pub(crate) enum Ahead {
 }
 
 impl TreeInner {
-    /// Is this a directory of which something belongs to this stream? Then it is to be listed. `dev` is the device of the
-    /// directory it is in.
+    /// Returns whether this is a directory with objects of this stream, which must be listed. `dev`
+    /// is the device of its parent.
     pub(crate) fn enters(&self, child: &Child, dev: u64) -> bool {
         let Scanned { entry, state, .. } = &child.scanned;
         is_directory(&child.scanned)
@@ -144,7 +146,7 @@ impl TreeInner {
             && (self.is_whole(child, dev) || self.tops_in(&entry.path).next().is_some())
     }
 
-    /// Does everything in this directory belong to this stream?
+    /// Returns whether everything in this directory belongs to this stream.
     fn is_whole(&self, child: &Child, dev: u64) -> bool {
         let path = &child.scanned.entry.path;
         let is_closed = self.closed.get(path).is_some_and(HashSet::is_empty);
@@ -152,7 +154,7 @@ impl TreeInner {
         !child.is_only_way && !is_closed && !is_beyond
     }
 
-    /// To list a directory that is entered.
+    /// Builds the request to list this directory.
     pub(crate) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
         DirectoryToList {
@@ -162,19 +164,19 @@ impl TreeInner {
         }
     }
 
-    /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
-    /// or where the backup goes?
+    /// Returns whether no stream holds the contents of this directory: it is on another file system
+    /// than `dev` and the rules exclude that, or the backup is written to it.
     pub(crate) fn is_barred(&self, child: &Child, dev: u64) -> bool {
         is_directory(&child.scanned)
             && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
-    /// Does the backup go there?
+    /// Returns whether the backup is written to this object.
     pub(crate) fn is_own(&self, child: &Child) -> bool {
         self.goes_to((child.dev, child.scanned.entry.inode))
     }
 
-    /// Does the backup go to the object of this device and inode?
+    /// Returns whether the backup is written to the object of this device and inode.
     fn goes_to(&self, object: (u64, u64)) -> bool {
         self.rules
             .own
@@ -182,8 +184,8 @@ impl TreeInner {
             .is_some_and(|own| own.contains(&object))
     }
 
-    /// Refuse a top that the backup goes to. A file system that it goes to, mounted below a named top, is not entered, as no
-    /// such directory is.
+    /// Refuses a top that the backup is written to. A destination below a named top is not refused;
+    /// it is not entered.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`].
@@ -208,8 +210,8 @@ impl TreeInner {
         Ok(())
     }
 
-    /// List a directory: its objects in order, without what the rules leave out. Tops in it are delivered though it cannot be
-    /// listed.
+    /// Lists a directory: its objects in order, without excluded ones. Tops in it are delivered
+    /// even if the directory cannot be listed.
     fn list(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let path = &directory.path;
         if !directory.is_whole {
@@ -221,7 +223,7 @@ impl TreeInner {
         }
     }
 
-    /// Only the tops that stand in a directory, which is one itself: it need not be opened for that.
+    /// Lists only the tops in a directory, which is a top itself and so is open already.
     fn list_tops(&self, path: &[u8], failed: Option<io::Error>) -> io::Result<Listing> {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
@@ -243,7 +245,7 @@ impl TreeInner {
         })
     }
 
-    /// These names, ascending, and those of the tops that stand in the directory and are not among them.
+    /// Adds the names of tops in the directory to these ascending names.
     fn with_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
@@ -260,12 +262,12 @@ impl TreeInner {
         names
     }
 
-    /// List a directory that was on device `dev` by reading it.
+    /// Reads and lists a directory that was on device `dev`.
     fn list_whole(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
         let now = dir::stat_fd(&dir)?;
-        // To open it may have mounted something there.
+        // Opening the directory may have mounted a file system there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
         let mut names = if is_beyond {
             Vec::new()
@@ -273,7 +275,7 @@ impl TreeInner {
             dir::read_dir(&dir, buffer)?
         };
         names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
-        // Of a directory that changes a file system may say a name twice.
+        // A file system may return a name twice while the directory changes.
         names.dedup_by(|a, b| a.bytes == b.bytes);
         if let Some(overlay) = &self.rules.overlay {
             overlay.pick(path, &mut names);
@@ -304,7 +306,8 @@ impl TreeInner {
         })
     }
 
-    /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
+    /// Reads the attributes of some names of a listed directory. If the directory is gone, only the
+    /// tops remain.
     pub(crate) fn look_at(
         &self,
         path: &[u8],
@@ -324,8 +327,8 @@ impl TreeInner {
         )
     }
 
-    /// What is known of these names; what is gone since they were listed has vanished. `is_bare`: what they are in would not
-    /// be entered but for the tops.
+    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without
+    /// the tops, the directory would not be entered.
     fn children(
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
@@ -340,7 +343,8 @@ impl TreeInner {
             let path = join(parent, &name.bytes);
             let top = self.top(&path);
             let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
-            // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
+            // Some file systems do not return the kind of a name in the listing. Patterns are then
+            // applied after its attributes are read.
             let told = name.kind != FileKind::Unknown;
             let excluded =
                 !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
@@ -355,7 +359,7 @@ impl TreeInner {
                         &path,
                         &name.bytes,
                     ));
-            // A top within another stands in for what has its name there.
+            // A top within another one replaces the object at its path.
             let place = top.map(|top| (&top.dir, top.file_name()));
             let mut child =
                 match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
@@ -380,8 +384,8 @@ impl TreeInner {
         children
     }
 
-    /// Would a walk that lists `parent` enter what has this name there, if no top were below it? A link is not entered, and it
-    /// may have come or gone since the tops were opened.
+    /// Returns whether a walk of `parent` would enter this name even if no top were below it. A
+    /// link is not entered; it may have appeared or gone since the tops were opened.
     fn is_entered_anyway(
         &self,
         dir: Option<&OwnedFd>,
@@ -399,8 +403,8 @@ impl TreeInner {
             && !self.is_excluded(path, true)
     }
 
-    /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
-    /// the rest, which is returned.
+    /// Lists directories, and hands over the listings in batches that are worth a wake-up. On a
+    /// slow file system it returns the remaining requests for other threads.
     pub(crate) fn list_all(
         &self,
         directories: Vec<Request>,
@@ -427,7 +431,7 @@ impl TreeInner {
         directories.collect()
     }
 
-    /// List a directory, and what comes after it below it while there are objects left to list.
+    /// Lists a directory, and directories below it, until the batch is full.
     fn list_below(
         &self,
         directory: &DirectoryToList,
@@ -450,7 +454,7 @@ impl TreeInner {
         Ok(listing)
     }
 
-    /// What is known of one object without opening it, unless it has holes.
+    /// Builds the entry of one object. Opens only files with holes.
     pub(crate) fn child(
         &self,
         dir: &OwnedFd,
@@ -479,7 +483,7 @@ impl TreeInner {
         {
             state = EntryState::Unreadable(why);
         }
-        // As late as can be: by this nothing is ever found to be unchanged.
+        // The latest possible ctime, so that no comparison finds the file unchanged.
         let ctime = match kind {
             EntryKind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
                 seconds: i64::MAX,
@@ -523,7 +527,7 @@ impl TreeInner {
         })
     }
 
-    /// Does the ctime of this file tell that it was changed? Each device is asked once.
+    /// Returns whether a change of this file shows in its ctime. Checked once for each device.
     fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
         let known = |devices: &[(u64, bool)]| {
             devices
@@ -539,7 +543,7 @@ impl TreeInner {
         ) {
             return has;
         }
-        // A file may be mounted by itself.
+        // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
         let has = match is_here {
             true => keeps_change_times(dir),
@@ -554,7 +558,7 @@ impl TreeInner {
         has
     }
 
-    /// One object by its path, without going into it.
+    /// Returns one object by its path.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
         let child = self
             .around(path)
@@ -564,7 +568,7 @@ impl TreeInner {
         child
     }
 
-    /// The directory that `path` is in, and its name there.
+    /// Opens the parent directory of `path`. Returns it with the name in it.
     fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
         let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
@@ -572,8 +576,10 @@ impl TreeInner {
         Ok((dir, if path.is_empty() { b"." } else { name }))
     }
 
-    /// Read the attributes of a directory that is delivered but not listed; of the others they come with the listing. Asked by
-    /// name: to open where an automounter is would mount something there.
+    /// Reads the attributes of a directory that is delivered but not listed; for listed directories
+    /// they come with the listing.
+    ///
+    /// The directory is not opened, because that would mount a file system under an automounter.
     pub(crate) fn dress(&self, scanned: &mut Scanned) {
         if self.is_plain() || !is_directory(scanned) {
             return;
@@ -587,7 +593,7 @@ impl TreeInner {
         };
         match read {
             Ok(xattrs) => scanned.entry.xattrs = xattrs,
-            // It went away just now.
+            // The directory has just been removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if scanned.state.is_stored() => scanned.state = self.state_of(&error),
             Err(error) => self.shortage.notice(&error),
@@ -619,7 +625,7 @@ impl TreeInner {
         }
     }
 
-    /// Where a file that has fewer blocks than bytes has its data.
+    /// Returns the data runs of a file with fewer blocks than bytes.
     fn map(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> Option<SparseMap> {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
@@ -627,7 +633,7 @@ impl TreeInner {
         let fd = dir::open_read(dir, name, self.rules.tricks)
             .inspect_err(|error| self.shortage.notice(error))
             .ok()?;
-        // Holes of another are none of this one.
+        // The open file may be another one; its holes do not count.
         dir::stat_fd(&fd)
             .ok()
             .filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
@@ -639,7 +645,7 @@ impl TreeInner {
         self.rules.exclude.matches(path, is_dir)
     }
 
-    /// The name in this directory by which it says itself that its contents are not worth a backup.
+    /// Returns the name in this directory that excludes its contents.
     fn mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self
             .rules
@@ -652,7 +658,8 @@ impl TreeInner {
         by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
-    /// Is `path` left out for its own sake, or for that of a directory above it and below the first top?
+    /// Returns whether the rules exclude `path` itself or a directory above it, below the first
+    /// top.
     pub(crate) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let top = self.tops.first().map_or(&b""[..], |top| &top.at);
         let slashes = path
@@ -665,7 +672,7 @@ impl TreeInner {
             || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
     }
 
-    /// As [`Self::mark`], of the directory at `path`. Its names are not listed for that.
+    /// As [`Self::exclusion_mark`], for the directory at `path`, without listing it.
     pub(crate) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
             return None;
@@ -692,7 +699,7 @@ impl TreeInner {
     }
 }
 
-/// The mark of a cache, and how it must begin (bford.info/cachedir).
+/// File that marks a cache directory, and how the file must begin (bford.info/cachedir).
 const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 

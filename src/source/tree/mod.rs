@@ -1,7 +1,8 @@
 //! A file tree as a source.
 //!
-//! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
-//! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
+//! Every path is opened beneath its root without following links, so a link that is swapped in
+//! during the backup cannot lead outside. The parts of a frame report files that vanished, shrank,
+//! grew or cannot be read; the backup goes on.
 
 pub(crate) mod file_list;
 pub(crate) mod hard_links;
@@ -49,83 +50,88 @@ use std::{
 };
 use walk::TreeWalk;
 
-/// How long somebody may take to write a file anew that was removed before: so many times.
+/// Interval and number of retries for a file that is missing because a program is replacing it.
 pub(super) const MOMENT: Duration = Duration::from_millis(10);
 const AGAIN: usize = 10;
 
-/// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
-/// directories, are not part of it. Said before a walk begins.
+/// Device and inode of each file and directory that the backup writes to. These files, and the
+/// contents of these directories, are not backed up. Set before a walk begins.
 pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 
-/// What of a tree is left out, and how it is looked at.
+/// Rules for excluding parts of a tree and for reading the rest.
 pub struct TreeRules {
     /// Patterns as in `.gitignore`.
     pub exclude: Patterns,
-    /// Leave out the contents of directories with a valid `CACHEDIR.TAG`.
+    /// Whether to exclude the contents of directories with a valid `CACHEDIR.TAG`.
     pub exclude_caches: bool,
-    /// Leave out the contents of directories that hold one of these names.
+    /// Names that exclude the contents of the directory that holds them.
     pub exclude_if_present: Vec<Vec<u8>>,
-    /// Stay on the file systems of the roots.
+    /// Whether to stay on the file systems of the roots.
     pub one_file_system: bool,
-    /// Does the next backup go by less than the inodes? Then each file is looked at once more when it was read.
+    /// Whether the next backup compares without inodes. Each file is then checked again after it
+    /// was read.
     pub looks_twice: bool,
-    /// Directories listed at the same time.
+    /// Number of directories listed at the same time.
     pub walkers: usize,
-    /// May tricks be played?
+    /// Whether the system's special calls may be used.
     pub tricks: Tricks,
-    /// Where the backup goes.
+    /// Objects that the backup writes to.
     pub own: Own,
-    /// What somebody knows better than the file system.
+    /// Rules of a program for its own files.
     pub overlay: Option<Arc<dyn Overlay>>,
-    /// Why the file of this path, in the directory that is given, is not to be copied now.
+    /// Returns why the file of this path, in the given directory, must not be copied now.
     pub torn: fn(BorrowedFd<'_>, &[u8]) -> Option<String>,
 }
 
-/// Files of a program that has its own ideas of what a backup of them is.
+/// Rules of a program, such as PostgreSQL, for the backup of its own files.
 ///
-/// They are stored as that program's own tools would: ustar headers with whole seconds, no holes, no attributes. That a
-/// file grows, shrinks or vanishes meanwhile is expected, and not noted, where the program repairs it afterwards, or takes it away.
-/// The rest is stored as it is when it is read.
+/// Files are stored as that program's own tools store them: ustar headers with whole seconds, no
+/// holes, no attributes. A file that grows, shrinks or vanishes is expected, and not reported, if
+/// the program repairs the copy afterwards or removes such files itself. Other files are stored as
+/// they are when they are read.
 pub trait Overlay: Send + Sync {
-    /// Leave out of the names in a directory what does not belong to the backup.
+    /// Removes the names from a directory listing that do not belong to the backup.
     fn pick(&self, dir: &[u8], names: &mut Vec<dir::DirName>);
 
-    /// What stands in for the file at `path`.
+    /// Opens the replacement for the file at `path`, if there is one.
     fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
 
-    /// Does the program repair a copy of the file at `path` that has the size of the scan, whatever it was when it was read?
+    /// Returns whether the program repairs a copy of the file at `path`. The copy only needs the
+    /// size from the scan.
     fn repairs(&self, path: &[u8]) -> bool;
 
-    /// Is it missed if what stood at `path` has gone since it was listed, as the program does not take that away itself?
+    /// Returns whether a missing object at `path` is an error, because the program does not remove
+    /// it itself.
     fn misses(&self, path: &[u8]) -> bool;
 }
 
 /// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
-    /// Its path in the archive.
+    /// Path in the archive.
     pub at: EntryPath,
-    /// The directory it is, or the one it is in.
+    /// The directory itself, or its parent.
     pub dir: OwnedFd,
-    /// Its name in that directory; `None` if it is that directory.
+    /// Name in that directory; `None` if `dir` is the top itself.
     pub name: Option<Vec<u8>>,
-    /// Why a walk comes there.
+    /// Reason for the visit.
     pub role: TopRole,
 }
 
-/// Why a walk comes to a top.
+/// The reason why a walk visits a top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopRole {
-    /// The user named it: it is delivered whatever the rules say, and whatever keeps a walk from it.
+    /// The user named it. It is delivered even if rules exclude it.
     Named,
-    /// It is a mount, or a tablespace: it stands in for what has its name.
+    /// It is a mount or a tablespace, and replaces the object at its path.
     Mounted,
-    /// A named one is below it. It is delivered whatever the rules say, but of what is in it only the way to that one, unless
-    /// the walk around it enters it anyway.
+    /// It is a directory above a named top, and is delivered even if rules exclude it. Of its
+    /// contents only the path to the named top is delivered, unless the outer walk enters it
+    /// anyway.
     Above,
 }
 
 impl Top {
-    /// Its name in `dir`, where `.` is `dir` itself.
+    /// Returns the name in `dir`; `.` is `dir` itself.
     pub(super) fn file_name(&self) -> &[u8] {
         self.name.as_deref().unwrap_or(b".")
     }
@@ -134,33 +140,37 @@ impl Top {
 /// Directories of which only some names are delivered.
 pub type Closed = HashMap<EntryPath, HashSet<Vec<u8>>>;
 
-/// A tree, or the part of one that is on one device.
+/// A tree, or the part of a tree on one device.
 pub struct SourceTree(Arc<TreeInner>);
 
-/// What the walk, its helpers and the readers share.
+/// State shared by the walk, its threads and the readers.
 pub(super) struct TreeInner {
     pub(super) tops: Vec<Top>,
     /// Directories that belong to the stream of another device.
     pub(super) elsewhere: HashSet<EntryPath>,
-    /// Directories of which only these names are delivered; without a name they are not entered.
+    /// Directories of which only these names are delivered. A directory without names is not
+    /// entered.
     pub(super) closed: Closed,
-    /// Only these, and the directories above them; ascending.
+    /// If set, only these paths and the directories above them are delivered; ascending.
     pub(super) list: Option<Vec<EntryPath>>,
     pub(super) rules: Arc<TreeRules>,
     pub(super) names: OwnerNames,
     pub(super) shortage: Shortage,
-    /// First names of files that were not there any more when they were to be read: other names are no links to them.
+    /// First names of files that were gone when they were read. Other names are then not stored as
+    /// links to them.
     pub(super) orphaned: Mutex<HashSet<EntryPath>>,
-    /// Devices that were met, and whether the ctimes there tell of changes.
+    /// Devices, and whether changes of a file show in its ctime there.
     pub(super) change_times: RwLock<Vec<(u64, bool)>>,
-    /// The user this process acts as.
+    /// The effective user of this process.
     pub(super) user: u32,
 }
 
 impl SourceTree {
-    /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
-    /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there. All directories
-    /// between a named top and the top around it must be tops, too.
+    /// A source for the tree below `tops`, which are ascending.
+    ///
+    /// A top within another one is met there and replaces the object at its path. The directories
+    /// `elsewhere` are not delivered; of the directories in `closed` only the given names are. All
+    /// directories between a named top and the top around it must be tops, too.
     pub fn new(
         tops: Vec<Top>,
         elsewhere: HashSet<EntryPath>,
@@ -174,7 +184,8 @@ impl SourceTree {
         }))
     }
 
-    /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
+    /// A source for the objects in `list`, ascending, and the directories above them, below one
+    /// directory.
     pub fn listed(top: Top, list: Vec<EntryPath>, rules: Arc<TreeRules>) -> Self {
         Self(Arc::new(TreeInner {
             list: Some(list),
@@ -182,32 +193,33 @@ impl SourceTree {
         }))
     }
 
-    /// Would a walk from the first top never come to `path` below it, because of the rules?
+    /// Returns whether the rules exclude `path` from a walk that begins at the first top.
     pub fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         self.0.leaves_out(path, is_dir)
     }
 
-    /// One object by its path, without going into it.
+    /// Returns the entry of one object by its path.
     pub fn look(&self, path: &[u8]) -> Scanned {
         self.0.look(path).scanned
     }
 
-    /// The name by which the directory `path` says itself that its contents are not worth a backup, if the rules ask for that.
+    /// Returns the name that excludes the contents of the directory `path`, such as `CACHEDIR.TAG`,
+    /// if the rules ask for that.
     pub fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         self.0.mark_at(path)
     }
 
-    /// Open a file for reading.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
         self.0.open(path)
     }
 }
 
 thread_local! {
-    /// Closing is one call for many files where the system can do that.
+    /// Closes many files with one call where the system can do that.
     static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
 }
 
@@ -254,23 +266,24 @@ impl TreeInner {
         }
     }
 
-    /// What is said of an object that gives this error.
+    /// Returns the state of an object whose reading gave this error.
     pub(super) fn state_of(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         match error.kind() {
-            // A file may stand where its directory was.
+            // A file may have replaced the parent directory.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => EntryState::Vanished,
             _ => EntryState::Unreadable(reason(error)),
         }
     }
 
-    /// The state of a directory that could not be listed, though some of what is in it is delivered.
+    /// Returns the state of a directory that could not be listed, though some objects in it are
+    /// delivered.
     pub(super) fn unlisted(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         EntryState::Unreadable(reason(error))
     }
 
-    /// The directory to open `path` from, and the path to open there.
+    /// Returns the open directory for `path`, and the path relative to it.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
         let top = self
             .tops
@@ -282,7 +295,7 @@ impl TreeInner {
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
     }
 
-    /// The top that has this path.
+    /// Returns the top with this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
         let at = self
             .tops
@@ -291,12 +304,13 @@ impl TreeInner {
         Some(&self.tops[at])
     }
 
-    /// Did the user name this path?
+    /// Returns whether the user named this path.
     pub(super) fn is_named(&self, path: &[u8]) -> bool {
         self.top(path).is_some_and(|top| top.role == TopRole::Named)
     }
 
-    /// The names of the tops that stand in the directory `path`, and that a walk delivers whatever keeps it from the rest.
+    /// Returns the names in the directory `path` that lead to tops. A walk delivers them even if it
+    /// may not list the directory.
     pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let behind = self
             .tops
@@ -312,12 +326,12 @@ impl TreeInner {
         })
     }
 
-    /// Is a part of an archive all that is wanted of a file, see [`Overlay`]?
+    /// Returns whether files are stored by the rules of a program, see [`Overlay`].
     pub(super) fn is_plain(&self) -> bool {
         self.rules.overlay.is_some()
     }
 
-    /// Is nothing said of an object in this state, as if it had never been there?
+    /// Returns whether an object in this state is left out without a report.
     pub(super) fn forgets(&self, entry: &Entry, state: &EntryState) -> bool {
         *state == EntryState::Vanished && !self.misses(&entry.path)
     }
@@ -343,7 +357,7 @@ impl TreeInner {
         }
     }
 
-    /// The attributes of an open file that belong to it in an archive.
+    /// Reads the attributes of an open file that belong into the archive.
     pub(super) fn xattrs(&self, fd: &OwnedFd) -> io::Result<Vec<Xattr>> {
         if self.is_plain() {
             Ok(Vec::new())
@@ -363,7 +377,8 @@ impl TreeInner {
         if let (Err(error), Some(large)) = (&frame, waited_for) {
             large
                 .opened
-                .get_or_init(|| Err(EntryState::Unreadable(error.line()))); // this ends the run; nobody waits on
+                // this ends the run; no thread may wait for the file any longer
+                .get_or_init(|| Err(EntryState::Unreadable(error.line())));
         }
         frame
     }
@@ -388,7 +403,8 @@ impl TreeInner {
             }
             parts.push(part);
             if small.len() > 0 && buf.overflows(buf.len() + text_bytes) {
-                large.iter().for_each(|large| _ = self.opened(large)); // its pieces may be waiting for that
+                // its pieces may be waiting for that
+                large.iter().for_each(|large| _ = self.opened(large));
                 rest = Some(Slice::Members(small.collect(), large.take()));
                 break;
             }
@@ -416,7 +432,8 @@ impl TreeInner {
             .with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
     }
 
-    /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
+    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing
+    /// to the stream.
     fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<FrameEntry> {
         let Scanned {
             mut entry,
@@ -548,7 +565,8 @@ impl TreeInner {
         }
     }
 
-    /// Append header and content of a file. Gives where the content begins, and whether it is as long as the header says.
+    /// Appends header and content of a file. Returns the start of the content, and whether the
+    /// content has the promised length.
     fn copy(
         &self,
         fd: &OwnedFd,
@@ -559,7 +577,7 @@ impl TreeInner {
         Ok((buf.len(), self.content(fd, entry, buf)))
     }
 
-    /// Append a header; nothing of one that cannot be written.
+    /// Appends a header. A header that cannot be written adds nothing.
     pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
         let mtime = Time {
@@ -583,7 +601,7 @@ impl TreeInner {
         written.inspect_err(|_| buf.truncate(start))
     }
 
-    /// As [`Inner::now`], but of what nobody repairs it is asked in any case.
+    /// As [`Self::now`], but also for files that the program does not repair.
     fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
         if self.repairs(&entry.path) {
             None
@@ -599,7 +617,8 @@ impl TreeInner {
             .is_some_and(|overlay| overlay.repairs(path))
     }
 
-    /// Is it a file of a program that does not repair a copy of it? It may be written by hand, or by who knows what.
+    /// Returns whether a program owns the file but does not repair a copy of it, such as a
+    /// configuration file.
     pub(super) fn is_written(&self, path: &[u8]) -> bool {
         self.is_plain() && !self.repairs(path)
     }
@@ -611,8 +630,8 @@ impl TreeInner {
             .is_none_or(|overlay| overlay.misses(path))
     }
 
-    /// What has gone for a moment, as somebody who writes it anew has removed it before, is waited for where all of a tree is to be
-    /// there.
+    /// Retries while a file is missing, because a program may be replacing it. Only for trees in
+    /// which every file is expected to exist.
     pub(super) fn when_there<T>(
         &self,
         path: &[u8],
@@ -633,7 +652,8 @@ impl TreeInner {
         got
     }
 
-    /// What an open file is now, one call; nobody asks where that it changes is expected.
+    /// Reads the attributes of an open file, with one call. Returns `None` where changes are
+    /// expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
         if self.is_plain() {
             None
@@ -642,7 +662,8 @@ impl TreeInner {
         }
     }
 
-    /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
+    /// Takes owner and mode from the open file, because another file may have the name since the
+    /// scan. Returns whether they differed.
     pub(super) fn adopt(&self, now: &Stat, entry: &mut Entry) -> bool {
         if now.mode == entry.mode && (now.uid, now.gid) == (entry.owner.uid, entry.owner.gid) {
             return false;
@@ -651,7 +672,8 @@ impl TreeInner {
         true
     }
 
-    /// Append the content of a small file, exactly as many bytes as its header promised. Were there as many?
+    /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
+    /// whether the file had as many.
     fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
         let (want, inner) = (entry.data_len() as usize, buf.len());
         let mut complete = true;
@@ -680,7 +702,7 @@ impl TreeInner {
     }
 }
 
-/// What an earlier backup has; only if it has other attributes now was it looked at.
+/// A part for a file whose content an earlier backup holds.
 fn kept(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
     FrameEntry {
         known: Some(known),
@@ -689,12 +711,12 @@ fn kept(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEn
     }
 }
 
-/// The state of what the archive has no room for.
+/// The state of an entry that the archive format cannot store.
 pub(super) fn unstorable(error: &Error) -> EntryState {
     EntryState::Unreadable(error.line())
 }
 
-/// Zeros after `len` bytes of content.
+/// Appends the zeros that follow `len` bytes of content.
 pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
     buf.resize(buf.len() + pax::padding(len), 0);
 }
@@ -715,7 +737,7 @@ pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
     }
 }
 
-/// Is it not what the scan saw?
+/// Returns whether size or mtime differ from the scan.
 pub(super) fn changed(now: &Stat, entry: &Entry) -> bool {
     now.size != entry.size() || now.mtime != entry.mtime
 }

@@ -1,4 +1,5 @@
-//! Trees that change while they are looked at, and programs that have their own ideas of their files.
+//! Tests with trees that change during a walk, and with programs that have rules for their own
+//! files.
 
 use super::{
     MOMENT, Overlay, SourceTree, Top, TopRole, TreeInner, TreeRules,
@@ -28,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-/// Of a program that stumbles over its own files, or not.
+/// A program that repairs its files, or does not.
 struct Program(bool);
 
 impl Overlay for Program {
@@ -100,7 +101,7 @@ fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     );
 }
 
-/// As one of an automounter is, or one of an NFS server's: to open it mounts what is there.
+/// Like a directory of an automounter or an NFS server: opening it mounts a file system.
 #[test]
 fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +158,8 @@ fn of_a_directory_that_a_program_took_away_nothing_is_written() {
     }
 }
 
-/// What `goes` goes when it was listed, and one of it returns a moment later. What is `own` the server takes away itself.
+/// A server: objects named `goes` vanish after they were listed, and one of them returns a moment
+/// later. Objects named `own` are removed by the server itself.
 struct Server {
     dir: PathBuf,
     goes: [&'static str; 3],
@@ -228,7 +230,7 @@ fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_
     );
 }
 
-/// All but the top itself, with a mark for each state that is not whole.
+/// Returns all objects but the top, with a mark for each state that is not whole.
 fn walked(tree: &SourceTree) -> Vec<String> {
     let scanned = tree.scan().unwrap().map(|scanned| scanned.unwrap());
     let name = |Scanned { entry, state, .. }: Scanned| {

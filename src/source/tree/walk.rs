@@ -1,10 +1,12 @@
-//! Walks a tree in archive order, directories ahead of the one that is being delivered listed on other threads.
+//! Walks a tree in archive order. Other threads list directories ahead of the one that is
+//! delivered.
 //!
-//! Memory is that of the names in the directories on the way down and of what is listed ahead, whatever the tree holds; and
-//! one path for every file with several names of which not all have been seen.
+//! Memory holds the names of the directories on the current path and of those listed ahead,
+//! whatever the size of the tree, and one path for each file with several names until all of its
+//! names were seen.
 //!
-//! Where a look at an object makes the thread sleep, as over a network, jobs are smaller and more threads do them: they
-//! wait at the same time then.
+//! If reading attributes makes a thread sleep, as over a network, jobs are smaller and more threads
+//! wait at the same time.
 
 use super::{
     Top, TopRole, TreeInner,
@@ -36,15 +38,16 @@ use std::{
     thread,
 };
 
-/// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
+/// Directories of one level that are requested together, and the limits of those requested ahead:
+/// of one level, and of all levels.
 const GROUP: usize = 8;
 const AHEAD_LEVEL: usize = 4 * GROUP;
 const AHEAD_ALL: usize = 128;
 
-/// Batches of a directory's names that are looked at ahead.
+/// Batches of a directory's names that are read ahead.
 const AHEAD_BATCHES: usize = 4;
 
-/// The same where threads sleep: batches and the names of each, and how many threads there may be.
+/// The same limits where threads sleep: batches, names in each, and the number of threads.
 const SLOW_BATCHES: usize = 16;
 const SLOW_BATCH: usize = 32;
 const MAX_WALKERS: usize = 32;
@@ -61,20 +64,20 @@ pub(crate) struct TreeWalk {
     links: Links,
 }
 
-/// The threads of a walk, and what they are to do.
+/// The threads of a walk, and their jobs.
 struct Walkers {
     inner: Arc<TreeInner>,
     jobs: Queue<WalkJob>,
     threads: AtomicUsize,
-    /// Did the last of them sleep over what it did?
+    /// Whether the last job made its thread sleep.
     slow: AtomicBool,
 }
 
-/// What the threads of a walk do.
+/// A job for the threads of a walk.
 enum WalkJob {
-    /// List directories, one after the other.
+    /// List these directories, one after the other.
     Directories(Vec<Request>),
-    /// Look at some of the names in a directory.
+    /// Read the attributes of some names in a directory.
     Names(NameBatch, Promise<Vec<Child>>),
 }
 
@@ -92,16 +95,16 @@ struct WalkLevel {
     dev: u64,
     is_bare: bool,
     children: std::vec::IntoIter<Child>,
-    /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
+    /// Number of last children that were not yet checked for directories to request.
     unseen: usize,
-    /// and so many were asked for and are still to come.
+    /// Number of requested directories that are still to come.
     asked: usize,
-    /// What follows them: batches that were asked for, and names.
+    /// The further contents: requested batches, and names.
     batches: VecDeque<Answer<Vec<Child>>>,
     rest: std::vec::IntoIter<dir::DirName>,
 }
 
-/// When the last thread panics nobody is left who would do anything: who waits for it is told.
+/// Abandons the jobs when the last thread panics, so that waiting threads get an answer.
 struct WalkWatch<'a>(&'a Walkers);
 
 impl Drop for WalkWatch<'_> {
@@ -151,7 +154,7 @@ impl Walkers {
             }
             self.slow.store(pace.is_slow, Relaxed);
             if pace.is_slow && self.jobs.has_items() {
-                // There may be none left: those that run go on.
+                // A failure is ignored: the running threads go on.
                 let _ = self.start();
             }
         }
@@ -163,10 +166,10 @@ impl Walkers {
 }
 
 impl TreeWalk {
-    /// With as many threads as the rules say, or as the system has.
+    /// Starts as many threads as the rules say, or as the system has.
     ///
     /// # Errors
-    /// If it has none; if the backup goes to a top.
+    /// If no thread can be started, or if the backup is written to a top.
     pub(super) fn start(inner: Arc<TreeInner>) -> Result<Self> {
         inner.check_tops()?;
         let (jobs, threads, slow) = Default::default();
@@ -177,7 +180,7 @@ impl TreeWalk {
             slow,
         });
         walkers.start()?;
-        // One suffices where there are no more.
+        // One thread suffices if the system has no more.
         let _ = (1..inner.rules.walkers).try_for_each(|_| walkers.start());
         Ok(Self {
             inner,
@@ -189,7 +192,7 @@ impl TreeWalk {
         })
     }
 
-    /// Have the next batches of the deepest level looked at, and its next directories listed.
+    /// Requests the next batches of the deepest level, and the listings of its next directories.
     fn look_ahead(&mut self) {
         let Some(level) = self.levels.last_mut() else {
             return;
@@ -214,7 +217,8 @@ impl TreeWalk {
         if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
             return;
         }
-        // Together they are worth waking a thread for; where each makes it sleep, each is.
+        // A group is worth waking a thread. Where each listing makes a thread sleep, each one is a
+        // job of its own.
         let room = (AHEAD_LEVEL - level.asked).min(AHEAD_ALL - self.outstanding);
         let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
         let mut group = Vec::new();
@@ -241,7 +245,7 @@ impl TreeWalk {
         }
     }
 
-    /// Deliver an object, and go down if it is a directory to enter.
+    /// Delivers an object, and descends into it if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
         if self.inner.enters(&child, dev) {
             let listing = match std::mem::replace(&mut child.listing, Ahead::Not) {
@@ -276,7 +280,8 @@ impl TreeWalk {
             Some(Ok(listing)) => {
                 match listing.xattrs {
                     Ok(xattrs) => scanned.entry.xattrs = xattrs,
-                    // As there may be too many of them; what is in the directory is there all the same.
+                    // The directory may have too many attributes; its contents are delivered
+                    // nevertheless.
                     Err(error) => scanned.state = without_xattrs(self.inner.state_of(&error)),
                 }
                 if let Some(error) = &listing.failed {
