@@ -146,7 +146,7 @@ impl OneFile {
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
             return Err(Error::new(ErrorKind::Permission, what)
-                .because("its directory is append-only, so that nothing in it gets its final name")
+                .because("its directory is append-only, so the file cannot be renamed to its final name")
                 .hint("choose another directory, or `chattr -a` this one"));
         }
         remove_leftovers(path);
@@ -203,12 +203,12 @@ pub fn parent_must_be_there(path: &Path) -> Result<()> {
     match fs::metadata(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let what = format!(
-                "could not create {}: the directory {} is not there",
+                "could not create {}: the directory {} does not exist",
                 name(path),
                 name(parent)
             );
             Err(Error::new(ErrorKind::NotFound, what)
-                .hint("make it first, or is its disk not mounted?"))
+                .hint("create it first, or check that its disk is mounted"))
         }
         _ => Ok(()), // other errors show when the file is created
     }
@@ -223,7 +223,7 @@ fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
     }
     match side.and_then(|side| Some((side, is_too_long(side)?))) {
         Some((side, error)) => Err(refused(side, error).hint(format!(
-            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which have no file beside them",
+            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which need no side file",
             SIDE_SUFFIX.len()
         ))),
         None => Ok(()),
@@ -418,11 +418,11 @@ impl OneFile {
     /// Adds details to an error that left the archive under its final name without its side file.
     fn without_side(&self, error: Error, side: &Path) -> Error {
         let now = format!(
-            "{} is the new archive already, without the manifest beside it",
+            "{} is the new archive, but its side file with the manifest is missing",
             name(&self.path)
         );
         let hint = format!(
-            "run the same command again, or give that file the name {} yourself",
+            "run the same command again, or rename the file to {} yourself",
             name(side)
         );
         error.detail(now).hint(hint)

@@ -28,7 +28,7 @@ impl Stdout {
         if is_stdout_closed() {
             let what = "cannot write a backup to standard output: it is closed, or /dev/null";
             return Err(Error::new(ErrorKind::Usage, what)
-                .hint("--to null: measures a backup that goes nowhere"));
+                .hint("--to null: measures a backup without storing it"));
         }
         let out = std::io::stdout();
         if out.is_terminal() {

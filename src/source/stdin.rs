@@ -120,11 +120,11 @@ fn empty() -> Error {
         ErrorKind::NotFound,
         "cannot back up standard input: it is empty",
     )
-    .hint("has the program that writes it failed? `set -o pipefail` makes a shell say so")
+    .hint("check whether the program that writes it failed; `set -o pipefail` makes the shell report this")
 }
 
 fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
-    let failed = |e| Error::io("could not keep standard input in a temporary file", e);
+    let failed = |e| Error::io("could not write standard input to a temporary file", e);
     let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
     let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
     file.rewind().map_err(failed)?;

@@ -243,7 +243,7 @@ impl Drop for TargetTree {
 
 /// The error for an object that is not the one that this restore created.
 pub(crate) fn replaced() -> io::Error {
-    io::Error::other("it was replaced meanwhile")
+    io::Error::other("another object replaced it during the restore")
 }
 
 /// Returns the mode to set before the access list. The mask of the list would otherwise count as
@@ -416,7 +416,7 @@ mod tests {
         make(&at("d"), OTHER, 0o700);
         let error = writer.finish_directory(&made).unwrap_err();
         assert!(
-            error.line().ends_with("it was replaced meanwhile"),
+            error.line().ends_with("another object replaced it during the restore"),
             "{}",
             error.line()
         );

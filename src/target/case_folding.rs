@@ -30,7 +30,7 @@ struct Taken;
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the file system takes its name for that of something else in the backup")
+        f.write_str("on this file system its name is the same as that of another file in the backup")
     }
 }
 

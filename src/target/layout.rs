@@ -151,7 +151,7 @@ impl TargetLayout {
     pub(crate) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
             return Err(not_empty(&self.root).hint(
-                "choose another --to; --overwrite replaces what stands in the way, --delta writes what differs",
+                "choose another --to; --overwrite replaces existing files, --delta updates files that differ",
             ));
         }
         for mount in &self.mounts {
@@ -185,7 +185,7 @@ impl TargetLayout {
             };
             if let Some((other, _)) = before.iter().find(overlaps) {
                 let what = format!(
-                    "cannot restore to both {other:?} and {path:?}: one is the other, or within it"
+                    "cannot restore to both {other:?} and {path:?}: they are the same directory, or one contains the other"
                 );
                 return Err(Error::new(ErrorKind::Usage, what).hint(self.hint));
             }
@@ -214,10 +214,10 @@ fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     }
     let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
     let what = format!(
-        "cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free"
+        "cannot restore to {path:?}: {needed} MB are needed, {free} MB are free"
     );
     Err(Error::new(ErrorKind::Full, what)
-        .hint("free space, or choose another place; --overwrite tries without asking"))
+        .hint("free space or choose another directory; --overwrite skips this check"))
 }
 
 fn not_empty(path: &Path) -> Error {
@@ -343,7 +343,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     let (dir, there, missing) = deepest(path).map_err(failed)?;
     let uid = stat_fd(&dir).map_err(failed)?.uid;
     if !is_held(uid, holder) {
-        let what = format!("cannot restore to {path:?}: {there:?} belongs to user {uid} by now");
+        let what = format!("cannot restore to {path:?}: {there:?} now belongs to user {uid}");
         return Err(Error::new(ErrorKind::Permission, what));
     }
     if missing.as_os_str().is_empty() {
@@ -401,7 +401,7 @@ impl OpenDirectory {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
             let what =
-                format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
+                format!("cannot restore to {path:?}: it is a link to {lost:?}, which does not exist");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
@@ -457,7 +457,7 @@ impl TargetDirectories {
             true => OpenDirectory::open(&mount.at, &mount.directory, mount.holder),
             false => Err(Error::new(
                 ErrorKind::Bug,
-                format!("nothing can be mounted at {}", quoted(&mount.at)),
+                format!("cannot mount a directory at {}", quoted(&mount.at)),
             )),
         };
         let root = OpenDirectory::open(b"", &layout.root, None)?;
@@ -533,7 +533,7 @@ mod tests {
             (error.kind, &*error.what),
             (
                 ErrorKind::Full,
-                "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free"
+                "cannot restore to \"/x\": 3 MB are needed, 1 MB are free"
             )
         );
     }

@@ -74,7 +74,7 @@ impl TargetWriter {
         })?;
         match self.tree.settles_each() {
             true => {
-                durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e))
+                durable::settle(fd).map_err(|e| self.tree.error("sync", &entry.path, e))
             }
             false => Ok(()),
         }
@@ -262,7 +262,7 @@ impl TargetWriter {
         {
             self.tree
                 .notes
-                .add("exact time", "the file system cannot keep it", &entry.path);
+                .add("exact time", "the file system cannot store it", &entry.path);
         }
         Ok(())
     }

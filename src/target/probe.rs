@@ -37,7 +37,7 @@ struct NamesStay;
 
 impl fmt::Display for NamesStay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing can be removed from its directory (`lsattr -d` shows whether that is append-only)")
+        f.write_str("files cannot be removed from its directory (`lsattr -d` shows whether it is append-only)")
     }
 }
 

@@ -62,7 +62,7 @@ impl TargetTree {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,
                 other => {
-                    other.map_err(|e| self.error("make durable what was restored to", b"", e))?
+                    other.map_err(|e| self.error("sync the restored files in", b"", e))?
                 }
             }
         }
@@ -140,7 +140,7 @@ impl Visit for Settle<'_> {
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {
         self.tree.error(
-            "make durable",
+            "sync",
             path.strip_prefix(b"/").unwrap_or(path),
             error,
         )

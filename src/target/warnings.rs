@@ -31,7 +31,7 @@ impl TargetWarnings {
     /// Notes that `path` became a name of a second file, because the first file takes no more
     /// names.
     pub(crate) fn carried(&self, path: &[u8]) {
-        let why = "more names than the target takes for one file: a second file with the same content has them";
+        let why = "too many hard links for the target file system: a copy of the file has the further names";
         self.count(why.to_owned(), path);
     }
 
@@ -40,7 +40,7 @@ impl TargetWarnings {
     pub(crate) fn left(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
         let line = || {
             format!(
-                "could not remove {file:?}, which this restore has made: {}",
+                "could not remove {file:?}, a temporary file of this restore: {}",
                 reason(error)
             )
         };
@@ -60,7 +60,7 @@ impl TargetWarnings {
     fn count(&self, mut reason: String, path: &[u8]) {
         let mut notes = self.counts.locked();
         if notes.len() >= REASONS && !notes.contains_key(&reason) {
-            reason = "other things not restored (for too many reasons to list)".to_owned();
+            reason = "other items not restored (too many reasons to list)".to_owned();
         }
         let (count, first) = notes.entry(reason).or_insert((0, path.to_vec()));
         *count += 1;

@@ -84,7 +84,7 @@ impl TargetWriter {
         if !in_the_way {
             return error;
         }
-        let why = "a symbolic link or a file stands where a directory above it should be";
+        let why = "a symbolic link or a file has the name of a parent directory";
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
@@ -103,7 +103,7 @@ impl TargetWriter {
         let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists {
-            error.hint("--overwrite replaces what stands in the way")
+            error.hint("use --overwrite to replace existing files")
         } else {
             error
         }
@@ -214,7 +214,7 @@ impl TargetWriter {
             return Ok(());
         }
         let settled = self.tree.open_dir(path).and_then(durable::settle);
-        settled.map_err(|e| self.tree.error("make durable", path, e))
+        settled.map_err(|e| self.tree.error("sync", path, e))
     }
 
     /// Removes an incomplete file or an object to be replaced; a directory only if it is empty.

@@ -40,7 +40,7 @@ pub(super) fn listed(
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
     Ok(once(top.scanned).chain(below).map(|mut scanned| {
         if scanned.state == EntryState::Vanished {
-            scanned.state = EntryState::Unreadable("there is nothing of this name".to_owned());
+            scanned.state = EntryState::Unreadable("no file or directory has this name".to_owned());
         }
         Ok(scanned)
     }))
@@ -108,7 +108,7 @@ impl ListedFiles {
         above.find_map(|entry| match entry.kind {
             EntryKind::Symlink(target) => {
                 let (link, target) = (quoted(&entry.path), quoted(&target));
-                Some(format!("{link} is a link to {target}, and is not followed: name the file by where it is"))
+                Some(format!("{link} is a symbolic link to {target}, and links are not followed: use the path of the file itself"))
             }
             _ => None,
         })

@@ -34,7 +34,7 @@ impl Shortage {
         };
         let why = io::Error::from_raw_os_error(*number);
         let is_of_memory = why.kind() == io::ErrorKind::OutOfMemory;
-        let error = Error::io("could not go on reading", why);
+        let error = Error::io("could not read further files", why);
         if is_of_memory {
             return Err(error);
         }

@@ -199,11 +199,11 @@ impl TreeInner {
             let stat = dir::stat(&top.dir, top.file_name());
             if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
                 let what = if top.at.is_empty() {
-                    "what is to be backed up".to_owned()
+                    "the source directory".to_owned()
                 } else {
                     quoted(&top.at)
                 };
-                let what = format!("{what} is where the backup goes");
+                let what = format!("cannot back up {what}: the backup is written to it");
                 return Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"));
             }
         }

@@ -29,7 +29,7 @@ const MAX_GROWTH: u64 = 1 << 20;
 const MAX_FIT: usize = 2 << 20;
 
 /// Reason for a file that was replaced by one of another length.
-pub(crate) const REPLACED: &str = "another file has its name since it was listed";
+pub(crate) const REPLACED: &str = "another file replaced it during the backup";
 
 impl TreeInner {
     /// Adjusts the entry to the present length of a file that the program does not repair. Inode
@@ -94,7 +94,7 @@ impl TreeInner {
                 .is_some_and(|again| looks(&again) == looks(now))
         {
             true => Err(io::Error::other(
-                "its size is not what the file system says",
+                "its size differs from the size that the file system reports",
             )),
             false => Ok(()),
         }
