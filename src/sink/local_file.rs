@@ -146,7 +146,9 @@ impl OneFile {
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
             return Err(Error::new(ErrorKind::Permission, what)
-                .because("its directory is append-only, so the file cannot be renamed to its final name")
+                .because(
+                    "its directory is append-only, so the file cannot be renamed to its final name",
+                )
                 .hint("choose another directory, or `chattr -a` this one"));
         }
         remove_leftovers(path);

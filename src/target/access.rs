@@ -416,7 +416,9 @@ mod tests {
         make(&at("d"), OTHER, 0o700);
         let error = writer.finish_directory(&made).unwrap_err();
         assert!(
-            error.line().ends_with("another object replaced it during the restore"),
+            error
+                .line()
+                .ends_with("another object replaced it during the restore"),
             "{}",
             error.line()
         );

@@ -30,7 +30,9 @@ struct Taken;
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("on this file system its name is the same as that of another file in the backup")
+        f.write_str(
+            "on this file system its name is the same as that of another file in the backup",
+        )
     }
 }
 

@@ -213,9 +213,7 @@ fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
         return Ok(());
     }
     let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
-    let what = format!(
-        "cannot restore to {path:?}: {needed} MB are needed, {free} MB are free"
-    );
+    let what = format!("cannot restore to {path:?}: {needed} MB are needed, {free} MB are free");
     Err(Error::new(ErrorKind::Full, what)
         .hint("free space or choose another directory; --overwrite skips this check"))
 }
@@ -400,8 +398,9 @@ impl OpenDirectory {
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
-            let what =
-                format!("cannot restore to {path:?}: it is a link to {lost:?}, which does not exist");
+            let what = format!(
+                "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
+            );
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;

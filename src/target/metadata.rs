@@ -73,9 +73,7 @@ impl TargetWriter {
             dir::stat_fd(fd)
         })?;
         match self.tree.settles_each() {
-            true => {
-                durable::settle(fd).map_err(|e| self.tree.error("sync", &entry.path, e))
-            }
+            true => durable::settle(fd).map_err(|e| self.tree.error("sync", &entry.path, e)),
             false => Ok(()),
         }
     }

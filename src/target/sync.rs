@@ -61,9 +61,7 @@ impl TargetTree {
         for fd in systems.values() {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,
-                other => {
-                    other.map_err(|e| self.error("sync the restored files in", b"", e))?
-                }
+                other => other.map_err(|e| self.error("sync the restored files in", b"", e))?,
             }
         }
         let files = !is_durable || self.wants(SyncMethod::Asked);
@@ -139,10 +137,7 @@ impl Visit for Settle<'_> {
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {
-        self.tree.error(
-            "sync",
-            path.strip_prefix(b"/").unwrap_or(path),
-            error,
-        )
+        self.tree
+            .error("sync", path.strip_prefix(b"/").unwrap_or(path), error)
     }
 }
