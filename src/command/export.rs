@@ -13,7 +13,7 @@ use crate::{
     platform::Tricks,
     repo::{base::WantedBase, open::open, select::BackupFilter},
     report::damage::{Damage, Report, frame_damage},
-    source::backup::{Damaged, StoredBackup, Tell},
+    source::backup::{Damaged, OnDamage, StoredBackup},
     stage::codec::Codec,
 };
 use std::{
@@ -142,7 +142,7 @@ impl Export {
     }
 }
 
-fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
+fn tell(archive: Arc<Archive>, report: Arc<Report>) -> OnDamage {
     Box::new(
         move |Damaged {
                   error,

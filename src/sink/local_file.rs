@@ -37,7 +37,7 @@ pub struct Output {
     path: PathBuf,
     tricks: Tricks,
     end: u64,
-    told: u64,
+    write_end: u64,
 }
 
 impl Output {
@@ -53,7 +53,7 @@ impl Output {
             path: path.to_owned(),
             tricks,
             end: 0,
-            told: 0,
+            write_end: 0,
         })
     }
 
@@ -64,20 +64,20 @@ impl Output {
     pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         write::pwrite_all(&self.file, data, offset).map_err(|e| self.failed("write", e))?;
         self.end = self.end.max(offset + data.len() as u64);
-        if self.tricks == Tricks::Auto && self.end - self.told >= BEHIND_BYTES {
-            self.behind();
+        if self.tricks == Tricks::Auto && self.end - self.write_end >= BEHIND_BYTES {
+            self.write_behind();
         }
         Ok(())
     }
 
     /// Starts writing the last range, and drops the range before it, which is on the device by now,
     /// from the cache.
-    fn behind(&mut self) {
-        write::write_behind(&self.file, self.told, self.end - self.told);
-        if let Some(before) = self.told.checked_sub(BEHIND_BYTES) {
+    fn write_behind(&mut self) {
+        write::write_behind(&self.file, self.write_end, self.end - self.write_end);
+        if let Some(before) = self.write_end.checked_sub(BEHIND_BYTES) {
             write::drop_behind(&self.file, before, BEHIND_BYTES);
         }
-        self.told = self.end;
+        self.write_end = self.end;
     }
 
     /// Makes the file durable.
@@ -141,7 +141,7 @@ impl OneFile {
     /// The system's error.
     pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
-        parent_must_be_there(path)?;
+        check_parent_exists(path)?;
         check_names(path, side_path.as_deref())?;
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
@@ -200,7 +200,7 @@ pub fn side_of(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if the directory of `path` is missing.
-pub fn parent_must_be_there(path: &Path) -> Result<()> {
+pub fn check_parent_exists(path: &Path) -> Result<()> {
     let parent = dir_of(path);
     match fs::metadata(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -347,7 +347,7 @@ impl Destination for OneFile {
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        let done = self.give_names();
+        let done = self.rename_to_final();
         // Once the archive has its name, it needs its side file.
         if done.is_ok() || !self.partial.exists() {
             return done;
@@ -377,7 +377,7 @@ impl Destination for OneFile {
 impl OneFile {
     /// Renames the files. The old side file is moved first: an archive without a side file is read
     /// as a stream, but an archive with a wrong one cannot be read.
-    fn give_names(&self) -> Result<()> {
+    fn rename_to_final(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| {
             fs::rename(from, to)
                 .map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
@@ -398,7 +398,7 @@ impl OneFile {
         })?;
         let side = self.side_partial();
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
-            rename(from, to).map_err(|error| self.without_side(error, to))?;
+            rename(from, to).map_err(|error| self.missing_side_file(error, to))?;
         }
         commit_flag::set(true);
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
@@ -418,7 +418,7 @@ impl OneFile {
     }
 
     /// Adds details to an error that left the archive under its final name without its side file.
-    fn without_side(&self, error: Error, side: &Path) -> Error {
+    fn missing_side_file(&self, error: Error, side: &Path) -> Error {
         let now = format!(
             "{} is the new archive, but its side file with the manifest is missing",
             name(&self.path)

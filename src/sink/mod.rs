@@ -67,7 +67,7 @@ pub trait Destination: Send {
     ///
     /// # Errors
     /// The system's error.
-    fn refer(&mut self, bases: &[String]) -> Result<Referred> {
+    fn announce_bases(&mut self, bases: &[String]) -> Result<Referred> {
         let gone = bases.to_vec();
         Ok(Referred {
             gone,

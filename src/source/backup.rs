@@ -55,7 +55,7 @@ pub struct Damaged {
 }
 
 /// Receives each [`Damaged`] report, from any thread. An error from it ends the run.
-pub type Tell = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
+pub type OnDamage = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
 
 /// A stored backup as a source.
 pub struct StoredBackup(Arc<BackupInner>);
@@ -63,27 +63,27 @@ pub struct StoredBackup(Arc<BackupInner>);
 struct BackupInner {
     archive: Arc<Archive>,
     frames: FrameCache,
-    tell: Tell,
+    on_damage: OnDamage,
     /// Files that were scanned and are not yet in the new manifest.
-    under_way: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
+    open_files: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
     /// The first file whose digest turned out wrong after its data was stored.
-    wrong: Mutex<Option<Error>>,
+    digest_error: Mutex<Option<Error>>,
     /// Whether a page of the manifest has no whole copy.
-    lacks_pages: AtomicBool,
+    has_lost_pages: AtomicBool,
 }
 
 impl StoredBackup {
-    /// Reads a whole backup. `tell` decides whether to go on after damage.
-    pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
+    /// Reads a whole backup. `on_damage` decides whether to go on after damage.
+    pub fn new(archive: Arc<Archive>, on_damage: OnDamage) -> Self {
         let frames = FrameCache::new(archive.clone());
-        let (under_way, wrong, lacks_pages) = Default::default();
+        let (open_files, digest_error, has_lost_pages) = Default::default();
         Self(Arc::new(BackupInner {
             archive,
             frames,
-            tell,
-            under_way,
-            wrong,
-            lacks_pages,
+            on_damage,
+            open_files,
+            digest_error,
+            has_lost_pages,
         }))
     }
 
@@ -97,7 +97,7 @@ impl StoredBackup {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a wrong digest.
     pub fn check(&self) -> Result<()> {
-        self.0.wrong.locked().take().map_or(Ok(()), Err)
+        self.0.digest_error.locked().take().map_or(Ok(()), Err)
     }
 
     /// Returns the pages without a whole copy, whose entries could not be scanned. Complete after
@@ -105,7 +105,7 @@ impl StoredBackup {
     pub fn lost_pages(&self) -> Vec<&PageAt> {
         let archive = self.archive();
         let is_lost = |at: &usize| archive.page(*at).is_err();
-        let pages = if self.0.lacks_pages.load(Relaxed) {
+        let pages = if self.0.has_lost_pages.load(Relaxed) {
             archive.root.pages.len()
         } else {
             0
@@ -138,18 +138,18 @@ impl Source for StoredBackup {
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         match slice {
-            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Members(small, large) => self.0.read_members(small, large, buf),
             Slice::Piece {
                 file,
                 offset,
                 len,
                 last,
-            } => self.0.piece(file, offset, len, last, buf),
+            } => self.0.read_piece(file, offset, len, last, buf),
         }
     }
 
-    fn laid(&self, record: &Record, _crc32c: Option<u32>) {
-        self.0.laid(record);
+    fn on_stored(&self, record: &Record, _crc32c: Option<u32>) {
+        self.0.check_stored(record);
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {
@@ -174,8 +174,8 @@ impl Iterator for BackupEntries {
                 // The entries of a page without a whole copy are lost; the scan continues if the
                 // caller wants that.
                 Err(error) => {
-                    self.inner.lacks_pages.store(true, Relaxed);
-                    let told = (self.inner.tell)(Damaged {
+                    self.inner.has_lost_pages.store(true, Relaxed);
+                    let told = (self.inner.on_damage)(Damaged {
                         error,
                         frame: None,
                         files: Vec::new(),
@@ -201,14 +201,16 @@ impl BackupEntries {
             match FileContent::new(parts) {
                 Some(content) => drop(
                     self.inner
-                        .under_way
+                        .open_files
                         .locked()
                         .insert(entry.path.clone(), Arc::new(content)),
                 ),
                 None => {
-                    state = self
-                        .inner
-                        .lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
+                    state = self.inner.report_loss(
+                        None,
+                        misfit(&entry.path),
+                        vec![entry.path.clone()],
+                    )?;
                     entry.lose_content();
                 }
             }
@@ -225,7 +227,7 @@ fn follows(parts: &[PageItem], next: &Result<PageItem>) -> bool {
 }
 
 /// A damaged frame, found while reading one slice.
-struct BadPages {
+struct DamagedFrame {
     place: Place,
     frame: FrameAt,
     error: Error,
@@ -237,14 +239,14 @@ struct BadPages {
 
 impl BackupInner {
     /// Reports damage and returns the state of the lost file.
-    fn lose(
+    fn report_loss(
         &self,
         frame: Option<(SegmentId, FrameAt)>,
         error: Error,
         files: Vec<EntryPath>,
     ) -> Result<EntryState> {
-        let state = lost(&error);
-        (self.tell)(Damaged {
+        let state = unreadable(&error);
+        (self.on_damage)(Damaged {
             error,
             frame,
             files,
@@ -253,10 +255,10 @@ impl BackupInner {
     }
 
     fn content(&self, path: &[u8]) -> Option<Arc<FileContent>> {
-        self.under_way.locked().get(path).cloned()
+        self.open_files.locked().get(path).cloned()
     }
 
-    fn members(
+    fn read_members(
         &self,
         small: Vec<Scanned>,
         large: Option<Arc<LargeFile>>,
@@ -265,9 +267,9 @@ impl BackupInner {
         let mut parts = Vec::with_capacity(small.len() + 1);
         let mut bad = Vec::new();
         for scanned in small {
-            parts.push(self.member(scanned, &mut buf, &mut bad)?);
+            parts.push(self.append_member(scanned, &mut buf, &mut bad)?);
         }
-        for BadPages {
+        for DamagedFrame {
             place: (segment, _),
             frame,
             error,
@@ -275,12 +277,12 @@ impl BackupInner {
             ..
         } in bad
         {
-            self.lose(Some((segment, frame)), error, files)?;
+            self.report_loss(Some((segment, frame)), error, files)?;
         }
         let ends_member = large.is_none();
         if let Some(large) = large {
-            self.header(&large.entry, &mut buf)?;
-            self.mark(&large);
+            self.append_header(&large.entry, &mut buf)?;
+            self.copy_state(&large);
             parts.push(part(
                 FrameContent::Head(large.entry.clone(), large),
                 buf.len(),
@@ -292,16 +294,16 @@ impl BackupInner {
 
     /// Appends one whole member: header, content, padding. A damaged member adds nothing to the
     /// stream.
-    fn member(
+    fn append_member(
         &self,
         scanned: Scanned,
         buf: &mut Vec<u8>,
-        bad: &mut Vec<BadPages>,
+        bad: &mut Vec<DamagedFrame>,
     ) -> Result<FrameEntry> {
         let Scanned { entry, state, .. } = scanned;
         let start = buf.len();
         if state.is_stored() || entry.kind == EntryKind::Directory {
-            self.header(&entry, buf)?;
+            self.append_header(&entry, buf)?;
         }
         let inner = buf.len();
         let content = self
@@ -310,7 +312,7 @@ impl BackupInner {
         let Some(content) = content else {
             return Ok(part(FrameContent::Whole(entry, state), inner, 0));
         };
-        let state = match self.small(&content, buf, bad)? {
+        let state = match self.append_small(&content, buf, bad)? {
             None => state,
             Some(lost) => {
                 buf.truncate(start);
@@ -323,11 +325,11 @@ impl BackupInner {
     }
 
     /// Appends the content of a small file. Returns the file's new state if the content is lost.
-    fn small(
+    fn append_small(
         &self,
         content: &FileContent,
         buf: &mut Vec<u8>,
-        bad: &mut Vec<BadPages>,
+        bad: &mut Vec<DamagedFrame>,
     ) -> Result<Option<EntryState>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
@@ -339,7 +341,7 @@ impl BackupInner {
                         continue;
                     };
                     let plain = self.frames.salvage(run.segment, &run.frame).ok();
-                    bad.push(BadPages {
+                    bad.push(DamagedFrame {
                         place,
                         frame: run.frame,
                         error,
@@ -349,7 +351,7 @@ impl BackupInner {
                     bad.len() - 1
                 }
             };
-            let BadPages {
+            let DamagedFrame {
                 error,
                 plain,
                 files,
@@ -363,20 +365,20 @@ impl BackupInner {
                 Some(bytes) => buf.extend_from_slice(bytes),
                 None => {
                     files.push(content.path().clone());
-                    return Ok(Some(lost(error)));
+                    return Ok(Some(unreadable(error)));
                 }
             }
         }
         match content.check(&self.archive, 0, &buf[inner..]) {
             Ok(()) => Ok(None),
             Err(error) => self
-                .lose(None, error, vec![content.path().clone()])
+                .report_loss(None, error, vec![content.path().clone()])
                 .map(Some),
         }
     }
 
     /// Copies the stored state of a large file, such as its bad pages.
-    fn mark(&self, large: &LargeFile) {
+    fn copy_state(&self, large: &LargeFile) {
         match self
             .content(&large.entry.path)
             .as_deref()
@@ -392,7 +394,7 @@ impl BackupInner {
 
     /// Reads a piece of a large file. A damaged piece is filled with zeros, and the whole file
     /// counts as unreadable.
-    fn piece(
+    fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -403,7 +405,7 @@ impl BackupInner {
         let content = self
             .content(&file.entry.path)
             .ok_or_else(|| misfit(&file.entry.path))?;
-        if let Some(reason) = self.large(&content, offset, len.into(), &mut buf)? {
+        if let Some(reason) = self.append_large(&content, offset, len.into(), &mut buf)? {
             file.failed.get_or_init(|| reason);
         }
         buf.resize(len as usize, 0);
@@ -415,7 +417,7 @@ impl BackupInner {
     }
 
     /// Appends a part of a large file. Returns the reason if the content is lost.
-    fn large(
+    fn append_large(
         &self,
         content: &FileContent,
         offset: u64,
@@ -424,7 +426,7 @@ impl BackupInner {
     ) -> Result<Option<String>> {
         let lose = |frame, error: Error| {
             let reason = error.line();
-            self.lose(frame, error, vec![content.path().clone()])
+            self.report_loss(frame, error, vec![content.path().clone()])
                 .map(|_| Some(reason))
         };
         for run in content.runs(offset, len) {
@@ -439,7 +441,7 @@ impl BackupInner {
 
     /// Appends a header. For a cluster, times have whole seconds as in headers of PostgreSQL's own
     /// tools, so no extended header is needed.
-    fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    fn append_header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         if self.archive.root.postgres.is_none() || entry.mtime.nanos == 0 {
             return pax::write_header(entry, buf);
         }
@@ -456,22 +458,22 @@ impl BackupInner {
         )
     }
 
-    fn laid(&self, record: &Record) {
+    fn check_stored(&self, record: &Record) {
         let path = &record.entry.path;
-        let Some(content) = self.under_way.locked().remove(path) else {
+        let Some(content) = self.open_files.locked().remove(path) else {
             return;
         };
         if let (Some(was), Some(is)) = (content.digest(), record.digest)
             && was != is
         {
             let error = Error::corrupt(format!("file {} is damaged", quoted(path)));
-            self.wrong.locked().get_or_insert_with(|| {
+            self.digest_error.locked().get_or_insert_with(|| {
                 error.because(format!("its digest is {is}, the manifest says {was}"))
             });
         }
     }
 }
 
-fn lost(error: &Error) -> EntryState {
+fn unreadable(error: &Error) -> EntryState {
     EntryState::Unreadable(error.line())
 }

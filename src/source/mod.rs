@@ -35,22 +35,22 @@ pub trait Source: Send + Sync {
 
     /// Reports that an entry is complete in the archive, with the CRC-32C of its content if
     /// requested. Called in archive order.
-    fn laid(&self, _record: &Record, _crc32c: Option<u32>) {}
+    fn on_stored(&self, _record: &Record, _crc32c: Option<u32>) {}
 
     /// Returns whether the scan of this source goes on until the other sources are read, see
     /// [`Source::on_all_read`]. Such a scan may be empty.
-    fn accompanies(&self) -> bool {
+    fn runs_alongside(&self) -> bool {
         false
     }
 
     /// Returns whether data arrives faster than it is stored. Speed then matters more than size.
-    fn is_pressed(&self) -> bool {
+    fn is_falling_behind(&self) -> bool {
         false
     }
 
     /// Reports that everything in the scan was read, or that reading has stopped. Called once,
     /// before any `finish`.
-    fn drained(&self) {}
+    fn on_all_read(&self) {}
 
     /// Lists the entries that are known only at the end, in archive order; they are read as the
     /// others are. Called once, after the last `read` of all streams.

@@ -12,7 +12,7 @@ use crate::{
 };
 use gix_ignore::glob::{
     Pattern,
-    pattern::{Case, Mode as Of},
+    pattern::{Case, Mode as PatternMode},
     wildmatch::Mode,
 };
 use std::{
@@ -122,16 +122,16 @@ impl Patterns {
             name_at: path.len() - entry::split(path).1.len(),
             is_dir,
         };
-        let exact = self.exact(&object).max();
+        let literal_matches = self.literal_matches(&object).max();
         let mut later = self
             .wild
             .iter()
             .rev()
-            .take_while(|wild| Some(wild.at) > exact);
+            .take_while(|wild| Some(wild.at) > literal_matches);
         let last = later
             .find(|wild| self.is_match(wild, &object))
             .map(|wild| wild.at)
-            .or(exact);
+            .or(literal_matches);
         if last.is_some() {
             self.note_matches(&object);
         }
@@ -147,14 +147,19 @@ impl Patterns {
     }
 
     /// Returns the matching patterns without a wildcard.
-    fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
+    fn literal_matches(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
         let found = [
             self.names.get(&object.path[object.name_at..]),
             self.paths.get(object.path),
         ];
         let is_dir = object.is_dir;
-        let fits =
-            move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
+        let fits = move |at: &usize| {
+            is_dir
+                || !self.all[*at]
+                    .pattern
+                    .mode
+                    .contains(PatternMode::MUST_BE_DIR)
+        };
         found.into_iter().flatten().flatten().copied().filter(fits)
     }
 
@@ -179,7 +184,7 @@ impl Patterns {
     /// Records all matching patterns, not only the last one: the others are right too.
     fn note_matches(&self, object: &MatchedPath<'_>) {
         let line = |at: usize| &self.lines[self.all[at].line].has_matched;
-        self.exact(object)
+        self.literal_matches(object)
             .for_each(|at| line(at).store(true, Relaxed));
         let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
         new.filter(|wild| self.is_match(wild, object))
@@ -202,7 +207,7 @@ impl Patterns {
             });
             let relative: Vec<Pattern> = places
                 .iter()
-                .flat_map(|place| place.relative(&pattern))
+                .flat_map(|place| place.relative_pattern(&pattern))
                 .collect();
             match relative.is_empty() {
                 true => self.push(PatternRule { pattern, line }),
@@ -224,8 +229,8 @@ impl Patterns {
                     .count();
                 self.wild.push(WildPattern { at, end });
             }
-            None if rule.pattern.mode.contains(Of::NO_SUB_DIR)
-                && !rule.pattern.mode.contains(Of::ABSOLUTE) =>
+            None if rule.pattern.mode.contains(PatternMode::NO_SUB_DIR)
+                && !rule.pattern.mode.contains(PatternMode::ABSOLUTE) =>
             {
                 self.names.entry(text).or_default().push(at);
             }
@@ -244,12 +249,12 @@ const WILD: &[u8] = b"*?[]\\";
 impl PatternPlace {
     /// Translates a pattern with a path of this machine to a path of the backup, if it begins with
     /// a name of this place.
-    fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
+    fn relative_pattern(&self, pattern: &Pattern) -> Option<Pattern> {
         let rest = self
             .names
             .iter()
-            .find_map(|name| below(&pattern.text, name))?;
-        let is_absolute = pattern.mode.contains(Of::ABSOLUTE) && !rest.is_empty();
+            .find_map(|name| parts_below(&pattern.text, name))?;
+        let is_absolute = pattern.mode.contains(PatternMode::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
         for name in self
             .at
@@ -257,34 +262,39 @@ impl PatternPlace {
             .filter(|name| !name.is_empty())
         {
             text.push(b'/');
-            text.extend(escaped(name));
+            text.extend(escape_name(name));
         }
         for name in rest {
             text.push(b'/');
             text.extend(name);
         }
-        text.extend(pattern.mode.contains(Of::MUST_BE_DIR).then_some(b'/'));
+        text.extend(
+            pattern
+                .mode
+                .contains(PatternMode::MUST_BE_DIR)
+                .then_some(b'/'),
+        );
         let mut relative = Pattern::from_bytes_without_negation(&text).filter(|_| is_absolute)?;
-        relative.mode |= pattern.mode & Of::NEGATIVE;
+        relative.mode |= pattern.mode & PatternMode::NEGATIVE;
         Some(relative)
     }
 }
 
 /// Splits a pattern that begins with `path`, and returns its parts after this path.
-fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
+fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
     let is_part = |part: &&[u8]| !part.is_empty();
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
         // A shell passes a path as it is, including wildcard characters.
         parts
             .next()
-            .filter(|part| *part == name || *part == escaped(name))?;
+            .filter(|part| *part == name || *part == escape_name(name))?;
     }
     Some(parts.collect())
 }
 
 /// Escapes a name, so that the pattern matches only this name.
-fn escaped(name: &[u8]) -> Vec<u8> {
+fn escape_name(name: &[u8]) -> Vec<u8> {
     name.iter()
         .flat_map(|byte| {
             WILD.contains(byte)
@@ -426,7 +436,7 @@ mod tests {
     }
 
     /// Asks git which of `paths` it ignores, and by which pattern.
-    fn asked(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
+    fn git_ignores(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
         fs::write(dir.join(".gitignore"), lines.join("\n") + "\n").unwrap();
         let mut git = git(
             dir,
@@ -490,19 +500,19 @@ mod tests {
         for _ in 0..80 {
             // git cuts off the text before the first wildcard, and then reads the stars in `a**/b`
             // like those in `**/b`.
-            let is_plain = |line: &String| {
+            let has_overlay = |line: &String| {
                 line.match_indices("**")
                     .all(|(at, _)| at == 0 || line[..at].ends_with('/'))
             };
             let mut lines: Vec<_> = (0..4)
                 .map(|_| draw(&mut seed, &OF_PATTERNS, 5, ""))
                 .collect();
-            lines.retain(is_plain);
+            lines.retain(has_overlay);
             let paths: Vec<_> = (0..80)
                 .map(|_| draw(&mut seed, &OF_NAMES, 3, "/"))
                 .collect();
             let patterns = of(&lines);
-            for (path, (wanted, by)) in paths.iter().zip(asked(dir.path(), &lines, &paths)) {
+            for (path, (wanted, by)) in paths.iter().zip(git_ignores(dir.path(), &lines, &paths)) {
                 // A walk never reaches the contents of an excluded directory.
                 let above = path
                     .match_indices('/')

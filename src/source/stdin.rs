@@ -48,7 +48,7 @@ impl Stdin {
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
         let (mut input, mut size) = (input, u64::MAX);
         if spool {
-            (input, size) = spooled(input)?;
+            (input, size) = write_to_temporary_file(input)?;
         }
         let (uid, gid) = platform::user();
         let names = OwnerNames::default();
@@ -84,7 +84,12 @@ impl Stdin {
     ///
     /// Returns the number of bytes and whether the end is reached, or `None` if the stream ended
     /// before `offset`.
-    fn fill(&self, buf: &mut Vec<u8>, offset: u64, len: u64) -> Result<Option<(u64, bool)>> {
+    fn read_in_turn(
+        &self,
+        buf: &mut Vec<u8>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<(u64, bool)>> {
         let failed = |e| Error::io("could not read standard input", e);
         let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
         let input = self.input.lock().map_err(|_| stopped())?;
@@ -99,7 +104,7 @@ impl Stdin {
         input.offset = offset + len;
         self.turn.notify_all();
         match end.map_err(failed)? {
-            (0, true) if offset == 0 => Err(empty()),
+            (0, true) if offset == 0 => Err(empty_input_error()),
             end => Ok(Some(end)),
         }
     }
@@ -115,7 +120,7 @@ fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
 }
 
 /// In most cases the program that writes the stream has failed unnoticed.
-fn empty() -> Error {
+fn empty_input_error() -> Error {
     Error::new(
         ErrorKind::NotFound,
         "cannot back up standard input: it is empty",
@@ -123,7 +128,7 @@ fn empty() -> Error {
     .hint("check whether the program that writes it failed; `set -o pipefail` makes the shell report this")
 }
 
-fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
+fn write_to_temporary_file(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
     let failed = |e| Error::io("could not write standard input to a temporary file", e);
     let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
     let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
@@ -162,7 +167,9 @@ impl Source for Stdin {
                 };
                 pax::write_header(&entry, &mut buf)?;
                 let inner = buf.len();
-                let (len, _) = self.fill(&mut buf, 0, entry.size())?.unwrap_or_default();
+                let (len, _) = self
+                    .read_in_turn(&mut buf, 0, entry.size())?
+                    .unwrap_or_default();
                 pad(&mut buf, len);
                 Ok(Frame::new(
                     buf,
@@ -194,7 +201,7 @@ impl Source for Stdin {
                 offset,
                 len,
                 last,
-            } => self.piece(file, offset, len.into(), last, buf),
+            } => self.read_piece(file, offset, len.into(), last, buf),
         }
     }
 }
@@ -202,7 +209,7 @@ impl Source for Stdin {
 impl Stdin {
     /// Reads one piece. Many threads may call this; each waits until the pieces before its own are
     /// read.
-    fn piece(
+    fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -210,7 +217,7 @@ impl Stdin {
         last: bool,
         mut buf: Buf,
     ) -> Result<Frame> {
-        let Some((got, end)) = self.fill(&mut buf, offset, len)? else {
+        let Some((got, end)) = self.read_in_turn(&mut buf, offset, len)? else {
             return Ok(Frame::new(buf, Vec::new(), true));
         };
         let last = last || end;

@@ -6,7 +6,7 @@
 //! private at first, and directories of other users are taken over until they get their final
 //! metadata.
 
-use super::{probe::trial, tree::TargetTree, writer::TargetWriter};
+use super::{probe::with_test_file, tree::TargetTree, writer::TargetWriter};
 use crate::{
     error::Result,
     format::entry::{Entry, Xattr, split},
@@ -24,16 +24,16 @@ use std::{
 };
 
 /// Attribute that holds the access list of a file.
-const LIST: &[u8] = b"system.posix_acl_access";
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Mode bits that a directory's owner needs to change entries in the directory.
-const OWNERS: u32 = 0o300;
+const OWNER_ACCESS: u32 = 0o300;
 /// Mode bits of the group. For a file with an access list, they are the most that the list grants.
-const GROUP: u32 = 0o070;
+const GROUP_BITS: u32 = 0o070;
 /// Number of changed directories that are restored when the run fails, about 20 MB of memory.
 /// Further ones keep the temporary mode until the next run.
-const GIVEN_BACK: usize = 100_000;
+const MAX_CHANGED: usize = 100_000;
 /// Setuid, setgid and sticky bits. A change of owner clears them, so they are set after it.
-const SPECIAL: u32 = 0o7000;
+const SPECIAL_BITS: u32 = 0o7000;
 /// Mode of a new file until it gets its final metadata.
 pub(crate) const PRIVATE: u32 = 0o600;
 
@@ -44,10 +44,10 @@ impl TargetWriter {
     /// mode admits only users who may open the file in the end. The latter holds if group and
     /// others have equal rights, or if the group of the new file is the final one.
     pub(crate) fn creation_mode(&mut self, entry: &Entry) -> u32 {
-        let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
+        let later = entry.mode & SPECIAL_BITS != 0 || !entry.xattrs.is_empty();
         let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
         let is_right =
-            is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
+            is_equal || self.tree.group_of_new(&entry.path) == Some(self.owner_ids(&entry.owner).1);
         if later || !is_right {
             PRIVATE
         } else {
@@ -61,7 +61,7 @@ impl TargetWriter {
     ///
     /// Only a directory that is new or `asked_for` is changed, and only if this process runs as
     /// root. Returns `is_new`.
-    pub(crate) fn take_over(
+    pub(crate) fn lock_out_others(
         &mut self,
         entry: &Entry,
         dir: &OwnedFd,
@@ -73,14 +73,14 @@ impl TargetWriter {
             return Ok(is_new);
         }
         let stat = dir::stat_fd(dir).map_err(|e| self.tree.error("look at", &entry.path, e))?;
-        let is_foreign = ![mine, self.numbers(&entry.owner).0].contains(&stat.uid);
+        let is_foreign = ![mine, self.owner_ids(&entry.owner).0].contains(&stat.uid);
         if is_foreign || stat.mode & 0o022 & !entry.mode != 0 {
             // A refusal is ignored: such a file system has no owners, or the restore cannot create
             // anything in the directory either. A new directory keeps its group.
             let _ = write::chown_fd(dir, mine, stat.gid);
-            let _ = write::chmod_fd(dir, stat.mode & SPECIAL | 0o700);
+            let _ = write::chmod_fd(dir, stat.mode & SPECIAL_BITS | 0o700);
             let mut changed = self.tree.changed.locked();
-            if !is_new && changed.len() < GIVEN_BACK {
+            if !is_new && changed.len() < MAX_CHANGED {
                 changed.entry(entry.path.clone()).or_insert(stat);
             }
         }
@@ -92,14 +92,19 @@ impl TargetWriter {
     /// That is safe if only users whom the entry admits can have the file open. The file must
     /// belong to this user or to its final owner, and its group, others and access list must grant
     /// no more than the entry. It is also safe if a new file would be no better protected.
-    pub(crate) fn may_stay(&mut self, entry: &Entry, file: impl AsFd, stat: &Stat) -> Result<bool> {
+    pub(crate) fn may_keep_file(
+        &mut self,
+        entry: &Entry,
+        file: impl AsFd,
+        stat: &Stat,
+    ) -> Result<bool> {
         let failed = |writer: &Self, e| writer.tree.error("look at", &entry.path, e);
-        let (uid, gid) = self.numbers(&entry.owner);
+        let (uid, gid) = self.owner_ids(&entry.owner);
         let for_group = group_exceeds(stat.mode, entry.mode);
-        let wanted = list_of(entry);
+        let wanted = access_list_of(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
         let there = if is_listed {
-            list(&file).map_err(|e| failed(self, e))?
+            read_access_list(&file).map_err(|e| failed(self, e))?
         } else {
             wanted.cloned()
         };
@@ -107,25 +112,30 @@ impl TargetWriter {
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
             && there.as_ref() == wanted;
-        Ok(is_narrow || self.is_as_new(entry, stat, there.as_ref())?)
+        Ok(is_narrow || self.new_file_has_same_access(entry, stat, there.as_ref())?)
     }
 
     /// Returns whether a new file would be open to the same users. That is the case if the file
     /// system does not store owners, modes and lists, or if this process may not set them.
-    fn is_as_new(&mut self, entry: &Entry, there: &Stat, listed: Option<&Xattr>) -> Result<bool> {
+    fn new_file_has_same_access(
+        &mut self,
+        entry: &Entry,
+        there: &Stat,
+        listed: Option<&Xattr>,
+    ) -> Result<bool> {
         let tree = self.tree.clone();
-        let (uid, gid) = self.numbers(&entry.owner);
-        let wanted = list_of(entry);
+        let (uid, gid) = self.owner_ids(&entry.owner);
+        let wanted = access_list_of(entry);
         let (dir, _) = self.enter(&entry.path)?;
-        let made = trial(dir, &tree.notes, |file| {
+        let made = with_test_file(dir, &tree.notes, |file| {
             // The system would refuse the same calls for the real file.
             let _ = write::chown_fd(file, uid, gid);
             let _ = write::chmod_fd(file, entry.mode & 0o777);
             let _ = match wanted {
                 Some((name, value)) => xattr::set_fd(file, name, value),
-                None => xattr::remove_fd(file, LIST),
+                None => xattr::remove_fd(file, ACCESS_LIST),
             };
-            Ok((dir::stat_fd(file)?, list(file)?))
+            Ok((dir::stat_fd(file)?, read_access_list(file)?))
         });
         let is_same = |(new, list): (Stat, Option<Xattr>)| {
             (new.uid, new.gid) == (there.uid, there.gid)
@@ -141,7 +151,7 @@ impl TargetTree {
     ///
     /// If the owner's own write permission is missing there and this process is the owner, the
     /// permission is added until the directory gets its metadata or the run ends.
-    pub(crate) fn opening_up<T>(
+    pub(crate) fn with_write_access<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -150,7 +160,7 @@ impl TargetTree {
         match change() {
             Err(e)
                 if e.kind() == io::ErrorKind::PermissionDenied
-                    && self.open_up(split(path).0, dir) =>
+                    && self.add_write_access(split(path).0, dir) =>
             {
                 change()
             }
@@ -160,7 +170,7 @@ impl TargetTree {
 
     /// Adds the owner's write permission to the directory at `path`, if this process owns the
     /// directory and lacks this permission. Returns whether the permission is there.
-    pub(crate) fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
+    pub(crate) fn add_write_access(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
         let mut changed = self.changed.locked();
         let Ok(stat) = dir::stat_fd(dir) else {
             return false;
@@ -168,8 +178,8 @@ impl TargetTree {
         if changed.contains_key(path) {
             return true;
         }
-        let can_be = self.options.overwrite && can_be_opened_up(&stat);
-        let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
+        let can_be = self.options.overwrite && can_add_write_access(&stat);
+        let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNER_ACCESS).is_ok();
         if is_open {
             changed.insert(path.to_vec(), stat);
         }
@@ -179,49 +189,52 @@ impl TargetTree {
     /// Returns whether this restore can have created the object with these attributes, at `path` in
     /// or as `dir`. If not, another user has put it there.
     pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
-        let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
+        let (mine, new_owner) = (
+            platform::user().0,
+            self.places.resolve(path).0.new_owner.get(),
+        );
         // Without privileges, this process cannot change objects of other users anyway. Some file
         // systems assign the owner themselves, so a test file shows the owner of new files.
         let is_made = || {
-            trial(dir, &self.notes, |file| {
+            with_test_file(dir, &self.notes, |file| {
                 dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid)
             })
         };
         mine != 0
             || there.uid == mine
-            || maker.is_some_and(|maker| maker.0 == there.uid)
+            || new_owner.is_some_and(|new_owner| new_owner.0 == there.uid)
             || is_made() == Some(true)
     }
 }
 
 /// Returns whether this process owns the directory but lacks the permission to write to it.
-pub(crate) fn can_be_opened_up(dir: &Stat) -> bool {
+pub(crate) fn can_add_write_access(dir: &Stat) -> bool {
     let mine = platform::user().0;
-    mine != 0 && dir.uid == mine && dir.mode & OWNERS != OWNERS
+    mine != 0 && dir.uid == mine && dir.mode & OWNER_ACCESS != OWNER_ACCESS
 }
 
 /// The trees that this process is restoring.
 static TREES: Mutex<Vec<Weak<TargetTree>>> = Mutex::new(Vec::new());
 
 /// Gives changed directories their former owner and mode back, before the process ends.
-pub fn give_back() {
+pub fn restore_dir_access() {
     let trees = TREES.locked();
     trees
         .iter()
         .filter_map(Weak::upgrade)
-        .for_each(|tree| tree.give_back());
+        .for_each(|tree| tree.restore_dir_access());
 }
 
 impl TargetTree {
     /// Registers the tree, so that a signal handler can restore its directories before the process
     /// ends.
-    pub(crate) fn enlist(self: &Arc<Self>) {
+    pub(crate) fn register(self: &Arc<Self>) {
         let mut trees = TREES.locked();
         trees.retain(|tree| tree.strong_count() > 0);
         trees.push(Arc::downgrade(self));
     }
 
-    fn give_back(&self) {
+    fn restore_dir_access(&self) {
         let changed = std::mem::take(&mut *self.changed.locked());
         for (path, was) in changed {
             let Ok(dir) = self.open_dir(&path) else {
@@ -237,20 +250,20 @@ impl TargetTree {
 
 impl Drop for TargetTree {
     fn drop(&mut self) {
-        self.give_back();
+        self.restore_dir_access();
     }
 }
 
 /// The error for an object that is not the one that this restore created.
-pub(crate) fn replaced() -> io::Error {
+pub(crate) fn replaced_error() -> io::Error {
     io::Error::other("another object replaced it during the restore")
 }
 
 /// Returns the mode to set before the access list. The mask of the list would otherwise count as
 /// the rights of the group.
 pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
-    if list_of(entry).is_some() {
-        wanted & !GROUP
+    if access_list_of(entry).is_some() {
+        wanted & !GROUP_BITS
     } else {
         wanted
     }
@@ -259,7 +272,9 @@ pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
 /// Returns the mode of a file whose access list could not be set. The group gets its own rights of
 /// the list, not the mask.
 pub(crate) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
-    list_of(entry).map_or(wanted, |(_, list)| wanted & (!GROUP | group_in(list) << 3))
+    access_list_of(entry).map_or(wanted, |(_, list)| {
+        wanted & (!GROUP_BITS | group_in(list) << 3)
+    })
 }
 
 /// Returns the rights of the owning group in an access list (`struct posix_acl_xattr_entry` of
@@ -273,8 +288,8 @@ fn group_in(list: &[u8]) -> u32 {
     })
 }
 
-fn list_of(entry: &Entry) -> Option<&Xattr> {
-    entry.xattrs.iter().find(|(name, _)| name == LIST)
+fn access_list_of(entry: &Entry) -> Option<&Xattr> {
+    entry.xattrs.iter().find(|(name, _)| name == ACCESS_LIST)
 }
 
 /// Returns whether the group of a file with mode `has` may do more than others may by the mode
@@ -283,10 +298,10 @@ fn group_exceeds(has: u32, wanted: u32) -> bool {
     (has >> 3) & 0o7 & !wanted != 0
 }
 
-fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
+fn read_access_list(file: impl AsFd) -> io::Result<Option<Xattr>> {
     Ok(xattr::read_all(file)?
         .into_iter()
-        .find(|(name, _)| name == LIST))
+        .find(|(name, _)| name == ACCESS_LIST))
 }
 
 #[cfg(test)]
@@ -357,7 +372,7 @@ mod tests {
         for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
             let entry = Entry {
                 mode: 0o670,
-                xattrs: vec![(LIST.to_vec(), list(group))],
+                xattrs: vec![(ACCESS_LIST.to_vec(), list(group))],
                 ..Entry::default()
             };
             assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
@@ -425,14 +440,14 @@ mod tests {
         assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
         // The pipe belongs to another user, then a file of this user takes its place.
         let pipe = entry("p", EntryKind::Fifo, 0o666);
-        writer.other(&pipe).unwrap();
+        writer.special_file(&pipe).unwrap();
         chown(at("p"), Some(OTHER), Some(OTHER)).unwrap();
-        assert!(writer.dress_at(&pipe).is_err());
+        assert!(writer.apply_metadata_at(&pipe).is_err());
         assert_eq!(who(&at("p")), (OTHER, OTHER, 0o666));
         fs::remove_file(at("p")).unwrap();
         fs::write(at("p"), "").unwrap();
         fs::set_permissions(at("p"), fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(writer.dress_at(&pipe).is_err());
+        assert!(writer.apply_metadata_at(&pipe).is_err());
         assert_eq!(who(&at("p")).2, 0o600);
     }
 }

@@ -39,12 +39,12 @@ impl fmt::Display for Taken {
 impl std::error::Error for Taken {}
 
 /// The error for a name at which an object of another name was created.
-pub(crate) fn taken() -> io::Error {
+pub(crate) fn name_taken_error() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, Taken)
 }
 
 /// Returns whether this is the error of [`name_taken_error`].
-pub fn is_taken(error: &io::Error) -> bool {
+pub fn is_name_taken(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Taken>())
 }
 
@@ -95,14 +95,14 @@ fn fold(path: &[u8]) -> Vec<u8> {
 }
 
 /// Returns whether the file system ignores case. A file with this name exists.
-pub(crate) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
+pub(crate) fn ignores_case(dir: impl AsFd, name: &[u8]) -> bool {
     dir::stat(dir, &name.to_ascii_uppercase()).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{probe::trial_of_names, warnings::TargetWarnings};
+    use crate::target::{probe::with_named_test_file, warnings::TargetWarnings};
     use std::fs;
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
         let notes = TargetWarnings::default();
-        let found = trial_of_names(&fd, &notes, |_, name| folds(&fd, name));
+        let found = with_named_test_file(&fd, &notes, |_, name| ignores_case(&fd, name));
         assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -45,7 +45,7 @@ pub enum FinalPlaced {
 
 impl TargetTree {
     /// Removes an earlier copy of the final file before anything else changes.
-    pub(crate) fn displace_last(&self) -> Result<()> {
+    pub(crate) fn remove_earlier_final(&self) -> Result<()> {
         let Some(last) = &self.places.last else {
             return Ok(());
         };
@@ -67,7 +67,7 @@ impl TargetTree {
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub fn put_last(&self, is_whole: bool) -> Result<FinalPlaced> {
+    pub fn place_final_file(&self, is_whole: bool) -> Result<FinalPlaced> {
         let Some(last) = &self.places.last else {
             return Ok(FinalPlaced::Missing);
         };

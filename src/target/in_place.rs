@@ -10,7 +10,7 @@
 
 use super::{
     access::PRIVATE,
-    metadata::{Before, wears},
+    metadata::{Before, has_only_xattrs},
     replace::NewFile,
     writer::{TargetWriter, write_data},
 };
@@ -57,22 +57,22 @@ impl Patch {
         // Opening a device can have an effect: a tape rewinds, a watchdog starts.
         let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_for_readers(&e) => {
+                Err(e) if is_read_only_error(&e) => {
                     Ok((dir::open_read(dir, name, tree.options.tricks)?, false))
                 }
                 other => Ok((other?, true)),
             },
             _ => Err(io::ErrorKind::NotFound.into()),
         };
-        let (fd, writable) = match tree.making(&entry.path, dir, name, open) {
+        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, open) {
             Ok(opened) => opened,
-            Err(e) if is_another_kind(&e) => return Ok(None),
+            Err(e) if needs_new_file(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = dir::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        let may_stay = stat.kind == FileKind::File
-            && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
-        Ok(may_stay.then(|| Self {
+        let may_keep_file = stat.kind == FileKind::File
+            && (stat.nlink > 1 || writer.may_keep_file(entry, &fd, &stat)?);
+        Ok(may_keep_file.then(|| Self {
             file: PatchSource::There(fd.into()),
             stat,
             writable,
@@ -115,7 +115,7 @@ impl Patch {
     }
 
     /// Returns whether the file may be written to.
-    pub fn may_change(&self) -> bool {
+    pub fn may_write(&self) -> bool {
         self.writable && self.stat.nlink == 1
     }
 
@@ -124,8 +124,8 @@ impl Patch {
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub fn is_dressed_as(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
-        self.is_dressed(writer, entry)
+    pub fn has_metadata_of(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
+        self.metadata_matches(writer, entry)
             .map_err(|e| writer.tree.error("look at", &entry.path, e))
     }
 
@@ -142,10 +142,10 @@ impl Patch {
     }
 
     /// Returns whether this run has destroyed some of the earlier content at this path.
-    pub fn is_touched(&self) -> bool {
+    pub fn old_content_lost(&self) -> bool {
         match &self.file {
             PatchSource::There(_) => self.touched.load(Relaxed),
-            PatchSource::New(made) => made.has_its_name(),
+            PatchSource::New(made) => made.has_final_name(),
         }
     }
 
@@ -235,9 +235,9 @@ impl Patch {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
-        if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
+        if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
             // The program that wrote the file may not have synced it.
-            let settled = if tree.settles_each() {
+            let settled = if tree.syncs_each_file() {
                 durable::settle(self.file())
             } else {
                 Ok(())
@@ -250,14 +250,14 @@ impl Patch {
         } else {
             Before::There(now)
         };
-        writer.dress(self.file().as_fd(), entry, before)?;
+        writer.apply_metadata(self.file().as_fd(), entry, before)?;
         if let PatchSource::New(made) = &self.file {
-            made.place(writer)?;
+            made.move_into_place(writer)?;
         }
         Ok(self.touched.load(Relaxed))
     }
 
-    fn is_dressed(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
+    fn metadata_matches(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
         let Stat {
             mode,
             uid,
@@ -266,8 +266,8 @@ impl Patch {
             ..
         } = self.stat;
         let same =
-            (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
-        Ok(same && wears(entry, &xattr::read_all(self.file())?))
+            (mode, (uid, gid), mtime) == (entry.mode, writer.owner_ids(&entry.owner), entry.mtime);
+        Ok(same && has_only_xattrs(entry, &xattr::read_all(self.file())?))
     }
 }
 
@@ -281,7 +281,7 @@ impl TargetWriter {
         let Some(there) = Patch::open(self, entry)? else {
             return Ok(false);
         };
-        if there.stat.size != entry.size() || !there.is_dressed_as(self, entry)? {
+        if there.stat.size != entry.size() || !there.has_metadata_of(self, entry)? {
             return Ok(false);
         }
         let same = read::is_same(from, there.file(), there.stat.size);
@@ -293,10 +293,10 @@ impl TargetWriter {
 ///
 /// # Errors
 /// The system's error, with the path.
-pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
-    let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
+pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
+    let (tree, owner) = (writer.tree.clone(), writer.owner_ids(&entry.owner));
     let (dir, name) = writer.enter(&entry.path)?;
-    let stat = match tree.making(&entry.path, dir, name, || dir::stat(dir, name)) {
+    let stat = match tree.unless_name_taken(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
     };
@@ -315,11 +315,11 @@ pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         return Ok(false);
     }
     let there = xattr::read_all_at(dir, name).map_err(|e| tree.error("look at", &entry.path, e))?;
-    Ok(wears(entry, &there))
+    Ok(has_only_xattrs(entry, &there))
 }
 
 /// Returns whether the file may still be opened for reading after this error.
-fn is_for_readers(error: &io::Error) -> bool {
+fn is_read_only_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ExecutableFileBusy
@@ -328,7 +328,7 @@ fn is_for_readers(error: &io::Error) -> bool {
 
 /// Returns whether the file is missing or cannot be opened for writing, so that a new one is
 /// created.
-fn is_another_kind(error: &io::Error) -> bool {
+fn needs_new_file(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied

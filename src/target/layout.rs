@@ -6,10 +6,10 @@
 //! and paths are resolved beneath it. Everything is checked before anything is created.
 
 use super::{
-    access::can_be_opened_up,
-    case_folding::folds,
+    access::can_add_write_access,
+    case_folding::ignores_case,
     final_file::{FinalFile, UNFINISHED},
-    probe::{trial, trial_of_names},
+    probe::{with_named_test_file, with_test_file},
     warnings::TargetWarnings,
 };
 use crate::{
@@ -37,17 +37,17 @@ use std::{
 };
 
 /// A time that is stored exactly only by a file system with nanoseconds.
-const FINE: Time = Time {
+const EXACT_TIME: Time = Time {
     seconds: 1_000_000_001,
     nanos: 123_456_789,
 };
 
 /// Attributes that the system gives to a new file in a place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fresh {
+pub(crate) struct NewFileAttrs {
     pub(crate) owner: (u32, u32),
     /// Whether the file got the requested mode. Some network file systems set their own.
-    pub(crate) mode_kept: bool,
+    pub(crate) keeps_mode: bool,
 }
 
 /// The directories that a tree is restored to.
@@ -98,7 +98,7 @@ impl SharedDirectory {
     }
 
     /// Returns whether this name belongs to another owner.
-    fn is_anothers(&self, name: &[u8]) -> bool {
+    fn is_of_other_owner(&self, name: &[u8]) -> bool {
         name.starts_with(&self.all) && !self.is_own(name)
     }
 }
@@ -106,16 +106,16 @@ impl SharedDirectory {
 impl TargetMount {
     /// Returns whether the directory is empty apart from names of other owners.
     fn is_vacant(&self) -> Result<bool> {
-        let is_anothers = |name: &[u8]| {
+        let is_of_other_owner = |name: &[u8]| {
             self.shared
                 .as_ref()
-                .is_some_and(|shared| shared.is_anothers(name))
+                .is_some_and(|shared| shared.is_of_other_owner(name))
         };
-        is_vacant_but(&self.directory, is_anothers)
+        is_vacant_except(&self.directory, is_of_other_owner)
     }
 
     /// Returns whether any owner may use this name in the directory.
-    pub fn may_hold(&self, name: &[u8]) -> bool {
+    pub fn may_contain(&self, name: &[u8]) -> bool {
         self.shared
             .as_ref()
             .is_none_or(|shared| name.starts_with(&shared.all))
@@ -161,10 +161,10 @@ impl TargetLayout {
                 return Err(not_empty(&mount.directory).hint(self.hint));
             }
         }
-        self.are_apart()?;
+        self.check_no_overlap()?;
         self.directories()
             .try_for_each(|(path, _)| is_writable(path, overwrite))?;
-        if overwrite { Ok(()) } else { self.have_room() }
+        if overwrite { Ok(()) } else { self.check_room() }
     }
 
     fn is_linked(&self, mount: &TargetMount) -> bool {
@@ -175,11 +175,11 @@ impl TargetLayout {
     }
 
     /// Checks that no directory equals another one or lies within it.
-    fn are_apart(&self) -> Result<()> {
+    fn check_no_overlap(&self) -> Result<()> {
         let mut before: Vec<(&Path, PathBuf)> = Vec::new();
         for (path, _) in self.directories() {
-            let real =
-                real(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let real = resolve_existing(path)
+                .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
             let overlaps = |(_, other): &&(&Path, PathBuf)| {
                 real.starts_with(other) || other.starts_with(&real)
             };
@@ -195,20 +195,20 @@ impl TargetLayout {
     }
 
     /// Checks that each file system has room for its part of the tree.
-    fn have_room(&self) -> Result<()> {
+    fn check_room(&self) -> Result<()> {
         let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (path, bytes) in self.directories() {
-            let (dev, free) =
-                facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let (dev, free) = device_and_free_bytes(path)
+                .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
             sizes::add(&mut systems.entry(dev).or_insert((0, free, path)).0, bytes);
         }
         systems
             .into_values()
-            .try_for_each(|(bytes, free, path)| fits(bytes, free, path))
+            .try_for_each(|(bytes, free, path)| check_fits(bytes, free, path))
     }
 }
 
-fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
+fn check_fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     if bytes <= free {
         return Ok(());
     }
@@ -228,11 +228,11 @@ fn not_empty(path: &Path) -> Error {
 /// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
 /// `lost+found` counts as empty.
 fn is_vacant(path: &Path) -> Result<bool> {
-    is_vacant_but(path, |_| false)
+    is_vacant_except(path, |_| false)
 }
 
 /// As [`is_vacant`], but ignores the names for which `may` is true.
-fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
+fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     // A directory that may be entered but not listed cannot be synced either.
     let names = std::fs::File::open(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
     match names {
@@ -244,19 +244,19 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     }
 }
 
-/// Checks that this user may create objects at or in `path`. With `open_up`, an owner without write
+/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner without write
 /// permission passes, because the restore can add this permission.
-fn is_writable(path: &Path, open_up: bool) -> Result<()> {
+fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
-    let there = existing(path).map_err(failed)?;
+    let there = deepest_existing(path).map_err(failed)?;
     let may = if there.is_dir() {
         may_write(&there)
     } else {
         Err(io::ErrorKind::NotADirectory.into())
     };
-    if open_up && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
+    if can_add_access && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
         let stat = open_root(&there).and_then(stat_fd).map_err(failed)?;
-        if can_be_opened_up(&stat) {
+        if can_add_write_access(&stat) {
             return Ok(());
         }
     }
@@ -275,7 +275,7 @@ fn is_denied(result: &io::Result<()>) -> bool {
 }
 
 /// Returns the deepest existing directory of `path`, without symbolic links.
-fn existing(path: &Path) -> io::Result<PathBuf> {
+fn deepest_existing(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     for ancestor in path.ancestors() {
         match real_path(ancestor) {
@@ -287,7 +287,7 @@ fn existing(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Returns `path` with its existing symbolic links resolved.
-fn real(path: &Path) -> io::Result<PathBuf> {
+fn resolve_existing(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     for ancestor in absolute.ancestors() {
         match real_path(ancestor) {
@@ -303,7 +303,7 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 
 /// Opens the deepest existing directory of `path`, following links. Returns it with its path and
 /// the missing rest.
-fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
+fn open_deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     for ancestor in path.ancestors() {
         match open_root(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -323,24 +323,24 @@ fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
 ///
 /// # Errors
 /// The system's error.
-pub fn holder(path: &Path) -> io::Result<(&Path, u32)> {
-    let (dir, there, _) = deepest(path)?;
+pub fn deepest_owner(path: &Path) -> io::Result<(&Path, u32)> {
+    let (dir, there, _) = open_deepest(path)?;
     Ok((there, stat_fd(dir)?.uid))
 }
 
 /// Returns whether a directory of user `by` may stand for a directory that the backup assigns to
 /// `holder`. Directories of root never do.
-pub fn is_held(by: u32, holder: u32) -> bool {
+pub fn is_trusted_owner(by: u32, holder: u32) -> bool {
     by == holder && holder != 0
 }
 
 /// Opens or creates a directory that only the backup names. Checks the owner of the open directory,
 /// because the name may lead elsewhere by now.
-fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
+fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
     let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
-    let (dir, there, missing) = deepest(path).map_err(failed)?;
+    let (dir, there, missing) = open_deepest(path).map_err(failed)?;
     let uid = stat_fd(&dir).map_err(failed)?.uid;
-    if !is_held(uid, holder) {
+    if !is_trusted_owner(uid, holder) {
         let what = format!("cannot restore to {path:?}: {there:?} now belongs to user {uid}");
         return Err(Error::new(ErrorKind::Permission, what));
     }
@@ -364,8 +364,8 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
 
 /// Returns the device of `path` and its free bytes. On a compressing file system the size is
 /// unknown before writing, so the maximum is returned.
-fn facts(path: &Path) -> io::Result<(u64, u64)> {
-    let dir = open_root(&existing(path)?)?;
+fn device_and_free_bytes(path: &Path) -> io::Result<(u64, u64)> {
+    let dir = open_root(&deepest_existing(path)?)?;
     let free = if compresses(&dir)? {
         u64::MAX
     } else {
@@ -382,9 +382,9 @@ pub(crate) struct OpenDirectory {
     pub(crate) dir: OwnedFd,
     /// Attributes of the first new file. They apply to all files unless the target held directories
     /// before.
-    pub(crate) fresh: OnceLock<Fresh>,
+    pub(crate) new_file: OnceLock<NewFileAttrs>,
     /// Owner and group of new files, if a test file could be created.
-    pub(crate) maker: OnceLock<(u32, u32)>,
+    pub(crate) new_owner: OnceLock<(u32, u32)>,
     /// Whether the file system stores nanoseconds. Unknown if no test file could be created.
     pub(crate) keeps_nanos: OnceLock<bool>,
     /// Whether this run created the directory, or found it empty.
@@ -403,15 +403,15 @@ impl OpenDirectory {
             );
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
+        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        let (fresh, maker, keeps_nanos) = Default::default();
+        let (new_file, new_owner, keeps_nanos) = Default::default();
         Ok(Self {
             at: at.to_vec(),
             path: path.to_owned(),
             dir,
-            fresh,
-            maker,
+            new_file,
+            new_owner,
             keeps_nanos,
             is_new,
             passes_list_on,
@@ -420,23 +420,23 @@ impl OpenDirectory {
 
     /// Creates a test file and records owner, group and precision of times. Returns whether the
     /// file system ignores case. Without a test file, nothing is recorded.
-    pub(crate) fn folds(&self, notes: &TargetWarnings) -> bool {
+    pub(crate) fn probe_case_folding(&self, notes: &TargetWarnings) -> bool {
         let look = |file: &OwnedFd| {
-            let _ = set_times_fd(file, FINE);
+            let _ = set_times_fd(file, EXACT_TIME);
             if let Ok(stat) = stat_fd(file) {
                 let _ = (
-                    self.maker.set((stat.uid, stat.gid)),
-                    self.keeps_nanos.set(stat.mtime == FINE),
+                    self.new_owner.set((stat.uid, stat.gid)),
+                    self.keeps_nanos.set(stat.mtime == EXACT_TIME),
                 );
             }
         };
         let look_at_names = |file: &OwnedFd, name: &[u8]| {
             look(file);
-            folds(&self.dir, name)
+            ignores_case(&self.dir, name)
         };
-        let found = trial_of_names(&self.dir, notes, look_at_names);
+        let found = with_named_test_file(&self.dir, notes, look_at_names);
         if found.is_none() {
-            trial(&self.dir, notes, look);
+            with_test_file(&self.dir, notes, look);
         }
         found.unwrap_or(false)
     }
@@ -496,7 +496,7 @@ impl TargetDirectories {
     }
 
     /// Returns the directory that is mounted at `path`.
-    pub(crate) fn mounted(&self, path: &[u8]) -> Option<&Path> {
+    pub(crate) fn mount_target(&self, path: &[u8]) -> Option<&Path> {
         self.mounts
             .iter()
             .find(|mount| mount.at == path)
@@ -526,8 +526,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_and_what_just_fits_is_not() {
-        assert!(fits(10, 10, Path::new("x")).is_ok());
-        let error = fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
+        assert!(check_fits(10, 10, Path::new("x")).is_ok());
+        let error = check_fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
         assert_eq!(
             (error.kind, &*error.what),
             (
@@ -541,32 +541,32 @@ mod tests {
     fn a_directory_that_another_took_the_place_of_is_not_the_holders() {
         let dir = tempfile::tempdir().unwrap();
         let mine = crate::platform::user().0;
-        let error = open_held(&dir.path().join("new"), mine + 1).unwrap_err();
+        let error = open_owned(&dir.path().join("new"), mine + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
         assert!(!dir.path().join("new").exists());
         if mine != 0 {
-            open_held(&dir.path().join("a/b"), mine).unwrap();
+            open_owned(&dir.path().join("a/b"), mine).unwrap();
             assert!(dir.path().join("a/b").is_dir());
             return;
         }
-        assert!(!is_held(0, 0), "root's is nobody's");
+        assert!(!is_trusted_owner(0, 0), "root's is nobody's");
         std::os::unix::fs::chown(dir.path(), Some(12_345), None).unwrap();
-        open_held(&dir.path().join("a/b"), 12_345).unwrap();
+        open_owned(&dir.path().join("a/b"), 12_345).unwrap();
         assert_eq!(
-            holder(&dir.path().join("a/b/c")).unwrap(),
+            deepest_owner(&dir.path().join("a/b/c")).unwrap(),
             (&*dir.path().join("a/b"), 12_345)
         );
         // A link in the path is not followed, whoever made it.
         std::fs::create_dir(dir.path().join("roots")).unwrap();
         std::os::unix::fs::symlink("roots", dir.path().join("link")).unwrap();
         assert_eq!(
-            open_held(&dir.path().join("link"), 12_345)
+            open_owned(&dir.path().join("link"), 12_345)
                 .unwrap_err()
                 .kind,
             ErrorKind::Permission
         );
         assert_eq!(
-            open_held(&dir.path().join("link/new"), 12_345)
+            open_owned(&dir.path().join("link/new"), 12_345)
                 .unwrap_err()
                 .kind,
             ErrorKind::Permission
@@ -587,10 +587,14 @@ mod tests {
             mounts,
             ..TargetLayout::default()
         };
-        assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
+        assert!(
+            layout(vec![mount("one"), mount("two")])
+                .check_no_overlap()
+                .is_ok()
+        );
         for bad in ["link/root/in", "root", "link/one/x", "."] {
             let error = layout(vec![mount("one"), mount(bad)])
-                .are_apart()
+                .check_no_overlap()
                 .unwrap_err();
             assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
         }

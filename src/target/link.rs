@@ -6,7 +6,7 @@
 //! says that the names belong to several files.
 
 use super::{
-    access::{PRIVATE, replaced},
+    access::{PRIVATE, replaced_error},
     metadata::Before,
     tree::TargetTree,
     writer::{TargetWriter, set_length},
@@ -32,11 +32,11 @@ type Inode = (u64, u64);
 
 /// For each file at the limit, the copies that take its further names, the latest last. Keyed by
 /// inode, because a tar can hold another file of the same name later.
-pub(crate) type Carriers = HashMap<Inode, Vec<Carrier>>;
+pub(crate) type LinkCopies = HashMap<Inode, Vec<LinkCopy>>;
 
 /// A copy of a file that takes no more names.
 #[derive(Debug, Clone)]
-pub(crate) struct Carrier {
+pub(crate) struct LinkCopy {
     path: EntryPath,
     inode: Inode,
 }
@@ -58,18 +58,18 @@ impl TargetWriter {
     /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        if tree.carriers.locked().is_empty() {
+        if tree.link_copies.locked().is_empty() {
             match self.give_name(target, path) {
                 Err(error) if is_at_limit(&error) => {}
                 done => return done,
             }
         }
         // The lock prevents two threads from making a copy each.
-        let mut carriers = tree.carriers.locked();
+        let mut link_copies = tree.link_copies.locked();
         let first = tree
             .inode_at(target)
             .map_err(|e| tree.error("link", path, e))?;
-        let known = carriers.entry(first).or_default();
+        let known = link_copies.entry(first).or_default();
         let is_name_of_first =
             tree.options.overwrite && tree.inode_at(path).is_ok_and(|there| there == first);
         if known.is_empty() || is_name_of_first {
@@ -78,32 +78,32 @@ impl TargetWriter {
                 done => return done,
             }
         }
-        if !self.has_carrier(known, path)? {
+        if !self.link_to_copy(known, path)? {
             self.copy(target, path)?;
             let inode = tree
                 .inode_at(path)
                 .map_err(|e| tree.error("link", path, e))?;
-            known.push(Carrier {
+            known.push(LinkCopy {
                 path: path.to_vec(),
                 inode,
             });
         }
-        tree.notes.carried(path);
+        tree.notes.add_copied_name(path);
         Ok(())
     }
 
     /// Returns whether `path` is a name of one of these copies, or links it to the latest copy.
-    fn has_carrier(&mut self, carriers: &[Carrier], path: &[u8]) -> Result<bool> {
+    fn link_to_copy(&mut self, link_copies: &[LinkCopy], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let there = tree.inode_at(path).ok();
-        if tree.options.overwrite && carriers.iter().any(|carrier| Some(carrier.inode) == there) {
+        if tree.options.overwrite && link_copies.iter().any(|copy| Some(copy.inode) == there) {
             return Ok(true);
         }
-        let is_there = |carrier: &&Carrier| {
-            tree.inode_at(&carrier.path)
-                .is_ok_and(|there| there == carrier.inode)
+        let is_there = |copy: &&LinkCopy| {
+            tree.inode_at(&copy.path)
+                .is_ok_and(|there| there == copy.inode)
         };
-        let Some(latest) = carriers.last().filter(is_there) else {
+        let Some(latest) = link_copies.last().filter(is_there) else {
             return Ok(false);
         };
         match self.give_name(&latest.path, path) {
@@ -126,7 +126,7 @@ impl TargetWriter {
         let number = |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| inode(&stat)).ok();
         let is_linked = tree.options.overwrite
             && number(dir, name).is_some_and(|there| number(&from, old) == Some(there));
-        let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
+        let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| match is_linked {
             true => Ok(()),
             false => write::link_at(&from, old, dir, name),
         });
@@ -152,10 +152,10 @@ impl TargetWriter {
             FileKind::Fifo => EntryKind::Fifo,
             FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
             FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
-            _ => return Err(failed(replaced())),
+            _ => return Err(failed(replaced_error())),
         };
         let xattrs = xattr::read_all_at(&from, old).map_err(failed)?;
-        self.other(&entry_of(path, kind, &stat, xattrs))
+        self.special_file(&entry_of(path, kind, &stat, xattrs))
     }
 
     fn copy_file(&mut self, from: OwnedFd, path: &[u8]) -> Result<()> {
@@ -163,7 +163,7 @@ impl TargetWriter {
         let failed = |e| tree.error("copy", path, e);
         let stat = dir::stat_fd(&from).map_err(failed)?;
         if stat.kind != FileKind::File {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
         let map = if stat.looks_sparse() {
             read::data_map(&from, stat.size).map_err(failed)?
@@ -184,8 +184,8 @@ impl TargetWriter {
             write::copy(&from, &made.file, run, tree.options.tricks).map_err(failed)?;
         }
         set_length(&made.file, &entry).map_err(failed)?;
-        self.dress(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;
-        made.place(self)
+        self.apply_metadata(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;
+        made.move_into_place(self)
     }
 }
 

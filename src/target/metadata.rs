@@ -5,7 +5,7 @@
 //! warning.
 
 use super::{
-    access::{mode_before_list, mode_without_list, replaced},
+    access::{mode_before_list, mode_without_list, replaced_error},
     tree::TargetTree,
     writer::{TargetWriter, is_of_kind},
 };
@@ -39,59 +39,59 @@ impl TargetWriter {
     ///
     /// The order matters: a change of owner clears setuid and capabilities, an ACL changes with the
     /// mode, and `user.` attributes need a writable file.
-    pub(crate) fn dress(
+    pub(crate) fn apply_metadata(
         &mut self,
         fd: BorrowedFd<'_>,
         entry: &Entry,
         before: Before,
     ) -> Result<()> {
         let failed = |tree: &TargetTree, e| tree.error("set the metadata of", &entry.path, e);
-        let wears = self.wears(&entry.path, before)?;
-        if wears {
+        let may_have_extra = self.may_have_extra_xattrs(&entry.path, before)?;
+        if may_have_extra {
             let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
-            self.undress(entry, &there, |name| xattr::remove_fd(fd, name))?;
+            self.remove_extra_xattrs(entry, &there, |name| xattr::remove_fd(fd, name))?;
         }
-        let (mode, owner) = self.known(&entry.path, before, || dir::stat_fd(fd));
-        let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
+        let (mode, owner) = self.current_mode_and_owner(&entry.path, before, || dir::stat_fd(fd));
+        let owned = self.apply_owner(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
-        self.attributes(entry, true, set)?;
+        self.set_xattrs(entry, true, set)?;
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
-        let inherited = wears && matches!(before, Before::Made(_));
+        let inherited = may_have_extra && matches!(before, Before::Made(_));
         // Earlier calls may have cleared setuid and setgid.
         if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
-            self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
+            self.warn_if_forbidden(entry, "mode", write::chmod_fd(fd, first))?;
         }
-        if !self.attributes(entry, false, set)? && first != wanted {
-            self.allowed(
+        if !self.set_xattrs(entry, false, set)? && first != wanted {
+            self.warn_if_forbidden(
                 entry,
                 "mode",
                 write::chmod_fd(fd, mode_without_list(entry, wanted)),
             )?;
         }
-        self.time(entry, write::set_times_fd(fd, entry.mtime), || {
+        self.check_time_result(entry, write::set_times_fd(fd, entry.mtime), || {
             dir::stat_fd(fd)
         })?;
-        match self.tree.settles_each() {
+        match self.tree.syncs_each_file() {
             true => durable::settle(fd).map_err(|e| self.tree.error("sync", &entry.path, e)),
             false => Ok(()),
         }
     }
 
     /// Returns whether the object can have attributes or an access list that are not in the backup.
-    fn wears(&mut self, path: &[u8], before: Before) -> Result<bool> {
-        match (self.tree.wears(path), before) {
+    fn may_have_extra_xattrs(&mut self, path: &[u8], before: Before) -> Result<bool> {
+        match (self.tree.may_have_extra_xattrs(path), before) {
             (Some(known), _) => Ok(known),
             (None, Before::There(_)) => Ok(true),
             (None, Before::Made(_)) => {
                 self.enter(path)?;
-                Ok(self.inherits())
+                Ok(self.inherits_acl())
             }
         }
     }
 
     /// Returns the current mode and owner, as far as they are known.
-    fn known(
+    fn current_mode_and_owner(
         &self,
         path: &[u8],
         before: Before,
@@ -100,38 +100,40 @@ impl TargetWriter {
         match before {
             Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
             Before::Made(mode) => {
-                let fresh = self.tree.fresh(path, stat, mode);
+                let new_file = self.tree.new_file(path, stat, mode);
                 (
-                    fresh.is_none_or(|fresh| fresh.mode_kept).then_some(mode),
-                    fresh.map(|fresh| fresh.owner),
+                    new_file
+                        .is_none_or(|new_file| new_file.keeps_mode)
+                        .then_some(mode),
+                    new_file.map(|new_file| new_file.owner),
                 )
             }
         }
     }
 
     /// Removes user attributes, access lists and capabilities that the entry lacks.
-    fn undress(
+    fn remove_extra_xattrs(
         &self,
         entry: &Entry,
         there: &[Xattr],
         remove: impl Fn(&[u8]) -> io::Result<()>,
     ) -> Result<()> {
-        for name in unwanted(entry, there) {
+        for name in extra_xattrs(entry, there) {
             let done = remove(name);
-            self.attribute(entry, "remove", name, done)?;
+            self.check_xattr_result(entry, "remove", name, done)?;
         }
         Ok(())
     }
 
     /// Sets the owner unless it is right already. Returns whether the owner is right; a refusal
     /// becomes a warning.
-    fn own(
+    fn apply_owner(
         &mut self,
         entry: &Entry,
         has: Option<(u32, u32)>,
         set: impl Fn(u32, u32) -> io::Result<()>,
     ) -> Result<bool> {
-        let wanted = self.numbers(&entry.owner);
+        let wanted = self.owner_ids(&entry.owner);
         if has == Some(wanted) {
             return Ok(true);
         }
@@ -147,7 +149,7 @@ impl TargetWriter {
 
     /// Turns a refusal to set mode or time into a warning. A user who may give files away may not
     /// change them afterwards.
-    fn allowed(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
+    fn warn_if_forbidden(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
         match done {
             Err(e) if write::is_forbidden(&e) => {
                 self.tree.notes.add(what, &reason(&e), &entry.path);
@@ -159,7 +161,7 @@ impl TargetWriter {
 
     /// Sets the `user.` attributes, or all others. Returns whether all of them are set; a refusal
     /// becomes a warning.
-    fn attributes(
+    fn set_xattrs(
         &self,
         entry: &Entry,
         user: bool,
@@ -171,14 +173,14 @@ impl TargetWriter {
             .iter()
             .filter(|(name, _)| name.starts_with(b"user.") == user)
         {
-            all &= self.attribute(entry, "set", name, set(name, value))?;
+            all &= self.check_xattr_result(entry, "set", name, set(name, value))?;
         }
         Ok(all)
     }
 
     /// Returns whether an attribute was set or removed. A refusal becomes a warning; a full or
     /// failing disk is an error.
-    fn attribute(
+    fn check_xattr_result(
         &self,
         entry: &Entry,
         verb: &str,
@@ -201,7 +203,7 @@ impl TargetWriter {
     }
 
     /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
-    pub(crate) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
+    pub(crate) fn apply_metadata_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(&entry.path)?;
         let dir = dir
@@ -211,7 +213,7 @@ impl TargetWriter {
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
         let is_link = matches!(entry.kind, EntryKind::Symlink(_));
         let before = Before::Made(if is_link {
@@ -219,43 +221,43 @@ impl TargetWriter {
         } else {
             self.creation_mode(entry)
         });
-        let inherited = !is_link && self.wears(&entry.path, before)?; // links have no access lists
+        let inherited = !is_link && self.may_have_extra_xattrs(&entry.path, before)?; // links have no access lists
         if inherited {
             let there = object.xattrs().map_err(failed)?;
-            self.undress(entry, &there, |attribute| object.remove_xattr(attribute))?;
+            self.remove_extra_xattrs(entry, &there, |attribute| object.remove_xattr(attribute))?;
         }
-        let owned = self.own(entry, Some((stat.uid, stat.gid)), |uid, gid| {
+        let owned = self.apply_owner(entry, Some((stat.uid, stat.gid)), |uid, gid| {
             object.chown(uid, gid)
         })?;
         let wanted = allowed_mode(entry, owned);
         let first = mode_before_list(entry, wanted);
         if !is_link && (inherited || stat.mode != first) {
-            self.allowed(entry, "mode", object.chmod(first))?;
+            self.warn_if_forbidden(entry, "mode", object.chmod(first))?;
         }
         let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
-        let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
+        let all = self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?;
         if !is_link && !all && first != wanted {
-            self.allowed(
+            self.warn_if_forbidden(
                 entry,
                 "mode",
                 object.chmod(mode_without_list(entry, wanted)),
             )?;
         }
-        self.time(entry, object.set_times(entry.mtime), || object.stat())
+        self.check_time_result(entry, object.set_times(entry.mtime), || object.stat())
     }
 
     /// Checks the result of setting the time. A warning says when the file system does not store
     /// the exact time.
-    fn time(
+    fn check_time_result(
         &self,
         entry: &Entry,
         done: io::Result<()>,
         stat: impl FnOnce() -> io::Result<Stat>,
     ) -> Result<()> {
         let is_set = done.is_ok();
-        self.allowed(entry, "time", done)?;
+        self.warn_if_forbidden(entry, "time", done)?;
         if is_set
-            && !self.tree.keeps(&entry.path, entry.mtime)
+            && !self.tree.keeps_time(&entry.path, entry.mtime)
             && stat().is_ok_and(|stat| stat.mtime != entry.mtime)
         {
             self.tree
@@ -279,7 +281,7 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
 
 /// Returns the names of the user and administrator attributes, access lists and capabilities that
 /// the entry lacks.
-fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
+fn extra_xattrs<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
     let ours = |name: &[u8]| {
         let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
         prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
@@ -293,7 +295,7 @@ fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'
 
 /// Returns whether `there` holds all attributes of the entry, and no attribute that a restore would
 /// remove.
-pub(crate) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
+pub(crate) fn has_only_xattrs(entry: &Entry, there: &[Xattr]) -> bool {
     entry.xattrs.iter().all(|wanted| there.contains(wanted))
-        && unwanted(entry, there).next().is_none()
+        && extra_xattrs(entry, there).next().is_none()
 }

@@ -25,7 +25,7 @@ use std::{
 
 /// Bytes after which the system is told to start writing: 8 to 16 MiB measured best
 /// (`doc/decisions`).
-const BEHIND_BYTES: u64 = 8 << 20;
+const WRITE_BEHIND_BYTES: u64 = 8 << 20;
 
 /// State shared by the writers. Empty until the first piece arrives.
 #[derive(Debug, Default)]
@@ -36,8 +36,8 @@ struct ParallelState {
     made: Option<Arc<NewFile>>,
     /// End of the bytes that the system was told to write, and of those that it was told to drop
     /// from the cache.
-    told: u64,
-    forgotten: u64,
+    write_end: u64,
+    dropped_end: u64,
 }
 
 impl ParallelFile {
@@ -78,14 +78,14 @@ impl ParallelFile {
     /// bytes are in the file.
     fn write_behind(&self, file: &File, end: u64) {
         let mut state = self.state();
-        if end < state.told + BEHIND_BYTES {
+        if end < state.write_end + WRITE_BEHIND_BYTES {
             return;
         }
-        let (from, forgotten) = (state.told, state.forgotten);
-        (state.told, state.forgotten) = (end, from);
+        let (from, dropped_end) = (state.write_end, state.dropped_end);
+        (state.write_end, state.dropped_end) = (end, from);
         drop(state);
         write::write_behind(file, from, end - from);
-        write::drop_behind(file, forgotten, from - forgotten);
+        write::drop_behind(file, dropped_end, from - dropped_end);
     }
 
     /// Reads the data back and hashes it, without the holes. Used for the rare file whose pieces
@@ -114,8 +114,8 @@ impl ParallelFile {
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let made = self.open(writer, entry)?;
         set_length(&made.file, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        writer.dress(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
-        made.place(writer)?;
+        writer.apply_metadata(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
+        made.move_into_place(writer)?;
         *self.state() = ParallelState::default();
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Returns a new, unused name for a temporary object in a directory of the target.
-pub(crate) fn name_aside() -> Vec<u8> {
+pub(crate) fn temporary_name() -> Vec<u8> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!(
         ".fullbore-p{}-{}",
@@ -26,37 +26,40 @@ pub(crate) fn name_aside() -> Vec<u8> {
 
 /// Returns whether a file in `dir` could not be removed: the directory is append-only, or an
 /// earlier file of this restore is left there.
-pub(crate) fn keeps_names(dir: impl AsFd, notes: &TargetWarnings) -> bool {
+pub(crate) fn cannot_remove_from(dir: impl AsFd, notes: &TargetWarnings) -> bool {
     dir::stat_fd(dir)
-        .is_ok_and(|stat| stat.is_append_only || notes.is_left_in((stat.dev, stat.inode)))
+        .is_ok_and(|stat| stat.is_append_only || notes.has_leftover((stat.dev, stat.inode)))
 }
 
 /// The error for a directory from which files cannot be removed.
 #[derive(Debug)]
-struct NamesStay;
+struct CannotRemove;
 
-impl fmt::Display for NamesStay {
+impl fmt::Display for CannotRemove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("files cannot be removed from its directory (`lsattr -d` shows whether it is append-only)")
     }
 }
 
-impl std::error::Error for NamesStay {}
+impl std::error::Error for CannotRemove {}
 
 /// Refuses a replacement in a directory where [`cannot_remove_from`] holds: the new file would stay
 /// beside the old one.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
-pub(crate) fn can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<()> {
-    match keeps_names(dir, notes) {
-        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, NamesStay)),
+pub(crate) fn check_can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<()> {
+    match cannot_remove_from(dir, notes) {
+        true => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            CannotRemove,
+        )),
         false => Ok(()),
     }
 }
 
 /// Removes the temporary object `name` from `dir`. A failure becomes a warning.
-pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
+pub(crate) fn remove_temporary(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
     let Err(error) = write::unlink_at(&dir, name).or_else(|_| write::unlink_at(&dir, name)) else {
         return;
     };
@@ -64,7 +67,7 @@ pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
         return;
     }
     if let Ok(stat) = dir::stat_fd(&dir) {
-        notes.left(
+        notes.add_leftover(
             (stat.dev, stat.inode),
             &dir::path_of(&dir).join(OsStr::from_bytes(name)),
             &error,
@@ -74,32 +77,32 @@ pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
 
 /// Calls `look` with a new empty file in `dir`, of mode 0600. Returns `None` if the file cannot be
 /// created: the restore itself then fails with the reason.
-pub(crate) fn trial<T>(
+pub(crate) fn with_test_file<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd) -> T,
 ) -> Option<T> {
     match write::create_nameless(&dir, 0o600) {
         Ok(file) => Some(look(&file)),
-        Err(_) => trial_of_names(dir, notes, |file, _| look(file)),
+        Err(_) => with_named_test_file(dir, notes, |file, _| look(file)),
     }
 }
 
 /// As [`with_test_file`], with a file that has a name with letters; `look` gets the name too.
 /// Returns `None` also where the file could not be removed. A warning names a file that is left.
-pub(crate) fn trial_of_names<T>(
+pub(crate) fn with_named_test_file<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd, &[u8]) -> T,
 ) -> Option<T> {
-    if keeps_names(&dir, notes) {
+    if cannot_remove_from(&dir, notes) {
         return None;
     }
-    let name = name_aside();
+    let name = temporary_name();
     let before = dir::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);
-    remove_own(&dir, &name, notes);
+    remove_temporary(&dir, &name, notes);
     // A directory above the restored paths keeps its time. A failure does no harm.
     let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
     Some(found)

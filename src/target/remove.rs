@@ -29,7 +29,7 @@ impl TargetTree {
                 name,
                 path,
                 self.options.tricks,
-                &mut Removal(self),
+                &mut RemoveVisitor(self),
             ),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.error("remove", path, e)),
@@ -38,14 +38,16 @@ impl TargetTree {
 }
 
 /// A visitor that removes every object.
-struct Removal<'a>(&'a TargetTree);
+struct RemoveVisitor<'a>(&'a TargetTree);
 
-impl Visit for Removal<'_> {
+impl Visit for RemoveVisitor<'_> {
     type Error = Error;
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if stat.kind != FileKind::Directory {
-            let removed = self.0.opening_up(path, dir, || write::unlink_at(dir, name));
+            let removed = self
+                .0
+                .with_write_access(path, dir, || write::unlink_at(dir, name));
             return removed.map(|()| false).map_err(|e| self.failed(path, e));
         }
         if stat.is_apart(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
@@ -60,7 +62,7 @@ impl Visit for Removal<'_> {
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
         let removed = self
             .0
-            .opening_up(path, dir, || write::remove_dir_at(dir, name));
+            .with_write_access(path, dir, || write::remove_dir_at(dir, name));
         removed.map_err(|e| self.failed(path, e))
     }
 

@@ -8,7 +8,7 @@
 
 use super::{
     metadata::Before,
-    probe::{can_replace, name_aside, remove_own},
+    probe::{check_can_replace, remove_temporary, temporary_name},
     tree::TargetTree,
     writer::{TargetWriter, set_length, write_data},
 };
@@ -54,7 +54,7 @@ enum ReplaceName {
 
 impl NewFile {
     /// Returns whether the file has its final name, so that no older object exists there.
-    pub(crate) fn has_its_name(&self) -> bool {
+    pub(crate) fn has_final_name(&self) -> bool {
         matches!(self.name, ReplaceName::Own)
     }
 
@@ -62,28 +62,29 @@ impl NewFile {
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub(crate) fn place(&self, writer: &mut TargetWriter) -> Result<()> {
-        if !self.has_its_name() {
+    pub(crate) fn move_into_place(&self, writer: &mut TargetWriter) -> Result<()> {
+        if !self.has_final_name() {
             let tree = &self.tree;
             let (dir, name) = writer.enter(&self.path)?;
             let dir = dir.as_fd();
-            let put = || tree.opening_up(&self.path, dir, || self.put(dir, name));
-            tree.making(&self.path, dir, name, put)
+            let put =
+                || tree.with_write_access(&self.path, dir, || self.rename_into_place(dir, name));
+            tree.unless_name_taken(&self.path, dir, name, put)
                 .map_err(|e| tree.error("replace", &self.path, e))?;
         }
         self.is_placed.store(true, Relaxed);
         Ok(())
     }
 
-    fn put(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    fn rename_into_place(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         let aside = match &self.name {
-            ReplaceName::Aside(aside) => return self.tree.exchange(dir, aside, name),
-            _ => name_aside(),
+            ReplaceName::Aside(aside) => return self.tree.rename_over(dir, aside, name),
+            _ => temporary_name(),
         };
         write::give_name(&self.file, dir, &aside)?;
         self.tree
-            .exchange(dir, &aside, name)
-            .inspect_err(|_| remove_own(dir, &aside, &self.tree.notes))
+            .rename_over(dir, &aside, name)
+            .inspect_err(|_| remove_temporary(dir, &aside, &self.tree.notes))
     }
 
     /// Reserves space for the whole file. With `scarce`, the space is really allocated, so that
@@ -93,7 +94,7 @@ impl NewFile {
         if write::compresses(&self.file)? {
             // A compressed file may take less than its size. The check against the free space lets
             // the caller remove the old file first.
-            return if self.has_its_name() {
+            return if self.has_final_name() {
                 Ok(())
             } else {
                 write::has_room(&self.file, entry.data_len())
@@ -123,7 +124,7 @@ impl Drop for NewFile {
             ReplaceName::Own => writer.remove(&self.path),
             ReplaceName::Aside(aside) => writer
                 .enter(&self.path)
-                .map(|(dir, _)| remove_own(dir, aside, &self.tree.notes)),
+                .map(|(dir, _)| remove_temporary(dir, aside, &self.tree.notes)),
         };
     }
 }
@@ -136,29 +137,38 @@ impl TargetWriter {
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
-        match self.fill(&made, entry, mode, data) {
-            Err(e) if e.kind == ErrorKind::Full && self.fits_without(&made, entry) => {
-                let made = self.create_instead(made, entry, mode)?;
-                self.fill(&made, entry, mode, data)
+        match self.write_content(&made, entry, mode, data) {
+            Err(e) if e.kind == ErrorKind::Full && self.fits_after_removal(&made, entry) => {
+                let made = self.recreate(made, entry, mode)?;
+                self.write_content(&made, entry, mode, data)
             }
             done => done,
         }
     }
 
-    fn fill(&mut self, made: &NewFile, entry: &Entry, mode: u32, data: &[u8]) -> Result<()> {
+    fn write_content(
+        &mut self,
+        made: &NewFile,
+        entry: &Entry,
+        mode: u32,
+        data: &[u8],
+    ) -> Result<()> {
         let written =
             write_data(&made.file, entry, 0, data).and_then(|()| set_length(&made.file, entry));
         written.map_err(|e| self.tree.error("write", &entry.path, e))?;
-        self.dress(made.file.as_fd(), entry, Before::Made(mode))?;
-        made.place(self)
+        self.apply_metadata(made.file.as_fd(), entry, Before::Made(mode))?;
+        made.move_into_place(self)
     }
 
     /// Creates an empty file with this mode, and reserves space for all of its content.
     pub(crate) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
-        let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
-            Err(e) if ErrorKind::of(&e) == ErrorKind::Full && self.fits_without(&made, entry) => {
-                let made = self.create_instead(made, entry, mode)?;
+        let (made, reserved) = match made.reserve(entry, !made.has_final_name()) {
+            Err(e)
+                if ErrorKind::of(&e) == ErrorKind::Full
+                    && self.fits_after_removal(&made, entry) =>
+            {
+                let made = self.recreate(made, entry, mode)?;
                 let reserved = made.reserve(entry, true);
                 (made, reserved)
             }
@@ -170,7 +180,7 @@ impl TargetWriter {
     }
 
     /// Removes the old object first, and then creates the file again.
-    fn create_instead(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
+    fn recreate(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
         drop(made);
         self.remove(&entry.path)?;
         self.create(entry, mode)
@@ -178,7 +188,7 @@ impl TargetWriter {
 
     /// Returns whether `made` replaces an object and has enough room once this object is removed.
     /// This is an estimate: compressed data may need less.
-    fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
+    fn fits_after_removal(&mut self, made: &NewFile, entry: &Entry) -> bool {
         let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
             let (dir, name) = self.enter(&entry.path).ok()?;
@@ -198,7 +208,7 @@ impl TargetWriter {
             write::compresses(&made.file).unwrap_or(true)
                 || room().is_none_or(|room| room >= entry.data_len())
         };
-        !made.has_its_name() && fits()
+        !made.has_final_name() && fits()
     }
 
     /// Creates an empty file with this mode.
@@ -208,12 +218,14 @@ impl TargetWriter {
         let dir = dir.as_fd();
         let create = || match write::create_file(dir, name, mode) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
-                tree.create_beside(dir, name, mode)
+                tree.create_replacement(dir, name, mode)
             }
             made => Ok((made?, ReplaceName::Own)),
         };
-        let created = tree.making(&path, dir, name, || tree.opening_up(&path, dir, create));
-        let (fd, name) = created.map_err(|e| self.in_the_way(&path, e))?;
+        let created = tree.unless_name_taken(&path, dir, name, || {
+            tree.with_write_access(&path, dir, create)
+        });
+        let (fd, name) = created.map_err(|e| self.creation_error(&path, e))?;
         Ok(NewFile {
             file: fd.into(),
             name,
@@ -225,13 +237,13 @@ impl TargetWriter {
 }
 
 impl TargetTree {
-    fn create_beside(
+    fn create_replacement(
         &self,
         dir: BorrowedFd<'_>,
         name: &[u8],
         mode: u32,
     ) -> io::Result<(OwnedFd, ReplaceName)> {
-        can_replace(dir, &self.notes)?;
+        check_can_replace(dir, &self.notes)?;
         let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
         // A file cannot replace a directory by a rename. An empty directory can be removed without
         // loss.
@@ -244,10 +256,10 @@ impl TargetTree {
         {
             return Ok((fd, ReplaceName::None));
         }
-        let aside = name_aside();
+        let aside = temporary_name();
         match write::create_file(dir, &aside, mode) {
             Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                self.clear_way(dir, name).and_then(|()| in_place())
+                self.remove_existing(dir, name).and_then(|()| in_place())
             }
             made => Ok((made?, ReplaceName::Aside(aside))),
         }
@@ -255,7 +267,7 @@ impl TargetTree {
 
     /// Calls `create` with the name of an object. If an older object has this name and may be
     /// replaced, `create` gets a temporary name, and a rename replaces the older object.
-    pub(crate) fn replacing<T>(
+    pub(crate) fn create_or_replace<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -264,28 +276,30 @@ impl TargetTree {
     ) -> io::Result<T> {
         let once = || match create(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
-                can_replace(dir, &self.notes)?;
-                let aside = name_aside();
+                check_can_replace(dir, &self.notes)?;
+                let aside = temporary_name();
                 let made = match create(dir, &aside) {
                     // The old object may take the space that is missing.
                     Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                        return self.clear_way(dir, name).and_then(|()| create(dir, name));
+                        return self
+                            .remove_existing(dir, name)
+                            .and_then(|()| create(dir, name));
                     }
                     other => other?,
                 };
-                let placed = self.exchange(dir, &aside, name);
+                let placed = self.rename_over(dir, &aside, name);
                 placed
-                    .inspect_err(|_| self.remove_aside(dir, &aside))
+                    .inspect_err(|_| self.discard_replacement(dir, &aside))
                     .map(|()| made)
             }
             other => other,
         };
-        self.making(path, dir, name, || self.opening_up(path, dir, once))
+        self.unless_name_taken(path, dir, name, || self.with_write_access(path, dir, once))
     }
 
     /// Renames `aside` to `name`. Only an empty directory replaces a directory, and a directory
     /// replaces only a directory. After any other failure the old object stays.
-    fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
+    fn rename_over(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
         match write::rename_at(dir, aside, dir, name) {
             Err(e)
@@ -294,7 +308,7 @@ impl TargetTree {
                     AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory
                 ) =>
             {
-                self.clear_way(dir, name)
+                self.remove_existing(dir, name)
                     .and_then(|()| write::rename_at(dir, aside, dir, name))
             }
             renamed => renamed,
@@ -302,14 +316,14 @@ impl TargetTree {
     }
 
     /// Removes a temporary object: an empty directory, or anything else.
-    fn remove_aside(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
+    fn discard_replacement(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
         if write::remove_dir_at(dir, aside).is_err() {
-            remove_own(dir, aside, &self.notes);
+            remove_temporary(dir, aside, &self.notes);
         }
     }
 
     /// Removes the object `name`: an empty directory, or anything else.
-    pub(crate) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    pub(crate) fn remove_existing(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         match write::unlink_at(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),
             other => other,

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// The objects that are synced one by one.
-struct Each {
+struct SyncScope {
     /// Device that the objects are on.
     dev: u64,
     /// Whether files are synced as well as directories.
@@ -32,22 +32,22 @@ struct Each {
 impl TargetTree {
     /// Notes the method of a file system that is written to. A target that was empty is synced as a
     /// whole at the end; in others, only written files are synced.
-    pub(crate) fn goes(&self, way: SyncMethod) {
+    pub(crate) fn note_sync_method(&self, way: SyncMethod) {
         let way = if way == SyncMethod::Asked && self.options.overwrite {
             SyncMethod::Each
         } else {
             way
         };
-        self.ways.fetch_or(way.bit(), Relaxed);
+        self.sync_methods.fetch_or(way.bit(), Relaxed);
     }
 
     /// Returns whether each file is synced when it is written.
-    pub(crate) fn settles_each(&self) -> bool {
-        self.wants(SyncMethod::Each)
+    pub(crate) fn syncs_each_file(&self) -> bool {
+        self.uses_sync_method(SyncMethod::Each)
     }
 
-    fn wants(&self, way: SyncMethod) -> bool {
-        self.ways.load(Relaxed) & way.bit() != 0
+    fn uses_sync_method(&self, way: SyncMethod) -> bool {
+        self.sync_methods.load(Relaxed) & way.bit() != 0
     }
 
     /// Makes everything durable: one call for each file system and, where that is not enough, one
@@ -64,9 +64,9 @@ impl TargetTree {
                 other => other.map_err(|e| self.error("sync the restored files in", b"", e))?,
             }
         }
-        let files = !is_durable || self.wants(SyncMethod::Asked);
+        let files = !is_durable || self.uses_sync_method(SyncMethod::Asked);
         // Older directories that were written into have been synced already.
-        if !files && (self.options.overwrite || !self.settles_each()) {
+        if !files && (self.options.overwrite || !self.syncs_each_file()) {
             return Ok(());
         }
         self.places
@@ -77,9 +77,9 @@ impl TargetTree {
                 let dev = dir::stat_fd(dir)
                     .map_err(|e| self.error("look at", at, e))?
                     .dev;
-                let mut settle = Settle {
+                let mut settle = SyncVisitor {
                     tree: self,
-                    each: Each {
+                    each: SyncScope {
                         dev,
                         files,
                         is_durable,
@@ -91,21 +91,21 @@ impl TargetTree {
 }
 
 /// A visitor that syncs every directory and, if requested, every file.
-struct Settle<'a> {
+struct SyncVisitor<'a> {
     tree: &'a TargetTree,
-    each: Each,
+    each: SyncScope,
 }
 
-impl Settle<'_> {
+impl SyncVisitor<'_> {
     /// Returns whether an object that may not be opened is durable already, so that it can be
     /// skipped.
-    fn is_passed_over(&self, error: &io::Error) -> bool {
+    fn may_skip(&self, error: &io::Error) -> bool {
         self.each.is_durable && error.kind() == io::ErrorKind::PermissionDenied
     }
 
     fn settle(&self, opened: io::Result<OwnedFd>, path: &[u8]) -> Result<()> {
         match opened {
-            Err(e) if self.is_passed_over(&e) => Ok(()),
+            Err(e) if self.may_skip(&e) => Ok(()),
             opened => opened
                 .and_then(write::fsync)
                 .map_err(|e| self.failed(path, e)),
@@ -113,7 +113,7 @@ impl Settle<'_> {
     }
 }
 
-impl Visit for Settle<'_> {
+impl Visit for SyncVisitor<'_> {
     type Error = Error;
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
@@ -121,7 +121,7 @@ impl Visit for Settle<'_> {
         match stat.kind {
             FileKind::Directory if stat.dev == self.each.dev => {
                 match dir::open_dir(dir, name, tricks) {
-                    Err(e) if self.is_passed_over(&e) => Ok(false),
+                    Err(e) if self.may_skip(&e) => Ok(false),
                     opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
                 }
             }

@@ -7,10 +7,10 @@
 //! metadata when everything in them is written. Durability needs [`TargetTree::sync`].
 
 use super::{
-    case_folding::{MadeNames, taken},
-    layout::{Fresh, TargetDirectories, TargetLayout},
-    link::Carriers,
-    probe::trial,
+    case_folding::{MadeNames, name_taken_error},
+    layout::{NewFileAttrs, TargetDirectories, TargetLayout},
+    link::LinkCopies,
+    probe::with_test_file,
     warnings::TargetWarnings,
 };
 use crate::{
@@ -66,14 +66,14 @@ pub struct TargetTree {
     /// written to it.
     pub(crate) systems: Mutex<HashMap<u64, OwnedFd>>,
     /// The sync methods of these file systems: a bit for each [`SyncMethod`](durable::SyncMethod).
-    pub(crate) ways: AtomicU8,
+    pub(crate) sync_methods: AtomicU8,
     mask: Mask,
     /// The created names, if the file system treats several names as one.
     made: Option<Mutex<MadeNames>>,
     /// Directories with a temporary owner or mode, with their former attributes.
     pub(crate) changed: Mutex<HashMap<EntryPath, Stat>>,
     /// Copies of files that take no more names.
-    pub(crate) carriers: Mutex<Carriers>,
+    pub(crate) link_copies: Mutex<LinkCopies>,
 }
 
 /// Keeps the umask of the process cleared while any tree is open. Holds the former mask.
@@ -113,40 +113,43 @@ impl TargetTree {
             places,
             made: None,
             changed: Mutex::default(),
-            carriers: Mutex::default(),
+            link_copies: Mutex::default(),
             options,
             notes: TargetWarnings::default(),
             names: OwnerNames::default(),
             systems: Mutex::default(),
-            ways: AtomicU8::new(0),
+            sync_methods: AtomicU8::new(0),
             mask: Mask::clear(),
         };
         for place in tree.places.all() {
-            tree.open_up(&place.at, place.dir.as_fd());
+            tree.add_write_access(&place.at, place.dir.as_fd());
         }
         let folds: Vec<bool> = tree
             .places
             .all()
-            .map(|place| place.folds(&tree.notes))
+            .map(|place| place.probe_case_folding(&tree.notes))
             .collect();
         tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
-            let dir = place.dir.try_clone().and_then(|dir| tree.touch(dir));
+            let dir = place
+                .dir
+                .try_clone()
+                .and_then(|dir| tree.note_filesystem(dir));
             dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
         }
-        tree.displace_last()?;
+        tree.remove_earlier_final()?;
         tree.places
             .mount_points()
             .try_for_each(|path| tree.link_mount(path))?;
         let tree = Arc::new(tree);
-        tree.enlist();
+        tree.register();
         Ok(tree)
     }
 
     /// Returns a file without a name in the target, if the system supports this. Closing the file
     /// deletes it.
     pub fn nameless(&self) -> Option<File> {
-        trial(&self.places.resolve(b"").0.dir, &self.notes, |file| {
+        with_test_file(&self.places.resolve(b"").0.dir, &self.notes, |file| {
             file.try_clone().ok().map(File::from)
         })
         .flatten()
@@ -155,7 +158,7 @@ impl TargetTree {
     /// Creates the symbolic link to the directory that is mounted at `path`. The link gets its
     /// metadata together with the directory.
     fn link_mount(&self, path: &[u8]) -> Result<()> {
-        let Some(target) = self.places.mounted(path) else {
+        let Some(target) = self.places.mount_target(path) else {
             return Ok(());
         };
         let (parent, name) = self.places.split(path);
@@ -165,7 +168,7 @@ impl TargetTree {
         let create = |dir: BorrowedFd<'_>, name: &[u8]| {
             write::symlink_at(target.as_os_str().as_bytes(), dir, name)
         };
-        self.replacing(path, dir.as_fd(), name, create)
+        self.create_or_replace(path, dir.as_fd(), name, create)
             .map_err(|e| self.error("link", path, e))
     }
 
@@ -216,12 +219,12 @@ impl TargetTree {
             .map(|end| &parent[..end])
             .filter(|above| !above.is_empty())
         {
-            if made.has(above) || self.places.mounted(above).is_some() {
+            if made.has(above) || self.places.mount_target(above).is_some() {
                 continue;
             }
             let stat = dir::stat_fd(self.open_or_make(above)?)?;
             if made.is_taken(above, &stat) {
-                return Err(taken());
+                return Err(name_taken_error());
             }
             made.note(above, &stat);
         }
@@ -243,7 +246,9 @@ impl TargetTree {
             }
             // The directory may be on a file system of its own, and may not be among the restored
             // directories.
-            Ok(dir) if self.options.overwrite => self.touch(dir.try_clone()?).map(|()| dir),
+            Ok(dir) if self.options.overwrite => {
+                self.note_filesystem(dir.try_clone()?).map(|()| dir)
+            }
             other => other,
         }
     }
@@ -276,22 +281,22 @@ impl TargetTree {
     ///
     /// They are unknown in a target with older directories, and for the root and the mounts
     /// themselves.
-    pub(crate) fn fresh(
+    pub(crate) fn new_file(
         &self,
         path: &[u8],
         stat: impl FnOnce() -> io::Result<Stat>,
         mode: u32,
-    ) -> Option<Fresh> {
+    ) -> Option<NewFileAttrs> {
         let (place, rest) = self.places.resolve(path);
         if self.options.overwrite || rest.is_empty() {
             return None;
         }
-        let known = &place.fresh;
+        let known = &place.new_file;
         if known.get().is_none() {
             let stat = stat().ok()?;
-            let _ = known.set(Fresh {
+            let _ = known.set(NewFileAttrs {
                 owner: (stat.uid, stat.gid),
-                mode_kept: stat.mode == mode,
+                keeps_mode: stat.mode == mode,
             });
         }
         known.get().copied()
@@ -302,31 +307,31 @@ impl TargetTree {
     pub(crate) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
         place
-            .maker
+            .new_owner
             .get()
-            .map(|maker| maker.1)
+            .map(|new_owner| new_owner.1)
             .filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
     /// Returns whether the file system of `path` is known to store this time exactly. Times of 32
     /// bits end in 2038, and some start in 1970.
-    pub(crate) fn keeps(&self, path: &[u8], time: Time) -> bool {
+    pub(crate) fn keeps_time(&self, path: &[u8], time: Time) -> bool {
         let (place, _) = self.places.resolve(path);
         place.keeps_nanos.get() == Some(&true) && (0..=i64::from(i32::MAX)).contains(&time.seconds)
     }
 
     /// Returns whether an object at `path` can have attributes and access lists that are not in the
     /// backup. Unknown in a target with older directories: each object is checked there.
-    pub(crate) fn wears(&self, path: &[u8]) -> Option<bool> {
+    pub(crate) fn may_have_extra_xattrs(&self, path: &[u8]) -> Option<bool> {
         let (place, rest) = self.places.resolve(path);
         (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
     }
 
     /// Records the file system of a directory that existed before.
-    pub(crate) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
+    pub(crate) fn note_filesystem(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = dir::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
-            self.goes(durable::way(&fd)?);
+            self.note_sync_method(durable::way(&fd)?);
             new.insert(fd);
         }
         Ok(())
@@ -337,7 +342,7 @@ impl TargetTree {
     ///
     /// On a file system that ignores case, one thread at a time does this, so that every created
     /// object is recorded before another thread looks.
-    pub(crate) fn making<T>(
+    pub(crate) fn unless_name_taken<T>(
         &self,
         path: &[u8],
         dir: impl AsFd,
@@ -350,7 +355,7 @@ impl TargetTree {
         let mut made = made.locked();
         let before = dir::stat(&dir, name).ok();
         if before.is_some_and(|stat| made.is_taken(path, &stat)) {
-            return Err(taken());
+            return Err(name_taken_error());
         }
         let done = make()?;
         before.iter().for_each(|stat| made.forget(stat));
@@ -425,7 +430,7 @@ mod tests {
         fs::hard_link(at("x"), at("y")).unwrap();
         writer
             .tree
-            .making(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
+            .unless_name_taken(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
             .unwrap();
         [("x", "anew"), ("y", "anew too")]
             .iter()

@@ -11,7 +11,7 @@ use crate::{
 use std::{collections::BTreeMap, io, path::Path as SystemPath, sync::Mutex};
 
 /// Number of reasons with a line of their own.
-const REASONS: usize = 200;
+const MAX_REASONS: usize = 200;
 
 /// Counts by reason. Shared by all writers.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct TargetWarnings {
     counts: Mutex<BTreeMap<String, (u64, EntryPath)>>,
     /// Directories, by device and inode number, that still hold a temporary file of this restore,
     /// each with a warning.
-    left: Mutex<BTreeMap<(u64, u64), String>>,
+    leftovers: Mutex<BTreeMap<(u64, u64), String>>,
 }
 
 impl TargetWarnings {
@@ -30,36 +30,36 @@ impl TargetWarnings {
 
     /// Notes that `path` became a name of a second file, because the first file takes no more
     /// names.
-    pub(crate) fn carried(&self, path: &[u8]) {
+    pub(crate) fn add_copied_name(&self, path: &[u8]) {
         let why = "too many hard links for the target file system: a copy of the file has the further names";
         self.count(why.to_owned(), path);
     }
 
     /// Notes that a temporary file of this restore could not be removed from `dir`. Each directory
     /// gets one line.
-    pub(crate) fn left(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
+    pub(crate) fn add_leftover(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
         let line = || {
             format!(
                 "could not remove {file:?}, a temporary file of this restore: {}",
                 reason(error)
             )
         };
-        self.left.locked().entry(dir).or_insert_with(line);
+        self.leftovers.locked().entry(dir).or_insert_with(line);
     }
 
     /// Returns whether a temporary file of this restore is left in `dir`.
-    pub(crate) fn is_left_in(&self, dir: (u64, u64)) -> bool {
-        self.left.locked().contains_key(&dir)
+    pub(crate) fn has_leftover(&self, dir: (u64, u64)) -> bool {
+        self.leftovers.locked().contains_key(&dir)
     }
 
     /// Returns a line for each temporary file that could not be removed.
-    pub fn left_lines(&self) -> Vec<String> {
-        self.left.locked().values().cloned().collect()
+    pub fn leftover_lines(&self) -> Vec<String> {
+        self.leftovers.locked().values().cloned().collect()
     }
 
     fn count(&self, mut reason: String, path: &[u8]) {
         let mut notes = self.counts.locked();
-        if notes.len() >= REASONS && !notes.contains_key(&reason) {
+        if notes.len() >= MAX_REASONS && !notes.contains_key(&reason) {
             reason = "other items not restored (too many reasons to list)".to_owned();
         }
         let (count, first) = notes.entry(reason).or_insert((0, path.to_vec()));
@@ -79,7 +79,11 @@ impl TargetWarnings {
             1 => format!("{what}: {}", quoted(first)),
             _ => format!("{what}: {count} entries, the first is {}", quoted(first)),
         };
-        notes.iter().map(line).chain(self.left_lines()).collect()
+        notes
+            .iter()
+            .map(line)
+            .chain(self.leftover_lines())
+            .collect()
     }
 }
 
@@ -93,11 +97,15 @@ mod tests {
         (0..1000).for_each(|number| notes.add(&format!("attribute {number}"), "no", b"f"));
         notes.add("attribute 0", "no", b"e");
         let lines = notes.lines();
-        assert_eq!(lines.len(), REASONS + 1);
+        assert_eq!(lines.len(), MAX_REASONS + 1);
         assert_eq!(
             lines[0],
             "attribute 0 not restored (no): 2 entries, the first is \"e\""
         );
-        assert!(lines[REASONS].contains("800 entries"), "{}", lines[REASONS]);
+        assert!(
+            lines[MAX_REASONS].contains("800 entries"),
+            "{}",
+            lines[MAX_REASONS]
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! Writes files, links, devices and directories of a tree from one thread, with their metadata.
 
-use super::{access::replaced, case_folding::is_taken, metadata::Before, tree::TargetTree};
+use super::{
+    access::replaced_error, case_folding::is_name_taken, metadata::Before, tree::TargetTree,
+};
 use crate::{
     error::{Error, ErrorKind, Result, reason},
     format::entry::{Device, Entry, EntryKind, Owner},
@@ -57,7 +59,7 @@ impl TargetWriter {
                 let dir = self
                     .tree
                     .open_parent(parent)
-                    .map_err(|e| self.refused(path, e))?;
+                    .map_err(|e| self.parent_error(path, e))?;
                 let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
                 Parent {
                     path: parent.to_vec(),
@@ -70,7 +72,7 @@ impl TargetWriter {
     }
 
     /// Returns whether new objects in the current directory can inherit an access list.
-    pub(crate) fn inherits(&self) -> bool {
+    pub(crate) fn inherits_acl(&self) -> bool {
         self.parent
             .as_ref()
             .is_none_or(|parent| parent.passes_list_on)
@@ -78,17 +80,17 @@ impl TargetWriter {
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
     /// parent is a link or a file.
-    fn refused(&self, path: &[u8], error: io::Error) -> Error {
-        let in_the_way = write::is_in_the_way(&error);
+    fn parent_error(&self, path: &[u8], error: io::Error) -> Error {
+        let creation_error = write::is_in_the_way(&error);
         let error = self.tree.error("create", path, error);
-        if !in_the_way {
+        if !creation_error {
             return error;
         }
         let why = "a symbolic link or a file has the name of a parent directory";
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
-    pub(crate) fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
+    pub(crate) fn owner_ids(&mut self, owner: &Owner) -> (u32, u32) {
         match &self.owner {
             Some((last, numbers)) if last == owner => *numbers,
             _ => {
@@ -99,8 +101,8 @@ impl TargetWriter {
         }
     }
 
-    pub(crate) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
-        let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
+    pub(crate) fn creation_error(&self, path: &[u8], error: io::Error) -> Error {
+        let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_name_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists {
             error.hint("use --overwrite to replace existing files")
@@ -113,18 +115,18 @@ impl TargetWriter {
     ///
     /// # Errors
     /// The system's error, with the path. A device that needs more privileges becomes a warning.
-    pub fn other(&mut self, entry: &Entry) -> Result<()> {
+    pub fn special_file(&mut self, entry: &Entry) -> Result<()> {
         let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| {
-            make(dir, name, entry, mode)
+        match tree.create_or_replace(&entry.path, dir.as_fd(), name, |dir, name| {
+            make_node(dir, name, entry, mode)
         }) {
-            Ok(()) => self.dress_at(entry),
+            Ok(()) => self.apply_metadata_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
                 Ok(())
             }
-            Err(e) => Err(self.in_the_way(&entry.path, e)),
+            Err(e) => Err(self.creation_error(&entry.path, e)),
         }
     }
 
@@ -137,18 +139,18 @@ impl TargetWriter {
     /// The system's error, with the path; also for a symbolic link or file of this name.
     pub fn directory(&mut self, entry: &Entry, asked_for: bool) -> Result<bool> {
         let (tree, path) = (self.tree.clone(), &entry.path[..]);
-        if path.is_empty() || tree.places.mounted(path).is_some() {
+        if path.is_empty() || tree.places.mount_target(path).is_some() {
             let place = tree.places.resolve(path).0;
-            return self.take_over(entry, &place.dir, place.is_new, asked_for);
+            return self.lock_out_others(entry, &place.dir, place.is_new, asked_for);
         }
         let (dir, name) = self.enter(path)?;
         let create = || match write::create_dir(dir, name, 0o700) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
-        let create = || tree.opening_up(path, dir.as_fd(), create);
+        let create = || tree.with_write_access(path, dir.as_fd(), create);
         if tree
-            .making(path, dir, name, create)
+            .unless_name_taken(path, dir, name, create)
             .map_err(|e| tree.error("create", path, e))?
         {
             return Ok(true);
@@ -161,17 +163,17 @@ impl TargetWriter {
             if !asked_for || dir::is_lost_and_found(dir, name) {
                 return Err(error);
             }
-            tree.replacing(path, dir.as_fd(), name, |dir, name| {
+            tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
                 write::create_dir(dir, name, 0o700)
             })?;
             open_dir(dir, name, tree.options.tricks)
         });
-        let there = there.map_err(|e| self.in_the_way(path, e))?;
+        let there = there.map_err(|e| self.creation_error(path, e))?;
         // In a target that was empty, this restore created the directory, perhaps as a parent of
         // another object.
         let is_ours =
-            self.take_over(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.touch(there)
+            self.lock_out_others(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
+        tree.note_filesystem(there)
             .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }
@@ -186,17 +188,18 @@ impl TargetWriter {
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
-        if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat)
+        if stat.uid != self.owner_ids(&entry.owner).0
+            && !tree.may_have_made(&entry.path, &dir, &stat)
         {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
-        self.dress(dir.as_fd(), entry, Before::There(stat))?;
+        self.apply_metadata(dir.as_fd(), entry, Before::There(stat))?;
         tree.changed.locked().remove(&entry.path);
-        match tree.places.mounted(&entry.path) {
+        match tree.places.mount_target(&entry.path) {
             None => Ok(()),
             Some(to) => {
                 let kind = EntryKind::Symlink(to.as_os_str().as_bytes().to_vec());
-                self.dress_at(&Entry {
+                self.apply_metadata_at(&Entry {
                     kind,
                     xattrs: Vec::new(),
                     ..entry.clone()
@@ -210,7 +213,7 @@ impl TargetWriter {
     /// # Errors
     /// The system's error, with the path.
     pub fn keep_directory(&mut self, path: &[u8]) -> Result<()> {
-        if !self.tree.settles_each() {
+        if !self.tree.syncs_each_file() {
             return Ok(());
         }
         let settled = self.tree.open_dir(path).and_then(durable::settle);
@@ -224,12 +227,12 @@ impl TargetWriter {
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(path)?;
-        tree.clear_way(dir.as_fd(), name)
+        tree.remove_existing(dir.as_fd(), name)
             .map_err(|e| tree.error("remove", path, e))
     }
 }
 
-fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
+fn make_node(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
     let node = |kind, device| write::mknod_at(dir, name, kind, mode, device);
     match &entry.kind {
         EntryKind::Symlink(target) => write::symlink_at(target, dir, name),

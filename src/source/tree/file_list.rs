@@ -35,7 +35,7 @@ pub(super) fn listed(
         links,
         dev,
         last: EntryPath::new(),
-        barred: None,
+        closed_dir: None,
     };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
     Ok(once(top.scanned).chain(below).map(|mut scanned| {
@@ -55,7 +55,7 @@ struct ListedFiles {
     /// Path that was delivered last.
     last: EntryPath,
     /// A directory that a walk would not enter. Names below it are skipped.
-    barred: Option<EntryPath>,
+    closed_dir: Option<EntryPath>,
 }
 
 impl ListedFiles {
@@ -63,7 +63,7 @@ impl ListedFiles {
     /// Empty if a walk would skip the name.
     fn objects(&mut self, path: EntryPath) -> Vec<Scanned> {
         if self
-            .barred
+            .closed_dir
             .as_ref()
             .is_some_and(|dir| is_within(&path, dir))
         {
@@ -77,21 +77,21 @@ impl ListedFiles {
         let mut objects = self.above(&path);
         if let Some(dir) = objects
             .iter()
-            .find(|dir| self.inner.is_barred(dir, self.dev))
+            .find(|dir| self.inner.is_never_entered(dir, self.dev))
         {
-            self.barred = Some(dir.scanned.entry.path.clone());
+            self.closed_dir = Some(dir.scanned.entry.path.clone());
             return Vec::new();
         }
-        self.barred = self
+        self.closed_dir = self
             .inner
-            .is_barred(&object, self.dev)
+            .is_never_entered(&object, self.dev)
             .then(|| path.clone());
         if !object.scanned.state.is_stored()
             && let Some(why) = self.link_above(&path)
         {
             object.scanned.state = EntryState::Unreadable(why);
         }
-        self.links.see(&mut object);
+        self.links.link_if_known(&mut object);
         objects.push(object);
         self.last = path;
         objects.into_iter().map(|object| object.scanned).collect()

@@ -36,7 +36,7 @@ const NAME_AT: usize = 16;
 
 impl Links {
     /// Handles the next name in archive order: a further name of a known file becomes a link.
-    pub(crate) fn see(&mut self, child: &mut Child) {
+    pub(crate) fn link_if_known(&mut self, child: &mut Child) {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
         }
@@ -48,7 +48,7 @@ impl Links {
                     self.directories.path(first.directory()),
                     first.name(),
                 ));
-                first.pass()
+                first.count_name()
             }
             None => {
                 child.scanned.is_first = true;
@@ -102,7 +102,7 @@ impl FirstName {
     }
 
     /// Counts one more name. Returns the number of names to come.
-    fn pass(&mut self) -> u32 {
+    fn count_name(&mut self) -> u32 {
         let left = u32::from_le_bytes(self.bytes(0)) - 1;
         self.0[..4].copy_from_slice(&left.to_le_bytes());
         left
@@ -180,7 +180,7 @@ mod tests {
             entry::{Entry, Time},
             page::EntryState,
         },
-        source::tree::listing::Ahead,
+        source::tree::listing::ListingState,
     };
 
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {
@@ -201,7 +201,7 @@ mod tests {
             scanned,
             dev: 1,
             nlink: 3,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         }
     }
@@ -210,7 +210,7 @@ mod tests {
     fn links(names: impl IntoIterator<Item = Child>) -> Vec<Option<String>> {
         let mut links = Links::default();
         let target = |mut child: Child| {
-            links.see(&mut child);
+            links.link_if_known(&mut child);
             match child.scanned.entry.kind {
                 EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,
@@ -254,7 +254,7 @@ mod tests {
         let mut see = |name: String, inode: u64, target: Option<String>| {
             let mut child = file(&name, Some(1), (5, 1));
             (child.scanned.entry.inode, child.nlink) = (inode, 2);
-            links.see(&mut child);
+            links.link_if_known(&mut child);
             let found = match child.scanned.entry.kind {
                 EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,

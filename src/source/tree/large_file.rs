@@ -26,17 +26,22 @@ use std::{
 
 impl TreeInner {
     /// Appends the header of a large file.
-    pub(crate) fn head(&self, large: Arc<LargeFile>, buf: &mut Vec<u8>) -> Result<FrameEntry> {
+    pub(crate) fn append_large_header(
+        &self,
+        large: Arc<LargeFile>,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
         let mut entry = large.entry.clone();
-        let replaced = match self.opened(&large) {
+        let replaced = match self.open_shared(&large) {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
-                now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
+                now.iter()
+                    .for_each(|now| _ = self.update_owner(now, &mut entry));
                 now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
             }
             Err(state) => {
-                self.disown(&entry, true);
+                self.orphan_links(&entry, true);
                 return Ok(part(
                     FrameContent::Whole(entry, state.clone()),
                     buf.len(),
@@ -44,10 +49,10 @@ impl TreeInner {
                 ));
             }
         };
-        self.disown(&entry, replaced);
+        self.orphan_links(&entry, replaced);
         large.changed.fetch_or(replaced, AcqRel);
         if large.known.is_none() {
-            self.header(&entry, buf)?;
+            self.append_header(&entry, buf)?;
         }
         Ok(FrameEntry {
             replaced,
@@ -58,7 +63,7 @@ impl TreeInner {
     /// Returns the open file that all readers of a large file share. The first caller opens it:
     /// waiting for the reader of the header could be a deadlock, because that reader may be waiting
     /// for a permit.
-    pub(crate) fn opened<'a>(
+    pub(crate) fn open_shared<'a>(
         &self,
         large: &'a LargeFile,
     ) -> &'a Result<(OwnedFd, Vec<Xattr>), EntryState> {
@@ -77,13 +82,13 @@ impl TreeInner {
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let is_other = |now: Stat| {
+            let content_length_differs = |now: Stat| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
             };
-            if self.now(&fd).is_some_and(is_other) {
+            if self.now(&fd).is_some_and(content_length_differs) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
-            self.header(&entry, &mut Vec::new())
+            self.append_header(&entry, &mut Vec::new())
                 .map_err(|error| unstorable(&error))?; // its pieces come after it
             if self.rules.tricks == Tricks::Auto {
                 read::sequential(&fd);
@@ -99,7 +104,7 @@ impl TreeInner {
     /// header, and the file is marked changed (as PostgreSQL's own `sendFile` does). Bytes that
     /// cannot be read are also filled with zeros, and then the whole file counts as unreadable: its
     /// header is written already, but the manifest leaves it out.
-    pub(crate) fn piece(
+    pub(crate) fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -107,7 +112,7 @@ impl TreeInner {
         last: bool,
         mut buf: Buf,
     ) -> Result<Frame> {
-        let Ok((fd, _)) = self.opened(&file) else {
+        let Ok((fd, _)) = self.open_shared(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };
         if let Some(patches) = file
@@ -115,7 +120,13 @@ impl TreeInner {
             .as_ref()
             .and_then(|known| known.patches(offset, len.into()))
         {
-            return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
+            return Ok(self.read_patched_piece(
+                fd,
+                file.clone(),
+                (offset, len, last),
+                patches,
+                buf,
+            ));
         }
         let mut complete = true;
         // With holes, a read behind the last run does not show whether the file has grown.
@@ -129,7 +140,7 @@ impl TreeInner {
             };
             match read {
                 Ok(got) => complete &= got as u64 == len,
-                Err(error) => self.fail(&file, &error),
+                Err(error) => self.mark_unreadable(&file, &error),
             }
             buf.resize(start + len as usize, 0);
         }
@@ -148,7 +159,7 @@ impl TreeInner {
 
     /// Records whether the file changed while its pieces were read.
     fn note_change(&self, fd: &OwnedFd, file: &LargeFile, complete: bool) {
-        if self.is_plain() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
+        if self.has_overlay() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
             return;
         }
         let now = self.now(fd);
@@ -158,7 +169,7 @@ impl TreeInner {
             now.as_ref().map_or(Ok(()), |now| self.check_size(fd, now))
         };
         match checked {
-            Err(error) => self.fail(file, &error),
+            Err(error) => self.mark_unreadable(file, &error),
             Ok(()) if !complete || now.is_some_and(|now| changed(&now, &file.entry)) => {
                 file.changed.store(true, Release)
             }
@@ -166,13 +177,13 @@ impl TreeInner {
         }
     }
 
-    fn fail(&self, file: &LargeFile, error: &io::Error) {
+    fn mark_unreadable(&self, file: &LargeFile, error: &io::Error) {
         self.shortage.notice(error);
         file.failed.get_or_init(|| reason(error));
     }
 
     /// Reads only the changed parts of a piece.
-    fn patched(
+    fn read_patched_piece(
         &self,
         fd: &OwnedFd,
         file: Arc<LargeFile>,
@@ -195,7 +206,7 @@ impl TreeInner {
                     );
                     match read {
                         Ok(got) => complete &= got == len as usize,
-                        Err(error) => self.fail(&file, &error),
+                        Err(error) => self.mark_unreadable(&file, &error),
                     }
                     buf.resize((inner + len) as usize, 0); // bytes that were truncated meanwhile
                     u64::from(len)

@@ -1,7 +1,7 @@
 //! Lists the directories of a tree: names in archive order, and the attributes of each object
 //! without opening it.
 
-use super::{Top, TopRole, TreeInner, refit::is_another};
+use super::{Top, TopRole, TreeInner, refit::is_different_file};
 use crate::{
     error::{self, Error, ErrorKind, quoted},
     format::{
@@ -35,6 +35,11 @@ use std::{
 /// Number of objects after which a thread hands over its listings. Handing over each directory by
 /// itself cost more than listing it. Several threads take a batch each of a large directory.
 pub(crate) const BATCH: usize = 512;
+/// The latest possible ctime, so that no comparison finds the file unchanged.
+const LATEST_TIME: Time = Time {
+    seconds: i64::MAX,
+    nanos: 0,
+};
 /// Bytes of directory attributes that count as one more object.
 const XATTRS: usize = 1 << 10;
 
@@ -66,7 +71,7 @@ pub(crate) struct ListingPace {
 /// each over a network.
 const SLEPT_OVER: u64 = 4;
 /// Shorter jobs are not measured, nor is the job after a short one.
-const QUICK: Duration = Duration::from_millis(1);
+const SHORT_JOB: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// Whether the last job of this thread took longer.
@@ -86,9 +91,9 @@ impl ListingPace {
     }
 
     /// Counts `objects` more, and updates the pace.
-    pub(crate) fn spend(&mut self, objects: usize) {
+    pub(crate) fn count_objects(&mut self, objects: usize) {
         self.done += objects;
-        let takes_long = self.since.elapsed() > QUICK;
+        let takes_long = self.since.elapsed() > SHORT_JOB;
         TAKES_LONG.set(takes_long);
         let sleeps = self
             .sleeps
@@ -123,13 +128,13 @@ pub(crate) struct Child {
     pub(crate) scanned: Scanned,
     pub(crate) dev: u64,
     pub(crate) nlink: u32,
-    pub(crate) listing: Ahead,
+    pub(crate) listing: ListingState,
     /// Whether the object is delivered only because a top is below it.
     pub(crate) is_only_way: bool,
 }
 
 /// The listing of a directory, if it was made before the walk needs it.
-pub(crate) enum Ahead {
+pub(crate) enum ListingState {
     Not,
     Asked(Answer<io::Result<Listing>>),
     Listed(io::Result<Listing>),
@@ -138,7 +143,7 @@ pub(crate) enum Ahead {
 impl TreeInner {
     /// Returns whether this is a directory with objects of this stream, which must be listed. `dev`
     /// is the device of its parent.
-    pub(crate) fn enters(&self, child: &Child, dev: u64) -> bool {
+    pub(crate) fn should_enter(&self, child: &Child, dev: u64) -> bool {
         let Scanned { entry, state, .. } = &child.scanned;
         is_directory(&child.scanned)
             && state.is_stored()
@@ -155,7 +160,7 @@ impl TreeInner {
     }
 
     /// Builds the request to list this directory.
-    pub(crate) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
+    pub(crate) fn list_request(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
         DirectoryToList {
             path: child.scanned.entry.path.clone(),
@@ -166,18 +171,18 @@ impl TreeInner {
 
     /// Returns whether no stream holds the contents of this directory: it is on another file system
     /// than `dev` and the rules exclude that, or the backup is written to it.
-    pub(crate) fn is_barred(&self, child: &Child, dev: u64) -> bool {
+    pub(crate) fn is_never_entered(&self, child: &Child, dev: u64) -> bool {
         is_directory(&child.scanned)
             && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
     /// Returns whether the backup is written to this object.
     pub(crate) fn is_own(&self, child: &Child) -> bool {
-        self.goes_to((child.dev, child.scanned.entry.inode))
+        self.is_destination((child.dev, child.scanned.entry.inode))
     }
 
     /// Returns whether the backup is written to the object of this device and inode.
-    fn goes_to(&self, object: (u64, u64)) -> bool {
+    fn is_destination(&self, object: (u64, u64)) -> bool {
         self.rules
             .own
             .get()
@@ -197,7 +202,7 @@ impl TreeInner {
         };
         for top in self.tops.iter().filter(is_begun) {
             let stat = dir::stat(&top.dir, top.file_name());
-            if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
+            if stat.is_ok_and(|stat| self.is_destination((stat.dev, stat.inode))) {
                 let what = if top.at.is_empty() {
                     "the source directory".to_owned()
                 } else {
@@ -227,10 +232,10 @@ impl TreeInner {
     fn list_tops(&self, path: &[u8], failed: Option<io::Error>) -> io::Result<Listing> {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
-        let mut names = self.with_tops(path, Vec::new());
+        let mut names = self.add_tops(path, Vec::new());
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok((dir, &now)), path, names, true);
-        let xattrs = if self.is_plain() {
+        let children = self.build_children(Ok((dir, &now)), path, names, true);
+        let xattrs = if self.has_overlay() {
             Ok(Vec::new())
         } else {
             xattr::read_all_at(dir, b".")
@@ -246,7 +251,7 @@ impl TreeInner {
     }
 
     /// Adds the names of tops in the directory to these ascending names.
-    fn with_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
+    fn add_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
                 names.insert(
@@ -269,32 +274,22 @@ impl TreeInner {
         let now = dir::stat_fd(&dir)?;
         // Opening the directory may have mounted a file system there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
-        let mut names = if is_beyond {
-            Vec::new()
-        } else {
-            dir::read_dir(&dir, buffer)?
-        };
-        names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
-        // A file system may return a name twice while the directory changes.
-        names.dedup_by(|a, b| a.bytes == b.bytes);
-        if let Some(overlay) = &self.rules.overlay {
-            overlay.pick(path, &mut names);
-        }
-        if let Some(only) = self.closed.get(path) {
-            names.retain(|name| only.contains(&name.bytes));
+        let mut names = Vec::new();
+        if !is_beyond {
+            names = self.read_names(&dir, path, buffer)?;
         }
         let has = |wanted: &[u8]| {
             names
                 .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
                 .is_ok()
         };
-        let is_bare = !self.is_named(path) && self.mark(&dir, has).is_some();
+        let is_bare = !self.is_named(path) && self.exclusion_mark(&dir, has).is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
         }
-        let mut names = self.with_tops(path, names);
+        let mut names = self.add_tops(path, names);
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok((&dir, &now)), path, names, is_bare);
+        let children = self.build_children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
         Ok(Listing {
             children,
@@ -306,9 +301,29 @@ impl TreeInner {
         })
     }
 
+    /// Reads the names in a directory that belong to the backup, ascending.
+    fn read_names(
+        &self,
+        dir: &OwnedFd,
+        path: &[u8],
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Vec<dir::DirName>> {
+        let mut names = dir::read_dir(dir, buffer)?;
+        names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+        // A file system may return a name twice while the directory changes.
+        names.dedup_by(|a, b| a.bytes == b.bytes);
+        if let Some(overlay) = &self.rules.overlay {
+            overlay.pick(path, &mut names);
+        }
+        if let Some(only) = self.closed.get(path) {
+            names.retain(|name| only.contains(&name.bytes));
+        }
+        Ok(names)
+    }
+
     /// Reads the attributes of some names of a listed directory. If the directory is gone, only the
     /// tops remain.
-    pub(crate) fn look_at(
+    pub(crate) fn child_batch(
         &self,
         path: &[u8],
         names: Vec<dir::DirName>,
@@ -319,7 +334,7 @@ impl TreeInner {
             .ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel, self.rules.tricks));
         let dir = dir.and_then(|dir| dir::stat_fd(&dir).map(|now| (dir, now)));
-        self.children(
+        self.build_children(
             dir.as_ref().map(|(dir, now)| (dir, now)),
             path,
             names,
@@ -327,61 +342,75 @@ impl TreeInner {
         )
     }
 
-    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without
-    /// the tops, the directory would not be entered.
-    fn children(
+    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without the
+    /// tops, the directory would not be entered.
+    fn build_children(
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
         parent: &[u8],
         names: Vec<dir::DirName>,
         is_bare: bool,
     ) -> Vec<Child> {
-        let mut children = Vec::with_capacity(names.len());
-        let home = dir.ok().map(|(_, now)| now);
-        let is_others = |home: &Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
-        for name in names {
+        let children = names.into_iter().filter_map(|name| {
             let path = join(parent, &name.bytes);
-            let top = self.top(&path);
-            let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
-            // Some file systems do not return the kind of a name in the listing. Patterns are then
-            // applied after its attributes are read.
-            let told = name.kind != FileKind::Unknown;
-            let excluded =
-                !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
-            if excluded || self.elsewhere.contains(&path) {
-                continue;
-            }
-            let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
-                && (is_bare
-                    || !self.is_entered_anyway(
-                        dir.ok().map(|(dir, _)| dir),
-                        parent,
-                        &path,
-                        &name.bytes,
-                    ));
-            // A top within another one replaces the object at its path.
-            let place = top.map(|top| (&top.dir, top.file_name()));
-            let mut child =
-                match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
-                    Ok((dir, name)) => self
-                        .when_there(&path, || dir::stat(dir, name))
-                        .and_then(|stat| self.child(dir, name, path.clone(), stat))
-                        .unwrap_or_else(|error| self.unknown(path, &error)),
-                    Err(error) => self.unknown(path, error),
-                };
-            child.scanned.home = home.map(|home| (home.dev, home.inode));
-            child.scanned.exposed = home.is_none_or(is_others);
-            child.is_only_way = is_only_way;
-            let is_expected = self.forgets(&child.scanned.entry, &child.scanned.state);
-            let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-            let is_left_out = !is_owed
-                && !told
-                && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
-            if !is_expected && !is_own && !is_left_out {
-                children.push(child);
-            }
+            self.build_named_child(dir, parent, path, &name, is_bare)
+        });
+        children.collect()
+    }
+
+    /// Builds the child of one name; `None` if it is excluded.
+    fn build_named_child(
+        &self,
+        dir: Result<(&OwnedFd, &Stat), &io::Error>,
+        parent: &[u8],
+        path: EntryPath,
+        name: &dir::DirName,
+        is_bare: bool,
+    ) -> Option<Child> {
+        let top = self.top(&path);
+        let is_exempt = top.is_some_and(|top| top.role != TopRole::Mounted);
+        // Some file systems do not return the kind of a name in the listing. Patterns are then
+        // applied after its attributes are read.
+        let is_kind_known = name.kind != FileKind::Unknown;
+        let is_excluded = !is_exempt
+            && is_kind_known
+            && self.is_excluded(&path, name.kind == FileKind::Directory);
+        if is_excluded || self.elsewhere.contains(&path) {
+            return None;
         }
-        children
+        let fd = dir.ok().map(|(fd, _)| fd);
+        let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
+            && (is_bare || !self.is_entered_anyway(fd, parent, &path, &name.bytes));
+        // A top within another one replaces the object at its path.
+        let place = match top {
+            Some(top) => Ok((&top.dir, top.file_name())),
+            None => dir.map(|(fd, _)| (fd, &name.bytes[..])),
+        };
+        let mut child = match place {
+            Ok((dir, name)) => self.child_at(dir, name, path),
+            Err(error) => self.unreadable_child(path, error),
+        };
+        let parent_stat = dir.ok().map(|(_, now)| now);
+        child.scanned.home = parent_stat.map(|stat| (stat.dev, stat.inode));
+        child.scanned.exposed = parent_stat.is_none_or(|stat| self.is_writable_by_others(stat));
+        child.is_only_way = is_only_way;
+        let is_late_exclusion = !is_exempt
+            && !is_kind_known
+            && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
+        let is_own = child.scanned.entry.is_file() && self.is_own(&child);
+        let is_skipped = self.skips_silently(&child.scanned.entry, &child.scanned.state);
+        (!is_skipped && !is_own && !is_late_exclusion).then_some(child)
+    }
+
+    fn child_at(&self, dir: &OwnedFd, name: &[u8], path: EntryPath) -> Child {
+        self.retry_while_missing(&path, || dir::stat(dir, name))
+            .and_then(|stat| self.build_child(dir, name, path.clone(), stat))
+            .unwrap_or_else(|error| self.unreadable_child(path, &error))
+    }
+
+    /// Returns whether users other than root and this one may write to the directory.
+    fn is_writable_by_others(&self, dir: &Stat) -> bool {
+        ![0, self.user].contains(&dir.uid) || dir.mode & 0o022 != 0
     }
 
     /// Returns whether a walk of `parent` would enter this name even if no top were below it. A
@@ -414,7 +443,7 @@ impl TreeInner {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
         for (directory, promise) in &mut directories {
-            listed.push((promise, self.list_below(&directory, buffer, pace)));
+            listed.push((promise, self.list_ahead(&directory, buffer, pace)));
             if pace.left == 0 {
                 listed
                     .drain(..)
@@ -432,66 +461,47 @@ impl TreeInner {
     }
 
     /// Lists a directory, and directories below it, until the batch is full.
-    fn list_below(
+    fn list_ahead(
         &self,
         directory: &DirectoryToList,
         buffer: &mut Vec<u8>,
         pace: &mut ListingPace,
     ) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
-        pace.spend(
+        pace.count_objects(
             1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS,
         );
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
             }
-            if self.enters(child, listing.now.dev) {
-                let below = self.directory(child, listing.now.dev);
-                child.listing = Ahead::Listed(self.list_below(&below, buffer, pace));
+            if self.should_enter(child, listing.now.dev) {
+                let below = self.list_request(child, listing.now.dev);
+                child.listing = ListingState::Listed(self.list_ahead(&below, buffer, pace));
             }
         }
         Ok(listing)
     }
 
     /// Builds the entry of one object. Opens only files with holes.
-    pub(crate) fn child(
+    pub(crate) fn build_child(
         &self,
         dir: &OwnedFd,
         name: &[u8],
         path: EntryPath,
         stat: Stat,
     ) -> io::Result<Child> {
-        let mut state = EntryState::Whole;
-        let kind = match stat.kind {
-            FileKind::File => EntryKind::File {
-                size: stat.size,
-                map: self.map(dir, name, &stat),
-            },
-            FileKind::Directory => EntryKind::Directory,
-            FileKind::Symlink => EntryKind::Symlink(dir::read_link(dir, name)?),
-            FileKind::Fifo => EntryKind::Fifo,
-            FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
-            FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
-            FileKind::Socket | FileKind::Unknown => {
-                state = EntryState::Noted;
-                EntryKind::Socket
-            }
-        };
-        if matches!(kind, EntryKind::File { .. })
-            && let Some(why) = (self.rules.torn)(dir.as_fd(), &path)
-        {
+        let (kind, mut state) = self.kind_and_state(dir, name, &stat)?;
+        let is_file = matches!(kind, EntryKind::File { .. });
+        if is_file && let Some(why) = (self.rules.torn)(dir.as_fd(), &path) {
             state = EntryState::Unreadable(why);
         }
-        // The latest possible ctime, so that no comparison finds the file unchanged.
-        let ctime = match kind {
-            EntryKind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
-                seconds: i64::MAX,
-                nanos: 0,
-            },
-            _ => stat.ctime,
+        let ctime = if is_file && !self.has_change_time(dir, name, &stat) {
+            LATEST_TIME
+        } else {
+            stat.ctime
         };
-        let special = matches!(
+        let is_special = matches!(
             kind,
             EntryKind::Symlink(_)
                 | EntryKind::Fifo
@@ -508,23 +518,45 @@ impl TreeInner {
             inode: stat.inode,
             xattrs: Vec::new(),
         };
-        if special && !self.is_plain() {
+        if is_special && !self.has_overlay() {
             match xattr::read_all_at(dir, name) {
                 Ok(xattrs) => entry.xattrs = xattrs,
                 Err(error) => state = self.state_of(&error),
             }
         }
-        let scanned = Scanned {
-            born: stat.born,
-            ..Scanned::new(entry, state)
-        };
+        let mut scanned = Scanned::new(entry, state);
+        scanned.born = stat.born;
         Ok(Child {
             scanned,
             dev: stat.dev,
             nlink: stat.nlink,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         })
+    }
+
+    /// Returns the kind of an object. A socket is only noted, not stored.
+    fn kind_and_state(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+        stat: &Stat,
+    ) -> io::Result<(EntryKind, EntryState)> {
+        let kind = match stat.kind {
+            FileKind::File => EntryKind::File {
+                size: stat.size,
+                map: self.map(dir, name, stat),
+            },
+            FileKind::Directory => EntryKind::Directory,
+            FileKind::Symlink => EntryKind::Symlink(dir::read_link(dir, name)?),
+            FileKind::Fifo => EntryKind::Fifo,
+            FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
+            FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
+            FileKind::Socket | FileKind::Unknown => {
+                return Ok((EntryKind::Socket, EntryState::Noted));
+            }
+        };
+        Ok((kind, EntryState::Whole))
     }
 
     /// Returns whether a change of this file shows in its ctime. Checked once for each device.
@@ -560,16 +592,16 @@ impl TreeInner {
 
     /// Returns one object by its path.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
-        let child = self
-            .around(path)
-            .and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), dir::stat(&dir, name)?));
-        let mut child = child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error));
-        self.dress(&mut child.scanned);
+        let child = self.open_parent(path).and_then(|(dir, name)| {
+            self.build_child(&dir, name, path.to_vec(), dir::stat(&dir, name)?)
+        });
+        let mut child = child.unwrap_or_else(|error| self.unreadable_child(path.to_vec(), &error));
+        self.read_dir_xattrs(&mut child.scanned);
         child
     }
 
     /// Opens the parent directory of `path`. Returns it with the name in it.
-    fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
+    fn open_parent<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
         let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
         let dir = dir::open_dir(dir, rel, self.rules.tricks)?;
@@ -580,15 +612,15 @@ impl TreeInner {
     /// they come with the listing.
     ///
     /// The directory is not opened, because that would mount a file system under an automounter.
-    pub(crate) fn dress(&self, scanned: &mut Scanned) {
-        if self.is_plain() || !is_directory(scanned) {
+    pub(crate) fn read_dir_xattrs(&self, scanned: &mut Scanned) {
+        if self.has_overlay() || !is_directory(scanned) {
             return;
         }
         let path = &scanned.entry.path;
         let read = match self.top(path) {
             Some(top) => xattr::read_all_at(&top.dir, top.file_name()),
             None => self
-                .around(path)
+                .open_parent(path)
                 .and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
         match read {
@@ -600,7 +632,7 @@ impl TreeInner {
         }
     }
 
-    fn unknown(&self, path: EntryPath, error: &io::Error) -> Child {
+    fn unreadable_child(&self, path: EntryPath, error: &io::Error) -> Child {
         let entry = Entry {
             path,
             ..Entry::default()
@@ -610,7 +642,7 @@ impl TreeInner {
             scanned,
             dev: 0,
             nlink: 1,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         }
     }
@@ -636,7 +668,7 @@ impl TreeInner {
         // The open file may be another one; its holes do not count.
         dir::stat_fd(&fd)
             .ok()
-            .filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
+            .filter(|now| !is_different_file(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }
@@ -646,7 +678,7 @@ impl TreeInner {
     }
 
     /// Returns the name in this directory that excludes its contents.
-    fn mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+    fn exclusion_mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self
             .rules
             .exclude_if_present
@@ -669,17 +701,17 @@ impl TreeInner {
             .map(|(at, _)| &path[..at]);
         let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
         self.is_excluded(path, is_dir)
-            || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
+            || above.any(|dir| self.is_excluded(dir, true) || self.exclusion_mark_at(dir).is_some())
     }
 
     /// As [`Self::exclusion_mark`], for the directory at `path`, without listing it.
-    pub(crate) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
             return None;
         }
         let (dir, rel) = self.locate(path)?;
         let dir = dir::open_dir(dir, rel, self.rules.tricks).ok()?;
-        self.mark(&dir, |name| dir::stat(&dir, name).is_ok())
+        self.exclusion_mark(&dir, |name| dir::stat(&dir, name).is_ok())
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {

@@ -37,8 +37,8 @@ use crate::{
 };
 use file_list::listed;
 use limits::Shortage;
-use parent_dir::Home;
-use refit::{REPLACED, is_other, is_replaced, is_suspect, room};
+use parent_dir::ParentDir;
+use refit::{REPLACED, content_length_differs, is_replaced, needs_recheck, room};
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
@@ -51,8 +51,8 @@ use std::{
 use walk::TreeWalk;
 
 /// Interval and number of retries for a file that is missing because a program is replacing it.
-pub(super) const MOMENT: Duration = Duration::from_millis(10);
-const AGAIN: usize = 10;
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const RETRIES: usize = 10;
 
 /// Device and inode of each file and directory that the backup writes to. These files, and the
 /// contents of these directories, are not backed up. Set before a walk begins.
@@ -102,7 +102,7 @@ pub trait Overlay: Send + Sync {
 
     /// Returns whether a missing object at `path` is an error, because the program does not remove
     /// it itself.
-    fn misses(&self, path: &[u8]) -> bool;
+    fn expects(&self, path: &[u8]) -> bool;
 }
 
 /// A place where a walk begins, or which it meets within another such place.
@@ -205,8 +205,8 @@ impl SourceTree {
 
     /// Returns the name that excludes the contents of the directory `path`, such as `CACHEDIR.TAG`,
     /// if the rules ask for that.
-    pub fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
-        self.0.mark_at(path)
+    pub fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+        self.0.exclusion_mark_at(path)
     }
 
     /// Opens a file for reading.
@@ -237,13 +237,13 @@ impl Source for SourceTree {
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         let frame = match slice {
-            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Members(small, large) => self.0.read_members(small, large, buf),
             Slice::Piece {
                 file,
                 offset,
                 len,
                 last,
-            } => self.0.piece(file, offset, len, last, buf),
+            } => self.0.read_piece(file, offset, len, last, buf),
         };
         self.0.shortage.check().and(frame)
     }
@@ -278,7 +278,7 @@ impl TreeInner {
 
     /// Returns the state of a directory that could not be listed, though some objects in it are
     /// delivered.
-    pub(super) fn unlisted(&self, error: &io::Error) -> EntryState {
+    pub(super) fn unlisted_state(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         EntryState::Unreadable(reason(error))
     }
@@ -327,13 +327,13 @@ impl TreeInner {
     }
 
     /// Returns whether files are stored by the rules of a program, see [`Overlay`].
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn has_overlay(&self) -> bool {
         self.rules.overlay.is_some()
     }
 
     /// Returns whether an object in this state is left out without a report.
-    pub(super) fn forgets(&self, entry: &Entry, state: &EntryState) -> bool {
-        *state == EntryState::Vanished && !self.misses(&entry.path)
+    pub(super) fn skips_silently(&self, entry: &Entry, state: &EntryState) -> bool {
+        *state == EntryState::Vanished && !self.expects(&entry.path)
     }
 
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
@@ -359,21 +359,21 @@ impl TreeInner {
 
     /// Reads the attributes of an open file that belong into the archive.
     pub(super) fn xattrs(&self, fd: &OwnedFd) -> io::Result<Vec<Xattr>> {
-        if self.is_plain() {
+        if self.has_overlay() {
             Ok(Vec::new())
         } else {
             xattr::read_all(fd)
         }
     }
 
-    fn members(
+    fn read_members(
         &self,
         small: Vec<Scanned>,
         large: Option<Arc<LargeFile>>,
         buf: Buf,
     ) -> Result<Frame> {
         let waited_for = large.clone();
-        let frame = self.frame(small, large, buf);
+        let frame = self.build_frame(small, large, buf);
         if let (Err(error), Some(large)) = (&frame, waited_for) {
             large
                 .opened
@@ -383,47 +383,63 @@ impl TreeInner {
         frame
     }
 
-    fn frame(
+    fn build_frame(
         &self,
         small: Vec<Scanned>,
-        mut large: Option<Arc<LargeFile>>,
+        large: Option<Arc<LargeFile>>,
         mut buf: Buf,
     ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
-        let (mut home, mut text_bytes, mut rest) = (Home::default(), 0, None);
-        let mut small = small.into_iter();
-        while let Some(scanned) = small.next() {
-            let is_first = scanned.is_first;
-            let part = FrameEntry {
-                is_first,
-                ..self.member(scanned, &mut home, &mut buf)?
-            };
-            if let FrameContent::Whole(entry, _) = &part.what {
-                text_bytes += xattr_bytes(&entry.xattrs);
-            }
-            parts.push(part);
-            if small.len() > 0 && buf.overflows(buf.len() + text_bytes) {
-                // its pieces may be waiting for that
-                large.iter().for_each(|large| _ = self.opened(large));
-                rest = Some(Slice::Members(small.collect(), large.take()));
-                break;
-            }
-        }
+        let left = self.append_members(small, &mut parts, &mut buf)?;
+        let mut rest = None;
         let mut ends_member = true;
-        if let Some(large) = large {
-            let part = self.head(large, &mut buf)?;
+        if !left.is_empty() {
+            // The readers of its pieces may be waiting for the open file.
+            if let Some(large) = &large {
+                let _ = self.open_shared(large);
+            }
+            rest = Some(Slice::Members(left, large));
+        } else if let Some(large) = large {
+            let part = self.append_large_header(large, &mut buf)?;
             ends_member =
                 !matches!(&part.what, FrameContent::Head(_, file) if file.known.is_none());
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
         parts.retain(
-            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.forgets(entry, state)),
+            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.skips_silently(entry, state)),
         );
         Ok(Frame {
             rest,
             ..Frame::new(buf, parts, ends_member)
         })
+    }
+
+    /// Appends members until the frame is full. Returns the members that did not fit.
+    fn append_members(
+        &self,
+        small: Vec<Scanned>,
+        parts: &mut Vec<FrameEntry>,
+        buf: &mut Buf,
+    ) -> Result<Vec<Scanned>> {
+        let mut home = ParentDir::default();
+        let mut text_bytes = 0;
+        let mut small = small.into_iter();
+        while let Some(scanned) = small.next() {
+            let is_first = scanned.is_first;
+            let part = FrameEntry {
+                is_first,
+                ..self.append_member(scanned, &mut home, buf)?
+            };
+            if let FrameContent::Whole(entry, _) = &part.what {
+                text_bytes += xattr_bytes(&entry.xattrs);
+            }
+            parts.push(part);
+            if buf.overflows(buf.len() + text_bytes) {
+                break;
+            }
+        }
+        Ok(small.collect())
     }
 
     fn close(&self, fd: OwnedFd) {
@@ -432,177 +448,220 @@ impl TreeInner {
             .with_borrow_mut(|closer| closer.get_or_insert_with(|| Closer::new(tricks)).close(fd));
     }
 
-    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing
-    /// to the stream.
-    fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<FrameEntry> {
-        let Scanned {
-            mut entry,
-            state,
-            born,
-            home,
-            exposed,
-            is_first,
-            mut known,
-        } = scanned;
-        match self.unlink(&mut entry, room(buf, buf.len())) {
-            Ok(is_new) => known = known.filter(|_| !is_new),
-            Err(state) => return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0)),
+    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing to
+    /// the stream.
+    fn append_member(
+        &self,
+        mut scanned: Scanned,
+        at: &mut ParentDir,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        match self.unlink_orphan(&mut scanned.entry, room(buf, buf.len())) {
+            Ok(true) => scanned.known = None,
+            Ok(false) => {}
+            Err(state) => return Ok(whole(scanned.entry, state, buf.len())),
         }
-        if let Some(same) = known.take_if(|known| known.trust == Trust::Same) {
-            return Ok(kept(entry, state, same, buf.len()));
+        if let Some(same) = scanned.known.take_if(|known| known.trust == Trust::Same) {
+            return Ok(known_part(scanned.entry, scanned.state, same, buf.len()));
         }
-        if !entry.is_file() || !state.is_stored() {
-            let stored = state.is_stored()
-                || (entry.kind == EntryKind::Directory && !self.forgets(&entry, &state));
-            let failed = stored
-                .then(|| self.header(&entry, buf))
-                .and_then(Result::err);
-            let state = failed.map_or(state, |error| unstorable(&error));
-            return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
+        if scanned.entry.is_file() && scanned.state.is_stored() {
+            self.append_regular(scanned, at, buf)
+        } else {
+            Ok(self.append_special(scanned.entry, scanned.state, buf))
         }
-        let opened = self.when_there(&entry.path, || self.open_in(at, &entry.path, home));
-        let (fd, is_home) =
-            match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
-                Ok((xattrs, fd, is_home)) => {
-                    entry.xattrs = xattrs;
-                    (fd, is_home)
-                }
-                Err(error) => {
-                    self.disown(&entry, is_first);
-                    let state = self.state_of(&error);
-                    return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
-                }
-            };
-        let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
-        let is_written = self.is_written(&entry.path);
-        let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some() || is_written;
+    }
+
+    /// Appends the header of an entry without content, if its state is stored.
+    fn append_special(&self, entry: Entry, state: EntryState, buf: &mut Vec<u8>) -> FrameEntry {
+        let is_dir = entry.kind == EntryKind::Directory;
+        let is_stored = state.is_stored() || (is_dir && !self.skips_silently(&entry, &state));
+        let mut state = state;
+        if is_stored && let Err(error) = self.append_header(&entry, buf) {
+            state = unstorable(&error);
+        }
+        whole(entry, state, buf.len())
+    }
+
+    /// Appends a regular file, unless an earlier backup holds its content.
+    fn append_regular(
+        &self,
+        mut scanned: Scanned,
+        at: &mut ParentDir,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let (fd, is_home) = match self.open_member(&mut scanned, at) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.orphan_links(&scanned.entry, scanned.is_first);
+                let state = self.state_of(&error);
+                return Ok(whole(scanned.entry, state, buf.len()));
+            }
+        };
+        let same = scanned
+            .known
+            .take_if(|known| matches!(known.trust, Trust::Content | Trust::Unverified));
+        let must_recheck = scanned.exposed
+            || !is_home
+            || self.rules.looks_twice
+            || same.is_some()
+            || self.is_unrepaired(&scanned.entry.path);
         if let Some(same) = same {
-            if !self
-                .now_of(&fd, &entry)
-                .is_some_and(|now| is_replaced(&fd, &now, &entry, born))
-            {
-                if same.trust == Trust::Claim {
-                    (entry.inode, entry.ctime) = Default::default();
-                }
-                return Ok(kept(entry, state, same, buf.len()));
+            let now = self.recheck_stat(&fd, &scanned.entry);
+            let is_replaced =
+                now.is_some_and(|now| is_replaced(&fd, &now, &scanned.entry, scanned.born));
+            if !is_replaced {
+                return Ok(unchanged_part(scanned, same, buf.len()));
             }
-            if entry.data_len() > room(buf, buf.len()) {
-                return Ok(part(
-                    FrameContent::Whole(entry, EntryState::Unreadable(REPLACED.to_owned())),
-                    buf.len(),
-                    0,
-                ));
+            if scanned.entry.data_len() > room(buf, buf.len()) {
+                let state = EntryState::Unreadable(REPLACED.to_owned());
+                return Ok(whole(scanned.entry, state, buf.len()));
             }
         }
-        self.fit(&fd, &mut entry);
+        self.fit_to_present(&fd, &mut scanned.entry);
+        self.append_opened(fd, scanned, must_recheck, buf)
+    }
+
+    /// Opens a file, and reads its attributes into the entry.
+    fn open_member(
+        &self,
+        scanned: &mut Scanned,
+        at: &mut ParentDir,
+    ) -> io::Result<(OwnedFd, bool)> {
+        let path = &scanned.entry.path;
+        let (fd, is_home) =
+            self.retry_while_missing(path, || self.open_in(at, path, scanned.home))?;
+        scanned.entry.xattrs = self.xattrs(&fd)?;
+        Ok((fd, is_home))
+    }
+
+    /// Appends an open file, and closes it.
+    fn append_opened(
+        &self,
+        fd: OwnedFd,
+        scanned: Scanned,
+        must_recheck: bool,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let entry = scanned.entry;
         let start = buf.len();
-        let (mut inner, mut read) = match self.copy(&fd, &entry, buf) {
+        let (inner, read) = match self.append_file(&fd, &entry, buf) {
             Ok(copied) => copied,
             Err(error) => {
                 self.close(fd);
-                return Ok(part(
-                    FrameContent::Whole(entry, unstorable(&error)),
-                    start,
-                    0,
-                ));
+                return Ok(whole(entry, unstorable(&error), start));
             }
         };
-        let mut now = (unsure || is_first || is_suspect(&read, &entry))
-            .then(|| self.now_of(&fd, &entry))
-            .flatten();
-        let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
-        self.disown(&entry, is_first && replaced);
-        let is_torn = |now: &Stat| is_written && changed(now, &entry);
-        if let Some(found) =
-            now.filter(|now| is_other(now, &entry, replaced, &read) || is_torn(now))
-        {
-            if self.refit(&found, &mut entry, room(buf, start)) {
-                buf.truncate(start);
-                (inner, read) = self.copy(&fd, &entry, buf)?;
-                now = self.now_of(&fd, &entry);
-            } else if replaced {
-                read = Err(io::Error::other(REPLACED));
-            }
+        let mut file = CopiedFile {
+            entry,
+            start,
+            inner,
+            read,
+            now: None,
+            replaced: false,
+        };
+        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
+            file.now = self.recheck_stat(&fd, &file.entry);
         }
-        if matches!(read, Ok(false)) {
-            read = now
-                .as_ref()
-                .map_or(Ok(()), |now| self.check_size(&fd, now))
-                .and(read);
-        }
+        file.replaced = file
+            .now
+            .is_some_and(|now| is_replaced(&fd, &now, &file.entry, scanned.born));
+        self.orphan_links(&file.entry, scanned.is_first && file.replaced);
+        self.recheck_copy(&fd, &mut file, buf)?;
         self.close(fd);
-        let len = buf.len() - inner;
-        match read {
-            Ok(complete) => {
-                let same =
-                    complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
-                let state = if same || self.is_plain() {
-                    EntryState::Whole
-                } else {
-                    EntryState::Changed
-                };
-                if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
-                    let mut header = Vec::new();
-                    self.header(&entry, &mut header)?;
-                    buf.splice(start..inner, header.iter().copied());
-                    inner = start + header.len();
-                }
-                pad(buf, len as u64);
-                Ok(FrameEntry {
-                    known,
-                    replaced,
-                    ..part(FrameContent::Whole(entry, state), inner, len)
-                })
-            }
-            Err(error) => {
-                buf.truncate(start);
-                Ok(part(
-                    FrameContent::Whole(entry, self.state_of(&error)),
-                    start,
-                    0,
-                ))
+        self.finish_copy(file, scanned.known, buf)
+    }
+
+    /// Copies the file again if it has changed since the scan and the frame has room for it.
+    fn recheck_copy(&self, fd: &OwnedFd, file: &mut CopiedFile, buf: &mut Vec<u8>) -> Result<()> {
+        if let Some(found) = file.now.filter(|now| self.must_copy_again(file, now)) {
+            if self.refit(&found, &mut file.entry, room(buf, file.start)) {
+                buf.truncate(file.start);
+                (file.inner, file.read) = self.append_file(fd, &file.entry, buf)?;
+                file.now = self.recheck_stat(fd, &file.entry);
+            } else if file.replaced {
+                file.read = Err(io::Error::other(REPLACED));
             }
         }
+        if matches!(file.read, Ok(false))
+            && let Some(now) = &file.now
+            && let Err(error) = self.check_size(fd, now)
+        {
+            file.read = Err(error);
+        }
+        Ok(())
+    }
+
+    fn must_copy_again(&self, file: &CopiedFile, now: &Stat) -> bool {
+        let is_torn = self.is_unrepaired(&file.entry.path) && changed(now, &file.entry);
+        is_torn || content_length_differs(now, &file.entry, file.replaced, &file.read)
+    }
+
+    /// Pads a copied file and builds its part. A file that could not be read is removed again.
+    fn finish_copy(
+        &self,
+        mut file: CopiedFile,
+        known: Option<BaseEntry>,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let len = buf.len() - file.inner;
+        let is_complete = match file.read {
+            Ok(is_complete) => is_complete,
+            Err(error) => {
+                buf.truncate(file.start);
+                return Ok(whole(file.entry, self.state_of(&error), file.start));
+            }
+        };
+        let has_changed = file.now.is_some_and(|now| changed(&now, &file.entry));
+        let is_same = is_complete && !file.replaced && !has_changed;
+        let state = if is_same || self.has_overlay() {
+            EntryState::Whole
+        } else {
+            EntryState::Changed
+        };
+        if let Some(now) = file.now
+            && self.update_owner(&now, &mut file.entry)
+        {
+            let mut header = Vec::new();
+            self.append_header(&file.entry, &mut header)?;
+            let inner = file.start + header.len();
+            buf.splice(file.start..file.inner, header);
+            file.inner = inner;
+        }
+        pad(buf, len as u64);
+        Ok(FrameEntry {
+            known,
+            replaced: file.replaced,
+            ..part(FrameContent::Whole(file.entry, state), file.inner, len)
+        })
     }
 
     /// Appends header and content of a file. Returns the start of the content, and whether the
     /// content has the promised length.
-    fn copy(
+    fn append_file(
         &self,
         fd: &OwnedFd,
         entry: &Entry,
         buf: &mut Vec<u8>,
     ) -> Result<(usize, io::Result<bool>)> {
-        self.header(entry, buf)?;
-        Ok((buf.len(), self.content(fd, entry, buf)))
+        self.append_header(entry, buf)?;
+        Ok((buf.len(), self.append_content(fd, entry, buf)))
     }
 
     /// Appends a header. A header that cannot be written adds nothing.
-    pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn append_header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
-        let mtime = Time {
-            nanos: if self.is_plain() {
-                0
-            } else {
-                entry.mtime.nanos
-            },
-            ..entry.mtime
-        };
-        let written = match mtime == entry.mtime {
-            true => pax::write_header(entry, buf),
-            false => pax::write_header(
-                &Entry {
-                    mtime,
-                    ..entry.clone()
-                },
-                buf,
-            ),
+        let written = if self.has_overlay() && entry.mtime.nanos != 0 {
+            let mut entry = entry.clone();
+            entry.mtime.nanos = 0;
+            pax::write_header(&entry, buf)
+        } else {
+            pax::write_header(entry, buf)
         };
         written.inspect_err(|_| buf.truncate(start))
     }
 
     /// As [`Self::now`], but also for files that the program does not repair.
-    fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
+    fn recheck_stat(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
         if self.repairs(&entry.path) {
             None
         } else {
@@ -619,34 +678,34 @@ impl TreeInner {
 
     /// Returns whether a program owns the file but does not repair a copy of it, such as a
     /// configuration file.
-    pub(super) fn is_written(&self, path: &[u8]) -> bool {
-        self.is_plain() && !self.repairs(path)
+    pub(super) fn is_unrepaired(&self, path: &[u8]) -> bool {
+        self.has_overlay() && !self.repairs(path)
     }
 
-    fn misses(&self, path: &[u8]) -> bool {
+    fn expects(&self, path: &[u8]) -> bool {
         self.rules
             .overlay
             .as_ref()
-            .is_none_or(|overlay| overlay.misses(path))
+            .is_none_or(|overlay| overlay.expects(path))
     }
 
     /// Retries while a file is missing, because a program may be replacing it. Only for trees in
     /// which every file is expected to exist.
-    pub(super) fn when_there<T>(
+    pub(super) fn retry_while_missing<T>(
         &self,
         path: &[u8],
         mut get: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         let mut got = get();
-        for _ in 0..AGAIN {
+        for _ in 0..RETRIES {
             match &got {
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
-                        && self.is_plain()
-                        && self.misses(path) => {}
+                        && self.has_overlay()
+                        && self.expects(path) => {}
                 _ => break,
             }
-            sleep(MOMENT);
+            sleep(RETRY_INTERVAL);
             got = get();
         }
         got
@@ -655,7 +714,7 @@ impl TreeInner {
     /// Reads the attributes of an open file, with one call. Returns `None` where changes are
     /// expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
-        if self.is_plain() {
+        if self.has_overlay() {
             None
         } else {
             dir::stat_fd(fd).ok()
@@ -664,7 +723,7 @@ impl TreeInner {
 
     /// Takes owner and mode from the open file, because another file may have the name since the
     /// scan. Returns whether they differed.
-    pub(super) fn adopt(&self, now: &Stat, entry: &mut Entry) -> bool {
+    pub(super) fn update_owner(&self, now: &Stat, entry: &mut Entry) -> bool {
         if now.mode == entry.mode && (now.uid, now.gid) == (entry.owner.uid, entry.owner.gid) {
             return false;
         }
@@ -674,7 +733,7 @@ impl TreeInner {
 
     /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
     /// whether the file had as many.
-    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
+    fn append_content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
         let (want, inner) = (entry.data_len() as usize, buf.len());
         let mut complete = true;
         match &entry.kind {
@@ -702,13 +761,44 @@ impl TreeInner {
     }
 }
 
+/// A small file whose content was just copied into a frame.
+struct CopiedFile {
+    entry: Entry,
+    /// Start of the header in the frame.
+    start: usize,
+    /// Start of the content in the frame.
+    inner: usize,
+    /// Whether the content has the length that the header promises.
+    read: io::Result<bool>,
+    /// Attributes after the copy, if they were needed.
+    now: Option<Stat>,
+    /// Whether the file is another one than in the scan.
+    replaced: bool,
+}
+
 /// A part for a file whose content an earlier backup holds.
-fn kept(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
+fn known_part(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
     FrameEntry {
         known: Some(known),
         runs: Some(Vec::new()),
-        ..part(FrameContent::Whole(entry, state), at, 0)
+        ..whole(entry, state, at)
     }
+}
+
+/// As [`known_part`], for a file that was opened because its metadata has changed.
+fn unchanged_part(scanned: Scanned, same: BaseEntry, at: usize) -> FrameEntry {
+    let mut entry = scanned.entry;
+    // The content was not compared, so the next backup must not rely on inode and ctime.
+    if same.trust == Trust::Unverified {
+        entry.inode = 0;
+        entry.ctime = Time::default();
+    }
+    known_part(entry, scanned.state, same, at)
+}
+
+/// A part without content, for an entry whose header ends at `at`.
+fn whole(entry: Entry, state: EntryState, at: usize) -> FrameEntry {
+    part(FrameContent::Whole(entry, state), at, 0)
 }
 
 /// The state of an entry that the archive format cannot store.

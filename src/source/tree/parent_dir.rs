@@ -16,7 +16,7 @@ pub(crate) type Object = (u64, u64);
 
 /// The open directory of the files that a reader reads, found by its path.
 #[derive(Default)]
-pub(crate) struct Home {
+pub(crate) struct ParentDir {
     path: Option<EntryPath>,
     /// `None` if the path could not be opened.
     found: Option<(OwnedFd, Object)>,
@@ -27,7 +27,7 @@ impl TreeInner {
     /// opened in that directory, not only by its path.
     pub(crate) fn open_in(
         &self,
-        at: &mut Home,
+        at: &mut ParentDir,
         path: &[u8],
         home: Option<Object>,
     ) -> io::Result<(OwnedFd, bool)> {
@@ -41,7 +41,7 @@ impl TreeInner {
         }
         let (parent, name) = split(path);
         if home.is_some() && at.path.as_deref() != Some(parent) {
-            *at = Home {
+            *at = ParentDir {
                 path: Some(parent.to_vec()),
                 found: self.enter(parent).ok(),
             };

@@ -34,34 +34,34 @@ pub(crate) const REPLACED: &str = "another file replaced it during the backup";
 impl TreeInner {
     /// Adjusts the entry to the present length of a file that the program does not repair. Inode
     /// and ctime stay those of the scan, so that the next backup reads the file again.
-    pub(crate) fn fit(&self, fd: &OwnedFd, entry: &mut Entry) {
-        if !self.is_written(&entry.path) {
+    pub(crate) fn fit_to_present(&self, fd: &OwnedFd, entry: &mut Entry) {
+        if !self.is_unrepaired(&entry.path) {
             return;
         }
         let Ok(now) = dir::stat_fd(fd) else { return };
         if now.size <= entry.size() + MAX_GROWTH {
-            self.take(&now, entry);
+            self.set_present_state(&now, entry);
         }
     }
 
     /// Updates the entry of a directory that was replaced since the scan, not only its attributes.
-    pub(crate) fn take_after(&self, now: &Stat, entry: &mut Entry) {
+    pub(crate) fn update_replaced_dir(&self, now: &Stat, entry: &mut Entry) {
         if now.inode != entry.inode {
             (entry.mtime, entry.ctime, entry.inode) = (now.mtime, now.ctime, now.inode);
-            self.adopt(now, entry);
+            self.update_owner(now, entry);
         }
     }
 
     /// Records that the first name of a file is gone or leads to another file.
-    pub(crate) fn disown(&self, first: &Entry, is_gone: bool) {
-        if is_gone && !self.is_plain() {
+    pub(crate) fn orphan_links(&self, first: &Entry, is_gone: bool) {
+        if is_gone && !self.has_overlay() {
             self.orphaned.locked().insert(first.path.clone());
         }
     }
 
     /// Turns a further name of a file into a file of its own, if its first name is gone and the
     /// frame has room. Returns whether it did.
-    pub(crate) fn unlink(&self, entry: &mut Entry, room: u64) -> Result<bool, EntryState> {
+    pub(crate) fn unlink_orphan(&self, entry: &mut Entry, room: u64) -> Result<bool, EntryState> {
         let EntryKind::HardLink(first) = &entry.kind else {
             return Ok(false);
         };
@@ -105,18 +105,18 @@ impl TreeInner {
     pub(crate) fn refit(&self, now: &Stat, entry: &mut Entry, room: u64) -> bool {
         let fits = now.kind == FileKind::File && now.size <= room;
         if fits {
-            self.take(now, entry);
+            self.set_present_state(now, entry);
         }
         fits
     }
 
-    fn take(&self, now: &Stat, entry: &mut Entry) {
+    fn set_present_state(&self, now: &Stat, entry: &mut Entry) {
         entry.kind = EntryKind::File {
             size: now.size,
             map: None,
         };
         entry.mtime = now.mtime;
-        self.adopt(now, entry);
+        self.update_owner(now, entry);
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn room(buf: &Vec<u8>, used: usize) -> u64 {
 
 /// Returns whether the open file, with the attributes `now`, is another file than in the scan.
 pub(crate) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<Time>) -> bool {
-    is_another(fd, now, (entry.inode, entry.ctime, born))
+    is_different_file(fd, now, (entry.inode, entry.ctime, born))
 }
 
 /// Returns whether the open file, with the attributes `now`, is another file than that with this
@@ -136,7 +136,7 @@ pub(crate) fn is_replaced(fd: &OwnedFd, now: &Stat, entry: &Entry, born: Option<
 ///
 /// Some file systems change the inode number at each lookup, but not the times. Some give the
 /// number of a removed file to the next one.
-pub(crate) fn is_another(
+pub(crate) fn is_different_file(
     fd: &OwnedFd,
     now: &Stat,
     (inode, ctime, born): (u64, Time, Option<Time>),
@@ -147,7 +147,12 @@ pub(crate) fn is_another(
 
 /// Returns whether the read data lacks bytes of a file whose size differs from the scan. For a file
 /// with holes, returns whether it was replaced.
-pub(crate) fn is_other(now: &Stat, entry: &Entry, replaced: bool, read: &io::Result<bool>) -> bool {
+pub(crate) fn content_length_differs(
+    now: &Stat,
+    entry: &Entry,
+    replaced: bool,
+    read: &io::Result<bool>,
+) -> bool {
     match entry.is_sparse() {
         true => replaced,
         false => matches!(read, Ok(false)) && now.size != entry.size(),
@@ -162,6 +167,6 @@ const AT_ONCE: u64 = 32 << 10;
 /// A file of up to [`AT_ONCE`] bytes with the expected length needs no check, which would be a
 /// fifth call for four. A longer file may change while its pages are read, even with one call. A
 /// file with holes is read in several places.
-pub(crate) fn is_suspect(read: &io::Result<bool>, entry: &Entry) -> bool {
+pub(crate) fn needs_recheck(read: &io::Result<bool>, entry: &Entry) -> bool {
     matches!(read, Ok(false)) || entry.is_sparse() || entry.size() > AT_ONCE
 }

@@ -2,7 +2,7 @@
 //! files.
 
 use super::{
-    MOMENT, Overlay, SourceTree, Top, TopRole, TreeInner, TreeRules,
+    Overlay, RETRY_INTERVAL, SourceTree, Top, TopRole, TreeInner, TreeRules,
     listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };
@@ -45,7 +45,7 @@ impl Overlay for Program {
         false
     }
 
-    fn misses(&self, _: &[u8]) -> bool {
+    fn expects(&self, _: &[u8]) -> bool {
         false
     }
 }
@@ -173,7 +173,7 @@ impl Overlay for Server {
             .for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
         let back = self.dir.join(self.returns);
         std::thread::spawn(move || {
-            sleep(MOMENT + MOMENT / 2);
+            sleep(RETRY_INTERVAL + RETRY_INTERVAL / 2);
             fs::write(back, "again").unwrap();
         });
     }
@@ -186,7 +186,7 @@ impl Overlay for Server {
         false
     }
 
-    fn misses(&self, path: &[u8]) -> bool {
+    fn expects(&self, path: &[u8]) -> bool {
         !path.starts_with(b"own")
     }
 }

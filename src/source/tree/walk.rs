@@ -11,7 +11,7 @@
 use super::{
     Top, TopRole, TreeInner,
     hard_links::Links,
-    listing::{Ahead, BATCH, Child, Listing, ListingPace, Request},
+    listing::{BATCH, Child, Listing, ListingPace, ListingState, Request},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -148,8 +148,8 @@ impl Walkers {
                     promise,
                 ) => {
                     let count = names.len();
-                    promise.keep(self.inner.look_at(&directory, names, is_bare));
-                    pace.spend(count);
+                    promise.keep(self.inner.child_batch(&directory, names, is_bare));
+                    pace.count_objects(count);
                 }
             }
             self.slow.store(pace.is_slow, Relaxed);
@@ -229,10 +229,12 @@ impl TreeWalk {
                 break;
             }
             level.unseen -= 1;
-            if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
+            if self.inner.should_enter(child, level.dev)
+                && matches!(child.listing, ListingState::Not)
+            {
                 let (promise, answer) = promise();
-                group.push((self.inner.directory(child, level.dev), promise));
-                child.listing = Ahead::Asked(answer);
+                group.push((self.inner.list_request(child, level.dev), promise));
+                child.listing = ListingState::Asked(answer);
             }
         }
         level.asked += group.len();
@@ -247,10 +249,10 @@ impl TreeWalk {
 
     /// Delivers an object, and descends into it if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
-        if self.inner.enters(&child, dev) {
-            let listing = match std::mem::replace(&mut child.listing, Ahead::Not) {
-                Ahead::Listed(listing) => Some(listing),
-                Ahead::Asked(answer) => {
+        if self.inner.should_enter(&child, dev) {
+            let listing = match std::mem::replace(&mut child.listing, ListingState::Not) {
+                ListingState::Listed(listing) => Some(listing),
+                ListingState::Asked(answer) => {
                     self.levels
                         .last_mut()
                         .into_iter()
@@ -258,9 +260,9 @@ impl TreeWalk {
                     self.outstanding -= 1;
                     answer.wait()
                 }
-                Ahead::Not => {
+                ListingState::Not => {
                     let (promise, answer) = promise();
-                    let directory = self.inner.directory(&child, dev);
+                    let directory = self.inner.list_request(&child, dev);
                     self.walkers
                         .jobs
                         .push(WalkJob::Directories(vec![(directory, promise)]));
@@ -269,8 +271,8 @@ impl TreeWalk {
             };
             self.descend(&mut child.scanned, listing);
         } else {
-            self.links.see(&mut child);
-            self.inner.dress(&mut child.scanned);
+            self.links.link_if_known(&mut child);
+            self.inner.read_dir_xattrs(&mut child.scanned);
         }
         child.scanned
     }
@@ -285,9 +287,10 @@ impl TreeWalk {
                     Err(error) => scanned.state = without_xattrs(self.inner.state_of(&error)),
                 }
                 if let Some(error) = &listing.failed {
-                    scanned.state = self.inner.unlisted(error);
+                    scanned.state = self.inner.unlisted_state(error);
                 }
-                self.inner.take_after(&listing.now, &mut scanned.entry);
+                self.inner
+                    .update_replaced_dir(&listing.now, &mut scanned.entry);
                 self.levels.push(WalkLevel {
                     directory: scanned.entry.path.clone(),
                     dev: listing.now.dev,
@@ -301,7 +304,7 @@ impl TreeWalk {
             }
             Some(Err(error)) => {
                 scanned.state = self.inner.state_of(&error);
-                self.inner.dress(scanned);
+                self.inner.read_dir_xattrs(scanned);
             }
             None => scanned.state = EntryState::Unreadable(LOST.to_owned()),
         }
@@ -320,7 +323,7 @@ impl TreeWalk {
         };
         let name = top.file_name();
         let child = dir::stat(&top.dir, name)
-            .and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
+            .and_then(|stat| inner.build_child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
@@ -333,7 +336,7 @@ impl TreeWalk {
             }
         };
         if top.role == TopRole::Above {
-            inner.dress(&mut child.scanned);
+            inner.read_dir_xattrs(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
