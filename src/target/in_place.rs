@@ -12,7 +12,7 @@ use super::{
     access::PRIVATE,
     metadata::{Before, has_only_xattrs},
     replace::NewFile,
-    writer::{TargetWriter, write_data},
+    writer::{TargetWriter, is_of_kind, write_data},
 };
 use crate::{
     error::Result,
@@ -193,20 +193,27 @@ impl Patch {
             return Ok(());
         };
         for gap in read::data_outside(self.file(), *size, map)? {
-            let (mut at, end) = (gap.offset, gap.offset + gap.len);
+            let end = gap.offset + gap.len;
+            let mut at = gap.offset;
             while at < end {
                 let len = buffer.len().min((end - at) as usize);
-                let piece = &mut buffer[..len];
-                let got = self.read_at(at, piece)?;
-                if piece[..got].iter().any(|byte| *byte != 0) {
-                    self.touched.store(true, Relaxed);
-                    if !write::punch(self.file(), at, len as u64)? {
-                        piece.fill(0);
-                        self.file().write_all_at(&piece[..got], at)?;
-                    }
-                }
+                self.clear_hole(at, &mut buffer[..len])?;
                 at += len as u64;
             }
+        }
+        Ok(())
+    }
+
+    /// Punches a hole of the length of `piece`, unless the bytes there are zeros already.
+    fn clear_hole(&self, at: u64, piece: &mut [u8]) -> io::Result<()> {
+        let got = self.read_at(at, piece)?;
+        if piece[..got].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        self.touched.store(true, Relaxed);
+        if !write::punch(self.file(), at, piece.len() as u64)? {
+            piece.fill(0);
+            self.file().write_all_at(&piece[..got], at)?;
         }
         Ok(())
     }
@@ -237,18 +244,15 @@ impl Patch {
         self.set_length(entry).map_err(failed)?;
         if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
             // The program that wrote the file may not have synced it.
-            let settled = if tree.syncs_each_file() {
-                durable::settle(self.file())
-            } else {
-                Ok(())
-            };
-            return settled.map(|()| false).map_err(failed);
+            if tree.syncs_each_file() {
+                durable::settle(self.file()).map_err(failed)?;
+            }
+            return Ok(false);
         }
-        let now = dir::stat_fd(self.file()).map_err(failed)?;
         let before = if self.is_new() {
             Before::Made(PRIVATE)
         } else {
-            Before::There(now)
+            Before::There(dir::stat_fd(self.file()).map_err(failed)?)
         };
         writer.apply_metadata(self.file().as_fd(), entry, before)?;
         if let PatchSource::New(made) = &self.file {
@@ -258,16 +262,11 @@ impl Patch {
     }
 
     fn metadata_matches(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
-        let Stat {
-            mode,
-            uid,
-            gid,
-            mtime,
-            ..
-        } = self.stat;
-        let same =
-            (mode, (uid, gid), mtime) == (entry.mode, writer.owner_ids(&entry.owner), entry.mtime);
-        Ok(same && has_only_xattrs(entry, &xattr::read_all(self.file())?))
+        let stat = &self.stat;
+        let is_same = stat.mode == entry.mode
+            && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
+            && stat.mtime == entry.mtime;
+        Ok(is_same && has_only_xattrs(entry, &xattr::read_all(self.file())?))
     }
 }
 
@@ -294,27 +293,24 @@ impl TargetWriter {
 /// # Errors
 /// The system's error, with the path.
 pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
-    let (tree, owner) = (writer.tree.clone(), writer.owner_ids(&entry.owner));
+    let tree = writer.tree.clone();
+    let owner = writer.owner_ids(&entry.owner);
     let (dir, name) = writer.enter(&entry.path)?;
+    let failed = |e| tree.error("look at", &entry.path, e);
     let stat = match tree.unless_name_taken(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
+        other => other.map_err(failed)?,
     };
-    let same = match (&entry.kind, stat.kind) {
-        (EntryKind::Symlink(target), FileKind::Symlink) => {
-            read_link(dir, name).map_err(|e| tree.error("look at", &entry.path, e))? == *target
+    let same = match &entry.kind {
+        EntryKind::Symlink(target) if stat.kind == FileKind::Symlink => {
+            read_link(dir, name).map_err(failed)? == *target
         }
-        (EntryKind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
-        (EntryKind::CharDevice(device), FileKind::CharDevice)
-        | (EntryKind::BlockDevice(device), FileKind::BlockDevice) => {
-            (stat.rdev, stat.mode) == (*device, entry.mode)
-        }
-        _ => false,
+        kind => is_of_kind(&stat, kind) && stat.mode == entry.mode,
     };
-    if !same || ((stat.uid, stat.gid), stat.mtime) != (owner, entry.mtime) {
+    if !same || (stat.uid, stat.gid) != owner || stat.mtime != entry.mtime {
         return Ok(false);
     }
-    let there = xattr::read_all_at(dir, name).map_err(|e| tree.error("look at", &entry.path, e))?;
+    let there = xattr::read_all_at(dir, name).map_err(failed)?;
     Ok(has_only_xattrs(entry, &there))
 }
 

@@ -12,7 +12,7 @@ use super::{
     writer::{TargetWriter, set_length},
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     format::entry::{Entry, EntryKind, EntryPath, Owner},
     platform::{
         dir::{self, FileKind, Stat},
@@ -45,47 +45,39 @@ fn inode(stat: &Stat) -> Inode {
     (stat.dev, stat.inode)
 }
 
-/// Returns whether the file has as many names as its file system allows.
-fn is_at_limit(error: &Error) -> bool {
-    error.system().is_some_and(write::is_limit_of_links)
+/// Returns whether both names, each in its directory, are names of one file.
+fn is_same_file(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
+    let inode_of = |(dir, name): (&OwnedFd, &[u8])| dir::stat(dir, name).ok().map(|s| inode(&s));
+    let one = inode_of(one);
+    one.is_some() && one == inode_of(other)
 }
 
 impl TargetWriter {
-    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of
-    /// the file gets this name.
+    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of the
+    /// file gets this name.
     ///
     /// # Errors
     /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        if tree.link_copies.locked().is_empty() {
-            match self.give_name(target, path) {
-                Err(error) if is_at_limit(&error) => {}
-                done => return done,
-            }
+        let failed = |e| tree.error("link", path, e);
+        if tree.link_copies.locked().is_empty() && self.give_name(target, path)? {
+            return Ok(());
         }
         // The lock prevents two threads from making a copy each.
         let mut link_copies = tree.link_copies.locked();
-        let first = tree
-            .inode_at(target)
-            .map_err(|e| tree.error("link", path, e))?;
+        let first = tree.inode_at(target).map_err(failed)?;
         let known = link_copies.entry(first).or_default();
         let is_name_of_first =
             tree.options.overwrite && tree.inode_at(path).is_ok_and(|there| there == first);
-        if known.is_empty() || is_name_of_first {
-            match self.give_name(target, path) {
-                Err(error) if is_at_limit(&error) => {}
-                done => return done,
-            }
+        if (known.is_empty() || is_name_of_first) && self.give_name(target, path)? {
+            return Ok(());
         }
         if !self.link_to_copy(known, path)? {
             self.copy(target, path)?;
-            let inode = tree
-                .inode_at(path)
-                .map_err(|e| tree.error("link", path, e))?;
             known.push(LinkCopy {
                 path: path.to_vec(),
-                inode,
+                inode: tree.inode_at(path).map_err(failed)?,
             });
         }
         tree.notes.add_copied_name(path);
@@ -106,15 +98,12 @@ impl TargetWriter {
         let Some(latest) = link_copies.last().filter(is_there) else {
             return Ok(false);
         };
-        match self.give_name(&latest.path, path) {
-            Err(error) if is_at_limit(&error) => Ok(false),
-            done => done.map(|()| true),
-        }
+        self.give_name(&latest.path, path)
     }
 
     /// Links `path` to the object at `target`, and replaces the object at `path` if `--overwrite`
-    /// permits.
-    fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
+    /// permits. Returns false if the file has as many names as its file system allows.
+    fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let (parent, old) = tree.places.split(target);
         let failed = |e| tree.error("link", path, e);
@@ -123,14 +112,18 @@ impl TargetWriter {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let number = |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| inode(&stat)).ok();
-        let is_linked = tree.options.overwrite
-            && number(dir, name).is_some_and(|there| number(&from, old) == Some(there));
-        let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| match is_linked {
-            true => Ok(()),
-            false => write::link_at(&from, old, dir, name),
+        let is_linked = tree.options.overwrite && is_same_file((dir, name), (&from, old));
+        let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
+            if is_linked {
+                Ok(())
+            } else {
+                write::link_at(&from, old, dir, name)
+            }
         });
-        linked.map_err(failed)
+        match linked {
+            Err(e) if write::is_limit_of_links(&e) => Ok(false),
+            done => done.map(|()| true).map_err(failed),
+        }
     }
 
     /// Copies the object at `target` to `path`, content and metadata. An identical file at `path`
@@ -165,16 +158,7 @@ impl TargetWriter {
         if stat.kind != FileKind::File {
             return Err(failed(replaced_error()));
         }
-        let map = if stat.looks_sparse() {
-            read::data_map(&from, stat.size).map_err(failed)?
-        } else {
-            None
-        };
-        let kind = EntryKind::File {
-            size: stat.size,
-            map: map.map(Into::into),
-        };
-        let entry = entry_of(path, kind, &stat, xattr::read_all(&from).map_err(failed)?);
+        let entry = file_entry(&from, path, &stat).map_err(failed)?;
         let from = File::from(from);
         if tree.options.overwrite && self.is_copy(&from, &entry)? {
             return Ok(());
@@ -194,6 +178,19 @@ impl TargetTree {
         let (parent, name) = self.places.split(path);
         dir::stat(self.open_dir(parent)?, name).map(|stat| inode(&stat))
     }
+}
+
+/// Builds the entry of an open file, with its holes.
+fn file_entry(file: &OwnedFd, path: &[u8], stat: &Stat) -> io::Result<Entry> {
+    let mut map = None;
+    if stat.looks_sparse() {
+        map = read::data_map(file, stat.size)?.map(Into::into);
+    }
+    let kind = EntryKind::File {
+        size: stat.size,
+        map,
+    };
+    Ok(entry_of(path, kind, stat, xattr::read_all(file)?))
 }
 
 /// Builds the entry at `path` from the attributes of an existing object.

@@ -6,7 +6,6 @@
 
 use super::{
     access::{mode_before_list, mode_without_list, replaced_error},
-    tree::TargetTree,
     writer::{TargetWriter, is_of_kind},
 };
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
 };
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 /// State of a file or directory before it gets its metadata.
@@ -31,6 +30,36 @@ pub(crate) enum Before {
     Made(u32),
     /// Possibly older than this run, with these attributes.
     There(Stat),
+}
+
+/// The modes that an object gets one after the other. Only an access list makes them differ.
+struct ModeSteps {
+    wanted: u32,
+    before_list: u32,
+    /// Final mode if the access list could not be set.
+    without_list: u32,
+}
+
+impl ModeSteps {
+    fn of(entry: &Entry, owned: bool) -> Self {
+        let wanted = allowed_mode(entry, owned);
+        Self {
+            wanted,
+            before_list: mode_before_list(entry, wanted),
+            without_list: mode_without_list(entry, wanted),
+        }
+    }
+
+    /// Returns whether the object, whose mode is `has` if known, needs a call to set its mode.
+    fn must_set(&self, has: Option<u32>) -> bool {
+        let is_right = [Some(self.wanted), Some(self.before_list)].contains(&has);
+        // Earlier calls may have cleared setuid and setgid.
+        !is_right || self.wanted & 0o6000 != 0
+    }
+
+    fn has_list(&self) -> bool {
+        self.before_list != self.wanted
+    }
 }
 
 impl TargetWriter {
@@ -45,37 +74,33 @@ impl TargetWriter {
         entry: &Entry,
         before: Before,
     ) -> Result<()> {
-        let failed = |tree: &TargetTree, e| tree.error("set the metadata of", &entry.path, e);
-        let may_have_extra = self.may_have_extra_xattrs(&entry.path, before)?;
+        let path = &entry.path;
+        let may_have_extra = self.may_have_extra_xattrs(path, before)?;
         if may_have_extra {
-            let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
+            let there =
+                xattr::read_all(fd).map_err(|e| self.tree.error("set the metadata of", path, e))?;
             self.remove_extra_xattrs(entry, &there, |name| xattr::remove_fd(fd, name))?;
         }
-        let (mode, owner) = self.current_mode_and_owner(&entry.path, before, || dir::stat_fd(fd));
+        let (mode, owner) = self.current_mode_and_owner(path, before, || dir::stat_fd(fd));
         let owned = self.apply_owner(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.set_xattrs(entry, true, set)?;
-        let wanted = allowed_mode(entry, owned);
-        let first = mode_before_list(entry, wanted);
-        let inherited = may_have_extra && matches!(before, Before::Made(_));
-        // Earlier calls may have cleared setuid and setgid.
-        if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
-            self.warn_if_forbidden(entry, "mode", write::chmod_fd(fd, first))?;
+        let modes = ModeSteps::of(entry, owned);
+        let may_have_inherited = may_have_extra && matches!(before, Before::Made(_));
+        if may_have_inherited || modes.must_set(mode) {
+            let done = write::chmod_fd(fd, modes.before_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        if !self.set_xattrs(entry, false, set)? && first != wanted {
-            self.warn_if_forbidden(
-                entry,
-                "mode",
-                write::chmod_fd(fd, mode_without_list(entry, wanted)),
-            )?;
+        if !self.set_xattrs(entry, false, set)? && modes.has_list() {
+            let done = write::chmod_fd(fd, modes.without_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        self.check_time_result(entry, write::set_times_fd(fd, entry.mtime), || {
-            dir::stat_fd(fd)
-        })?;
-        match self.tree.syncs_each_file() {
-            true => durable::settle(fd).map_err(|e| self.tree.error("sync", &entry.path, e)),
-            false => Ok(()),
+        let done = write::set_times_fd(fd, entry.mtime);
+        self.check_time_result(entry, done, || dir::stat_fd(fd))?;
+        if self.tree.syncs_each_file() {
+            durable::settle(fd).map_err(|e| self.tree.error("sync", path, e))?;
         }
+        Ok(())
     }
 
     /// Returns whether the object can have attributes or an access list that are not in the backup.
@@ -99,15 +124,10 @@ impl TargetWriter {
     ) -> (Option<u32>, Option<(u32, u32)>) {
         match before {
             Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
-            Before::Made(mode) => {
-                let new_file = self.tree.new_file(path, stat, mode);
-                (
-                    new_file
-                        .is_none_or(|new_file| new_file.keeps_mode)
-                        .then_some(mode),
-                    new_file.map(|new_file| new_file.owner),
-                )
-            }
+            Before::Made(mode) => match self.tree.new_file(path, stat, mode) {
+                Some(attrs) => (attrs.keeps_mode.then_some(mode), Some(attrs.owner)),
+                None => (Some(mode), None),
+            },
         }
     }
 
@@ -205,45 +225,50 @@ impl TargetWriter {
     /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
     pub(crate) fn apply_metadata_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let (dir, name) = self.enter(&entry.path)?;
-        let dir = dir
-            .try_clone()
-            .map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let (dir, name) = self.enter_shared(&entry.path)?;
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced_error()));
         }
         let is_link = matches!(entry.kind, EntryKind::Symlink(_));
-        let before = Before::Made(if is_link {
+        let mode = if is_link {
             0o777
         } else {
             self.creation_mode(entry)
-        });
-        let inherited = !is_link && self.may_have_extra_xattrs(&entry.path, before)?; // links have no access lists
-        if inherited {
+        };
+        // Links have no access lists.
+        let may_have_inherited =
+            !is_link && self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
+        if may_have_inherited {
             let there = object.xattrs().map_err(failed)?;
-            self.remove_extra_xattrs(entry, &there, |attribute| object.remove_xattr(attribute))?;
+            self.remove_extra_xattrs(entry, &there, |name| object.remove_xattr(name))?;
         }
-        let owned = self.apply_owner(entry, Some((stat.uid, stat.gid)), |uid, gid| {
-            object.chown(uid, gid)
-        })?;
-        let wanted = allowed_mode(entry, owned);
-        let first = mode_before_list(entry, wanted);
-        if !is_link && (inherited || stat.mode != first) {
-            self.warn_if_forbidden(entry, "mode", object.chmod(first))?;
+        let owner = Some((stat.uid, stat.gid));
+        let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
+        let modes = ModeSteps::of(entry, owned);
+        if !is_link && (may_have_inherited || stat.mode != modes.before_list) {
+            let done = object.chmod(modes.before_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
-        let all = self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?;
-        if !is_link && !all && first != wanted {
-            self.warn_if_forbidden(
-                entry,
-                "mode",
-                object.chmod(mode_without_list(entry, wanted)),
-            )?;
+        let set = |name: &[u8], value: &[u8]| object.set_xattr(name, value);
+        let has_all = self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?;
+        if !is_link && !has_all && modes.has_list() {
+            let done = object.chmod(modes.without_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        self.check_time_result(entry, object.set_times(entry.mtime), || object.stat())
+        let done = object.set_times(entry.mtime);
+        self.check_time_result(entry, done, || object.stat())
+    }
+
+    /// Opens the directory of `path`, also for use while the writer is in another one.
+    fn enter_shared<'a>(&mut self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8])> {
+        let tree = self.tree.clone();
+        let (dir, name) = self.enter(path)?;
+        let dir = dir.try_clone();
+        let dir = dir.map_err(|e| tree.error("open the directory of", path, e))?;
+        Ok((dir, name))
     }
 
     /// Checks the result of setting the time. A warning says when the file system does not store

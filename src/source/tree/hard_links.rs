@@ -40,35 +40,30 @@ impl Links {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
         }
-        let (inode, mark) = (child.scanned.entry.inode, self.mark(&child.scanned));
+        let inode = child.scanned.entry.inode;
+        let mark = self.mark(&child.scanned);
         let firsts = self.firsts.entry(child.dev).or_default();
-        let left = match firsts.get_mut(&inode).filter(|first| first.mark() == mark) {
-            Some(first) => {
-                child.scanned.entry.kind = EntryKind::HardLink(join(
-                    self.directories.path(first.directory()),
-                    first.name(),
-                ));
-                first.count_name()
-            }
-            None => {
-                child.scanned.is_first = true;
-                let (directory, name) = split(&child.scanned.entry.path);
-                let first = FirstName::new(
-                    child.nlink - 1,
-                    mark,
-                    self.directories.enter(directory),
-                    name,
-                );
-                let old = firsts.insert(inode, first);
-                old.iter()
-                    .for_each(|old| self.directories.leave(old.directory()));
-                return;
-            }
+        let Some(first) = firsts.get_mut(&inode).filter(|first| first.mark() == mark) else {
+            return self.add_first(child, mark);
         };
-        if left == 0 {
-            let last = firsts.remove(&inode);
-            last.iter()
-                .for_each(|first| self.directories.leave(first.directory()));
+        let target = join(self.directories.path(first.directory()), first.name());
+        child.scanned.entry.kind = EntryKind::HardLink(target);
+        if first.count_name() == 0
+            && let Some(last) = firsts.remove(&inode)
+        {
+            self.directories.leave(last.directory());
+        }
+    }
+
+    /// Records the first name of a file.
+    fn add_first(&mut self, child: &mut Child, mark: u64) {
+        child.scanned.is_first = true;
+        let (directory, name) = split(&child.scanned.entry.path);
+        let directory = self.directories.enter(directory);
+        let first = FirstName::new(child.nlink - 1, mark, directory, name);
+        let firsts = self.firsts.entry(child.dev).or_default();
+        if let Some(old) = firsts.insert(child.scanned.entry.inode, first) {
+            self.directories.leave(old.directory());
         }
     }
 

@@ -82,10 +82,10 @@ impl TreeInner {
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let content_length_differs = |now: Stat| {
+            let is_unusable = |now: Stat| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
             };
-            if self.now(&fd).is_some_and(content_length_differs) {
+            if self.now(&fd).is_some_and(is_unusable) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.append_header(&entry, &mut Vec::new())

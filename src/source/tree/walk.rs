@@ -104,6 +104,67 @@ struct WalkLevel {
     rest: std::vec::IntoIter<dir::DirName>,
 }
 
+impl WalkLevel {
+    /// Requests the next batches of names.
+    fn request_batches(&mut self, walkers: &Walkers, slow: bool) {
+        let (batches, names) = if slow {
+            (SLOW_BATCHES, SLOW_BATCH)
+        } else {
+            (AHEAD_BATCHES, BATCH)
+        };
+        while self.batches.len() < batches && self.rest.len() > 0 {
+            let (promise, answer) = promise();
+            let batch = NameBatch {
+                directory: self.directory.clone(),
+                names: self.rest.by_ref().take(names).collect(),
+                is_bare: self.is_bare,
+            };
+            walkers.jobs.push(WalkJob::Names(batch, promise));
+            self.batches.push_back(answer);
+        }
+    }
+
+    /// Requests the listings of the next directories. Returns their number.
+    ///
+    /// A group is worth waking a thread. Where each listing makes a thread sleep, each one is a job
+    /// of its own.
+    fn request_listings(&mut self, walkers: &Walkers, slow: bool, outstanding: usize) -> usize {
+        if self.asked + GROUP > AHEAD_LEVEL || outstanding + GROUP > AHEAD_ALL {
+            return 0;
+        }
+        let room = (AHEAD_LEVEL - self.asked).min(AHEAD_ALL - outstanding);
+        let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
+        let mut requests = self.next_requests(&walkers.inner, most).into_iter();
+        let count = requests.len();
+        self.asked += count;
+        while requests.len() > 0 {
+            let job = requests.by_ref().take(together).collect();
+            walkers.jobs.push(WalkJob::Directories(job));
+        }
+        count
+    }
+
+    /// Builds up to `most` requests for the children that were not checked yet.
+    fn next_requests(&mut self, inner: &TreeInner, most: usize) -> Vec<Request> {
+        let mut requests = Vec::new();
+        self.unseen = self.unseen.min(self.children.len());
+        let seen = self.children.len() - self.unseen;
+        for child in &mut self.children.as_mut_slice()[seen..] {
+            if requests.len() == most {
+                break;
+            }
+            self.unseen -= 1;
+            let is_new = matches!(child.listing, ListingState::Not);
+            if is_new && inner.should_enter(child, self.dev) {
+                let (promise, answer) = promise();
+                requests.push((inner.list_request(child, self.dev), promise));
+                child.listing = ListingState::Asked(answer);
+            }
+        }
+        requests
+    }
+}
+
 /// Abandons the jobs when the last thread panics, so that waiting threads get an answer.
 struct WalkWatch<'a>(&'a Walkers);
 
@@ -194,87 +255,44 @@ impl TreeWalk {
 
     /// Requests the next batches of the deepest level, and the listings of its next directories.
     fn look_ahead(&mut self) {
-        let Some(level) = self.levels.last_mut() else {
-            return;
-        };
         let slow = self.walkers.are_slow();
-        let (batches, names) = if slow {
-            (SLOW_BATCHES, SLOW_BATCH)
-        } else {
-            (AHEAD_BATCHES, BATCH)
-        };
-        while level.batches.len() < batches && level.rest.len() > 0 {
-            let (promise, answer) = promise();
-            let names = level.rest.by_ref().take(names).collect();
-            let batch = NameBatch {
-                directory: level.directory.clone(),
-                names,
-                is_bare: level.is_bare,
-            };
-            self.walkers.jobs.push(WalkJob::Names(batch, promise));
-            level.batches.push_back(answer);
-        }
-        if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
-            return;
-        }
-        // A group is worth waking a thread. Where each listing makes a thread sleep, each one is a
-        // job of its own.
-        let room = (AHEAD_LEVEL - level.asked).min(AHEAD_ALL - self.outstanding);
-        let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
-        let mut group = Vec::new();
-        level.unseen = level.unseen.min(level.children.len());
-        let seen = level.children.len() - level.unseen;
-        for child in &mut level.children.as_mut_slice()[seen..] {
-            if group.len() == most {
-                break;
-            }
-            level.unseen -= 1;
-            if self.inner.should_enter(child, level.dev)
-                && matches!(child.listing, ListingState::Not)
-            {
-                let (promise, answer) = promise();
-                group.push((self.inner.list_request(child, level.dev), promise));
-                child.listing = ListingState::Asked(answer);
-            }
-        }
-        level.asked += group.len();
-        self.outstanding += group.len();
-        let mut group = group.into_iter();
-        while group.len() > 0 {
-            self.walkers.jobs.push(WalkJob::Directories(
-                group.by_ref().take(together).collect(),
-            ));
+        if let Some(level) = self.levels.last_mut() {
+            level.request_batches(&self.walkers, slow);
+            self.outstanding += level.request_listings(&self.walkers, slow, self.outstanding);
         }
     }
 
     /// Delivers an object, and descends into it if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
         if self.inner.should_enter(&child, dev) {
-            let listing = match std::mem::replace(&mut child.listing, ListingState::Not) {
-                ListingState::Listed(listing) => Some(listing),
-                ListingState::Asked(answer) => {
-                    self.levels
-                        .last_mut()
-                        .into_iter()
-                        .for_each(|level| level.asked -= 1);
-                    self.outstanding -= 1;
-                    answer.wait()
-                }
-                ListingState::Not => {
-                    let (promise, answer) = promise();
-                    let directory = self.inner.list_request(&child, dev);
-                    self.walkers
-                        .jobs
-                        .push(WalkJob::Directories(vec![(directory, promise)]));
-                    answer.wait()
-                }
-            };
+            let listing = self.listing_of(&mut child, dev);
             self.descend(&mut child.scanned, listing);
         } else {
             self.links.link_if_known(&mut child);
             self.inner.read_dir_xattrs(&mut child.scanned);
         }
         child.scanned
+    }
+
+    /// Returns the listing of a directory, or `None` if the thread that lists it has stopped.
+    fn listing_of(&mut self, child: &mut Child, dev: u64) -> Option<io::Result<Listing>> {
+        match std::mem::replace(&mut child.listing, ListingState::Not) {
+            ListingState::Listed(listing) => Some(listing),
+            ListingState::Asked(answer) => {
+                if let Some(level) = self.levels.last_mut() {
+                    level.asked -= 1;
+                }
+                self.outstanding -= 1;
+                answer.wait()
+            }
+            ListingState::Not => {
+                let (promise, answer) = promise();
+                let directory = self.inner.list_request(child, dev);
+                let job = WalkJob::Directories(vec![(directory, promise)]);
+                self.walkers.jobs.push(job);
+                answer.wait()
+            }
+        }
     }
 
     fn descend(&mut self, scanned: &mut Scanned, listing: Option<io::Result<Listing>>) {
@@ -310,17 +328,10 @@ impl TreeWalk {
         }
     }
 
-    fn top(&mut self) -> Option<Result<Scanned>> {
+    /// Delivers the next top that is not within another one.
+    fn deliver_top(&mut self) -> Option<Result<Scanned>> {
         let inner = self.inner.clone();
-        let top = loop {
-            let top = inner.tops.get(self.tops)?;
-            self.tops += 1;
-            let is_around =
-                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
-            if !inner.tops[..self.tops - 1].iter().any(is_around) {
-                break top;
-            }
-        };
+        let top = self.next_top(&inner.tops)?;
         let name = top.file_name();
         let child = dir::stat(&top.dir, name)
             .and_then(|stat| inner.build_child(&top.dir, name, top.at.clone(), stat));
@@ -329,10 +340,8 @@ impl TreeWalk {
             Err(error) => {
                 let place = dir::path_of(&top.dir)
                     .join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
-                return Some(Err(Error::io(
-                    format!("could not read {}", quoted(place.as_os_str().as_bytes())),
-                    error,
-                )));
+                let what = format!("could not read {}", quoted(place.as_os_str().as_bytes()));
+                return Some(Err(Error::io(what, error)));
             }
         };
         if top.role == TopRole::Above {
@@ -340,15 +349,27 @@ impl TreeWalk {
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
-            return Some(Err(Error::new(
-                ErrorKind::System,
-                format!("{} is no longer a directory", quoted(&top.at)),
-            )));
+            let what = format!("{} is no longer a directory", quoted(&top.at));
+            return Some(Err(Error::new(ErrorKind::System, what)));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);
         self.look_ahead();
         Some(Ok(scanned))
+    }
+
+    /// Returns the next top; the walk meets a top within another one by itself.
+    fn next_top<'a>(&mut self, tops: &'a [Top]) -> Option<&'a Top> {
+        loop {
+            let top = tops.get(self.tops)?;
+            let is_around =
+                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
+            let is_met = tops[..self.tops].iter().any(is_around);
+            self.tops += 1;
+            if !is_met {
+                return Some(top);
+            }
+        }
     }
 }
 
@@ -390,6 +411,6 @@ impl Iterator for TreeWalk {
             }
             self.look_ahead();
         }
-        self.top()
+        self.deliver_top()
     }
 }
