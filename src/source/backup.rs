@@ -16,7 +16,7 @@ use super::{
 use crate::{
     archive::{
         Archive, Records,
-        extents::FileContent,
+        extents::{FileContent, FrameRange},
         frame_cache::{FrameCache, Place},
         schedule::misfit,
     },
@@ -196,7 +196,8 @@ impl BackupEntries {
             parts.push(next);
         }
         let last = &parts[parts.len() - 1];
-        let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
+        let mut entry = last.entry.clone();
+        let mut state = last.state.clone();
         if entry.is_file() && state.is_stored() {
             match FileContent::new(parts) {
                 Some(content) => drop(
@@ -333,48 +334,43 @@ impl BackupInner {
     ) -> Result<Option<EntryState>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
-            let place = (run.segment.clone(), run.frame.offset);
-            let at = match bad.iter().position(|known| known.place == place) {
-                Some(at) => at,
-                None => {
-                    let Err(error) = run.append(&self.frames, buf) else {
-                        continue;
-                    };
-                    let plain = self.frames.salvage(run.segment, &run.frame).ok();
-                    bad.push(DamagedFrame {
-                        place,
-                        frame: run.frame,
-                        error,
-                        plain,
-                        files: Vec::new(),
-                    });
-                    bad.len() - 1
-                }
+            let Some(frame) = self.append_run(&run, buf, bad) else {
+                continue;
             };
-            let DamagedFrame {
-                error,
-                plain,
-                files,
-                ..
-            } = &mut bad[at];
-            match plain
-                .as_deref()
-                .and_then(|plain| run.of(plain))
-                .filter(|bytes| content.is_saved(bytes))
-            {
-                Some(bytes) => buf.extend_from_slice(bytes),
-                None => {
-                    files.push(content.path().clone());
-                    return Ok(Some(unreadable(error)));
-                }
-            }
+            let saved = frame.plain.as_deref().and_then(|plain| run.of(plain));
+            let Some(bytes) = saved.filter(|bytes| content.is_saved(bytes)) else {
+                frame.files.push(content.path().clone());
+                return Ok(Some(unreadable(&frame.error)));
+            };
+            buf.extend_from_slice(bytes);
         }
-        match content.check(&self.archive, 0, &buf[inner..]) {
-            Ok(()) => Ok(None),
-            Err(error) => self
-                .report_loss(None, error, vec![content.path().clone()])
-                .map(Some),
+        let Err(error) = content.check(&self.archive, 0, &buf[inner..]) else {
+            return Ok(None);
+        };
+        let state = self.report_loss(None, error, vec![content.path().clone()])?;
+        Ok(Some(state))
+    }
+
+    /// Appends the bytes of one run. Returns its frame instead if the frame is damaged.
+    fn append_run<'a>(
+        &self,
+        run: &FrameRange<'_>,
+        buf: &mut Vec<u8>,
+        bad: &'a mut Vec<DamagedFrame>,
+    ) -> Option<&'a mut DamagedFrame> {
+        let place = (run.segment.clone(), run.frame.offset);
+        if let Some(at) = bad.iter().position(|known| known.place == place) {
+            return Some(&mut bad[at]);
         }
+        let error = run.append(&self.frames, buf).err()?;
+        bad.push(DamagedFrame {
+            place,
+            frame: run.frame,
+            error,
+            plain: self.frames.salvage(run.segment, &run.frame).ok(),
+            files: Vec::new(),
+        });
+        bad.last_mut()
     }
 
     /// Copies the stored state of a large file, such as its bad pages.

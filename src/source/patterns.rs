@@ -209,17 +209,18 @@ impl Patterns {
                 .iter()
                 .flat_map(|place| place.relative_pattern(&pattern))
                 .collect();
-            match relative.is_empty() {
-                true => self.push(PatternRule { pattern, line }),
-                false => relative
-                    .into_iter()
-                    .for_each(|pattern| self.push(PatternRule { pattern, line })),
+            if relative.is_empty() {
+                self.push(PatternRule { pattern, line });
+            }
+            for pattern in relative {
+                self.push(PatternRule { pattern, line });
             }
         }
     }
 
     fn push(&mut self, rule: PatternRule) {
-        let (at, text) = (self.all.len(), rule.pattern.text.to_vec());
+        let at = self.all.len();
+        let text = rule.pattern.text.to_vec();
         match rule.pattern.first_wildcard_pos {
             Some(_) => {
                 let end = text
@@ -496,7 +497,8 @@ mod tests {
             Err(_) => return eprintln!("skipped: there is no git"),
             Ok(status) => assert!(status.success()),
         }
-        let (mut seed, mut taken) = (0x9e37_79b9_7f4a_7c15, 0);
+        let mut seed = 0x9e37_79b9_7f4a_7c15;
+        let mut taken = 0;
         for _ in 0..80 {
             // git cuts off the text before the first wildcard, and then reads the stars in `a**/b`
             // like those in `**/b`.

@@ -46,7 +46,8 @@ impl Stdin {
     /// # Errors
     /// The system's error about the temporary file.
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
-        let (mut input, mut size) = (input, u64::MAX);
+        let mut input = input;
+        let mut size = u64::MAX;
         if spool {
             (input, size) = write_to_temporary_file(input)?;
         }
@@ -153,49 +154,10 @@ impl Source for Stdin {
         Ok(Box::new(std::iter::once(Ok(scanned))))
     }
 
-    fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         match slice {
-            Slice::Members(small, None) => {
-                let Some(Scanned {
-                    entry,
-                    state,
-                    known,
-                    ..
-                }) = small.into_iter().next()
-                else {
-                    return Ok(Frame::new(buf, Vec::new(), true));
-                };
-                pax::write_header(&entry, &mut buf)?;
-                let inner = buf.len();
-                let (len, _) = self
-                    .read_in_turn(&mut buf, 0, entry.size())?
-                    .unwrap_or_default();
-                pad(&mut buf, len);
-                Ok(Frame::new(
-                    buf,
-                    vec![FrameEntry {
-                        known,
-                        ..part(FrameContent::Whole(entry, state), inner, len as usize)
-                    }],
-                    true,
-                ))
-            }
-            Slice::Members(_, Some(large)) => {
-                if !large.is_endless() && large.known.is_none() {
-                    pax::write_header(&large.entry, &mut buf)?;
-                }
-                let inner = buf.len();
-                let alone = large.known.is_some();
-                Ok(Frame::new(
-                    buf,
-                    vec![part(
-                        FrameContent::Head(self.entry.clone(), large),
-                        inner,
-                        0,
-                    )],
-                    alone,
-                ))
-            }
+            Slice::Members(small, None) => self.read_small(small, buf),
+            Slice::Members(_, Some(large)) => self.append_large_header(large, buf),
             Slice::Piece {
                 file,
                 offset,
@@ -207,6 +169,36 @@ impl Source for Stdin {
 }
 
 impl Stdin {
+    /// Reads the whole input as one small file.
+    fn read_small(&self, small: Vec<Scanned>, mut buf: Buf) -> Result<Frame> {
+        let Some(scanned) = small.into_iter().next() else {
+            return Ok(Frame::new(buf, Vec::new(), true));
+        };
+        let entry = scanned.entry;
+        pax::write_header(&entry, &mut buf)?;
+        let inner = buf.len();
+        let size = entry.size();
+        let (len, _) = self.read_in_turn(&mut buf, 0, size)?.unwrap_or_default();
+        pad(&mut buf, len);
+        let what = FrameContent::Whole(entry, scanned.state);
+        let whole = FrameEntry {
+            known: scanned.known,
+            ..part(what, inner, len as usize)
+        };
+        Ok(Frame::new(buf, vec![whole], true))
+    }
+
+    /// Appends the header of a large input, unless its length is not known yet.
+    fn append_large_header(&self, large: Arc<LargeFile>, mut buf: Buf) -> Result<Frame> {
+        let alone = large.known.is_some();
+        if !large.is_endless() && !alone {
+            pax::write_header(&large.entry, &mut buf)?;
+        }
+        let inner = buf.len();
+        let what = FrameContent::Head(self.entry.clone(), large);
+        Ok(Frame::new(buf, vec![part(what, inner, 0)], alone))
+    }
+
     /// Reads one piece. Many threads may call this; each waits until the pieces before its own are
     /// read.
     fn read_piece(

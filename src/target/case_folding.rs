@@ -112,7 +112,8 @@ mod tests {
             fs::write(dir.path().join(name), "").unwrap();
             dir::stat(fs::File::open(dir.path()).unwrap(), name.as_bytes()).unwrap()
         };
-        let (one, two) = (stat("one"), stat("two"));
+        let one = stat("one");
+        let two = stat("two");
         let mut made = MadeNames::default();
         made.note("Stra\u{df}e/A".as_bytes(), &one);
         for path in [

@@ -212,7 +212,8 @@ fn check_fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     if bytes <= free {
         return Ok(());
     }
-    let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
+    let needed = bytes.div_ceil(1_000_000);
+    let free = free / 1_000_000;
     let what = format!("cannot restore to {path:?}: {needed} MB are needed, {free} MB are free");
     Err(Error::new(ErrorKind::Full, what)
         .hint("free space or choose another directory; --overwrite skips this check"))
@@ -418,6 +419,14 @@ impl OpenDirectory {
         })
     }
 
+    fn open_mount(mount: &TargetMount) -> Result<Self> {
+        if mount.at.is_empty() || !entry::is_safe(&mount.at) {
+            let what = format!("cannot mount a directory at {}", quoted(&mount.at));
+            return Err(Error::new(ErrorKind::Bug, what));
+        }
+        Self::open(&mount.at, &mount.directory, mount.holder)
+    }
+
     /// Creates a test file and records owner, group and precision of times. Returns whether the
     /// file system ignores case. Without a test file, nothing is recorded.
     pub(crate) fn probe_case_folding(&self, notes: &TargetWarnings) -> bool {
@@ -452,15 +461,12 @@ pub(crate) struct TargetDirectories {
 
 impl TargetDirectories {
     pub(crate) fn open(layout: &TargetLayout) -> Result<Self> {
-        let mount = |mount: &TargetMount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
-            true => OpenDirectory::open(&mount.at, &mount.directory, mount.holder),
-            false => Err(Error::new(
-                ErrorKind::Bug,
-                format!("cannot mount a directory at {}", quoted(&mount.at)),
-            )),
-        };
         let root = OpenDirectory::open(b"", &layout.root, None)?;
-        let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
+        let mounts = layout
+            .mounts
+            .iter()
+            .map(OpenDirectory::open_mount)
+            .collect::<Result<_>>()?;
         Ok(Self {
             root,
             mounts,

@@ -81,7 +81,8 @@ impl ParallelFile {
         if end < state.write_end + WRITE_BEHIND_BYTES {
             return;
         }
-        let (from, dropped_end) = (state.write_end, state.dropped_end);
+        let from = state.write_end;
+        let dropped_end = state.dropped_end;
         (state.write_end, state.dropped_end) = (end, from);
         drop(state);
         write::write_behind(file, from, end - from);
@@ -95,7 +96,8 @@ impl ParallelFile {
     /// The system's error, with the path.
     pub fn hash(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<blake3::Hash> {
         let made = self.open(writer, entry)?;
-        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 1 << 20];
         let hash = |bytes: &[u8]| _ = hasher.update(bytes);
         let read = each_piece(
             &made.file,

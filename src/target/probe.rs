@@ -49,13 +49,11 @@ impl std::error::Error for CannotRemove {}
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
 pub(crate) fn check_can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<()> {
-    match cannot_remove_from(dir, notes) {
-        true => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            CannotRemove,
-        )),
-        false => Ok(()),
+    if cannot_remove_from(dir, notes) {
+        let kind = io::ErrorKind::PermissionDenied;
+        return Err(io::Error::new(kind, CannotRemove));
     }
+    Ok(())
 }
 
 /// Removes the temporary object `name` from `dir`. A failure becomes a warning.

@@ -213,7 +213,8 @@ impl TargetWriter {
 
     /// Creates an empty file with this mode.
     fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
-        let (tree, path) = (self.tree.clone(), entry.path.clone());
+        let tree = self.tree.clone();
+        let path = entry.path.clone();
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
         let create = || match write::create_file(dir, name, mode) {

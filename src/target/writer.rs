@@ -116,7 +116,8 @@ impl TargetWriter {
     /// # Errors
     /// The system's error, with the path. A device that needs more privileges becomes a warning.
     pub fn special_file(&mut self, entry: &Entry) -> Result<()> {
-        let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
+        let tree = self.tree.clone();
+        let mode = self.creation_mode(entry);
         let (dir, name) = self.enter(&entry.path)?;
         match tree.create_or_replace(&entry.path, dir.as_fd(), name, |dir, name| {
             make_node(dir, name, entry, mode)
@@ -138,7 +139,8 @@ impl TargetWriter {
     /// # Errors
     /// The system's error, with the path; also for a symbolic link or file of this name.
     pub fn directory(&mut self, entry: &Entry, asked_for: bool) -> Result<bool> {
-        let (tree, path) = (self.tree.clone(), &entry.path[..]);
+        let tree = self.tree.clone();
+        let path = &entry.path[..];
         if path.is_empty() || tree.places.mount_target(path).is_some() {
             let place = tree.places.resolve(path).0;
             return self.lock_out_others(entry, &place.dir, place.is_new, asked_for);

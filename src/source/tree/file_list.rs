@@ -29,7 +29,8 @@ pub(super) fn listed(
 ) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
     inner.check_tops()?;
     let top = inner.look(b"");
-    let (dev, links) = (top.dev, Links::default());
+    let dev = top.dev;
+    let links = Links::default();
     let mut listed = ListedFiles {
         inner,
         links,
@@ -107,7 +108,8 @@ impl ListedFiles {
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
             EntryKind::Symlink(target) => {
-                let (link, target) = (quoted(&entry.path), quoted(&target));
+                let link = quoted(&entry.path);
+                let target = quoted(&target);
                 Some(format!("{link} is a symbolic link to {target}, and links are not followed: use the path of the file itself"))
             }
             _ => None,

@@ -191,7 +191,8 @@ impl TreeInner {
         patches: Vec<StoredRun>,
         mut buf: Buf,
     ) -> Frame {
-        let (mut at, mut complete) = (offset, true);
+        let mut at = offset;
+        let mut complete = true;
         for patch in &patches {
             at += match *patch {
                 StoredRun::Kept { len, .. } => u64::from(len),

@@ -561,27 +561,22 @@ impl TreeInner {
 
     /// Returns whether a change of this file shows in its ctime. Checked once for each device.
     fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
-        let known = |devices: &[(u64, bool)]| {
-            devices
-                .iter()
-                .find(|(dev, _)| *dev == stat.dev)
-                .map(|(_, has)| *has)
-        };
-        if let Some(has) = known(
-            &self
-                .change_times
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        ) {
+        let known = self
+            .change_times
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .find(|(dev, _)| *dev == stat.dev)
+            .map(|(_, has)| *has);
+        if let Some(has) = known {
             return has;
         }
         // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
-        let has = match is_here {
-            true => keeps_change_times(dir),
-            false => {
-                UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
-            }
+        let has = if is_here {
+            keeps_change_times(dir)
+        } else {
+            UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
         };
         self.change_times
             .write()
@@ -648,7 +643,8 @@ impl TreeInner {
     }
 
     pub(crate) fn owner(&self, stat: &Stat) -> Owner {
-        let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
+        let user = self.names.user(stat.uid);
+        let group = self.names.group(stat.gid);
         Owner {
             uid: stat.uid,
             gid: stat.gid,

@@ -734,7 +734,8 @@ impl TreeInner {
     /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
     /// whether the file had as many.
     fn append_content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
-        let (want, inner) = (entry.data_len() as usize, buf.len());
+        let want = entry.data_len() as usize;
+        let inner = buf.len();
         let mut complete = true;
         match &entry.kind {
             EntryKind::File { map: Some(map), .. } => {
@@ -812,7 +813,8 @@ pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
 }
 
 pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
-    let (inner, len) = (inner as u32, len as u32);
+    let inner = inner as u32;
+    let len = len as u32;
     FrameEntry {
         what,
         inner,

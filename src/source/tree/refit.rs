@@ -72,9 +72,10 @@ impl TreeInner {
             .open(&entry.path)
             .and_then(|fd| dir::stat_fd(&fd))
             .map_err(|error| self.state_of(&error))?;
-        match self.refit(&now, entry, room) {
-            true => Ok(true),
-            false => Err(EntryState::Unreadable(LOST_LINK.to_owned())),
+        if self.refit(&now, entry, room) {
+            Ok(true)
+        } else {
+            Err(EntryState::Unreadable(LOST_LINK.to_owned()))
         }
     }
 
@@ -84,7 +85,8 @@ impl TreeInner {
     /// # Errors
     /// If the size is wrong. A failed read is not an error here.
     pub(crate) fn check_size(&self, fd: &OwnedFd, now: &Stat) -> io::Result<()> {
-        let (last, mut end) = (now.size.saturating_sub(1), Vec::new());
+        let last = now.size.saturating_sub(1);
+        let mut end = Vec::new();
         let got = read::read_full(fd, &mut end, last, 2, self.cache(), self.rules.tricks);
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
         let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
@@ -153,9 +155,10 @@ pub(crate) fn content_length_differs(
     replaced: bool,
     read: &io::Result<bool>,
 ) -> bool {
-    match entry.is_sparse() {
-        true => replaced,
-        false => matches!(read, Ok(false)) && now.size != entry.size(),
+    if entry.is_sparse() {
+        replaced
+    } else {
+        matches!(read, Ok(false)) && now.size != entry.size()
     }
 }
 

@@ -243,7 +243,8 @@ fn walked(tree: &SourceTree) -> Vec<String> {
 #[test]
 fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let (tree, away) = (dir.path().join("tree"), dir.path().join("away"));
+    let tree = dir.path().join("tree");
+    let away = dir.path().join("away");
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     ["a/b/c/f", "a/b/g", "a/h", "z"]
         .iter()
