@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_matches_decides_wherever_it_stands() {
+    fn the_last_matching_pattern_decides_wherever_it_stands() {
         let patterns = of(&[
             "*.log", "keep", "/a/b", "!x.log", "!keep", "keep/", "c/*", "!/c/d", "dir/",
         ]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_matched_nothing_is_known() {
+    fn patterns_without_a_match_are_reported() {
         let patterns = of(&["*.log", "/a/b/", "!keep", "x", "*.log"]);
         assert!(patterns.matches(b"q/y.log", false) && !patterns.matches(b"a/b", false));
         // Both of two equal patterns have matched.
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn they_mean_what_git_says_they_mean() {
+    fn patterns_match_the_same_paths_as_in_git() {
         const OF_PATTERNS: [&str; 21] = [
             "a",
             "b",

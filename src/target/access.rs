@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_the_place_of_what_was_made_gets_no_metadata() {
+    fn an_object_that_replaced_a_restored_one_gets_no_metadata() {
         if platform::user().0 != 0 {
             return eprintln!("skipped: only root sees owners");
         }

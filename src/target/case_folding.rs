@@ -106,7 +106,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_was_made_is_known_by_its_inode_or_its_name_without_case() {
+    fn created_objects_are_found_by_inode_and_by_folded_name() {
         let dir = tempfile::tempdir().unwrap();
         let stat = |name: &str| {
             fs::write(dir.path().join(name), "").unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_names_are_folded_is_found_out_without_a_trace() {
+    fn the_test_for_case_folding_leaves_no_file_behind() {
         let dir = tempfile::tempdir().unwrap();
         let fd = fs::File::open(dir.path()).unwrap();
         let before = dir::stat_fd(&fd).unwrap().mtime;

@@ -531,7 +531,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_just_fits_is_not() {
+    fn a_restore_that_exceeds_the_free_space_is_refused() {
         assert!(check_fits(10, 10, Path::new("x")).is_ok());
         let error = check_fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
         assert_eq!(
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_another_took_the_place_of_is_not_the_holders() {
+    fn a_directory_of_another_owner_is_not_used_for_a_tablespace() {
         let dir = tempfile::tempdir().unwrap();
         let mine = crate::platform::user().0;
         let error = open_owned(&dir.path().join("new"), mine + 1).unwrap_err();
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_compared_where_they_really_are() {
+    fn overlapping_directories_are_found_through_links() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
         let mount = |path: &str| TargetMount {

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_restore_has_made_is_not_replaced_under_another_name() {
+    fn an_object_of_this_restore_is_not_replaced_under_another_name() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("Case"), "from before").unwrap();

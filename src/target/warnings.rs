@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_reasons_there_is_one_line() {
+    fn too_many_reasons_share_one_line() {
         let notes = TargetWarnings::default();
         (0..1000).for_each(|number| notes.add(&format!("attribute {number}"), "no", b"f"));
         notes.add("attribute 0", "no", b"e");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_forgotten_when_the_last_of_them_was_seen() {
+    fn a_file_is_forgotten_when_its_last_name_was_seen() {
         let mut links = Links::default();
         let mut see = |name: String, inode: u64, target: Option<String>| {
             let mut child = file(&name, Some(1), (5, 1));

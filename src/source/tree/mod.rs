@@ -425,7 +425,7 @@ impl TreeInner {
         let mut home = ParentDir::default();
         let mut text_bytes = 0;
         let mut small = small.into_iter();
-        while let Some(scanned) = small.next() {
+        for scanned in small.by_ref() {
             let is_first = scanned.is_first;
             let part = FrameEntry {
                 is_first,

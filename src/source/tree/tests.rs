@@ -75,7 +75,7 @@ fn top(dir: &std::path::Path, at: &str) -> Top {
 }
 
 #[test]
-fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
+fn a_walk_without_threads_does_not_wait_for_a_listing() {
     let dir = tempfile::tempdir().unwrap();
     let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
     let tree = SourceTree::new(
@@ -132,7 +132,7 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
 }
 
 #[test]
-fn of_a_directory_that_a_program_took_away_nothing_is_written() {
+fn a_directory_that_a_program_removed_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let program: Arc<dyn Overlay> = Arc::new(Program(false));
     for (overlay, there) in [(Some(program), false), (None, true)] {
@@ -192,7 +192,7 @@ impl Overlay for Server {
 }
 
 #[test]
-fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
+fn a_file_being_replaced_is_awaited_and_only_a_server_s_own_files_vanish_silently() {
     let dir = tempfile::tempdir().unwrap();
     let goes = ["lost", "own", "returns"];
     goes.iter()
@@ -241,7 +241,7 @@ fn walked(tree: &SourceTree) -> Vec<String> {
 }
 
 #[test]
-fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_listed() {
+fn a_named_top_is_delivered_although_its_parent_vanishes_before_it_is_listed() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     let away = dir.path().join("away");
@@ -285,7 +285,7 @@ fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_liste
 }
 
 #[test]
-fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_delivered() {
+fn named_tops_of_an_excluded_directory_are_delivered_in_several_batches() {
     let dir = tempfile::tempdir().unwrap();
     crate::platform::raise_open_files_limit();
     let names: Vec<String> = (0..1100).map(|n| format!("a/{n:04}")).collect();
