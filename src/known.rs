@@ -39,7 +39,7 @@ pub enum Trust {
     /// Its content is the same; the rest is as the scan saw it.
     Content,
     /// The same, as those say who chose what to go by; no later backup is to take what the scan saw for a proof.
-    Claim,
+    Unverified,
     /// Only digests can tell.
     Nothing,
 }
@@ -82,7 +82,7 @@ impl BaseEntry {
         let again: Arc<[ByteRun]> = again.into();
         let changed = match self.trust {
             Trust::Nothing => self.changed.clone(),
-            Trust::Claim => None,
+            Trust::Unverified => None,
             Trust::Same | Trust::Content => Some(again.clone()),
         };
         Self {

@@ -13,7 +13,7 @@ use crate::{
     repo::writer::{RepositoryWriter, must_be_possible},
     sink::{
         Destination,
-        local_file::{OneFile, parent_must_be_there},
+        local_file::{OneFile, check_parent_exists},
         stdout::{Null, Stdout},
     },
     stage::{
@@ -221,7 +221,7 @@ impl SinkSpec {
                     self.name()
                 ),
             )),
-            Self::File(path) => parent_must_be_there(path),
+            Self::File(path) => check_parent_exists(path),
             Self::Stdout | Self::Null => Ok(()),
         }
     }

@@ -42,7 +42,7 @@ fn assert_asks(dir: &Path, repo: &Path, to: &Path) {
         args!["restore", repo, "--to", new("b")],
     )
     .ends_with(1);
-    assert!(ran.err.contains("could not make durable"), "{}", ran.err);
+    assert!(ran.err.contains("could not sync"), "{}", ran.err);
     let again = calls(
         "fsync",
         dir,
@@ -161,7 +161,7 @@ fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
         )
         .ends_with(1);
         assert!(ran.err.contains("could not re"), "{}", ran.err);
-        let said = "x.tar.gz\" is the new archive already, without the manifest beside it";
+        let said = "x.tar.gz\" is the new archive, but its side file with the manifest is missing";
         assert_eq!(ran.err.contains(said), nth == 3, "{}", ran.err);
         if nth < 3 {
             fullbore(args!["verify", to, "--data"]).ends_with(0);

@@ -1099,7 +1099,7 @@ fn with_what_the_target_was_tried_is_removed_or_said_to_be_left() {
         let ran = tampered(&inject, None, args!["restore", to, "--to", back]).ends_with(0);
         let is_told = ran
             .err
-            .contains("which this restore has made: input/output error")
+            .contains("a temporary file of this restore: input/output error")
             && ran.err.contains(&format!(
                 "note: could not remove \"{}/.fullbore-p",
                 back.display()

@@ -454,7 +454,7 @@ fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
         dir.path().join("r"),
         dir.path().join("b"),
     );
-    let why = "its size is not what the file system says";
+    let why = "its size differs from the size that the file system reports";
     if runs::or_skip(Path::new("/proc/version").exists(), "there is no /proc") {
         let ran = fullbore(args!["backup", "/proc/version", "--to", repository]).ends_with(3);
         assert!(ran.err.contains(why), "{}", ran.err);
@@ -661,7 +661,7 @@ fn a_file_that_has_the_number_of_a_removed_one_is_another() {
     assert_eq!(ran.code, 3, "{}", ran.err);
     assert!(
         ran.err
-            .contains("another file has its name since it was listed"),
+            .contains("another file replaced it during the backup"),
         "{}",
         ran.err
     );

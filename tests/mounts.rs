@@ -367,7 +367,7 @@ fn times_that_the_file_system_cannot_keep_are_noted() {
             .clone()
     };
     let note =
-        "exact time not restored (the file system cannot keep it): 4 entries, the first is \"d\"";
+        "exact time not restored (the file system cannot store it): 4 entries, the first is \"d\"";
     let there = target.join("r");
     assert_eq!(restored(&there, &[]), serde_json::json!([note]));
     assert_eq!(restored(&there, &["--delta"]), serde_json::json!([note]));

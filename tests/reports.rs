@@ -298,7 +298,7 @@ fn what_is_missing_has_a_name_without_words_too() {
     };
     assert_eq!(
         run("--quiet").err,
-        "not captured: \"nowhere\": there is nothing of this name\n"
+        "not captured: \"nowhere\": no file or directory has this name\n"
     );
     let ran = run("--json");
     let result = ran.json().pop().unwrap();

@@ -361,7 +361,7 @@ fn a_list_of_names_is_taken_in_any_order_with_the_directories_above() {
     for name in ["a/d\\r", "no/where/f"] {
         assert!(
             ran.err.contains(&format!(
-                "not captured: \"{name}\": there is nothing of this name\n"
+                "not captured: \"{name}\": no file or directory has this name\n"
             )),
             "{}",
             ran.err

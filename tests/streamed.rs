@@ -312,7 +312,7 @@ fn what_was_not_captured_is_said() {
     let ran = restored(&fs::read(&to).unwrap(), &dir.path().join("to"), &[]).ends_with(3);
     assert!(
         ran.err
-            .contains("\"nowhere\": there is nothing of this name"),
+            .contains("\"nowhere\": no file or directory has this name"),
         "{}",
         ran.err
     );

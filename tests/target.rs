@@ -483,7 +483,7 @@ fn a_file_of_a_restore_that_cannot_be_removed_is_named_and_stays_alone() {
         let left: Vec<_> = names(&at("to")).into_iter().filter(is_own).collect();
         assert_eq!(left.len(), 1, "{how}: {left:?}");
         let line = format!(
-            "could not remove {:?}, which this restore has made: operation not permitted",
+            "could not remove {:?}, a temporary file of this restore: operation not permitted",
             at("to").join(&left[0])
         );
         assert!(ran.err.contains(&line), "{how}: {}", ran.err);

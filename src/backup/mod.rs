@@ -137,7 +137,7 @@ impl Backup {
         let mut subject = self.subject.open(Some(&id), way)?;
         meter.begin();
         if self.tuning.depths(subject.sources.len()).is_err() {
-            subject.sources.retain(|source| !source.accompanies()); // what it has comes at the end as well
+            subject.sources.retain(|source| !source.runs_alongside()); // what it has comes at the end as well
         }
         self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
         let mut destination = self.to.open(&id, &time, self.codec)?;
@@ -282,7 +282,9 @@ impl Backup {
             options: &options,
             left_out: &left_out,
         };
-        let (base, damage) = Base::find(path, &self.base, &like, |ids| destination.refer(ids))?;
+        let (base, damage) = Base::find(path, &self.base, &like, |ids| {
+            destination.announce_bases(ids)
+        })?;
         let unlike = if base.is_none() && !self.base.full {
             Base::unlike(path, &like)
         } else {

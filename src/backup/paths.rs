@@ -288,7 +288,10 @@ fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
         let name = &one.name;
-        if let Some(mark) = trees.iter().find_map(|tree| tree.mark_at(&one.at)) {
+        if let Some(mark) = trees
+            .iter()
+            .find_map(|tree| tree.exclusion_mark_at(&one.at))
+        {
             let mark = quoted(mark);
             warnings.push(format!(
                 "{name:?} holds {mark}, and is backed up all the same: it was named, and marks count below"

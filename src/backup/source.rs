@@ -228,7 +228,7 @@ impl OpenedSubject {
         for source in self
             .sources
             .iter_mut()
-            .filter(|source| !source.accompanies())
+            .filter(|source| !source.runs_alongside())
         {
             *source = Arc::new(ComparedSource {
                 source: source.clone(),
@@ -266,12 +266,12 @@ impl Source for ComparedSource {
         self.source.read(slice, buf)
     }
 
-    fn laid(&self, record: &Record, crc32c: Option<u32>) {
-        self.source.laid(record, crc32c);
+    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
+        self.source.on_stored(record, crc32c);
     }
 
-    fn drained(&self) {
-        self.source.drained();
+    fn on_all_read(&self) {
+        self.source.on_all_read();
     }
 
     fn finish(&self) -> Result<source::Stream<Scanned>> {

@@ -70,7 +70,7 @@ impl Streams<'_> {
             sources.iter().zip(sinks).zip(crews.iter().zip(1..))
         {
             let told = source.clone();
-            let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
+            let tell: Tell = Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
             let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
             let clock = self
                 .checkpoints
@@ -121,7 +121,7 @@ impl Streams<'_> {
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
             // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
             // but half of the workers are left to them, or they would never be read.
-            let leads = !source.accompanies();
+            let leads = !source.runs_alongside();
             let pace = pace.clone().filter(|_| leads);
             let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
             let (first, gauge) = match leads {
@@ -156,7 +156,7 @@ impl Streams<'_> {
                     };
                     let chain = fast
                         .as_mut()
-                        .filter(|_| source.is_pressed())
+                        .filter(|_| source.is_falling_behind())
                         .unwrap_or(&mut usual);
                     let compute = || computed(&meter.workers.busy, || chain.apply(frame));
                     if leads {
@@ -327,7 +327,7 @@ struct Drained(Arc<dyn Source>);
 
 impl Drop for Drained {
     fn drop(&mut self) {
-        self.0.drained();
+        self.0.on_all_read();
     }
 }
 

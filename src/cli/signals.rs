@@ -9,7 +9,7 @@ use crate::{
     platform,
     queue::start,
     sink::{commit_flag::is_named, local_file::remove_partials},
-    target::access::give_back,
+    target::access::restore_dir_access,
 };
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -36,7 +36,7 @@ pub(super) fn watch(command: &Command) {
             let (done, is_done) = mpsc::channel();
             let tell = move || {
                 remove_partials();
-                give_back();
+                restore_dir_access();
                 // Looked at behind the wait for names that were being given.
                 let (lost, hint) = if is_named() {
                     (NAMED, "")

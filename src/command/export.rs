@@ -12,7 +12,7 @@ use crate::{
     plan::{SinkSpec, Tuning},
     repo::{base::WantedBase, open::open, select::BackupFilter},
     report::damage::{Damage, Report, frame_damage},
-    source::backup::{Damaged, StoredBackup, Tell},
+    source::backup::{Damaged, OnDamage, StoredBackup},
     stage::codec::Codec,
 };
 use std::{
@@ -138,7 +138,7 @@ impl Export {
     }
 }
 
-fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
+fn tell(archive: Arc<Archive>, report: Arc<Report>) -> OnDamage {
     Box::new(
         move |Damaged {
                   error,

@@ -154,7 +154,7 @@ impl Overlay for Late {
         self.layout.is_repaired(path) || files.contains_key(path) // what stands in has no name, and does not change
     }
 
-    fn misses(&self, path: &[u8]) -> bool {
+    fn expects(&self, path: &[u8]) -> bool {
         !self.layout.takes_away(path)
     }
 }

@@ -395,7 +395,7 @@ impl Source for ClusterPart {
         self.cluster.read(&self.tree, slice, buf)
     }
 
-    fn laid(&self, record: &Record, crc32c: Option<u32>) {
+    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
         if let Err(error) = self.cluster.inventory.stored(record, crc32c) {
             self.cluster.failed.locked().get_or_insert(error);
         }
@@ -404,7 +404,7 @@ impl Source for ClusterPart {
         }
     }
 
-    fn drained(&self) {
+    fn on_all_read(&self) {
         self.unread.locked().take();
     }
 

@@ -141,7 +141,7 @@ impl Source for Follower {
         self.cluster.read(self.cluster.tree(), slice, buf)
     }
 
-    fn laid(&self, record: &Record, _: Option<u32>) {
+    fn on_stored(&self, record: &Record, _: Option<u32>) {
         let mut followed = self.cluster.followed.locked();
         match followed.next() {
             Some(path) if record.state != EntryState::Whole || record.entry.path != path => {
@@ -154,11 +154,11 @@ impl Source for Follower {
         }
     }
 
-    fn accompanies(&self) -> bool {
+    fn runs_alongside(&self) -> bool {
         true
     }
 
-    fn is_pressed(&self) -> bool {
+    fn is_falling_behind(&self) -> bool {
         let followed = self.cluster.followed.locked();
         followed.complete > followed.laid + IN_TIME
     }

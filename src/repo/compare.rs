@@ -194,7 +194,7 @@ impl CompareRules {
             Compare::Content => false,
         };
         match unchanged && whole && then.kind == entry.kind {
-            true if !proven => Some(Trust::Claim),
+            true if !proven => Some(Trust::Unverified),
             true if is_same_but_attributes(then, entry) => Some(Trust::Same),
             true => Some(Trust::Content),
             false => self.digests.then_some(Trust::Nothing),

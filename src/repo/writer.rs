@@ -33,7 +33,7 @@ use crate::{
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
-        local_file::{Output, name, parent_must_be_there, side_of, sync_dir},
+        local_file::{Output, check_parent_exists, name, side_of, sync_dir},
         place_of,
     },
 };
@@ -129,7 +129,7 @@ impl Destination for RepositoryWriter {
     }
 
     /// In the intent, a second call adds to the first.
-    fn refer(&mut self, bases: &[String]) -> Result<Referred> {
+    fn announce_bases(&mut self, bases: &[String]) -> Result<Referred> {
         rely_on(&self.root, &mut self.intent, bases)?;
         protocol::refer(&LocalObjects::new(&self.root), bases)
     }
@@ -236,7 +236,7 @@ pub fn must_be_possible(root: &Path, no_create: bool) -> Result<()> {
             Ok(_) => return Ok(()), // it has appeared
         });
     }
-    parent_must_be_there(root)?;
+    check_parent_exists(root)?;
     refuse_other_contents(root)
 }
 
@@ -259,7 +259,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
-    parent_must_be_there(root)?;
+    check_parent_exists(root)?;
     refuse_other_contents(root)?;
     if directories(root).is_ok_and(|ids| !ids.is_empty()) {
         return Err(no_repository(root));

@@ -93,7 +93,7 @@ impl SkippedEntries {
         let error = self.into_bare_error(of)?;
         Some(
             tree.notes
-                .left_lines()
+                .leftover_lines()
                 .into_iter()
                 .fold(error, Error::detail),
         )

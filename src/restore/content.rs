@@ -272,7 +272,7 @@ impl RestoreRun<'_> {
     fn bare(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
         let made = match item.entry.kind {
             EntryKind::File { .. } => writer.file(&item.entry, &[]),
-            _ => writer.other(&item.entry),
+            _ => writer.special_file(&item.entry),
         };
         let made = self.unless_refused(&item.entry.path, made)?;
         self.meter

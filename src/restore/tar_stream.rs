@@ -27,7 +27,7 @@ use crate::{
         self_check::{Mismatch, SelfCheck},
     },
     target::{
-        case_folding::is_taken,
+        case_folding::is_name_taken,
         layout::TargetLayout,
         parallel_file::ParallelFile,
         tree::{TargetOptions, TargetTree},
@@ -155,7 +155,7 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
 
 /// Does what this very tar has under another name stand in the way, which the file system takes for the same?
 fn is_of_another_name(error: &Error) -> bool {
-    error.system().is_some_and(is_taken)
+    error.system().is_some_and(is_name_taken)
 }
 
 fn cut_short(error: Error) -> Error {
@@ -341,7 +341,7 @@ impl TarRestore<'_> {
             }
             EntryKind::HardLink(target) => self.link(target, &entry.path)?,
             EntryKind::Socket => false,
-            _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
+            _ => self.replacing(&entry.path, |writer| writer.special_file(&entry))?,
         };
         if made {
             self.directories.remove(&entry.path)?;

@@ -1,15 +1,16 @@
-//! Whether what this process makes has its final name already: a signal that comes then ends the process, and nothing else.
+//! Records whether the output of this process has its final name. After that, a signal ends the
+//! process without cleaning up.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 static NAMED: AtomicBool = AtomicBool::new(false);
 
-/// What is being made has its final name; or it was taken back, and has it no more.
+/// Sets whether the output has its final name.
 pub fn set(is_named: bool) {
     NAMED.store(is_named, SeqCst);
 }
 
-/// Has it?
+/// Returns whether the output has its final name.
 pub fn is_named() -> bool {
     NAMED.load(SeqCst)
 }

@@ -1,8 +1,8 @@
 //! Local files, written without filling the page cache; and the archive that is one file.
 //!
-//! An archive stands under its final name only once it is durable. Until then it is called `.NAME.ID.partial`, where a long
-//! NAME is shortened; what a killed run left under such a name is removed by the next backup to the same place, if nobody
-//! holds its lock.
+//! An archive gets its final name only when it is durable. Until then it is called
+//! `.NAME.ID.partial`, where a long NAME is shortened. The next backup to the same path removes
+//! such files of killed runs, unless their lock is held.
 
 use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
 use crate::{
@@ -36,14 +36,14 @@ pub struct Output {
     file: File,
     path: PathBuf,
     end: u64,
-    told: u64,
+    write_end: u64,
 }
 
 impl Output {
-    /// Create `path`, which must not exist, with this access.
+    /// Creates `path`, which must not exist, with this access.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn create(path: &Path, access: impl Into<Access>) -> Result<Self> {
         let file = safe_file::create(path, access)
             .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
@@ -51,41 +51,42 @@ impl Output {
             file,
             path: path.to_owned(),
             end: 0,
-            told: 0,
+            write_end: 0,
         })
     }
 
-    /// Write `data` at `offset`.
+    /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         write::pwrite_all(&self.file, data, offset).map_err(|e| self.failed("write", e))?;
         self.end = self.end.max(offset + data.len() as u64);
-        if platform::tricks() && self.end - self.told >= BEHIND_BYTES {
-            self.behind();
+        if platform::tricks() && self.end - self.write_end >= BEHIND_BYTES {
+            self.write_behind();
         }
         Ok(())
     }
 
-    /// Have the last range written, and the one before it, by now on the device, leave the cache.
-    fn behind(&mut self) {
-        write::write_behind(&self.file, self.told, self.end - self.told);
-        if let Some(before) = self.told.checked_sub(BEHIND_BYTES) {
+    /// Starts writing the last range, and drops the range before it, which is on the device by now,
+    /// from the cache.
+    fn write_behind(&mut self) {
+        write::write_behind(&self.file, self.write_end, self.end - self.write_end);
+        if let Some(before) = self.write_end.checked_sub(BEHIND_BYTES) {
             write::drop_behind(&self.file, before, BEHIND_BYTES);
         }
-        self.told = self.end;
+        self.write_end = self.end;
     }
 
-    /// Make it durable.
+    /// Makes the file durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn sync(&self) -> Result<()> {
         write::fsync(&self.file).map_err(|e| self.failed("sync", e))
     }
 
-    /// Take its lock: it is ours as long as it is open.
+    /// Locks the file as long as it is open.
     fn lock(&self) {
         if let Err(error) = write::lock_exclusive(&self.file) {
             crate::platform::debug(|| format!("no lock on {}: {error}", name(&self.path)));
@@ -98,23 +99,23 @@ impl Output {
     }
 }
 
-/// A path in quotes.
+/// Quotes a path for messages.
 pub fn name(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
 
-/// Make the names in a directory durable.
+/// Makes the names in a directory durable.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn sync_dir(path: &Path) -> Result<()> {
     safe_file::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
 }
 
-/// Archives that this process has begun; those that are complete have other names.
+/// Archives that this process has begun. Complete archives have other names.
 static PARTIALS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Remove what this process, which is about to end, has written of archives.
+/// Removes the incomplete archives of this process before the process ends.
 pub fn remove_partials() {
     let partials = PARTIALS.locked();
     partials
@@ -122,7 +123,7 @@ pub fn remove_partials() {
         .for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
 }
 
-/// An archive that is one file; a second one beside it where the codec has no frames to pass over.
+/// An archive in one file. A codec without skippable frames needs a side file beside it.
 pub struct OneFile {
     path: PathBuf,
     partial: PathBuf,
@@ -131,18 +132,20 @@ pub struct OneFile {
 }
 
 impl OneFile {
-    /// Prepare to write `path`. `beside`: does it need a side file?
+    /// Prepares to write `path`. `beside`: whether a side file is needed.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn create(path: &Path, id: &str, beside: bool) -> Result<Self> {
         let side_path = beside.then(|| side_of(path));
-        parent_must_be_there(path)?;
+        check_parent_exists(path)?;
         check_names(path, side_path.as_deref())?;
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
             return Err(Error::new(ErrorKind::Permission, what)
-                .because("its directory is append-only, so that nothing in it gets its final name")
+                .because(
+                    "its directory is append-only, so the file cannot be renamed to its final name",
+                )
                 .hint("choose another directory, or `chattr -a` this one"));
         }
         remove_leftovers(path);
@@ -172,7 +175,8 @@ impl OneFile {
     }
 }
 
-/// The mode of an archive: that of the one it replaces, if this user wrote it; else nobody else may read it.
+/// Returns the mode of an archive: the mode of the file that it replaces, if this user owns that
+/// file; otherwise only the owner may read it.
 fn mode_of(path: &Path) -> u32 {
     let there = fs::symlink_metadata(path)
         .ok()
@@ -180,34 +184,35 @@ fn mode_of(path: &Path) -> u32 {
     there.map_or(0o600, |there| there.mode() & 0o777)
 }
 
-/// The name of the file beside an archive.
+/// Returns the path of the side file of an archive.
 pub fn side_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(SIDE_SUFFIX);
     name.into()
 }
 
-/// Refuses to make what has no directory to be in. Missing directories are not made: they are a typo, or a disk is not mounted.
+/// Refuses a path whose directory is missing. The directory is not created, because it may be a
+/// typing error or an unmounted disk.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if the directory of `path` is not there.
-pub fn parent_must_be_there(path: &Path) -> Result<()> {
+/// [`ErrorKind::NotFound`] if the directory of `path` is missing.
+pub fn check_parent_exists(path: &Path) -> Result<()> {
     let parent = dir_of(path);
     match fs::metadata(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let what = format!(
-                "could not create {}: the directory {} is not there",
+                "could not create {}: the directory {} does not exist",
                 name(path),
                 name(parent)
             );
             Err(Error::new(ErrorKind::NotFound, what)
-                .hint("make it first, or is its disk not mounted?"))
+                .hint("create it first, or check that its disk is mounted"))
         }
-        _ => Ok(()), // other faults show when it is made
+        _ => Ok(()), // other errors show when the file is created
     }
 }
 
-/// Fail now if the file system does not take a final name, not when the backup is complete.
+/// Fails early if the file system does not accept a final name, instead of after the backup.
 fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
     let is_too_long = |path: &Path| fs::symlink_metadata(path).err().filter(is_long_name);
     let refused = |path: &Path, error| Error::io(format!("cannot create {}", name(path)), error);
@@ -216,32 +221,32 @@ fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
     }
     match side.and_then(|side| Some((side, is_too_long(side)?))) {
         Some((side, error)) => Err(refused(side, error).hint(format!(
-            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which have no file beside them",
+            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which need no side file",
             SIDE_SUFFIX.len()
         ))),
         None => Ok(()),
     }
 }
 
-/// Does the error say that the file system takes no name of this length? Then there is no such file.
+/// Returns whether the file system does not accept a name of this length. Such a file cannot exist.
 fn is_long_name(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidFilename
 }
 
-/// A longer name is shortened in its hidden names. So no hidden name has more than 122 bytes; eCryptfs, which takes the shortest
-/// names of all file systems in use, takes 143.
+/// Longer names are shortened in hidden names. So a hidden name has at most 122 bytes; eCryptfs,
+/// the file system in use with the shortest names, accepts 143.
 const LONG_NAME_BYTES: usize = 80;
-/// Bytes of a longer name that its hidden names begin with; `~` and 16 digits of its digest follow.
+/// Bytes that are kept of a longer name; `~` and 16 digits of its digest follow.
 const KEPT_NAME_BYTES: usize = 60;
 
-/// The beginning of all hidden names of this archive, and of no other archive.
+/// Returns the prefix of all hidden names of this archive, which no other archive has.
 fn hidden_start(path: &Path) -> Vec<u8> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     if name.len() <= LONG_NAME_BYTES {
         return [b".", name, b"."].concat();
     }
     let text = String::from_utf8_lossy(name);
-    // Some file systems refuse half a character.
+    // Some file systems refuse an incomplete character.
     let kept = (0..=KEPT_NAME_BYTES)
         .rfind(|end| text.is_char_boundary(*end))
         .unwrap_or(0);
@@ -256,7 +261,7 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-/// The hidden name of the file beside the archive `path`.
+/// Returns the hidden name of the side file of the archive `path`.
 fn hidden_side(path: &Path, id: &str) -> PathBuf {
     hidden(path, &format!("{}.{id}", &SIDE_SUFFIX[1..]))
 }
@@ -267,15 +272,16 @@ fn dir_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Was the run that wrote `path` killed when it had given the archive its name, and its side file not yet?
+/// Returns whether an earlier run was killed after the archive got its name and before its side
+/// file did.
 pub fn is_half_named(path: &Path) -> bool {
     let start = [&hidden_start(path), &SIDE_SUFFIX.as_bytes()[1..], b"."].concat();
     let mut entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().as_bytes().starts_with(&start)) && !side_of(path).exists()
 }
 
-/// Partial files of this archive whose writer is gone: nobody holds their lock. A side file that was put aside goes only when
-/// there is one in its place.
+/// Removes partial files of this archive that are not locked, so their writer is gone. A replaced
+/// side file is removed only if there is a new one.
 fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
     let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
@@ -321,7 +327,7 @@ impl Destination for OneFile {
         }))
     }
 
-    /// What is there under those names now will be replaced.
+    /// The files that exist under these names now will be replaced.
     fn places(&self) -> Vec<Place> {
         let paths = [
             Some(self.path.clone()),
@@ -337,8 +343,8 @@ impl Destination for OneFile {
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        let done = self.give_names();
-        // Once it has its name, its side file is all that makes an archive of it.
+        let done = self.rename_to_final();
+        // Once the archive has its name, it needs its side file.
         if done.is_ok() || !self.partial.exists() {
             return done;
         }
@@ -365,8 +371,9 @@ impl Destination for OneFile {
 }
 
 impl OneFile {
-    /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
-    fn give_names(&self) -> Result<()> {
+    /// Renames the files. The old side file is moved first: an archive without a side file is read
+    /// as a stream, but an archive with a wrong one cannot be read.
+    fn rename_to_final(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| {
             fs::rename(from, to)
                 .map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
@@ -377,16 +384,17 @@ impl OneFile {
             Err(e) if e.kind() != io::ErrorKind::NotFound && !is_long_name(&e) => {
                 return Err(Error::io(format!("could not replace {}", name(&old)), e));
             }
-            _ => {} // or a run that was killed has put it aside
+            _ => {} // or a killed run has moved it already
         }
-        // Who removes what was begun waits: of two files that get their names none may be left alone.
+        // The lock delays the removal of partial files: two files get their names together or not
+        // at all.
         let mut begun = PARTIALS.locked();
         rename(&self.partial, &self.path).inspect_err(|_| {
-            let _ = fs::rename(&aside, &old); // the first error is the one to tell
+            let _ = fs::rename(&aside, &old); // the caller reports the first error
         })?;
         let side = self.side_partial();
         if let (Some(from), Some(to)) = (&side, &self.side_path) {
-            rename(from, to).map_err(|error| self.without_side(error, to))?;
+            rename(from, to).map_err(|error| self.missing_side_file(error, to))?;
         }
         commit_flag::set(true);
         begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
@@ -405,14 +413,14 @@ impl OneFile {
         sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
     }
 
-    /// What an error means that came when the archive had its name, and its side file not yet.
-    fn without_side(&self, error: Error, side: &Path) -> Error {
+    /// Adds details to an error that left the archive under its final name without its side file.
+    fn missing_side_file(&self, error: Error, side: &Path) -> Error {
         let now = format!(
-            "{} is the new archive already, without the manifest beside it",
+            "{} is the new archive, but its side file with the manifest is missing",
             name(&self.path)
         );
         let hint = format!(
-            "run the same command again, or give that file the name {} yourself",
+            "run the same command again, or rename the file to {} yourself",
             name(side)
         );
         error.detail(now).hint(hint)

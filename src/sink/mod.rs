@@ -1,4 +1,5 @@
-//! Where frames go: a local file, standard output, or nowhere. A repository as a sink is in `repo`.
+//! Destinations of frames: a local file, standard output, or nowhere. The sink for a repository is
+//! in `repo`.
 
 pub mod commit_flag;
 pub mod local_file;
@@ -7,65 +8,66 @@ pub mod stdout;
 use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::dir::real_path};
 use std::collections::HashSet;
 
-/// Bytes that know their place.
+/// Bytes with their position in the backup.
 #[derive(Debug)]
 pub struct Placed {
-    /// Number of the segment, from 1; it only ever grows.
+    /// Number of the segment, from 1; it only grows.
     pub segment: u32,
-    /// Bytes before these: of the segment, of its side file or of the manifest, as the role says.
+    /// Offset of the bytes in the segment, its side file or the manifest, depending on the role.
     pub offset: u64,
-    /// The bytes.
+    /// The data.
     pub data: Buf,
-    /// What they are.
+    /// Kind of the bytes.
     pub role: Role,
 }
 
-/// What placed bytes are.
+/// The kind of placed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Part of the segment.
     Stream,
-    /// A service frame of a codec that has none to pass over: part of the side file.
+    /// A service frame of a codec without skippable frames: part of the side file.
     Side,
-    /// A page of the manifest. Comes besides its copy in the stream.
+    /// A page of the manifest, in addition to its copy in the stream.
     Page,
-    /// The beginning of a segment again, now that it is known: fills the place that was left for it.
+    /// The start of a segment, written again with its final content.
     Amend,
 }
 
-/// Where the frames of one stream go.
+/// The destination of the frames of one stream.
 pub trait Sink: Send {
-    /// Take the next bytes. They come in order, each once; they need not be durable when this returns.
+    /// Takes the next bytes, in order and each once. The bytes need not be durable on return.
     ///
     /// # Errors
-    /// What makes going on impossible; nothing more is put then.
+    /// An error that ends the stream; `put` is not called again.
     fn put(&mut self, placed: Placed) -> Result<()>;
 
-    /// Make durable what was put so far.
+    /// Makes all bytes so far durable.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Make everything durable; nothing is visible before [`Destination::commit`].
+    /// Makes all bytes durable. The backup becomes visible only by [`Destination::commit`].
     ///
     /// # Errors
-    /// The system's, which may speak of earlier writes.
+    /// The system's error, also about earlier writes.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Where the streams of one backup go.
+/// The destination of the streams of one backup.
 pub trait Destination: Send {
-    /// What it can do.
+    /// Abilities of the destination.
     fn abilities(&self) -> Abilities;
 
-    /// Announce that these backups will be referred to; says what of them cannot be.
+    /// Announces that the new backup refers to these backups. Returns the parts of them that it
+    /// must not refer to.
     ///
     /// # Errors
-    /// The system's.
-    fn refer(&mut self, bases: &[String]) -> Result<Referred> {
+    /// The system's error.
+    fn announce_bases(&mut self, bases: &[String]) -> Result<Referred> {
         let gone = bases.to_vec();
         Ok(Referred {
             gone,
@@ -73,38 +75,39 @@ pub trait Destination: Send {
         })
     }
 
-    /// The sink of one stream, from 1.
+    /// Opens the sink of one stream; numbers start at 1.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>>;
 
-    /// What it is writing to, so that a backup of what that is in leaves it out.
+    /// Files and directories that this destination writes to; a backup excludes them.
     fn places(&self) -> Vec<Place> {
         Vec::new()
     }
 
-    /// Make the backup visible, after all its sinks are finished. `root` is the sealed root; the destination of a one-file
-    /// archive has it already, in its stream.
+    /// Makes the backup visible, after all its sinks are finished. `root` is the sealed root; a
+    /// one-file archive already has it in its stream.
     ///
     /// # Errors
-    /// The system's; then nothing is visible.
+    /// The system's error; then the backup is not visible.
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()>;
 
-    /// Where a root of what is durable so far can be stored, for a later backup to go on from.
+    /// Returns a function that stores a root of the durable part, so that a later backup can
+    /// resume. `None` if the destination cannot store one.
     fn partial(&self) -> Option<Partial> {
         None
     }
 
-    /// Remove what was stored, unless a later backup can go on from it and `keep` says that it may. Called instead of
-    /// `commit`, never after it.
+    /// Removes the stored data, unless a later backup can resume it and `keep` is set. Called
+    /// instead of `commit`, never after it.
     fn abort(self: Box<Self>, keep: bool);
 }
 
-/// A file or directory: device and inode.
+/// Device and inode of a file or directory.
 pub type Place = (u64, u64);
 
-/// Where `path` leads.
+/// Returns device and inode of `path`, following links.
 pub fn place_of(path: &std::path::Path) -> Option<Place> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path)
@@ -112,7 +115,7 @@ pub fn place_of(path: &std::path::Path) -> Option<Place> {
         .map(|found| (found.dev(), found.ino()))
 }
 
-/// Is `path`, which need not be there yet, one of these places, or below one?
+/// Returns whether `path`, which need not exist, is one of these places or below one.
 pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = whole.ancestors().find_map(|dir| real_path(dir).ok());
@@ -123,27 +126,28 @@ pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
     })
 }
 
-/// Stores a sealed root of what is durable so far, in place of the one before.
+/// Stores a sealed root of the durable part, in place of the previous one.
 pub type Partial = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
 
-/// What must not be referred to, although a backup that is a base does.
+/// Parts of base backups that a new backup must not refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Referred {
-    /// Bases that are there no more.
+    /// Base backups that no longer exist.
     pub gone: Vec<String>,
     /// Segments that are about to be pruned.
     pub tombstones: HashSet<SegmentId>,
-    /// Backups whose manifests are.
+    /// Backups whose manifests are about to be pruned.
     pub manifests: HashSet<String>,
 }
 
-/// What a destination can do.
+/// Abilities of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Abilities {
-    /// Several streams and segments, pages and root in objects of their own; otherwise all is in one stream.
+    /// Whether there can be several streams and segments, with pages and root as objects of their
+    /// own. Otherwise everything is in one stream.
     pub objects: bool,
-    /// May the beginning of a segment be written again?
+    /// Whether the start of a segment can be rewritten.
     pub amends: bool,
-    /// Repository; empty if it is none.
+    /// Identity of the repository; empty for other destinations.
     pub repository: String,
 }

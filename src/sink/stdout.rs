@@ -1,4 +1,4 @@
-//! Standard output; and nothing, to measure the rest.
+//! Standard output; and a null destination, to measure the rest of a backup.
 
 use super::{Abilities, Destination, Place, Placed, Role, Sink};
 use crate::{
@@ -15,17 +15,20 @@ use std::{
     os::fd::AsFd,
 };
 
-/// Standard output: its descriptor, as [`std::io::Stdout`] takes one that cannot be written to for one that takes everything.
+/// Standard output by its file descriptor, because [`std::io::Stdout`] hides a descriptor that
+/// cannot be written to.
 pub struct Stdout(BlockedCalls<File>);
 
 impl Stdout {
+    /// Opens standard output.
+    ///
     /// # Errors
-    /// [`Kind::Usage`] if it is closed, or a terminal, which nobody can restore from; the system's.
+    /// [`ErrorKind::Usage`] if it is closed or a terminal; the system's error.
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
             let what = "cannot write a backup to standard output: it is closed, or /dev/null";
             return Err(Error::new(ErrorKind::Usage, what)
-                .hint("--to null: measures a backup that goes nowhere"));
+                .hint("--to null: measures a backup without storing it"));
         }
         let out = std::io::stdout();
         if out.is_terminal() {
@@ -63,7 +66,7 @@ impl Destination for Stdout {
             .collect()
     }
 
-    /// A file that it goes to is made durable.
+    /// Syncs standard output if it is a file.
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
         match stat_fd(&self.0.0) {
             Ok(stat) if stat.kind == FileKind::File => fsync(&self.0.0).map_err(failed),
@@ -97,7 +100,7 @@ fn failed(error: std::io::Error) -> Error {
     }
 }
 
-/// Takes everything and keeps nothing.
+/// Accepts all data and discards it.
 pub struct Null;
 
 impl Destination for Null {

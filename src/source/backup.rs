@@ -1,11 +1,13 @@
 //! A stored backup as the source of another one.
 //!
-//! The scan gives the records of an [`Archive`], those that came late at the end; a read fetches and decodes the frames that
-//! hold a slice and makes members of a tar from them. So what comes out is a full backup, whatever the archive refers to.
+//! The scan returns the records of an [`Archive`], with late records at the end. A read fetches and
+//! decodes the frames of a slice and makes tar members from them. The result is a full backup, even
+//! if the archive is incremental.
 //!
-//! Nothing damaged passes as whole: a frame with a checksum is compared with that when it is decoded, the content of others
-//! with its digest; and every digest that the new backup gets is compared with the one that the old has. What waits between the
-//! scan and the new manifest is as much as the line of the pipeline holds.
+//! Damaged data never passes as whole. A frame with a checksum is checked when it is decoded;
+//! content in other frames is compared with its digest. Every digest in the new backup is compared
+//! with the digest in the old one. Memory between the scan and the new manifest is bounded by the
+//! queue of the pipeline.
 
 use super::{
     Source, Stream,
@@ -14,7 +16,7 @@ use super::{
 use crate::{
     archive::{
         Archive, Records,
-        extents::FileContent,
+        extents::{FileContent, FrameRange},
         frame_cache::{FrameCache, Place},
         schedule::misfit,
     },
@@ -41,68 +43,69 @@ use std::{
     },
 };
 
-/// Damage that was met, and the files that cannot be had because of it.
+/// Damage that was found, and the files that are lost because of it.
 #[derive(Debug)]
 pub struct Damaged {
-    /// What is wrong.
+    /// Description of the damage.
     pub error: Error,
-    /// The frame, if it is one.
+    /// The damaged frame, if the damage is in a frame.
     pub frame: Option<(SegmentId, FrameAt)>,
-    /// The files.
+    /// Paths of the lost files.
     pub files: Vec<EntryPath>,
 }
 
-/// Is told of damage, from any thread; what it fails with ends the run.
-pub type Tell = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
+/// Receives each [`Damaged`] report, from any thread. An error from it ends the run.
+pub type OnDamage = Box<dyn Fn(Damaged) -> Result<()> + Send + Sync>;
 
-/// See the module.
+/// A stored backup as a source.
 pub struct StoredBackup(Arc<BackupInner>);
 
 struct BackupInner {
     archive: Arc<Archive>,
     frames: FrameCache,
-    tell: Tell,
-    /// Files that were scanned and are not in the new manifest yet.
-    under_way: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
-    /// The first file that turned out to be another when it was too late to leave it out.
-    wrong: Mutex<Option<Error>>,
-    /// Was there a page that is nowhere whole?
-    lacks_pages: AtomicBool,
+    on_damage: OnDamage,
+    /// Files that were scanned and are not yet in the new manifest.
+    open_files: Mutex<HashMap<EntryPath, Arc<FileContent>>>,
+    /// The first file whose digest turned out wrong after its data was stored.
+    digest_error: Mutex<Option<Error>>,
+    /// Whether a page of the manifest has no whole copy.
+    has_lost_pages: AtomicBool,
 }
 
 impl StoredBackup {
-    /// All of a backup. `tell` is asked whether to go on after damage.
-    pub fn new(archive: Arc<Archive>, tell: Tell) -> Self {
+    /// Reads a whole backup. `on_damage` decides whether to go on after damage.
+    pub fn new(archive: Arc<Archive>, on_damage: OnDamage) -> Self {
         let frames = FrameCache::new(archive.clone());
-        let (under_way, wrong, lacks_pages) = Default::default();
+        let (open_files, digest_error, has_lost_pages) = Default::default();
         Self(Arc::new(BackupInner {
             archive,
             frames,
-            tell,
-            under_way,
-            wrong,
-            lacks_pages,
+            on_damage,
+            open_files,
+            digest_error,
+            has_lost_pages,
         }))
     }
 
-    /// The backup.
+    /// The backup that is read.
     pub fn archive(&self) -> &Archive {
         &self.0.archive
     }
 
-    /// Did every file that passed have its digest? Asked once all have.
+    /// Checks that every stored file had the right digest. Call this after the last file.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if one had not.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a wrong digest.
     pub fn check(&self) -> Result<()> {
-        self.0.wrong.locked().take().map_or(Ok(()), Err)
+        self.0.digest_error.locked().take().map_or(Ok(()), Err)
     }
 
-    /// The pages whose entries could not be scanned, as no copy of them is whole. Known once all were.
+    /// Returns the pages without a whole copy, whose entries could not be scanned. Complete after
+    /// the scan.
     pub fn lost_pages(&self) -> Vec<&PageAt> {
         let archive = self.archive();
         let is_lost = |at: &usize| archive.page(*at).is_err();
-        let pages = if self.0.lacks_pages.load(Relaxed) {
+        let pages = if self.0.has_lost_pages.load(Relaxed) {
             archive.root.pages.len()
         } else {
             0
@@ -135,18 +138,18 @@ impl Source for StoredBackup {
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         match slice {
-            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Members(small, large) => self.0.read_members(small, large, buf),
             Slice::Piece {
                 file,
                 offset,
                 len,
                 last,
-            } => self.0.piece(file, offset, len, last, buf),
+            } => self.0.read_piece(file, offset, len, last, buf),
         }
     }
 
-    fn laid(&self, record: &Record, _crc32c: Option<u32>) {
-        self.0.laid(record);
+    fn on_stored(&self, record: &Record, _crc32c: Option<u32>) {
+        self.0.check_stored(record);
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {
@@ -154,7 +157,8 @@ impl Source for StoredBackup {
     }
 }
 
-/// The records of one sequence as entries; those of a file that goes on over pages as one.
+/// Iterates over the records of one sequence as entries. The records of a file that spans pages
+/// become one entry.
 struct BackupEntries {
     inner: Arc<BackupInner>,
     records: Peekable<Records<Arc<Archive>>>,
@@ -167,10 +171,11 @@ impl Iterator for BackupEntries {
         loop {
             match self.records.next()? {
                 Ok(item) => return Some(self.entry(item)),
-                // A page that is nowhere whole: what it describes is lost, the rest goes on if that is wanted.
+                // The entries of a page without a whole copy are lost; the scan continues if the
+                // caller wants that.
                 Err(error) => {
-                    self.inner.lacks_pages.store(true, Relaxed);
-                    let told = (self.inner.tell)(Damaged {
+                    self.inner.has_lost_pages.store(true, Relaxed);
+                    let told = (self.inner.on_damage)(Damaged {
                         error,
                         frame: None,
                         files: Vec::new(),
@@ -191,19 +196,22 @@ impl BackupEntries {
             parts.push(next);
         }
         let last = &parts[parts.len() - 1];
-        let (mut entry, mut state) = (last.entry.clone(), last.state.clone());
+        let mut entry = last.entry.clone();
+        let mut state = last.state.clone();
         if entry.is_file() && state.is_stored() {
             match FileContent::new(parts) {
                 Some(content) => drop(
                     self.inner
-                        .under_way
+                        .open_files
                         .locked()
                         .insert(entry.path.clone(), Arc::new(content)),
                 ),
                 None => {
-                    state = self
-                        .inner
-                        .lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
+                    state = self.inner.report_loss(
+                        None,
+                        misfit(&entry.path),
+                        vec![entry.path.clone()],
+                    )?;
                     entry.lose_content();
                 }
             }
@@ -212,34 +220,34 @@ impl BackupEntries {
     }
 }
 
-/// Is `next` more of the same file?
+/// Returns whether `next` is a further record of the same file.
 fn follows(parts: &[PageItem], next: &Result<PageItem>) -> bool {
     let last = &parts[parts.len() - 1];
     next.as_ref()
         .is_ok_and(|next| last.more && next.from > 0 && next.entry.path == last.entry.path)
 }
 
-/// A frame that is damaged.
-struct BadPages {
+/// A damaged frame, found while reading one slice.
+struct DamagedFrame {
     place: Place,
     frame: FrameAt,
     error: Error,
-    /// What came out of it all the same.
+    /// The bytes that could be decoded in spite of the damage.
     plain: Option<Vec<u8>>,
-    /// The files of one slice that are lost with it.
+    /// Files of the slice that are lost with the frame.
     files: Vec<EntryPath>,
 }
 
 impl BackupInner {
-    /// Tell of damage; the state of what is lost by it.
-    fn lose(
+    /// Reports damage and returns the state of the lost file.
+    fn report_loss(
         &self,
         frame: Option<(SegmentId, FrameAt)>,
         error: Error,
         files: Vec<EntryPath>,
     ) -> Result<EntryState> {
-        let state = lost(&error);
-        (self.tell)(Damaged {
+        let state = unreadable(&error);
+        (self.on_damage)(Damaged {
             error,
             frame,
             files,
@@ -248,10 +256,10 @@ impl BackupInner {
     }
 
     fn content(&self, path: &[u8]) -> Option<Arc<FileContent>> {
-        self.under_way.locked().get(path).cloned()
+        self.open_files.locked().get(path).cloned()
     }
 
-    fn members(
+    fn read_members(
         &self,
         small: Vec<Scanned>,
         large: Option<Arc<LargeFile>>,
@@ -260,9 +268,9 @@ impl BackupInner {
         let mut parts = Vec::with_capacity(small.len() + 1);
         let mut bad = Vec::new();
         for scanned in small {
-            parts.push(self.member(scanned, &mut buf, &mut bad)?);
+            parts.push(self.append_member(scanned, &mut buf, &mut bad)?);
         }
-        for BadPages {
+        for DamagedFrame {
             place: (segment, _),
             frame,
             error,
@@ -270,12 +278,12 @@ impl BackupInner {
             ..
         } in bad
         {
-            self.lose(Some((segment, frame)), error, files)?;
+            self.report_loss(Some((segment, frame)), error, files)?;
         }
         let ends_member = large.is_none();
         if let Some(large) = large {
-            self.header(&large.entry, &mut buf)?;
-            self.mark(&large);
+            self.append_header(&large.entry, &mut buf)?;
+            self.copy_state(&large);
             parts.push(part(
                 FrameContent::Head(large.entry.clone(), large),
                 buf.len(),
@@ -285,17 +293,18 @@ impl BackupInner {
         Ok(Frame::new(buf, parts, ends_member))
     }
 
-    /// One whole member: header, content, padding. What is damaged leaves nothing in the stream.
-    fn member(
+    /// Appends one whole member: header, content, padding. A damaged member adds nothing to the
+    /// stream.
+    fn append_member(
         &self,
         scanned: Scanned,
         buf: &mut Vec<u8>,
-        bad: &mut Vec<BadPages>,
+        bad: &mut Vec<DamagedFrame>,
     ) -> Result<FrameEntry> {
         let Scanned { entry, state, .. } = scanned;
         let start = buf.len();
         if state.is_stored() || entry.kind == EntryKind::Directory {
-            self.header(&entry, buf)?;
+            self.append_header(&entry, buf)?;
         }
         let inner = buf.len();
         let content = self
@@ -304,7 +313,7 @@ impl BackupInner {
         let Some(content) = content else {
             return Ok(part(FrameContent::Whole(entry, state), inner, 0));
         };
-        let state = match self.small(&content, buf, bad)? {
+        let state = match self.append_small(&content, buf, bad)? {
             None => state,
             Some(lost) => {
                 buf.truncate(start);
@@ -316,61 +325,56 @@ impl BackupInner {
         Ok(part(FrameContent::Whole(entry, state), inner, len))
     }
 
-    /// Append all of a small file; its state, if it cannot be had.
-    fn small(
+    /// Appends the content of a small file. Returns the file's new state if the content is lost.
+    fn append_small(
         &self,
         content: &FileContent,
         buf: &mut Vec<u8>,
-        bad: &mut Vec<BadPages>,
+        bad: &mut Vec<DamagedFrame>,
     ) -> Result<Option<EntryState>> {
         let inner = buf.len();
         for run in content.runs(0, content.data_len()) {
-            let place = (run.segment.clone(), run.frame.offset);
-            let at = match bad.iter().position(|known| known.place == place) {
-                Some(at) => at,
-                None => {
-                    let Err(error) = run.append(&self.frames, buf) else {
-                        continue;
-                    };
-                    let plain = self.frames.salvage(run.segment, &run.frame).ok();
-                    bad.push(BadPages {
-                        place,
-                        frame: run.frame,
-                        error,
-                        plain,
-                        files: Vec::new(),
-                    });
-                    bad.len() - 1
-                }
+            let Some(frame) = self.append_run(&run, buf, bad) else {
+                continue;
             };
-            let BadPages {
-                error,
-                plain,
-                files,
-                ..
-            } = &mut bad[at];
-            match plain
-                .as_deref()
-                .and_then(|plain| run.of(plain))
-                .filter(|bytes| content.is_saved(bytes))
-            {
-                Some(bytes) => buf.extend_from_slice(bytes),
-                None => {
-                    files.push(content.path().clone());
-                    return Ok(Some(lost(error)));
-                }
-            }
+            let saved = frame.plain.as_deref().and_then(|plain| run.of(plain));
+            let Some(bytes) = saved.filter(|bytes| content.is_saved(bytes)) else {
+                frame.files.push(content.path().clone());
+                return Ok(Some(unreadable(&frame.error)));
+            };
+            buf.extend_from_slice(bytes);
         }
-        match content.check(&self.archive, 0, &buf[inner..]) {
-            Ok(()) => Ok(None),
-            Err(error) => self
-                .lose(None, error, vec![content.path().clone()])
-                .map(Some),
-        }
+        let Err(error) = content.check(&self.archive, 0, &buf[inner..]) else {
+            return Ok(None);
+        };
+        let state = self.report_loss(None, error, vec![content.path().clone()])?;
+        Ok(Some(state))
     }
 
-    /// What is known of a large file besides its content.
-    fn mark(&self, large: &LargeFile) {
+    /// Appends the bytes of one run. Returns its frame instead if the frame is damaged.
+    fn append_run<'a>(
+        &self,
+        run: &FrameRange<'_>,
+        buf: &mut Vec<u8>,
+        bad: &'a mut Vec<DamagedFrame>,
+    ) -> Option<&'a mut DamagedFrame> {
+        let place = (run.segment.clone(), run.frame.offset);
+        if let Some(at) = bad.iter().position(|known| known.place == place) {
+            return Some(&mut bad[at]);
+        }
+        let error = run.append(&self.frames, buf).err()?;
+        bad.push(DamagedFrame {
+            place,
+            frame: run.frame,
+            error,
+            plain: self.frames.salvage(run.segment, &run.frame).ok(),
+            files: Vec::new(),
+        });
+        bad.last_mut()
+    }
+
+    /// Copies the stored state of a large file, such as its bad pages.
+    fn copy_state(&self, large: &LargeFile) {
         match self
             .content(&large.entry.path)
             .as_deref()
@@ -384,8 +388,9 @@ impl BackupInner {
         }
     }
 
-    /// A piece of a large file. If its frames are damaged it is zeros, and the file counts as unreadable as a whole.
-    fn piece(
+    /// Reads a piece of a large file. A damaged piece is filled with zeros, and the whole file
+    /// counts as unreadable.
+    fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -396,7 +401,7 @@ impl BackupInner {
         let content = self
             .content(&file.entry.path)
             .ok_or_else(|| misfit(&file.entry.path))?;
-        if let Some(reason) = self.large(&content, offset, len.into(), &mut buf)? {
+        if let Some(reason) = self.append_large(&content, offset, len.into(), &mut buf)? {
             file.failed.get_or_init(|| reason);
         }
         buf.resize(len as usize, 0);
@@ -407,8 +412,8 @@ impl BackupInner {
         Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
     }
 
-    /// Append some of a large file; why it cannot be had, if so.
-    fn large(
+    /// Appends a part of a large file. Returns the reason if the content is lost.
+    fn append_large(
         &self,
         content: &FileContent,
         offset: u64,
@@ -417,7 +422,7 @@ impl BackupInner {
     ) -> Result<Option<String>> {
         let lose = |frame, error: Error| {
             let reason = error.line();
-            self.lose(frame, error, vec![content.path().clone()])
+            self.report_loss(frame, error, vec![content.path().clone()])
                 .map(|_| Some(reason))
         };
         for run in content.runs(offset, len) {
@@ -430,8 +435,9 @@ impl BackupInner {
             .map_or_else(|error| lose(None, error), |()| Ok(None))
     }
 
-    /// Of a cluster, headers are as its own tools write them: whole seconds, so that no extended ones are needed.
-    fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    /// Appends a header. For a cluster, times have whole seconds as in headers of PostgreSQL's own
+    /// tools, so no extended header is needed.
+    fn append_header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         if self.archive.root.postgres.is_none() || entry.mtime.nanos == 0 {
             return pax::write_header(entry, buf);
         }
@@ -448,22 +454,22 @@ impl BackupInner {
         )
     }
 
-    fn laid(&self, record: &Record) {
+    fn check_stored(&self, record: &Record) {
         let path = &record.entry.path;
-        let Some(content) = self.under_way.locked().remove(path) else {
+        let Some(content) = self.open_files.locked().remove(path) else {
             return;
         };
         if let (Some(was), Some(is)) = (content.digest(), record.digest)
             && was != is
         {
             let error = Error::corrupt(format!("file {} is damaged", quoted(path)));
-            self.wrong.locked().get_or_insert_with(|| {
+            self.digest_error.locked().get_or_insert_with(|| {
                 error.because(format!("its digest is {is}, the manifest says {was}"))
             });
         }
     }
 }
 
-fn lost(error: &Error) -> EntryState {
+fn unreadable(error: &Error) -> EntryState {
     EntryState::Unreadable(error.line())
 }

@@ -1,4 +1,5 @@
-//! What is backed up: a directory tree, standard input, a stored backup. PostgreSQL clusters are in `postgres`.
+//! The data that is backed up: a directory tree, standard input, a stored backup. PostgreSQL
+//! clusters are in `postgres`.
 
 pub mod backup;
 pub mod patterns;
@@ -11,46 +12,51 @@ use crate::{
     frame::{Buf, Frame, Scanned, Slice},
 };
 
-/// Items in order; the type every part of a pipeline has.
+/// Items in order; every part of a pipeline returns this type.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
 
-/// Where bytes come from: a tree, a cluster, the far half of a pipeline.
+/// A source of entries and their bytes: a tree, a cluster, a stored backup.
 pub trait Source: Send + Sync {
-    /// What there is, in archive order. Reads no content.
+    /// Lists all entries in archive order, without their content.
     ///
     /// # Errors
-    /// Only what makes the whole backup impossible; a directory that cannot be read is an entry with that state.
+    /// Only errors that make the whole backup impossible. A directory that cannot be read is an
+    /// entry with that state.
     fn scan(&self) -> Result<Stream<Scanned>>;
 
-    /// Read one slice into `buf`, as a piece of a tar. Positional, so any number of readers share one source.
+    /// Reads one slice into `buf`, as a piece of a tar. Reads are positional, so any number of
+    /// readers share one source.
     ///
-    /// What vanished, shrank or cannot be read is said in the parts of the frame, not as an error.
+    /// The parts of the frame report files that vanished, shrank or cannot be read.
     ///
     /// # Errors
-    /// Only what makes the whole backup impossible.
+    /// Only errors that make the whole backup impossible.
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame>;
 
-    /// An entry is complete in the archive, with the CRC-32C of its content if that was asked for. In archive order.
-    fn laid(&self, _record: &Record, _crc32c: Option<u32>) {}
+    /// Reports that an entry is complete in the archive, with the CRC-32C of its content if
+    /// requested. Called in archive order.
+    fn on_stored(&self, _record: &Record, _crc32c: Option<u32>) {}
 
-    /// Does its scan go on for as long as the others are read, see [`Source::drained`]? It may then come to nothing at all.
-    fn accompanies(&self) -> bool {
+    /// Returns whether the scan of this source goes on until the other sources are read, see
+    /// [`Source::on_all_read`]. Such a scan may be empty.
+    fn runs_alongside(&self) -> bool {
         false
     }
 
-    /// Does more come than is stored? Then time matters more than size.
-    fn is_pressed(&self) -> bool {
+    /// Returns whether data arrives faster than it is stored. Speed then matters more than size.
+    fn is_falling_behind(&self) -> bool {
         false
     }
 
-    /// All that its scan named was read, or nobody reads on. Called once, before any `finish`.
-    fn drained(&self) {}
+    /// Reports that everything in the scan was read, or that reading has stopped. Called once,
+    /// before any `finish`.
+    fn on_all_read(&self) {}
 
-    /// What is known only at the end, again in archive order, and read as the rest was. Called once, after the last `read`
-    /// of all streams.
+    /// Lists the entries that are known only at the end, in archive order; they are read as the
+    /// others are. Called once, after the last `read` of all streams.
     ///
     /// # Errors
-    /// What makes the whole backup void.
+    /// Errors that make the whole backup invalid.
     fn finish(&self) -> Result<Stream<Scanned>> {
         Ok(Box::new(std::iter::empty()))
     }

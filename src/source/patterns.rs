@@ -1,9 +1,10 @@
-//! Patterns as in a `.gitignore`: the last one that matches decides.
+//! Exclude patterns as in a `.gitignore`: the last matching pattern decides.
 //!
-//! What they mean is git's own: of names of any bytes, with classes that never match the `/`, and braces that stand for
-//! themselves. Those without a wildcard are looked up, however many there are; the others are tried one after the other.
+//! Patterns have the same meaning as in git: names of any bytes, classes that never match `/`, and
+//! literal braces. Patterns without a wildcard are looked up in a table, whatever their number; the
+//! others are tried one after the other.
 //!
-//! Patterns know whether they have matched anything: one that has not is probably wrong.
+//! A pattern that has matched nothing is probably wrong, so matches are recorded.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -11,7 +12,7 @@ use crate::{
 };
 use gix_ignore::glob::{
     Pattern,
-    pattern::{Case, Mode as Of},
+    pattern::{Case, Mode as PatternMode},
     wildmatch::Mode,
 };
 use std::{
@@ -21,69 +22,71 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// See the module.
+/// An ordered list of patterns.
 #[derive(Debug, Default)]
 pub struct Patterns {
     all: Vec<PatternRule>,
     lines: Vec<PatternLine>,
-    /// Those without a wildcard, by the name or by the path that they match.
+    /// Patterns without a wildcard, by the name or path that they match.
     names: HashMap<Vec<u8>, Vec<usize>>,
     paths: HashMap<Vec<u8>, Vec<usize>>,
-    /// The others.
+    /// Patterns with a wildcard.
     wild: Vec<WildPattern>,
 }
 
-/// A pattern with a wildcard, and the length of what every name that it matches ends with.
+/// A pattern with a wildcard, and the length of its literal suffix.
 #[derive(Debug)]
 struct WildPattern {
     at: usize,
     end: usize,
 }
 
-/// An object that patterns are matched against.
+/// A path that patterns are matched against.
 struct MatchedPath<'a> {
     path: &'a [u8],
-    /// Where its last name begins.
+    /// Start of the last name in the path.
     name_at: usize,
     is_dir: bool,
 }
 
-/// One pattern, and the number of the line that it comes from.
+/// One pattern, and the index of its line.
 #[derive(Debug)]
 struct PatternRule {
     pattern: Pattern,
     line: usize,
 }
 
-/// A pattern as the user wrote it. It may stand for several, one for each directory that is backed up.
+/// A pattern as the user wrote it. It may stand for several patterns, one for each directory that
+/// is backed up.
 #[derive(Debug)]
 struct PatternLine {
     text: Vec<u8>,
     has_matched: AtomicBool,
 }
 
-/// A directory that is backed up: where it is on this machine, by all its names, and where in the backup.
+/// A directory that is backed up: its names on this machine, and its path in the backup.
 #[derive(Debug, Clone)]
 pub struct PatternPlace {
     /// Absolute paths, without the first `/`.
     pub names: Vec<entry::EntryPath>,
-    /// Its path in the backup.
+    /// Path of the directory in the backup.
     pub at: entry::EntryPath,
 }
 
 impl Patterns {
-    /// Those of one line.
+    /// Parses one line.
     pub fn of(line: &[u8]) -> Self {
         let mut patterns = Self::default();
         patterns.add(line, &[]);
         patterns
     }
 
-    /// Those in `files`, a line each, and then `lines`, which so can except from them. One that begins with `/` and the name of
-    /// one of `places` is relative to that place.
+    /// Reads the patterns in `files`, one a line, and then those in `lines`, which can negate
+    /// patterns of the files. A pattern that begins with `/` and the name of one of `places` is
+    /// relative to that place.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a file that cannot be read.
+    /// [`ErrorKind::Usage`] for a file that cannot be read.
     pub fn read(
         lines: &[impl AsRef<[u8]>],
         files: &[impl AsRef<Path>],
@@ -106,35 +109,36 @@ impl Patterns {
         Ok(patterns)
     }
 
-    /// Is there one that is not negated?
+    /// Returns whether any pattern is not negated.
     pub fn can_match(&self) -> bool {
         !self.all.iter().all(|rule| rule.pattern.is_negative())
     }
 
-    /// Does the last one that matches this path, relative to the root, say that it does?
+    /// Returns whether the last pattern that matches this path, relative to the root, is not
+    /// negated.
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
         let object = MatchedPath {
             path,
             name_at: path.len() - entry::split(path).1.len(),
             is_dir,
         };
-        let exact = self.exact(&object).max();
+        let literal_matches = self.literal_matches(&object).max();
         let mut later = self
             .wild
             .iter()
             .rev()
-            .take_while(|wild| Some(wild.at) > exact);
+            .take_while(|wild| Some(wild.at) > literal_matches);
         let last = later
             .find(|wild| self.is_match(wild, &object))
             .map(|wild| wild.at)
-            .or(exact);
+            .or(literal_matches);
         if last.is_some() {
             self.note_matches(&object);
         }
         last.is_some_and(|at| !self.all[at].pattern.is_negative())
     }
 
-    /// The patterns that have matched nothing so far, as they were written.
+    /// Returns the patterns that have matched nothing so far, as the user wrote them.
     pub fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
         self.lines
             .iter()
@@ -142,15 +146,20 @@ impl Patterns {
             .map(|line| &line.text[..])
     }
 
-    /// The patterns without a wildcard that match.
-    fn exact(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
+    /// Returns the matching patterns without a wildcard.
+    fn literal_matches(&self, object: &MatchedPath<'_>) -> impl Iterator<Item = usize> {
         let found = [
             self.names.get(&object.path[object.name_at..]),
             self.paths.get(object.path),
         ];
         let is_dir = object.is_dir;
-        let fits =
-            move |at: &usize| is_dir || !self.all[*at].pattern.mode.contains(Of::MUST_BE_DIR);
+        let fits = move |at: &usize| {
+            is_dir
+                || !self.all[*at]
+                    .pattern
+                    .mode
+                    .contains(PatternMode::MUST_BE_DIR)
+        };
         found.into_iter().flatten().flatten().copied().filter(fits)
     }
 
@@ -172,10 +181,10 @@ impl Patterns {
             )
     }
 
-    /// Note all patterns that match, not only the one that decides: the others are not wrong.
+    /// Records all matching patterns, not only the last one: the others are right too.
     fn note_matches(&self, object: &MatchedPath<'_>) {
         let line = |at: usize| &self.lines[self.all[at].line].has_matched;
-        self.exact(object)
+        self.literal_matches(object)
             .for_each(|at| line(at).store(true, Relaxed));
         let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
         new.filter(|wild| self.is_match(wild, object))
@@ -198,19 +207,20 @@ impl Patterns {
             });
             let relative: Vec<Pattern> = places
                 .iter()
-                .flat_map(|place| place.relative(&pattern))
+                .flat_map(|place| place.relative_pattern(&pattern))
                 .collect();
-            match relative.is_empty() {
-                true => self.push(PatternRule { pattern, line }),
-                false => relative
-                    .into_iter()
-                    .for_each(|pattern| self.push(PatternRule { pattern, line })),
+            if relative.is_empty() {
+                self.push(PatternRule { pattern, line });
+            }
+            for pattern in relative {
+                self.push(PatternRule { pattern, line });
             }
         }
     }
 
     fn push(&mut self, rule: PatternRule) {
-        let (at, text) = (self.all.len(), rule.pattern.text.to_vec());
+        let at = self.all.len();
+        let text = rule.pattern.text.to_vec();
         match rule.pattern.first_wildcard_pos {
             Some(_) => {
                 let end = text
@@ -220,8 +230,8 @@ impl Patterns {
                     .count();
                 self.wild.push(WildPattern { at, end });
             }
-            None if rule.pattern.mode.contains(Of::NO_SUB_DIR)
-                && !rule.pattern.mode.contains(Of::ABSOLUTE) =>
+            None if rule.pattern.mode.contains(PatternMode::NO_SUB_DIR)
+                && !rule.pattern.mode.contains(PatternMode::ABSOLUTE) =>
             {
                 self.names.entry(text).or_default().push(at);
             }
@@ -231,20 +241,21 @@ impl Patterns {
     }
 }
 
-/// What some editors begin a file with.
+/// Byte order mark that some editors write at the start of a file.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Bytes that do not stand for themselves.
+/// Bytes with a special meaning in patterns.
 const WILD: &[u8] = b"*?[]\\";
 
 impl PatternPlace {
-    /// The pattern of the backup for a pattern of this machine, if that begins with a name of this place.
-    fn relative(&self, pattern: &Pattern) -> Option<Pattern> {
+    /// Translates a pattern with a path of this machine to a path of the backup, if it begins with
+    /// a name of this place.
+    fn relative_pattern(&self, pattern: &Pattern) -> Option<Pattern> {
         let rest = self
             .names
             .iter()
-            .find_map(|name| below(&pattern.text, name))?;
-        let is_absolute = pattern.mode.contains(Of::ABSOLUTE) && !rest.is_empty();
+            .find_map(|name| parts_below(&pattern.text, name))?;
+        let is_absolute = pattern.mode.contains(PatternMode::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
         for name in self
             .at
@@ -252,34 +263,39 @@ impl PatternPlace {
             .filter(|name| !name.is_empty())
         {
             text.push(b'/');
-            text.extend(escaped(name));
+            text.extend(escape_name(name));
         }
         for name in rest {
             text.push(b'/');
             text.extend(name);
         }
-        text.extend(pattern.mode.contains(Of::MUST_BE_DIR).then_some(b'/'));
+        text.extend(
+            pattern
+                .mode
+                .contains(PatternMode::MUST_BE_DIR)
+                .then_some(b'/'),
+        );
         let mut relative = Pattern::from_bytes_without_negation(&text).filter(|_| is_absolute)?;
-        relative.mode |= pattern.mode & Of::NEGATIVE;
+        relative.mode |= pattern.mode & PatternMode::NEGATIVE;
         Some(relative)
     }
 }
 
-/// The parts of a pattern behind a path that it begins with, if it does.
-fn below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
+/// Splits a pattern that begins with `path`, and returns its parts after this path.
+fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
     let is_part = |part: &&[u8]| !part.is_empty();
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
-        // A shell puts a path into a pattern as it is, wildcards too.
+        // A shell passes a path as it is, including wildcard characters.
         parts
             .next()
-            .filter(|part| *part == name || *part == escaped(name))?;
+            .filter(|part| *part == name || *part == escape_name(name))?;
     }
     Some(parts.collect())
 }
 
-/// A name as a pattern that matches only this name.
-fn escaped(name: &[u8]) -> Vec<u8> {
+/// Escapes a name, so that the pattern matches only this name.
+fn escape_name(name: &[u8]) -> Vec<u8> {
     name.iter()
         .flat_map(|byte| {
             WILD.contains(byte)
@@ -305,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_matches_decides_wherever_it_stands() {
+    fn the_last_matching_pattern_decides_wherever_it_stands() {
         let patterns = of(&[
             "*.log", "keep", "/a/b", "!x.log", "!keep", "keep/", "c/*", "!/c/d", "dir/",
         ]);
@@ -342,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_matched_nothing_is_known() {
+    fn patterns_without_a_match_are_reported() {
         let patterns = of(&["*.log", "/a/b/", "!keep", "x", "*.log"]);
         assert!(patterns.matches(b"q/y.log", false) && !patterns.matches(b"a/b", false));
-        // Of two that match both have.
+        // Both of two equal patterns have matched.
         assert_eq!(unmatched(&patterns), ["/a/b/", "!keep", "x"]);
         assert!(patterns.matches(b"a/b", true) && !patterns.matches(b"keep", false));
         assert_eq!(unmatched(&patterns), ["x"]);
@@ -375,14 +391,14 @@ mod tests {
         assert!(says("/srv/data/cache", "data/cache") && says("/mnt/7/cache/", "data/cache"));
         assert!(says("/srv/data/cache", "srv/data/cache") && !says("/srv/data/cache", "cache"));
         assert!(says("/srv//data//*/x", "data/a/x") && !says("/srv/data/*/x", "data/x"));
-        // Names of places are no patterns.
+        // Names of places are literal.
         assert!(
             says("/srv/w[w]/a", "w[w]/a")
                 && says("/srv/w\\[w\\]/a", "w[w]/a")
                 && !says("/srv/w[w]/a", "ww/a")
         );
         assert!(says("/srv/*/cache", "srv/x/cache") && !says("/srv/*/cache", "data/cache"));
-        // Above a place, or with no / before them, they are what they were.
+        // A pattern for a directory above a place, or without a leading `/`, stays as it is.
         assert!(
             says("/data", "data") && says("/mnt/7", "mnt/7") && says("srv/data/x", "srv/data/x")
         );
@@ -397,7 +413,7 @@ mod tests {
         );
     }
 
-    /// Up to `most` of these, one after the other.
+    /// Joins up to `most` randomly chosen parts.
     fn draw(seed: &mut u64, parts: &[&str], most: usize, between: &str) -> String {
         let mut next = || {
             *seed ^= *seed << 13;
@@ -420,8 +436,8 @@ mod tests {
         git
     }
 
-    /// What git leaves out of `paths`, and by which pattern.
-    fn asked(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
+    /// Asks git which of `paths` it ignores, and by which pattern.
+    fn git_ignores(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, String)> {
         fs::write(dir.join(".gitignore"), lines.join("\n") + "\n").unwrap();
         let mut git = git(
             dir,
@@ -451,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn they_mean_what_git_says_they_mean() {
+    fn patterns_match_the_same_paths_as_in_git() {
         const OF_PATTERNS: [&str; 21] = [
             "a",
             "b",
@@ -481,23 +497,25 @@ mod tests {
             Err(_) => return eprintln!("skipped: there is no git"),
             Ok(status) => assert!(status.success()),
         }
-        let (mut seed, mut taken) = (0x9e37_79b9_7f4a_7c15, 0);
+        let mut seed = 0x9e37_79b9_7f4a_7c15;
+        let mut taken = 0;
         for _ in 0..80 {
-            // git cuts off what is before the first wildcard, and then takes the stars in `a**/b` for those of `**/b`.
-            let is_plain = |line: &String| {
+            // git cuts off the text before the first wildcard, and then reads the stars in `a**/b`
+            // like those in `**/b`.
+            let has_overlay = |line: &String| {
                 line.match_indices("**")
                     .all(|(at, _)| at == 0 || line[..at].ends_with('/'))
             };
             let mut lines: Vec<_> = (0..4)
                 .map(|_| draw(&mut seed, &OF_PATTERNS, 5, ""))
                 .collect();
-            lines.retain(is_plain);
+            lines.retain(has_overlay);
             let paths: Vec<_> = (0..80)
                 .map(|_| draw(&mut seed, &OF_NAMES, 3, "/"))
                 .collect();
             let patterns = of(&lines);
-            for (path, (wanted, by)) in paths.iter().zip(asked(dir.path(), &lines, &paths)) {
-                // What is in a directory that is left out is never come to.
+            for (path, (wanted, by)) in paths.iter().zip(git_ignores(dir.path(), &lines, &paths)) {
+                // A walk never reaches the contents of an excluded directory.
                 let above = path
                     .match_indices('/')
                     .any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));

@@ -1,7 +1,8 @@
-//! A stream as a file: standard input, whose length is known only at its end.
+//! Standard input as a file, whose length is known only at its end.
 //!
-//! A tar header states the length before the content. Where the destination can write the beginning of a segment again, the
-//! place of the header is kept; where it cannot, the stream is first put into a temporary file that has no name.
+//! A tar header states the length before the content. If the destination can rewrite the start of a
+//! segment, the place of the header is left free. Otherwise the stream is first written to a
+//! temporary file without a name.
 
 use super::{
     Source, Stream,
@@ -24,14 +25,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Standard input under a name.
+/// Standard input, stored as a file with a name.
 pub struct Stdin {
     entry: Entry,
     input: Mutex<StdinInput>,
     turn: Condvar,
 }
 
-/// The stream, and how much of it was read.
+/// The stream and the number of bytes read from it.
 struct StdinInput {
     stream: BufReader<Box<dyn Read + Send>>,
     offset: u64,
@@ -39,14 +40,16 @@ struct StdinInput {
 }
 
 impl Stdin {
-    /// `input` as the file `path`; `spool`: find out its length first.
+    /// Stores `input` as the file `path`. With `spool`, the whole input is first written to a
+    /// temporary file to find its length.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's error about the temporary file.
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
-        let (mut input, mut size) = (input, u64::MAX);
+        let mut input = input;
+        let mut size = u64::MAX;
         if spool {
-            (input, size) = spooled(input)?;
+            (input, size) = write_to_temporary_file(input)?;
         }
         let (uid, gid) = platform::user();
         let names = OwnerNames::default();
@@ -77,9 +80,17 @@ impl Stdin {
         })
     }
 
-    /// `len` bytes at `offset`, fewer only at the end, once all before them were read; and is this the end? `None` if that
-    /// was before.
-    fn fill(&self, buf: &mut Vec<u8>, offset: u64, len: u64) -> Result<Option<(u64, bool)>> {
+    /// Reads `len` bytes at `offset`, after all bytes before them were read. Fewer bytes come only
+    /// at the end.
+    ///
+    /// Returns the number of bytes and whether the end is reached, or `None` if the stream ended
+    /// before `offset`.
+    fn read_in_turn(
+        &self,
+        buf: &mut Vec<u8>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<(u64, bool)>> {
         let failed = |e| Error::io("could not read standard input", e);
         let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
         let input = self.input.lock().map_err(|_| stopped())?;
@@ -94,7 +105,7 @@ impl Stdin {
         input.offset = offset + len;
         self.turn.notify_all();
         match end.map_err(failed)? {
-            (0, true) if offset == 0 => Err(empty()),
+            (0, true) if offset == 0 => Err(empty_input_error()),
             end => Ok(Some(end)),
         }
     }
@@ -109,24 +120,24 @@ fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
     }
 }
 
-/// More often than not, the program that should have written something has failed, and nobody has heard it.
-fn empty() -> Error {
+/// In most cases the program that writes the stream has failed unnoticed.
+fn empty_input_error() -> Error {
     Error::new(
         ErrorKind::NotFound,
         "cannot back up standard input: it is empty",
     )
-    .hint("has the program that writes it failed? `set -o pipefail` makes a shell say so")
+    .hint("check whether the program that writes it failed; `set -o pipefail` makes the shell report this")
 }
 
-fn spooled(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
-    let failed = |e| Error::io("could not keep standard input in a temporary file", e);
+fn write_to_temporary_file(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
+    let failed = |e| Error::io("could not write standard input to a temporary file", e);
     let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
     let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
     file.rewind().map_err(failed)?;
     Ok((Box::new(file), size))
 }
 
-/// The time, with at least one nanosecond: so the header always has the same length, whatever the size will be.
+/// Returns the time with at least one nanosecond, so that the header always has the same length.
 fn now() -> Time {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -143,60 +154,54 @@ impl Source for Stdin {
         Ok(Box::new(std::iter::once(Ok(scanned))))
     }
 
-    fn read(&self, slice: Slice, mut buf: Buf) -> Result<Frame> {
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         match slice {
-            Slice::Members(small, None) => {
-                let Some(Scanned {
-                    entry,
-                    state,
-                    known,
-                    ..
-                }) = small.into_iter().next()
-                else {
-                    return Ok(Frame::new(buf, Vec::new(), true));
-                };
-                pax::write_header(&entry, &mut buf)?;
-                let inner = buf.len();
-                let (len, _) = self.fill(&mut buf, 0, entry.size())?.unwrap_or_default();
-                pad(&mut buf, len);
-                Ok(Frame::new(
-                    buf,
-                    vec![FrameEntry {
-                        known,
-                        ..part(FrameContent::Whole(entry, state), inner, len as usize)
-                    }],
-                    true,
-                ))
-            }
-            Slice::Members(_, Some(large)) => {
-                if !large.is_endless() && large.known.is_none() {
-                    pax::write_header(&large.entry, &mut buf)?;
-                }
-                let inner = buf.len();
-                let alone = large.known.is_some();
-                Ok(Frame::new(
-                    buf,
-                    vec![part(
-                        FrameContent::Head(self.entry.clone(), large),
-                        inner,
-                        0,
-                    )],
-                    alone,
-                ))
-            }
+            Slice::Members(small, None) => self.read_small(small, buf),
+            Slice::Members(_, Some(large)) => self.append_large_header(large, buf),
             Slice::Piece {
                 file,
                 offset,
                 len,
                 last,
-            } => self.piece(file, offset, len.into(), last, buf),
+            } => self.read_piece(file, offset, len.into(), last, buf),
         }
     }
 }
 
 impl Stdin {
-    /// Many threads may ask; each waits until it is the turn of its piece.
-    fn piece(
+    /// Reads the whole input as one small file.
+    fn read_small(&self, small: Vec<Scanned>, mut buf: Buf) -> Result<Frame> {
+        let Some(scanned) = small.into_iter().next() else {
+            return Ok(Frame::new(buf, Vec::new(), true));
+        };
+        let entry = scanned.entry;
+        pax::write_header(&entry, &mut buf)?;
+        let inner = buf.len();
+        let size = entry.size();
+        let (len, _) = self.read_in_turn(&mut buf, 0, size)?.unwrap_or_default();
+        pad(&mut buf, len);
+        let what = FrameContent::Whole(entry, scanned.state);
+        let whole = FrameEntry {
+            known: scanned.known,
+            ..part(what, inner, len as usize)
+        };
+        Ok(Frame::new(buf, vec![whole], true))
+    }
+
+    /// Appends the header of a large input, unless its length is not known yet.
+    fn append_large_header(&self, large: Arc<LargeFile>, mut buf: Buf) -> Result<Frame> {
+        let alone = large.known.is_some();
+        if !large.is_endless() && !alone {
+            pax::write_header(&large.entry, &mut buf)?;
+        }
+        let inner = buf.len();
+        let what = FrameContent::Head(self.entry.clone(), large);
+        Ok(Frame::new(buf, vec![part(what, inner, 0)], alone))
+    }
+
+    /// Reads one piece. Many threads may call this; each waits until the pieces before its own are
+    /// read.
+    fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -204,7 +209,7 @@ impl Stdin {
         last: bool,
         mut buf: Buf,
     ) -> Result<Frame> {
-        let Some((got, end)) = self.fill(&mut buf, offset, len)? else {
+        let Some((got, end)) = self.read_in_turn(&mut buf, offset, len)? else {
             return Ok(Frame::new(buf, Vec::new(), true));
         };
         let last = last || end;

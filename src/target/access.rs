@@ -1,9 +1,12 @@
-//! Who can get at what is restored while that goes on, and may not in the end.
+//! Limits access to files and directories while they are being restored.
 //!
-//! Who has a file open keeps it, whatever its owner and mode become: he reads what is written to it, or writes to what was
-//! found to be right. Who may change a directory exchanges what is made in it for something else.
+//! A process that has opened a file keeps its access, whatever owner and mode the file gets later.
+//! It could read the data that the restore writes, or change data that the restore has checked. A
+//! user who may write to a directory can swap a restored object for another. So new files are
+//! private at first, and directories of other users are taken over until they get their final
+//! metadata.
 
-use super::{probe::trial, tree::TargetTree, writer::TargetWriter};
+use super::{probe::with_test_file, tree::TargetTree, writer::TargetWriter};
 use crate::{
     error::Result,
     format::entry::{Entry, Xattr, split},
@@ -20,27 +23,31 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-/// The access list of a file.
-const LIST: &[u8] = b"system.posix_acl_access";
-/// What a directory's owner needs to change what is in it.
-const OWNERS: u32 = 0o300;
-/// What a mode gives the group; of a file with a list, the most that the list gives.
-const GROUP: u32 = 0o070;
-/// Directories that were taken over and are given back if the run fails: some 20 MB. Others have to wait for the next run.
-const GIVEN_BACK: usize = 100_000;
-/// Setuid, setgid, sticky: lost by a change of owner, so set after it.
-const SPECIAL: u32 = 0o7000;
-/// Mode of what gets its own later.
+/// Attribute that holds the access list of a file.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// Mode bits that a directory's owner needs to change entries in the directory.
+const OWNER_ACCESS: u32 = 0o300;
+/// Mode bits of the group. For a file with an access list, they are the most that the list grants.
+const GROUP_BITS: u32 = 0o070;
+/// Number of changed directories that are restored when the run fails, about 20 MB of memory.
+/// Further ones keep the temporary mode until the next run.
+const MAX_CHANGED: usize = 100_000;
+/// Setuid, setgid and sticky bits. A change of owner clears them, so they are set after it.
+const SPECIAL_BITS: u32 = 0o7000;
+/// Mode of a new file until it gets its final metadata.
 pub(crate) const PRIVATE: u32 = 0o600;
 
 impl TargetWriter {
-    /// The final mode if nothing that follows would change it or need another, and by it nobody can open the file who may not in
-    /// the end. That is so if its group may do what all may, or is right from the start.
+    /// Returns the mode with which a new file is created: the final mode, or [`PRIVATE`].
+    ///
+    /// The final mode is used if no later step changes the mode or needs another one, and if this
+    /// mode admits only users who may open the file in the end. The latter holds if group and
+    /// others have equal rights, or if the group of the new file is the final one.
     pub(crate) fn creation_mode(&mut self, entry: &Entry) -> u32 {
-        let later = entry.mode & SPECIAL != 0 || !entry.xattrs.is_empty();
+        let later = entry.mode & SPECIAL_BITS != 0 || !entry.xattrs.is_empty();
         let is_equal = (entry.mode >> 3 ^ entry.mode) & 0o7 == 0;
         let is_right =
-            is_equal || self.tree.group_of_new(&entry.path) == Some(self.numbers(&entry.owner).1);
+            is_equal || self.tree.group_of_new(&entry.path) == Some(self.owner_ids(&entry.owner).1);
         if later || !is_right {
             PRIVATE
         } else {
@@ -48,9 +55,13 @@ impl TargetWriter {
         }
     }
 
-    /// Nobody else may change what is made in a directory that gets the metadata of this entry, as it is new or `asked_for`: by
-    /// what it was before he might exchange it. Gives back if it is new.
-    pub(crate) fn take_over(
+    /// Makes root the owner of a directory and takes write access away from others until the
+    /// directory gets the metadata of `entry`. Otherwise its former owner could swap the objects in
+    /// it.
+    ///
+    /// Only a directory that is new or `asked_for` is changed, and only if this process runs as
+    /// root. Returns `is_new`.
+    pub(crate) fn lock_out_others(
         &mut self,
         entry: &Entry,
         dir: &OwnedFd,
@@ -62,29 +73,38 @@ impl TargetWriter {
             return Ok(is_new);
         }
         let stat = dir::stat_fd(dir).map_err(|e| self.tree.error("look at", &entry.path, e))?;
-        let is_foreign = ![mine, self.numbers(&entry.owner).0].contains(&stat.uid);
+        let is_foreign = ![mine, self.owner_ids(&entry.owner).0].contains(&stat.uid);
         if is_foreign || stat.mode & 0o022 & !entry.mode != 0 {
-            // Where the system refuses it there are no owners, or nothing can be made in it either. What is new keeps its group.
+            // A refusal is ignored: such a file system has no owners, or the restore cannot create
+            // anything in the directory either. A new directory keeps its group.
             let _ = write::chown_fd(dir, mine, stat.gid);
-            let _ = write::chmod_fd(dir, stat.mode & SPECIAL | 0o700);
+            let _ = write::chmod_fd(dir, stat.mode & SPECIAL_BITS | 0o700);
             let mut changed = self.tree.changed.locked();
-            if !is_new && changed.len() < GIVEN_BACK {
+            if !is_new && changed.len() < MAX_CHANGED {
                 changed.entry(entry.path.clone()).or_insert(stat);
             }
         }
         Ok(is_new)
     }
 
-    /// May a file that is there stay? Only if nobody can have it open who may not by its entry: it is ours or that of its owner to
-    /// be, and neither group nor others nor anybody of a list may do more with it. Or if a new one would be no better.
-    pub(crate) fn may_stay(&mut self, entry: &Entry, file: impl AsFd, stat: &Stat) -> Result<bool> {
+    /// Returns whether an existing file may be updated in place.
+    ///
+    /// That is safe if only users whom the entry admits can have the file open. The file must
+    /// belong to this user or to its final owner, and its group, others and access list must grant
+    /// no more than the entry. It is also safe if a new file would be no better protected.
+    pub(crate) fn may_keep_file(
+        &mut self,
+        entry: &Entry,
+        file: impl AsFd,
+        stat: &Stat,
+    ) -> Result<bool> {
         let failed = |writer: &Self, e| writer.tree.error("look at", &entry.path, e);
-        let (uid, gid) = self.numbers(&entry.owner);
+        let (uid, gid) = self.owner_ids(&entry.owner);
         let for_group = group_exceeds(stat.mode, entry.mode);
-        let wanted = list_of(entry);
+        let wanted = access_list_of(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
         let there = if is_listed {
-            list(&file).map_err(|e| failed(self, e))?
+            read_access_list(&file).map_err(|e| failed(self, e))?
         } else {
             wanted.cloned()
         };
@@ -92,25 +112,30 @@ impl TargetWriter {
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
             && there.as_ref() == wanted;
-        Ok(is_narrow || self.is_as_new(entry, stat, there.as_ref())?)
+        Ok(is_narrow || self.new_file_has_same_access(entry, stat, there.as_ref())?)
     }
 
-    /// Would a new file be within the reach of just as many? So it is where the system does not keep owners, modes and lists, or
-    /// does not let us set them.
-    fn is_as_new(&mut self, entry: &Entry, there: &Stat, listed: Option<&Xattr>) -> Result<bool> {
+    /// Returns whether a new file would be open to the same users. That is the case if the file
+    /// system does not store owners, modes and lists, or if this process may not set them.
+    fn new_file_has_same_access(
+        &mut self,
+        entry: &Entry,
+        there: &Stat,
+        listed: Option<&Xattr>,
+    ) -> Result<bool> {
         let tree = self.tree.clone();
-        let (uid, gid) = self.numbers(&entry.owner);
-        let wanted = list_of(entry);
+        let (uid, gid) = self.owner_ids(&entry.owner);
+        let wanted = access_list_of(entry);
         let (dir, _) = self.enter(&entry.path)?;
-        let made = trial(dir, &tree.notes, |file| {
-            // What the system refuses it would refuse again.
+        let made = with_test_file(dir, &tree.notes, |file| {
+            // The system would refuse the same calls for the real file.
             let _ = write::chown_fd(file, uid, gid);
             let _ = write::chmod_fd(file, entry.mode & 0o777);
             let _ = match wanted {
                 Some((name, value)) => xattr::set_fd(file, name, value),
-                None => xattr::remove_fd(file, LIST),
+                None => xattr::remove_fd(file, ACCESS_LIST),
             };
-            Ok((dir::stat_fd(file)?, list(file)?))
+            Ok((dir::stat_fd(file)?, read_access_list(file)?))
         });
         let is_same = |(new, list): (Stat, Option<Xattr>)| {
             (new.uid, new.gid) == (there.uid, there.gid)
@@ -122,9 +147,11 @@ impl TargetWriter {
 }
 
 impl TargetTree {
-    /// Change something at `path`, in a directory that its owner may have kept himself from writing to. If we are he, that is
-    /// undone until the directory gets its metadata, or the run is over.
-    pub(crate) fn opening_up<T>(
+    /// Runs `change` at `path`, in the directory `dir`.
+    ///
+    /// If the owner's own write permission is missing there and this process is the owner, the
+    /// permission is added until the directory gets its metadata or the run ends.
+    pub(crate) fn with_write_access<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -133,7 +160,7 @@ impl TargetTree {
         match change() {
             Err(e)
                 if e.kind() == io::ErrorKind::PermissionDenied
-                    && self.open_up(split(path).0, dir) =>
+                    && self.add_write_access(split(path).0, dir) =>
             {
                 change()
             }
@@ -141,8 +168,9 @@ impl TargetTree {
         }
     }
 
-    /// Let us write to the directory at `path` until it gets its metadata, if we own it and have kept ourselves from that.
-    pub(crate) fn open_up(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
+    /// Adds the owner's write permission to the directory at `path`, if this process owns the
+    /// directory and lacks this permission. Returns whether the permission is there.
+    pub(crate) fn add_write_access(&self, path: &[u8], dir: BorrowedFd<'_>) -> bool {
         let mut changed = self.changed.locked();
         let Ok(stat) = dir::stat_fd(dir) else {
             return false;
@@ -150,57 +178,63 @@ impl TargetTree {
         if changed.contains_key(path) {
             return true;
         }
-        let can_be = self.options.overwrite && can_be_opened_up(&stat);
-        let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNERS).is_ok();
+        let can_be = self.options.overwrite && can_add_write_access(&stat);
+        let is_open = can_be && write::chmod_fd(dir, stat.mode | OWNER_ACCESS).is_ok();
         if is_open {
             changed.insert(path.to_vec(), stat);
         }
         is_open
     }
 
-    /// Can what stands at `path`, in or as this directory, be what this restore has made? Else somebody has put it there.
+    /// Returns whether this restore can have created the object with these attributes, at `path` in
+    /// or as `dir`. If not, another user has put it there.
     pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
-        let (mine, maker) = (platform::user().0, self.places.resolve(path).0.maker.get());
-        // Without privileges nothing of another can be changed. And some file systems say themselves whose all is.
+        let (mine, new_owner) = (
+            platform::user().0,
+            self.places.resolve(path).0.new_owner.get(),
+        );
+        // Without privileges, this process cannot change objects of other users anyway. Some file
+        // systems assign the owner themselves, so a test file shows the owner of new files.
         let is_made = || {
-            trial(dir, &self.notes, |file| {
+            with_test_file(dir, &self.notes, |file| {
                 dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid)
             })
         };
         mine != 0
             || there.uid == mine
-            || maker.is_some_and(|maker| maker.0 == there.uid)
+            || new_owner.is_some_and(|new_owner| new_owner.0 == there.uid)
             || is_made() == Some(true)
     }
 }
 
-/// Is it a directory of ours that we have kept ourselves from writing to?
-pub(crate) fn can_be_opened_up(dir: &Stat) -> bool {
+/// Returns whether this process owns the directory but lacks the permission to write to it.
+pub(crate) fn can_add_write_access(dir: &Stat) -> bool {
     let mine = platform::user().0;
-    mine != 0 && dir.uid == mine && dir.mode & OWNERS != OWNERS
+    mine != 0 && dir.uid == mine && dir.mode & OWNER_ACCESS != OWNER_ACCESS
 }
 
-/// The trees that are being restored.
+/// The trees that this process is restoring.
 static TREES: Mutex<Vec<Weak<TargetTree>>> = Mutex::new(Vec::new());
 
-/// What was taken over or opened up is given back by a process that is about to end.
-pub fn give_back() {
+/// Gives changed directories their former owner and mode back, before the process ends.
+pub fn restore_dir_access() {
     let trees = TREES.locked();
     trees
         .iter()
         .filter_map(Weak::upgrade)
-        .for_each(|tree| tree.give_back());
+        .for_each(|tree| tree.restore_dir_access());
 }
 
 impl TargetTree {
-    /// A signal must not end this process without it.
-    pub(crate) fn enlist(self: &Arc<Self>) {
+    /// Registers the tree, so that a signal handler can restore its directories before the process
+    /// ends.
+    pub(crate) fn register(self: &Arc<Self>) {
         let mut trees = TREES.locked();
         trees.retain(|tree| tree.strong_count() > 0);
         trees.push(Arc::downgrade(self));
     }
 
-    fn give_back(&self) {
+    fn restore_dir_access(&self) {
         let changed = std::mem::take(&mut *self.changed.locked());
         for (path, was) in changed {
             let Ok(dir) = self.open_dir(&path) else {
@@ -216,30 +250,35 @@ impl TargetTree {
 
 impl Drop for TargetTree {
     fn drop(&mut self) {
-        self.give_back();
+        self.restore_dir_access();
     }
 }
 
-/// What stands there is not what was made.
-pub(crate) fn replaced() -> io::Error {
-    io::Error::other("it was replaced meanwhile")
+/// The error for an object that is not the one that this restore created.
+pub(crate) fn replaced_error() -> io::Error {
+    io::Error::other("another object replaced it during the restore")
 }
 
-/// The mode until the access list is set: what it gives to all of the list together would be the group's.
+/// Returns the mode to set before the access list. The mask of the list would otherwise count as
+/// the rights of the group.
 pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
-    if list_of(entry).is_some() {
-        wanted & !GROUP
+    if access_list_of(entry).is_some() {
+        wanted & !GROUP_BITS
     } else {
         wanted
     }
 }
 
-/// The mode of what cannot have its list: what that gives to all it names together is not the group's.
+/// Returns the mode of a file whose access list could not be set. The group gets its own rights of
+/// the list, not the mask.
 pub(crate) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
-    list_of(entry).map_or(wanted, |(_, list)| wanted & (!GROUP | group_in(list) << 3))
+    access_list_of(entry).map_or(wanted, |(_, list)| {
+        wanted & (!GROUP_BITS | group_in(list) << 3)
+    })
 }
 
-/// What an access list gives to the owning group (`struct posix_acl_xattr_entry` of Linux, behind a version of four bytes).
+/// Returns the rights of the owning group in an access list (`struct posix_acl_xattr_entry` of
+/// Linux, after a version of four bytes).
 fn group_in(list: &[u8]) -> u32 {
     const GROUP_OBJ: [u8; 2] = 4u16.to_le_bytes();
     let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
@@ -249,20 +288,20 @@ fn group_in(list: &[u8]) -> u32 {
     })
 }
 
-fn list_of(entry: &Entry) -> Option<&Xattr> {
-    entry.xattrs.iter().find(|(name, _)| name == LIST)
+fn access_list_of(entry: &Entry) -> Option<&Xattr> {
+    entry.xattrs.iter().find(|(name, _)| name == ACCESS_LIST)
 }
 
-/// May the group of a file of mode `has` do what others may not by the mode `wanted`? Then it matters which group it is, and
-/// whom a list names.
+/// Returns whether the group of a file with mode `has` may do more than others may by the mode
+/// `wanted`. Only then the identity of the group and the users in a list matter.
 fn group_exceeds(has: u32, wanted: u32) -> bool {
     (has >> 3) & 0o7 & !wanted != 0
 }
 
-fn list(file: impl AsFd) -> io::Result<Option<Xattr>> {
+fn read_access_list(file: impl AsFd) -> io::Result<Option<Xattr>> {
     Ok(xattr::read_all(file)?
         .into_iter()
-        .find(|(name, _)| name == LIST))
+        .find(|(name, _)| name == ACCESS_LIST))
 }
 
 #[cfg(test)]
@@ -278,7 +317,7 @@ mod tests {
         path::Path,
     };
 
-    /// A user and a group that nobody has.
+    /// A user and group that do not exist.
     const OTHER: u32 = 12_345;
 
     fn writer(root: &Path) -> TargetWriter {
@@ -333,7 +372,7 @@ mod tests {
         for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
             let entry = Entry {
                 mode: 0o670,
-                xattrs: vec![(LIST.to_vec(), list(group))],
+                xattrs: vec![(ACCESS_LIST.to_vec(), list(group))],
                 ..Entry::default()
             };
             assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
@@ -368,7 +407,7 @@ mod tests {
                 entry(name, EntryKind::Directory, 0o755),
             );
             make(&path, owner, mode);
-            // Only above what was asked for.
+            // A directory above the requested paths keeps its owner.
             assert!(!writer.directory(&entry, false).unwrap());
             assert_eq!(who(&path), (owner, owner, mode), "{name}");
             assert!(!writer.directory(&entry, true).unwrap());
@@ -379,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_the_place_of_what_was_made_gets_no_metadata() {
+    fn an_object_that_replaced_a_restored_one_gets_no_metadata() {
         if platform::user().0 != 0 {
             return eprintln!("skipped: only root sees owners");
         }
@@ -392,21 +431,23 @@ mod tests {
         make(&at("d"), OTHER, 0o700);
         let error = writer.finish_directory(&made).unwrap_err();
         assert!(
-            error.line().ends_with("it was replaced meanwhile"),
+            error
+                .line()
+                .ends_with("another object replaced it during the restore"),
             "{}",
             error.line()
         );
         assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
-        // A file of ours, and a pipe of another.
+        // The pipe belongs to another user, then a file of this user takes its place.
         let pipe = entry("p", EntryKind::Fifo, 0o666);
-        writer.other(&pipe).unwrap();
+        writer.special_file(&pipe).unwrap();
         chown(at("p"), Some(OTHER), Some(OTHER)).unwrap();
-        assert!(writer.dress_at(&pipe).is_err());
+        assert!(writer.apply_metadata_at(&pipe).is_err());
         assert_eq!(who(&at("p")), (OTHER, OTHER, 0o666));
         fs::remove_file(at("p")).unwrap();
         fs::write(at("p"), "").unwrap();
         fs::set_permissions(at("p"), fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(writer.dress_at(&pipe).is_err());
+        assert!(writer.apply_metadata_at(&pipe).is_err());
         assert_eq!(who(&at("p")).2, 0o600);
     }
 }

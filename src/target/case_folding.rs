@@ -1,9 +1,11 @@
-//! Where the file system takes several names for one, as those without upper and lower case do: what a restore has made
-//! must not be replaced by it, or entered, under another name.
+//! Protects restored objects on file systems that treat several names as one, such as
+//! case-insensitive ones. A restore must not replace or enter an object that it created under
+//! another name.
 //!
-//! Whether a target is such a place is found out once, by a file with a name of both cases. Only there it is remembered what was
-//! made: by its name without case, which some file systems change, and by its inode number, which others change. A directory
-//! that differs in this from the target it is in, as ext4 may have it, is not known.
+//! A test file whose name has both cases shows whether a target is such a file system. Only there
+//! the created objects are recorded: by case-folded path, because some file systems change names,
+//! and by inode number, because others change these. A directory with a different rule than the
+//! target around it, as ext4 allows, is not detected.
 
 use crate::platform::dir::{self, FileKind, Stat};
 use std::{
@@ -14,7 +16,7 @@ use std::{
     os::fd::AsFd,
 };
 
-/// What a restore has made or taken as it was, as hashes: about 60 bytes for each.
+/// Hashes of the paths and inodes that a restore created or kept: about 60 bytes for each.
 #[derive(Debug, Default)]
 pub(crate) struct MadeNames {
     paths: HashSet<u64>,
@@ -22,49 +24,52 @@ pub(crate) struct MadeNames {
     inodes: HashSet<(u64, u64)>,
 }
 
-/// Why something is not made.
+/// The reason why an object is not created.
 #[derive(Debug)]
 struct Taken;
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the file system takes its name for that of something else in the backup")
+        f.write_str(
+            "on this file system its name is the same as that of another file in the backup",
+        )
     }
 }
 
 impl std::error::Error for Taken {}
 
-/// What stands at a name was made under another one.
-pub(crate) fn taken() -> io::Error {
+/// The error for a name at which an object of another name was created.
+pub(crate) fn name_taken_error() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, Taken)
 }
 
-/// Is it the error that says so?
-pub fn is_taken(error: &io::Error) -> bool {
+/// Returns whether this is the error of [`name_taken_error`].
+pub fn is_name_taken(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Taken>())
 }
 
 impl MadeNames {
-    /// What stands at `path` was made, or may stay.
+    /// Records that the object at `path` was created, or is kept.
     pub(crate) fn note(&mut self, path: &[u8], stat: &Stat) {
         self.paths.insert(hash(path));
         self.folded.insert(hash(&fold(path)));
         self.inodes.insert((stat.dev, stat.inode));
     }
 
-    /// This may be there no more, and stands at no path that was made: another of its names may be left.
+    /// Forgets the inode of an object that may have been removed and whose path was not created by
+    /// this restore. The file may still exist under another name.
     pub(crate) fn forget(&mut self, stat: &Stat) {
         self.inodes.remove(&(stat.dev, stat.inode));
     }
 
-    /// Was something made at exactly this path?
+    /// Returns whether an object was created at exactly this path.
     pub(crate) fn has(&self, path: &[u8]) -> bool {
         self.paths.contains(&hash(path))
     }
 
-    /// Was what stands at `path` made under another name?
+    /// Returns whether the object at `path` was created under another name.
     pub(crate) fn is_taken(&self, path: &[u8], stat: &Stat) -> bool {
-        // A file of several names that was there before may be right under all of them.
+        // An older file with several names may be right under all of them.
         let is_alone = stat.nlink == 1 || stat.kind == FileKind::Directory;
         let is_ours = is_alone && self.inodes.contains(&(stat.dev, stat.inode));
         !self.has(path) && (is_ours || self.folded.contains(&hash(&fold(path))))
@@ -77,8 +82,8 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A path without case, and without what FAT drops at the end of a name. Only asked of names of which the file system says
-/// that something stands there, so it may be too much.
+/// Folds the case of a path and drops the characters that FAT drops at the end of a name. It may
+/// fold too much, because it is only used for names that exist according to the file system.
 fn fold(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/').map(|name| {
         let text = String::from_utf8_lossy(name);
@@ -89,25 +94,26 @@ fn fold(path: &[u8]) -> Vec<u8> {
     names.collect::<Vec<_>>().join("/").into_bytes()
 }
 
-/// Does the file system take names of another case for the same? There is a file of this name.
-pub(crate) fn folds(dir: impl AsFd, name: &[u8]) -> bool {
+/// Returns whether the file system ignores case. A file with this name exists.
+pub(crate) fn ignores_case(dir: impl AsFd, name: &[u8]) -> bool {
     dir::stat(dir, &name.to_ascii_uppercase()).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{probe::trial_of_names, warnings::TargetWarnings};
+    use crate::target::{probe::with_named_test_file, warnings::TargetWarnings};
     use std::fs;
 
     #[test]
-    fn what_was_made_is_known_by_its_inode_or_its_name_without_case() {
+    fn created_objects_are_found_by_inode_and_by_folded_name() {
         let dir = tempfile::tempdir().unwrap();
         let stat = |name: &str| {
             fs::write(dir.path().join(name), "").unwrap();
             dir::stat(fs::File::open(dir.path()).unwrap(), name.as_bytes()).unwrap()
         };
-        let (one, two) = (stat("one"), stat("two"));
+        let one = stat("one");
+        let two = stat("two");
         let mut made = MadeNames::default();
         made.note("Stra\u{df}e/A".as_bytes(), &one);
         for path in [
@@ -125,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn whether_names_are_folded_is_found_out_without_a_trace() {
+    fn the_test_for_case_folding_leaves_no_file_behind() {
         let dir = tempfile::tempdir().unwrap();
         let fd = fs::File::open(dir.path()).unwrap();
         let before = dir::stat_fd(&fd).unwrap().mtime;
         fs::write(dir.path().join("here"), "").unwrap();
         let is_so = dir.path().join("HERE").exists();
         let notes = TargetWarnings::default();
-        let found = trial_of_names(&fd, &notes, |_, name| folds(&fd, name));
+        let found = with_named_test_file(&fd, &notes, |_, name| ignores_case(&fd, name));
         assert_eq!((found, notes.lines()), (Some(is_so), vec![]));
         fs::remove_file(dir.path().join("here")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

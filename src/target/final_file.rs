@@ -1,7 +1,8 @@
-//! The file that is put in place last: while it is missing, nobody takes the tree for complete.
+//! The file that is put in place last. While it is missing, the tree is recognizably incomplete.
 //!
-//! It is written under another name in its directory. When everything is durable it is renamed, and the directory made
-//! durable too (rule 34 for `pg_control`). A restore that ends before that leaves a tree without it.
+//! The restore writes it under another name in its directory. When everything else is durable, the
+//! file is renamed and its directory is synced (rule 34 for `pg_control`). An interrupted restore
+//! leaves a tree without the file.
 
 use super::tree::TargetTree;
 use crate::{
@@ -17,34 +18,34 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-/// What it is called until then.
+/// Name of the file until it is put in place.
 pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
 
-/// See the module.
+/// A file that completes the tree, such as `pg_control`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinalFile {
-    /// Where it is.
+    /// Final path.
     pub path: EntryPath,
-    /// It is put in place only if this is there too.
+    /// A second path that must exist; otherwise the file is removed.
     pub only_with: Option<EntryPath>,
 }
 
-/// What became of it.
+/// Result of [`TargetTree::place_final_file`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinalPlaced {
-    /// It is in place.
+    /// The file is in place.
     Done,
-    /// There is none: it was not wanted, or is damaged.
+    /// The file does not exist: it was not requested, or it is damaged.
     Missing,
-    /// It was removed, as what it must not be without is not there.
+    /// The file was removed because the path that it depends on is missing.
     Withheld,
-    /// It keeps its other name, as something else may be missing.
+    /// The file keeps its temporary name because the tree may be incomplete.
     Kept,
 }
 
 impl TargetTree {
-    /// An earlier one of them is no longer in place before anything else changes.
-    pub(crate) fn displace_last(&self) -> Result<()> {
+    /// Removes an earlier copy of the final file before anything else changes.
+    pub(crate) fn remove_earlier_final(&self) -> Result<()> {
         let Some(last) = &self.places.last else {
             return Ok(());
         };
@@ -62,11 +63,11 @@ impl TargetTree {
         Ok(())
     }
 
-    /// Put the last file in place, if all of the tree is there; everything else must be durable.
+    /// Puts the final file in place if `is_whole`. Everything else must be durable already.
     ///
     /// # Errors
-    /// The system's, with the path.
-    pub fn put_last(&self, is_whole: bool) -> Result<FinalPlaced> {
+    /// The system's error, with the path.
+    pub fn place_final_file(&self, is_whole: bool) -> Result<FinalPlaced> {
         let Some(last) = &self.places.last else {
             return Ok(FinalPlaced::Missing);
         };
@@ -99,10 +100,10 @@ impl TargetTree {
         })
     }
 
-    /// Is there anything at `path`?
+    /// Returns whether an object exists at `path`.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn is_there(&self, path: &[u8]) -> Result<bool> {
         let Some(dir) = self.parent_if_there(path)? else {
             return Ok(false);

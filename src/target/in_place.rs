@@ -1,15 +1,18 @@
-//! A file that is brought up to date in place: only what differs is written.
+//! A file that is updated in place: only blocks that differ are written.
 //!
-//! A file with other names is compared and never written to: they may stand outside of the tree, and would change with
-//! it. Nor is one that the system lets be read only: a program that runs, one that is immutable, one of an ordinary user
-//! without the mode for it. One that others can have open who may not by the backup is made anew. Until it is finished a
-//! file may hold old and new content side by side; one that was touched and cannot be finished is to be removed.
+//! A file with several names is compared but never written, because its other names may lie outside
+//! of the tree. The same holds for files that the system opens only for reading: a running program,
+//! an immutable file, or a file without write permission for this user. A file is replaced by a new
+//! one if users whom the backup does not admit may have it open.
+//!
+//! Until it is finished, a file can hold old and new content side by side. The caller must remove a
+//! changed file that it cannot finish.
 
 use super::{
     access::PRIVATE,
-    metadata::{Before, wears},
+    metadata::{Before, has_only_xattrs},
     replace::NewFile,
-    writer::{TargetWriter, write_data},
+    writer::{TargetWriter, is_of_kind, write_data},
 };
 use crate::{
     error::Result,
@@ -26,14 +29,14 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// A file of the tree that is open for reading and, if that may be, for writing.
+/// A file of the tree, open for reading and, if the system permits, for writing.
 #[derive(Debug)]
 pub struct Patch {
     file: PatchSource,
     stat: Stat,
-    /// Is it open for writing too?
+    /// Whether the file is open for writing too.
     writable: bool,
-    /// Was something written to it?
+    /// Whether the file was written to.
     touched: AtomicBool,
 }
 
@@ -44,30 +47,30 @@ enum PatchSource {
 }
 
 impl Patch {
-    /// Open the file at `entry.path` if it can be brought up to date; `None` if it is to be made anew.
+    /// Opens the file at `entry.path` for an update. Returns `None` if a new file must be created.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn open(writer: &mut TargetWriter, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
-        // To open a device may do something: a tape is wound back, a watchdog begins to watch.
+        // Opening a device can have an effect: a tape rewinds, a watchdog starts.
         let open = || match dir::stat(dir, name)?.kind {
             FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_for_readers(&e) => Ok((dir::open_read(dir, name)?, false)),
+                Err(e) if is_read_only_error(&e) => Ok((dir::open_read(dir, name)?, false)),
                 other => Ok((other?, true)),
             },
             _ => Err(io::ErrorKind::NotFound.into()),
         };
-        let (fd, writable) = match tree.making(&entry.path, dir, name, open) {
+        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, open) {
             Ok(opened) => opened,
-            Err(e) if is_another_kind(&e) => return Ok(None),
+            Err(e) if needs_new_file(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = dir::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        let may_stay = stat.kind == FileKind::File
-            && (stat.nlink > 1 || writer.may_stay(entry, &fd, &stat)?);
-        Ok(may_stay.then(|| Self {
+        let may_keep_file = stat.kind == FileKind::File
+            && (stat.nlink > 1 || writer.may_keep_file(entry, &fd, &stat)?);
+        Ok(may_keep_file.then(|| Self {
             file: PatchSource::There(fd.into()),
             stat,
             writable,
@@ -75,10 +78,10 @@ impl Patch {
         }))
     }
 
-    /// Make the file anew, to take the place of whatever is there when it is finished.
+    /// Creates a new file, which replaces the object at `entry.path` when it is finished.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn create(writer: &mut TargetWriter, entry: &Entry) -> Result<Self> {
         let made = writer.create_with_room(entry, PRIVATE)?;
         let stat =
@@ -91,17 +94,17 @@ impl Patch {
         })
     }
 
-    /// Was it made just now?
+    /// Returns whether the file was created by [`Self::create`].
     pub fn is_new(&self) -> bool {
         matches!(self.file, PatchSource::New(_))
     }
 
-    /// What it was when it was opened.
+    /// Attributes of the file when it was opened.
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         match &self.file {
             PatchSource::There(file) => file,
@@ -109,24 +112,25 @@ impl Patch {
         }
     }
 
-    /// May it be written to?
-    pub fn may_change(&self) -> bool {
+    /// Returns whether the file may be written to.
+    pub fn may_write(&self) -> bool {
         self.writable && self.stat.nlink == 1
     }
 
-    /// Has it the metadata of this entry? Only then a file that may not change can stay.
+    /// Returns whether the file has the metadata of this entry. Only then a file that must not be
+    /// written can stay.
     ///
     /// # Errors
-    /// The system's, with the path.
-    pub fn is_dressed_as(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
-        self.is_dressed(writer, entry)
+    /// The system's error, with the path.
+    pub fn has_metadata_of(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
+        self.metadata_matches(writer, entry)
             .map_err(|e| writer.tree.error("look at", &entry.path, e))
     }
 
-    /// Give it the length it should have.
+    /// Sets the length of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn set_length(&self, entry: &Entry) -> io::Result<()> {
         if dir::stat_fd(self.file())?.size == entry.size() {
             return Ok(());
@@ -135,18 +139,19 @@ impl Patch {
         write::truncate(self.file(), entry.size())
     }
 
-    /// Is something of what was at its place before this run lost?
-    pub fn is_touched(&self) -> bool {
+    /// Returns whether this run has destroyed some of the earlier content at this path.
+    pub fn old_content_lost(&self) -> bool {
         match &self.file {
             PatchSource::There(_) => self.touched.load(Relaxed),
-            PatchSource::New(made) => made.has_its_name(),
+            PatchSource::New(made) => made.has_final_name(),
         }
     }
 
-    /// Fill `buffer` with the data from `offset` on, as far as the file goes; how much came.
+    /// Fills `buffer` with data from `offset` on. Returns the number of bytes; it is smaller at the
+    /// end of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn read(&self, entry: &Entry, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         for run in entry.runs(offset, buffer.len() as u64) {
@@ -173,10 +178,10 @@ impl Patch {
         Ok(done)
     }
 
-    /// Where the entry has a hole, and there is something else than zeros, make one.
+    /// Punches the holes of the entry where the file has other bytes than zeros.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn clear_holes(&self, entry: &Entry, buffer: &mut [u8]) -> io::Result<()> {
         let EntryKind::File {
             size,
@@ -186,28 +191,35 @@ impl Patch {
             return Ok(());
         };
         for gap in read::data_outside(self.file(), *size, map)? {
-            let (mut at, end) = (gap.offset, gap.offset + gap.len);
+            let end = gap.offset + gap.len;
+            let mut at = gap.offset;
             while at < end {
                 let len = buffer.len().min((end - at) as usize);
-                let piece = &mut buffer[..len];
-                let got = self.read_at(at, piece)?;
-                if piece[..got].iter().any(|byte| *byte != 0) {
-                    self.touched.store(true, Relaxed);
-                    if !write::punch(self.file(), at, len as u64)? {
-                        piece.fill(0);
-                        self.file().write_all_at(&piece[..got], at)?;
-                    }
-                }
+                self.clear_hole(at, &mut buffer[..len])?;
                 at += len as u64;
             }
         }
         Ok(())
     }
 
-    /// Write a piece, `offset` bytes from the start of the data. From any thread.
+    /// Punches a hole of the length of `piece`, unless the bytes there are zeros already.
+    fn clear_hole(&self, at: u64, piece: &mut [u8]) -> io::Result<()> {
+        let got = self.read_at(at, piece)?;
+        if piece[..got].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        self.touched.store(true, Relaxed);
+        if !write::punch(self.file(), at, piece.len() as u64)? {
+            piece.fill(0);
+            self.file().write_all_at(&piece[..got], at)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a piece at `offset` bytes from the start of the data. Safe from any thread.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn write(
         &self,
         writer: &TargetWriter,
@@ -220,60 +232,53 @@ impl Patch {
             .map_err(|e| writer.tree.error("write", &entry.path, e))
     }
 
-    /// Its content is right: give it its length and, if it has another, its metadata. Was anything changed?
+    /// Sets length and metadata, after all content is right. Returns whether the file was changed.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
         let failed = |e| tree.error("write", &entry.path, e);
         self.set_length(entry).map_err(failed)?;
-        if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
-            // Whoever has written it may not have made it durable.
-            let settled = if tree.settles_each() {
-                durable::settle(self.file())
-            } else {
-                Ok(())
-            };
-            return settled.map(|()| false).map_err(failed);
+        if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
+            // The program that wrote the file may not have synced it.
+            if tree.syncs_each_file() {
+                durable::settle(self.file()).map_err(failed)?;
+            }
+            return Ok(false);
         }
-        let now = dir::stat_fd(self.file()).map_err(failed)?;
         let before = if self.is_new() {
             Before::Made(PRIVATE)
         } else {
-            Before::There(now)
+            Before::There(dir::stat_fd(self.file()).map_err(failed)?)
         };
-        writer.dress(self.file().as_fd(), entry, before)?;
+        writer.apply_metadata(self.file().as_fd(), entry, before)?;
         if let PatchSource::New(made) = &self.file {
-            made.place(writer)?;
+            made.move_into_place(writer)?;
         }
         Ok(self.touched.load(Relaxed))
     }
 
-    fn is_dressed(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
-        let Stat {
-            mode,
-            uid,
-            gid,
-            mtime,
-            ..
-        } = self.stat;
-        let same =
-            (mode, (uid, gid), mtime) == (entry.mode, writer.numbers(&entry.owner), entry.mtime);
-        Ok(same && wears(entry, &xattr::read_all(self.file())?))
+    fn metadata_matches(&self, writer: &mut TargetWriter, entry: &Entry) -> io::Result<bool> {
+        let stat = &self.stat;
+        let is_same = stat.mode == entry.mode
+            && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
+            && stat.mtime == entry.mtime;
+        Ok(is_same && has_only_xattrs(entry, &xattr::read_all(self.file())?))
     }
 }
 
 impl TargetWriter {
-    /// Is a file at `entry.path` with the content of `from` and the metadata of the entry?
+    /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
+    /// entry.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub(crate) fn is_copy(&mut self, from: &File, entry: &Entry) -> Result<bool> {
         let Some(there) = Patch::open(self, entry)? else {
             return Ok(false);
         };
-        if there.stat.size != entry.size() || !there.is_dressed_as(self, entry)? {
+        if there.stat.size != entry.size() || !there.has_metadata_of(self, entry)? {
             return Ok(false);
         }
         let same = read::is_same(from, there.file(), there.stat.size);
@@ -281,45 +286,43 @@ impl TargetWriter {
     }
 }
 
-/// Is the link, pipe or device of this entry there, as it should be?
+/// Returns whether the link, pipe or device of this entry exists with the right metadata.
 ///
 /// # Errors
-/// The system's, with the path.
-pub fn is_there(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
-    let (tree, owner) = (writer.tree.clone(), writer.numbers(&entry.owner));
+/// The system's error, with the path.
+pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
+    let tree = writer.tree.clone();
+    let owner = writer.owner_ids(&entry.owner);
     let (dir, name) = writer.enter(&entry.path)?;
-    let stat = match tree.making(&entry.path, dir, name, || dir::stat(dir, name)) {
+    let failed = |e| tree.error("look at", &entry.path, e);
+    let stat = match tree.unless_name_taken(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        other => other.map_err(|e| tree.error("look at", &entry.path, e))?,
+        other => other.map_err(failed)?,
     };
-    let same = match (&entry.kind, stat.kind) {
-        (EntryKind::Symlink(target), FileKind::Symlink) => {
-            read_link(dir, name).map_err(|e| tree.error("look at", &entry.path, e))? == *target
+    let same = match &entry.kind {
+        EntryKind::Symlink(target) if stat.kind == FileKind::Symlink => {
+            read_link(dir, name).map_err(failed)? == *target
         }
-        (EntryKind::Fifo, FileKind::Fifo) => stat.mode == entry.mode,
-        (EntryKind::CharDevice(device), FileKind::CharDevice)
-        | (EntryKind::BlockDevice(device), FileKind::BlockDevice) => {
-            (stat.rdev, stat.mode) == (*device, entry.mode)
-        }
-        _ => false,
+        kind => is_of_kind(&stat, kind) && stat.mode == entry.mode,
     };
-    if !same || ((stat.uid, stat.gid), stat.mtime) != (owner, entry.mtime) {
+    if !same || (stat.uid, stat.gid) != owner || stat.mtime != entry.mtime {
         return Ok(false);
     }
-    let there = xattr::read_all_at(dir, name).map_err(|e| tree.error("look at", &entry.path, e))?;
-    Ok(wears(entry, &there))
+    let there = xattr::read_all_at(dir, name).map_err(failed)?;
+    Ok(has_only_xattrs(entry, &there))
 }
 
-/// Does the system let this be read only?
-fn is_for_readers(error: &io::Error) -> bool {
+/// Returns whether the file may still be opened for reading after this error.
+fn is_read_only_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ExecutableFileBusy
     )
 }
 
-/// Is it not there, or nothing that can be opened for writing?
-fn is_another_kind(error: &io::Error) -> bool {
+/// Returns whether the file is missing or cannot be opened for writing, so that a new one is
+/// created.
+fn needs_new_file(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied

@@ -1,14 +1,15 @@
-//! Where in the file system the paths of a tree are: beneath its root, beneath a mount, or for a while under another name.
+//! Maps the paths of a tree to the file system: beneath the root, beneath a mount, or under a
+//! temporary name.
 //!
-//! A mount is a path whose contents are beneath another directory, as a tablespace is: in the root stands a symbolic link
-//! to it. That link is never followed: each place is a directory that is open, and what is resolved in it stays beneath it.
-//! Everything is checked before anything is made.
+//! A mount is a path whose contents are in another directory, such as a tablespace; the root holds
+//! a symbolic link to this directory. The link is never followed: each place is an open directory,
+//! and paths are resolved beneath it. Everything is checked before anything is created.
 
 use super::{
-    access::can_be_opened_up,
-    case_folding::folds,
+    access::can_add_write_access,
+    case_folding::ignores_case,
     final_file::{FinalFile, UNFINISHED},
-    probe::{trial, trial_of_names},
+    probe::{with_named_test_file, with_test_file},
     warnings::TargetWarnings,
 };
 use crate::{
@@ -34,90 +35,92 @@ use std::{
     sync::OnceLock,
 };
 
-/// A time that only a file system which keeps nanoseconds keeps.
-const FINE: Time = Time {
+/// A time that is stored exactly only by a file system with nanoseconds.
+const EXACT_TIME: Time = Time {
     seconds: 1_000_000_001,
     nanos: 123_456_789,
 };
 
-/// What the system makes of a file that is created in a place.
+/// Attributes that the system gives to a new file in a place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fresh {
+pub(crate) struct NewFileAttrs {
     pub(crate) owner: (u32, u32),
-    /// Did it get the mode that was asked for? Not on every file system of another machine.
-    pub(crate) mode_kept: bool,
+    /// Whether the file got the requested mode. Some network file systems set their own.
+    pub(crate) keeps_mode: bool,
 }
 
-/// Where a tree is to be.
+/// The directories that a tree is restored to.
 #[derive(Debug, Clone, Default)]
 pub struct TargetLayout {
-    /// The directory of the empty path.
+    /// Directory of the empty path.
     pub root: PathBuf,
-    /// Bytes that will be written beneath it; 0 if unknown.
+    /// Bytes to be written beneath the root; 0 if unknown.
     pub bytes: u64,
-    /// What is elsewhere.
+    /// Paths whose contents are in other directories.
     pub mounts: Vec<TargetMount>,
-    /// What the operator can do if a mount cannot be where it is to be.
+    /// Advice for the operator if a mount cannot be used.
     pub hint: &'static str,
-    /// The file that is put in place when all else is durable.
+    /// The file that is put in place when everything else is durable.
     pub last: Option<FinalFile>,
 }
 
-/// A path whose contents are beneath another directory.
+/// A path whose contents are in another directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetMount {
-    /// The path; never empty.
+    /// Path in the tree; never empty.
     pub at: EntryPath,
-    /// The directory; absolute. The link to it is made by the tree.
+    /// Absolute directory. The tree creates the link to it.
     pub directory: PathBuf,
-    /// Bytes that will be written beneath it; 0 if unknown.
+    /// Bytes to be written beneath the directory; 0 if unknown.
     pub bytes: u64,
-    /// Others may have the directory too, see [`Shared`].
+    /// Names in the directory that belong to others, see [`SharedDirectory`].
     pub shared: Option<SharedDirectory>,
-    /// The user whose the directory must be, or that in which it is made, where only the backup names it.
+    /// Required owner of the directory, or of the directory in which it is created. Set if only the
+    /// backup names the directory.
     pub holder: Option<u32>,
 }
 
-/// A directory that others have something in as well, by name: clusters of several versions in the location of a tablespace.
+/// A directory that several owners share, each with names of its own: clusters of several versions
+/// in the location of one tablespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedDirectory {
-    /// What the names of all of them begin with,
+    /// Prefix of the names of all owners.
     pub all: Vec<u8>,
-    /// and those that belong to this tree.
+    /// Prefix of the names that belong to this tree.
     pub own: Vec<u8>,
 }
 
 impl SharedDirectory {
-    /// May what has this name be this tree's?
+    /// Returns whether this name can belong to this tree.
     pub fn is_own(&self, name: &[u8]) -> bool {
         name.starts_with(&self.own)
     }
 
-    /// Does it belong to another one?
-    fn is_anothers(&self, name: &[u8]) -> bool {
+    /// Returns whether this name belongs to another owner.
+    fn is_of_other_owner(&self, name: &[u8]) -> bool {
         name.starts_with(&self.all) && !self.is_own(name)
     }
 }
 
 impl TargetMount {
-    /// Is nothing in it that belongs to the tree, and nothing that nobody speaks of?
+    /// Returns whether the directory is empty apart from names of other owners.
     fn is_vacant(&self) -> Result<bool> {
-        let is_anothers = |name: &[u8]| {
+        let is_of_other_owner = |name: &[u8]| {
             self.shared
                 .as_ref()
-                .is_some_and(|shared| shared.is_anothers(name))
+                .is_some_and(|shared| shared.is_of_other_owner(name))
         };
-        is_vacant_but(&self.directory, is_anothers)
+        is_vacant_except(&self.directory, is_of_other_owner)
     }
 
-    /// May anybody's have this name in the directory?
-    pub fn may_hold(&self, name: &[u8]) -> bool {
+    /// Returns whether any owner may use this name in the directory.
+    pub fn may_contain(&self, name: &[u8]) -> bool {
         self.shared
             .as_ref()
             .is_none_or(|shared| name.starts_with(&shared.all))
     }
 
-    /// May what has this name in the directory be the tree's?
+    /// Returns whether this name in the directory can belong to the tree.
     pub fn may_own(&self, name: &[u8]) -> bool {
         self.shared
             .as_ref()
@@ -126,7 +129,7 @@ impl TargetMount {
 }
 
 impl TargetLayout {
-    /// Everything in one directory.
+    /// A layout with everything in one directory.
     pub fn plain(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -134,7 +137,7 @@ impl TargetLayout {
         }
     }
 
-    /// The root and the mounts: directories and the bytes they get.
+    /// Root and mounts, each with the bytes that are written to it.
     fn directories(&self) -> impl Iterator<Item = (&Path, u64)> {
         let mounts = self
             .mounts
@@ -143,24 +146,24 @@ impl TargetLayout {
         std::iter::once((&*self.root, self.bytes)).chain(mounts)
     }
 
-    /// Can it all be made? Nothing is, here.
+    /// Checks that the whole layout can be created. Creates nothing.
     pub(crate) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
             return Err(not_empty(&self.root).hint(
-                "choose another --to; --overwrite replaces what stands in the way, --delta writes what differs",
+                "choose another --to; --overwrite replaces existing files, --delta updates files that differ",
             ));
         }
         for mount in &self.mounts {
-            // Only what the tree to be replaced links to is part of that tree.
+            // A mount belongs to the existing tree only if this tree links to it.
             let own = overwrite && self.is_linked(mount);
             if !own && !mount.is_vacant()? {
                 return Err(not_empty(&mount.directory).hint(self.hint));
             }
         }
-        self.are_apart()?;
+        self.check_no_overlap()?;
         self.directories()
             .try_for_each(|(path, _)| is_writable(path, overwrite))?;
-        if overwrite { Ok(()) } else { self.have_room() }
+        if overwrite { Ok(()) } else { self.check_room() }
     }
 
     fn is_linked(&self, mount: &TargetMount) -> bool {
@@ -170,18 +173,18 @@ impl TargetLayout {
         link.is_symlink() && real_path(&link).is_ok_and(is_there)
     }
 
-    /// No directory is another one, or within another.
-    fn are_apart(&self) -> Result<()> {
+    /// Checks that no directory equals another one or lies within it.
+    fn check_no_overlap(&self) -> Result<()> {
         let mut before: Vec<(&Path, PathBuf)> = Vec::new();
         for (path, _) in self.directories() {
-            let real =
-                real(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let real = resolve_existing(path)
+                .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
             let overlaps = |(_, other): &&(&Path, PathBuf)| {
                 real.starts_with(other) || other.starts_with(&real)
             };
             if let Some((other, _)) = before.iter().find(overlaps) {
                 let what = format!(
-                    "cannot restore to both {other:?} and {path:?}: one is the other, or within it"
+                    "cannot restore to both {other:?} and {path:?}: they are the same directory, or one contains the other"
                 );
                 return Err(Error::new(ErrorKind::Usage, what).hint(self.hint));
             }
@@ -190,30 +193,29 @@ impl TargetLayout {
         Ok(())
     }
 
-    /// Each file system has room for what it gets.
-    fn have_room(&self) -> Result<()> {
+    /// Checks that each file system has room for its part of the tree.
+    fn check_room(&self) -> Result<()> {
         let mut systems: BTreeMap<u64, (u64, u64, &Path)> = BTreeMap::new();
         for (path, bytes) in self.directories() {
-            let (dev, free) =
-                facts(path).map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
+            let (dev, free) = device_and_free_bytes(path)
+                .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
             sizes::add(&mut systems.entry(dev).or_insert((0, free, path)).0, bytes);
         }
         systems
             .into_values()
-            .try_for_each(|(bytes, free, path)| fits(bytes, free, path))
+            .try_for_each(|(bytes, free, path)| check_fits(bytes, free, path))
     }
 }
 
-fn fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
+fn check_fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     if bytes <= free {
         return Ok(());
     }
-    let (needed, free) = (bytes.div_ceil(1_000_000), free / 1_000_000);
-    let what = format!(
-        "cannot restore to {path:?}: {needed} MB will be written there, and {free} MB are free"
-    );
+    let needed = bytes.div_ceil(1_000_000);
+    let free = free / 1_000_000;
+    let what = format!("cannot restore to {path:?}: {needed} MB are needed, {free} MB are free");
     Err(Error::new(ErrorKind::Full, what)
-        .hint("free space, or choose another place; --overwrite tries without asking"))
+        .hint("free space or choose another directory; --overwrite skips this check"))
 }
 
 fn not_empty(path: &Path) -> Error {
@@ -223,14 +225,15 @@ fn not_empty(path: &Path) -> Error {
     )
 }
 
-/// Is it an empty directory, or not there? A fresh ext4 holds `lost+found`, and is empty for all that.
+/// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
+/// `lost+found` counts as empty.
 fn is_vacant(path: &Path) -> Result<bool> {
-    is_vacant_but(path, |_| false)
+    is_vacant_except(path, |_| false)
 }
 
-/// The same, but for what `may` be there.
-fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
-    // One that may be entered, but not listed, cannot be made durable either.
+/// As [`is_vacant`], but ignores the names for which `may` is true.
+fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
+    // A directory that may be entered but not listed cannot be synced either.
     let names = std::fs::File::open(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
     match names {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -241,18 +244,19 @@ fn is_vacant_but(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     }
 }
 
-/// Can something be made at `path`, or in it? Its owner may have kept himself from that; if he can `open_up` it, he is let in.
-fn is_writable(path: &Path, open_up: bool) -> Result<()> {
+/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner without write
+/// permission passes, because the restore can add this permission.
+fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
-    let there = existing(path).map_err(failed)?;
+    let there = deepest_existing(path).map_err(failed)?;
     let may = if there.is_dir() {
         may_write(&there)
     } else {
         Err(io::ErrorKind::NotADirectory.into())
     };
-    if open_up && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
+    if can_add_access && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
         let stat = open_root(&there).and_then(stat_fd).map_err(failed)?;
-        if can_be_opened_up(&stat) {
+        if can_add_write_access(&stat) {
             return Ok(());
         }
     }
@@ -270,8 +274,8 @@ fn is_denied(result: &io::Result<()>) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// The deepest directory of `path` that is there, without symbolic links.
-fn existing(path: &Path) -> io::Result<PathBuf> {
+/// Returns the deepest existing directory of `path`, without symbolic links.
+fn deepest_existing(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     for ancestor in path.ancestors() {
         match real_path(ancestor) {
@@ -282,8 +286,8 @@ fn existing(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// `path` without the symbolic links that are there now.
-fn real(path: &Path) -> io::Result<PathBuf> {
+/// Returns `path` with its existing symbolic links resolved.
+fn resolve_existing(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     for ancestor in absolute.ancestors() {
         match real_path(ancestor) {
@@ -297,8 +301,9 @@ fn real(path: &Path) -> io::Result<PathBuf> {
     Ok(absolute)
 }
 
-/// The deepest directory of `path` that is there, open, and what is missing below it. Links are followed.
-fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
+/// Opens the deepest existing directory of `path`, following links. Returns it with its path and
+/// the missing rest.
+fn open_deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     for ancestor in path.ancestors() {
         match open_root(ancestor) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -314,27 +319,29 @@ fn deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// The deepest directory of an absolute `path` that is there, and whose it is.
+/// Returns the deepest existing directory of an absolute `path`, and its owner.
 ///
 /// # Errors
-/// The system's.
-pub fn holder(path: &Path) -> io::Result<(&Path, u32)> {
-    let (dir, there, _) = deepest(path)?;
+/// The system's error.
+pub fn deepest_owner(path: &Path) -> io::Result<(&Path, u32)> {
+    let (dir, there, _) = open_deepest(path)?;
     Ok((there, stat_fd(dir)?.uid))
 }
 
-/// Does what this user has stand for what a backup names? Not if it is root's: no backup takes that.
-pub fn is_held(by: u32, holder: u32) -> bool {
+/// Returns whether a directory of user `by` may stand for a directory that the backup assigns to
+/// `holder`. Directories of root never do.
+pub fn is_trusted_owner(by: u32, holder: u32) -> bool {
     by == holder && holder != 0
 }
 
-/// Open a directory that only the backup names, or make it. What counts is what is open: by now its name may lead elsewhere.
-fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
+/// Opens or creates a directory that only the backup names. Checks the owner of the open directory,
+/// because the name may lead elsewhere by now.
+fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
     let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
-    let (dir, there, missing) = deepest(path).map_err(failed)?;
+    let (dir, there, missing) = open_deepest(path).map_err(failed)?;
     let uid = stat_fd(&dir).map_err(failed)?.uid;
-    if !is_held(uid, holder) {
-        let what = format!("cannot restore to {path:?}: {there:?} belongs to user {uid} by now");
+    if !is_trusted_owner(uid, holder) {
+        let what = format!("cannot restore to {path:?}: {there:?} now belongs to user {uid}");
         return Err(Error::new(ErrorKind::Permission, what));
     }
     if missing.as_os_str().is_empty() {
@@ -342,7 +349,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
     }
     let made = create_dir_beneath(&dir, missing.as_os_str().as_bytes(), 0o777);
     let made = made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
-    // Held at once, so that a restore which is cut off can be done again.
+    // The owner is set at once, so that an interrupted restore can be repeated.
     let _ = stat_fd(&made).and_then(|stat| chown_fd(&made, holder, stat.gid));
     Ok(made)
 }
@@ -355,10 +362,10 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
 }
 
-/// The file system that `path` will be on, and the bytes that are free there; as many as there can be where nobody knows how many
-/// something takes before it is written.
-fn facts(path: &Path) -> io::Result<(u64, u64)> {
-    let dir = open_root(&existing(path)?)?;
+/// Returns the device of `path` and its free bytes. On a compressing file system the size is
+/// unknown before writing, so the maximum is returned.
+fn device_and_free_bytes(path: &Path) -> io::Result<(u64, u64)> {
+    let dir = open_root(&deepest_existing(path)?)?;
     let free = if compresses(&dir)? {
         u64::MAX
     } else {
@@ -367,73 +374,83 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat_fd(&dir)?.dev, free))
 }
 
-/// A directory that is open, and what is beneath it.
+/// An open directory and the facts about it.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) at: EntryPath,
     path: PathBuf,
     pub(crate) dir: OwnedFd,
-    /// What a new file looked like; the same for all of them unless there were directories before.
-    pub(crate) fresh: OnceLock<Fresh>,
-    /// Owner and group that a new file gets, if one could be made.
-    pub(crate) maker: OnceLock<(u32, u32)>,
-    /// Does it keep nanoseconds? Not known if no file could be made.
+    /// Attributes of the first new file. They apply to all files unless the target held directories
+    /// before.
+    pub(crate) new_file: OnceLock<NewFileAttrs>,
+    /// Owner and group of new files, if a test file could be created.
+    pub(crate) new_owner: OnceLock<(u32, u32)>,
+    /// Whether the file system stores nanoseconds. Unknown if no test file could be created.
     pub(crate) keeps_nanos: OnceLock<bool>,
-    /// Was it made for this tree, or empty?
+    /// Whether this run created the directory, or found it empty.
     pub(crate) is_new: bool,
-    /// Does what is made in it inherit an access list?
+    /// Whether new objects in the directory inherit an access list.
     pub(crate) passes_list_on: bool,
 }
 
 impl OpenDirectory {
-    /// Open a directory, which is made if it is not there.
+    /// Opens the directory, and creates it if it is missing.
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
-            let what =
-                format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
+            let what = format!(
+                "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
+            );
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
+        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
         let passes_list_on = xattr::passes_list_on(&dir);
-        let (fresh, maker, keeps_nanos) = Default::default();
+        let (new_file, new_owner, keeps_nanos) = Default::default();
         Ok(Self {
             at: at.to_vec(),
             path: path.to_owned(),
             dir,
-            fresh,
-            maker,
+            new_file,
+            new_owner,
             keeps_nanos,
             is_new,
             passes_list_on,
         })
     }
 
-    /// Find out by a file whose new ones are, how precise their times, and whether names of another case are taken for the same.
-    /// Where none can be made nothing is known.
-    pub(crate) fn folds(&self, notes: &TargetWarnings) -> bool {
+    fn open_mount(mount: &TargetMount) -> Result<Self> {
+        if mount.at.is_empty() || !entry::is_safe(&mount.at) {
+            let what = format!("cannot mount a directory at {}", quoted(&mount.at));
+            return Err(Error::new(ErrorKind::Bug, what));
+        }
+        Self::open(&mount.at, &mount.directory, mount.holder)
+    }
+
+    /// Creates a test file and records owner, group and precision of times. Returns whether the
+    /// file system ignores case. Without a test file, nothing is recorded.
+    pub(crate) fn probe_case_folding(&self, notes: &TargetWarnings) -> bool {
         let look = |file: &OwnedFd| {
-            let _ = set_times_fd(file, FINE);
+            let _ = set_times_fd(file, EXACT_TIME);
             if let Ok(stat) = stat_fd(file) {
                 let _ = (
-                    self.maker.set((stat.uid, stat.gid)),
-                    self.keeps_nanos.set(stat.mtime == FINE),
+                    self.new_owner.set((stat.uid, stat.gid)),
+                    self.keeps_nanos.set(stat.mtime == EXACT_TIME),
                 );
             }
         };
         let look_at_names = |file: &OwnedFd, name: &[u8]| {
             look(file);
-            folds(&self.dir, name)
+            ignores_case(&self.dir, name)
         };
-        let found = trial_of_names(&self.dir, notes, look_at_names);
+        let found = with_named_test_file(&self.dir, notes, look_at_names);
         if found.is_none() {
-            trial(&self.dir, notes, look);
+            with_test_file(&self.dir, notes, look);
         }
         found.unwrap_or(false)
     }
 }
 
-/// See the module.
+/// The open directories of a layout.
 #[derive(Debug)]
 pub(crate) struct TargetDirectories {
     root: OpenDirectory,
@@ -442,17 +459,13 @@ pub(crate) struct TargetDirectories {
 }
 
 impl TargetDirectories {
-    /// Open all directories of a layout.
     pub(crate) fn open(layout: &TargetLayout) -> Result<Self> {
-        let mount = |mount: &TargetMount| match entry::is_safe(&mount.at) && !mount.at.is_empty() {
-            true => OpenDirectory::open(&mount.at, &mount.directory, mount.holder),
-            false => Err(Error::new(
-                ErrorKind::Bug,
-                format!("nothing can be mounted at {}", quoted(&mount.at)),
-            )),
-        };
         let root = OpenDirectory::open(b"", &layout.root, None)?;
-        let mounts = layout.mounts.iter().map(mount).collect::<Result<_>>()?;
+        let mounts = layout
+            .mounts
+            .iter()
+            .map(OpenDirectory::open_mount)
+            .collect::<Result<_>>()?;
         Ok(Self {
             root,
             mounts,
@@ -460,7 +473,7 @@ impl TargetDirectories {
         })
     }
 
-    /// The place of a path, and the path in it.
+    /// Returns the directory that holds a path, and the path relative to it.
     pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&OpenDirectory, &'a [u8]) {
         match self
             .mounts
@@ -477,7 +490,8 @@ impl TargetDirectories {
         }
     }
 
-    /// Directory and name of a path that is not empty. The last file has another name until it is put in place.
+    /// Splits a path into directory and name. The final file has a temporary name until it is put
+    /// in place.
     pub(crate) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let (parent, name) = entry::split(path);
         match &self.last {
@@ -486,25 +500,25 @@ impl TargetDirectories {
         }
     }
 
-    /// Where the link to what is mounted at `path` leads.
-    pub(crate) fn mounted(&self, path: &[u8]) -> Option<&Path> {
+    /// Returns the directory that is mounted at `path`.
+    pub(crate) fn mount_target(&self, path: &[u8]) -> Option<&Path> {
         self.mounts
             .iter()
             .find(|mount| mount.at == path)
             .map(|mount| &*mount.path)
     }
 
-    /// All places, the root first.
+    /// All open directories, the root first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &OpenDirectory> {
         std::iter::once(&self.root).chain(&self.mounts)
     }
 
-    /// The paths of the mounts.
+    /// Paths of all mounts.
     pub(crate) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
         self.mounts.iter().map(|mount| &mount.at[..])
     }
 
-    /// How messages call a path.
+    /// Returns the full path for messages.
     pub(crate) fn name(&self, path: &[u8]) -> PathBuf {
         let (place, rest) = self.resolve(path);
         place.path.join(OsStr::from_bytes(rest))
@@ -516,48 +530,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_just_fits_is_not() {
-        assert!(fits(10, 10, Path::new("x")).is_ok());
-        let error = fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
+    fn a_restore_that_exceeds_the_free_space_is_refused() {
+        assert!(check_fits(10, 10, Path::new("x")).is_ok());
+        let error = check_fits(2_000_001, 1_999_999, Path::new("/x")).unwrap_err();
         assert_eq!(
             (error.kind, &*error.what),
             (
                 ErrorKind::Full,
-                "cannot restore to \"/x\": 3 MB will be written there, and 1 MB are free"
+                "cannot restore to \"/x\": 3 MB are needed, 1 MB are free"
             )
         );
     }
 
     #[test]
-    fn a_directory_that_another_took_the_place_of_is_not_the_holders() {
+    fn a_directory_of_another_owner_is_not_used_for_a_tablespace() {
         let dir = tempfile::tempdir().unwrap();
         let mine = crate::platform::user().0;
-        let error = open_held(&dir.path().join("new"), mine + 1).unwrap_err();
+        let error = open_owned(&dir.path().join("new"), mine + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
         assert!(!dir.path().join("new").exists());
         if mine != 0 {
-            open_held(&dir.path().join("a/b"), mine).unwrap();
+            open_owned(&dir.path().join("a/b"), mine).unwrap();
             assert!(dir.path().join("a/b").is_dir());
             return;
         }
-        assert!(!is_held(0, 0), "root's is nobody's");
+        assert!(!is_trusted_owner(0, 0), "root's is nobody's");
         std::os::unix::fs::chown(dir.path(), Some(12_345), None).unwrap();
-        open_held(&dir.path().join("a/b"), 12_345).unwrap();
+        open_owned(&dir.path().join("a/b"), 12_345).unwrap();
         assert_eq!(
-            holder(&dir.path().join("a/b/c")).unwrap(),
+            deepest_owner(&dir.path().join("a/b/c")).unwrap(),
             (&*dir.path().join("a/b"), 12_345)
         );
-        // A link in what is made is not followed, wherever it came from.
+        // A link in the path is not followed, whoever made it.
         std::fs::create_dir(dir.path().join("roots")).unwrap();
         std::os::unix::fs::symlink("roots", dir.path().join("link")).unwrap();
         assert_eq!(
-            open_held(&dir.path().join("link"), 12_345)
+            open_owned(&dir.path().join("link"), 12_345)
                 .unwrap_err()
                 .kind,
             ErrorKind::Permission
         );
         assert_eq!(
-            open_held(&dir.path().join("link/new"), 12_345)
+            open_owned(&dir.path().join("link/new"), 12_345)
                 .unwrap_err()
                 .kind,
             ErrorKind::Permission
@@ -565,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_compared_where_they_really_are() {
+    fn overlapping_directories_are_found_through_links() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
         let mount = |path: &str| TargetMount {
@@ -578,10 +592,14 @@ mod tests {
             mounts,
             ..TargetLayout::default()
         };
-        assert!(layout(vec![mount("one"), mount("two")]).are_apart().is_ok());
+        assert!(
+            layout(vec![mount("one"), mount("two")])
+                .check_no_overlap()
+                .is_ok()
+        );
         for bad in ["link/root/in", "root", "link/one/x", "."] {
             let error = layout(vec![mount("one"), mount(bad)])
-                .are_apart()
+                .check_no_overlap()
                 .unwrap_err();
             assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
         }

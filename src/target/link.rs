@@ -1,17 +1,18 @@
-//! Hard links, also beyond the number of names that a file system allows for one file (65,000 on ext4, 65,535 on btrfs).
+//! Hard links, also beyond the number of names that a file system allows for one file (65,000 on
+//! ext4, 65,535 on btrfs).
 //!
-//! Where a file has that many names, a second file with the same content and metadata carries the further names, and a third file
-//! those beyond its own limit. So every name of the backup is there, with its content; a note says that they are names of several
-//! files.
+//! When a file is at this limit, a second file with the same content and metadata takes the further
+//! names, and then a third one. So every name of the backup exists with its content, and a warning
+//! says that the names belong to several files.
 
 use super::{
-    access::{PRIVATE, replaced},
+    access::{PRIVATE, replaced_error},
     metadata::Before,
     tree::TargetTree,
     writer::{TargetWriter, set_length},
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     format::entry::{Entry, EntryKind, EntryPath, Owner},
     platform::{
         dir::{self, FileKind, Stat},
@@ -29,13 +30,13 @@ use std::{
 /// Device and inode number.
 type Inode = (u64, u64);
 
-/// For each file that takes no more names, the files that carry its further names, the latest last. By inode numbers: a tar may have
-/// another file of the same name later.
-pub(crate) type Carriers = HashMap<Inode, Vec<Carrier>>;
+/// For each file at the limit, the copies that take its further names, the latest last. Keyed by
+/// inode, because a tar can hold another file of the same name later.
+pub(crate) type LinkCopies = HashMap<Inode, Vec<LinkCopy>>;
 
-/// A file with the content of another one that takes no more names.
+/// A copy of a file that takes no more names.
 #[derive(Debug, Clone)]
-pub(crate) struct Carrier {
+pub(crate) struct LinkCopy {
     path: EntryPath,
     inode: Inode,
 }
@@ -44,74 +45,65 @@ fn inode(stat: &Stat) -> Inode {
     (stat.dev, stat.inode)
 }
 
-/// Has the file as many names as its file system allows?
-fn is_at_limit(error: &Error) -> bool {
-    error.system().is_some_and(write::is_limit_of_links)
+/// Returns whether both names, each in its directory, are names of one file.
+fn is_same_file(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
+    let inode_of = |(dir, name): (&OwnedFd, &[u8])| dir::stat(dir, name).ok().map(|s| inode(&s));
+    let one = inode_of(one);
+    one.is_some() && one == inode_of(other)
 }
 
 impl TargetWriter {
-    /// Give what is at `target` the name `path` as well. Where it takes no more names, a second file with its content gets that name.
+    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of the
+    /// file gets this name.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        if tree.carriers.locked().is_empty() {
-            match self.give_name(target, path) {
-                Err(error) if is_at_limit(&error) => {}
-                done => return done,
-            }
+        let failed = |e| tree.error("link", path, e);
+        if tree.link_copies.locked().is_empty() && self.give_name(target, path)? {
+            return Ok(());
         }
-        // Two threads must not make a second file each.
-        let mut carriers = tree.carriers.locked();
-        let first = tree
-            .inode_at(target)
-            .map_err(|e| tree.error("link", path, e))?;
-        let known = carriers.entry(first).or_default();
+        // The lock prevents two threads from making a copy each.
+        let mut link_copies = tree.link_copies.locked();
+        let first = tree.inode_at(target).map_err(failed)?;
+        let known = link_copies.entry(first).or_default();
         let is_name_of_first =
             tree.options.overwrite && tree.inode_at(path).is_ok_and(|there| there == first);
-        if known.is_empty() || is_name_of_first {
-            match self.give_name(target, path) {
-                Err(error) if is_at_limit(&error) => {}
-                done => return done,
-            }
+        if (known.is_empty() || is_name_of_first) && self.give_name(target, path)? {
+            return Ok(());
         }
-        if !self.has_carrier(known, path)? {
+        if !self.link_to_copy(known, path)? {
             self.copy(target, path)?;
-            let inode = tree
-                .inode_at(path)
-                .map_err(|e| tree.error("link", path, e))?;
-            known.push(Carrier {
+            known.push(LinkCopy {
                 path: path.to_vec(),
-                inode,
+                inode: tree.inode_at(path).map_err(failed)?,
             });
         }
-        tree.notes.carried(path);
+        tree.notes.add_copied_name(path);
         Ok(())
     }
 
-    /// Is `path` a name of one of these files, or does the latest of them take it?
-    fn has_carrier(&mut self, carriers: &[Carrier], path: &[u8]) -> Result<bool> {
+    /// Returns whether `path` is a name of one of these copies, or links it to the latest copy.
+    fn link_to_copy(&mut self, link_copies: &[LinkCopy], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let there = tree.inode_at(path).ok();
-        if tree.options.overwrite && carriers.iter().any(|carrier| Some(carrier.inode) == there) {
+        if tree.options.overwrite && link_copies.iter().any(|copy| Some(copy.inode) == there) {
             return Ok(true);
         }
-        let is_there = |carrier: &&Carrier| {
-            tree.inode_at(&carrier.path)
-                .is_ok_and(|there| there == carrier.inode)
+        let is_there = |copy: &&LinkCopy| {
+            tree.inode_at(&copy.path)
+                .is_ok_and(|there| there == copy.inode)
         };
-        let Some(latest) = carriers.last().filter(is_there) else {
+        let Some(latest) = link_copies.last().filter(is_there) else {
             return Ok(false);
         };
-        match self.give_name(&latest.path, path) {
-            Err(error) if is_at_limit(&error) => Ok(false),
-            done => done.map(|()| true),
-        }
+        self.give_name(&latest.path, path)
     }
 
-    /// Give what is at `target` the name `path`, in place of what stands there if that may be replaced.
-    fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
+    /// Links `path` to the object at `target`, and replaces the object at `path` if `--overwrite`
+    /// permits. Returns false if the file has as many names as its file system allows.
+    fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let (parent, old) = tree.places.split(target);
         let failed = |e| tree.error("link", path, e);
@@ -120,17 +112,22 @@ impl TargetWriter {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let number = |dir: &OwnedFd, name| dir::stat(dir, name).map(|stat| inode(&stat)).ok();
-        let is_linked = tree.options.overwrite
-            && number(dir, name).is_some_and(|there| number(&from, old) == Some(there));
-        let linked = tree.replacing(path, dir.as_fd(), name, |dir, name| match is_linked {
-            true => Ok(()),
-            false => write::link_at(&from, old, dir, name),
+        let is_linked = tree.options.overwrite && is_same_file((dir, name), (&from, old));
+        let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
+            if is_linked {
+                Ok(())
+            } else {
+                write::link_at(&from, old, dir, name)
+            }
         });
-        linked.map_err(failed)
+        match linked {
+            Err(e) if write::is_limit_of_links(&e) => Ok(false),
+            done => done.map(|()| true).map_err(failed),
+        }
     }
 
-    /// Make what is at `target` once more, at `path`: content and metadata. A file that stands there and is the same stays.
+    /// Copies the object at `target` to `path`, content and metadata. An identical file at `path`
+    /// stays.
     fn copy(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let failed = |e| tree.error("copy", path, e);
@@ -145,10 +142,10 @@ impl TargetWriter {
             FileKind::Fifo => EntryKind::Fifo,
             FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
             FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
-            _ => return Err(failed(replaced())),
+            _ => return Err(failed(replaced_error())),
         };
         let xattrs = xattr::read_all_at(&from, old).map_err(failed)?;
-        self.other(&entry_of(path, kind, &stat, xattrs))
+        self.special_file(&entry_of(path, kind, &stat, xattrs))
     }
 
     fn copy_file(&mut self, from: OwnedFd, path: &[u8]) -> Result<()> {
@@ -156,18 +153,9 @@ impl TargetWriter {
         let failed = |e| tree.error("copy", path, e);
         let stat = dir::stat_fd(&from).map_err(failed)?;
         if stat.kind != FileKind::File {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
-        let map = if stat.looks_sparse() {
-            read::data_map(&from, stat.size).map_err(failed)?
-        } else {
-            None
-        };
-        let kind = EntryKind::File {
-            size: stat.size,
-            map: map.map(Into::into),
-        };
-        let entry = entry_of(path, kind, &stat, xattr::read_all(&from).map_err(failed)?);
+        let entry = file_entry(&from, path, &stat).map_err(failed)?;
         let from = File::from(from);
         if tree.options.overwrite && self.is_copy(&from, &entry)? {
             return Ok(());
@@ -177,8 +165,8 @@ impl TargetWriter {
             write::copy(&from, &made.file, run).map_err(failed)?;
         }
         set_length(&made.file, &entry).map_err(failed)?;
-        self.dress(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;
-        made.place(self)
+        self.apply_metadata(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;
+        made.move_into_place(self)
     }
 }
 
@@ -189,7 +177,20 @@ impl TargetTree {
     }
 }
 
-/// The entry at `path` of something that has this metadata.
+/// Builds the entry of an open file, with its holes.
+fn file_entry(file: &OwnedFd, path: &[u8], stat: &Stat) -> io::Result<Entry> {
+    let mut map = None;
+    if stat.looks_sparse() {
+        map = read::data_map(file, stat.size)?.map(Into::into);
+    }
+    let kind = EntryKind::File {
+        size: stat.size,
+        map,
+    };
+    Ok(entry_of(path, kind, stat, xattr::read_all(file)?))
+}
+
+/// Builds the entry at `path` from the attributes of an existing object.
 fn entry_of(path: &[u8], kind: EntryKind, stat: &Stat, xattrs: Vec<(Vec<u8>, Vec<u8>)>) -> Entry {
     let owner = Owner {
         uid: stat.uid,

@@ -1,11 +1,11 @@
-//! Giving files, directories, links and devices their owner, mode, attributes and times.
+//! Gives files, directories, links and devices their owner, mode, attributes and times.
 //!
-//! What an object has and its entry has not is taken off: attributes of users, and access lists, which also come from the
-//! directory it was made in. So the result is the entry's whatever the target was like. What the system refuses is noted.
+//! User attributes and access lists that the entry lacks are removed; a new object can inherit them
+//! from its directory. So the result is the same in every target. A refusal of the system becomes a
+//! warning.
 
 use super::{
-    access::{mode_before_list, mode_without_list, replaced},
-    tree::TargetTree,
+    access::{mode_before_list, mode_without_list, replaced_error},
     writer::{TargetWriter, is_of_kind},
 };
 use crate::{
@@ -20,77 +20,103 @@ use crate::{
 };
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// What a file or directory was before it got its metadata.
+/// State of a file or directory before it gets its metadata.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Before {
-    /// It was made just now, with this mode.
+    /// Created by this run, with this mode.
     Made(u32),
-    /// It may have been there for long.
+    /// Possibly older than this run, with these attributes.
     There(Stat),
 }
 
+/// The modes that an object gets one after the other. Only an access list makes them differ.
+struct ModeSteps {
+    wanted: u32,
+    before_list: u32,
+    /// Final mode if the access list could not be set.
+    without_list: u32,
+}
+
+impl ModeSteps {
+    fn of(entry: &Entry, owned: bool) -> Self {
+        let wanted = allowed_mode(entry, owned);
+        Self {
+            wanted,
+            before_list: mode_before_list(entry, wanted),
+            without_list: mode_without_list(entry, wanted),
+        }
+    }
+
+    /// Returns whether the object, whose mode is `has` if known, needs a call to set its mode.
+    fn must_set(&self, has: Option<u32>) -> bool {
+        let is_right = [Some(self.wanted), Some(self.before_list)].contains(&has);
+        // Earlier calls may have cleared setuid and setgid.
+        !is_right || self.wanted & 0o6000 != 0
+    }
+
+    fn has_list(&self) -> bool {
+        self.before_list != self.wanted
+    }
+}
+
 impl TargetWriter {
-    /// Give an open file or directory owner, mode, attributes and times, in the order the system needs: a change of owner
-    /// takes setuid and capabilities away, an ACL changes with the mode, and `user.` attributes want a file that may be
-    /// written. What it should not have is taken off first.
-    pub(crate) fn dress(
+    /// Gives an open file or directory its owner, mode, attributes and times, and removes extra
+    /// attributes first.
+    ///
+    /// The order matters: a change of owner clears setuid and capabilities, an ACL changes with the
+    /// mode, and `user.` attributes need a writable file.
+    pub(crate) fn apply_metadata(
         &mut self,
         fd: BorrowedFd<'_>,
         entry: &Entry,
         before: Before,
     ) -> Result<()> {
-        let failed = |tree: &TargetTree, e| tree.error("set the metadata of", &entry.path, e);
-        let wears = self.wears(&entry.path, before)?;
-        if wears {
-            let there = xattr::read_all(fd).map_err(|e| failed(&self.tree, e))?;
-            self.undress(entry, &there, |name| xattr::remove_fd(fd, name))?;
+        let path = &entry.path;
+        let may_have_extra = self.may_have_extra_xattrs(path, before)?;
+        if may_have_extra {
+            let there =
+                xattr::read_all(fd).map_err(|e| self.tree.error("set the metadata of", path, e))?;
+            self.remove_extra_xattrs(entry, &there, |name| xattr::remove_fd(fd, name))?;
         }
-        let (mode, owner) = self.known(&entry.path, before, || dir::stat_fd(fd));
-        let owned = self.own(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
+        let (mode, owner) = self.current_mode_and_owner(path, before, || dir::stat_fd(fd));
+        let owned = self.apply_owner(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
-        self.attributes(entry, true, set)?;
-        let wanted = allowed_mode(entry, owned);
-        let first = mode_before_list(entry, wanted);
-        let inherited = wears && matches!(before, Before::Made(_));
-        // Setuid and setgid may have been lost by what came before.
-        if ![Some(wanted), Some(first)].contains(&mode) || inherited || wanted & 0o6000 != 0 {
-            self.allowed(entry, "mode", write::chmod_fd(fd, first))?;
+        self.set_xattrs(entry, true, set)?;
+        let modes = ModeSteps::of(entry, owned);
+        let may_have_inherited = may_have_extra && matches!(before, Before::Made(_));
+        if may_have_inherited || modes.must_set(mode) {
+            let done = write::chmod_fd(fd, modes.before_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        if !self.attributes(entry, false, set)? && first != wanted {
-            self.allowed(
-                entry,
-                "mode",
-                write::chmod_fd(fd, mode_without_list(entry, wanted)),
-            )?;
+        if !self.set_xattrs(entry, false, set)? && modes.has_list() {
+            let done = write::chmod_fd(fd, modes.without_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        self.time(entry, write::set_times_fd(fd, entry.mtime), || {
-            dir::stat_fd(fd)
-        })?;
-        match self.tree.settles_each() {
-            true => {
-                durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e))
-            }
-            false => Ok(()),
+        let done = write::set_times_fd(fd, entry.mtime);
+        self.check_time_result(entry, done, || dir::stat_fd(fd))?;
+        if self.tree.syncs_each_file() {
+            durable::settle(fd).map_err(|e| self.tree.error("sync", path, e))?;
         }
+        Ok(())
     }
 
-    /// May it have attributes or an access list that nobody gave it?
-    fn wears(&mut self, path: &[u8], before: Before) -> Result<bool> {
-        match (self.tree.wears(path), before) {
+    /// Returns whether the object can have attributes or an access list that are not in the backup.
+    fn may_have_extra_xattrs(&mut self, path: &[u8], before: Before) -> Result<bool> {
+        match (self.tree.may_have_extra_xattrs(path), before) {
             (Some(known), _) => Ok(known),
             (None, Before::There(_)) => Ok(true),
             (None, Before::Made(_)) => {
                 self.enter(path)?;
-                Ok(self.inherits())
+                Ok(self.inherits_acl())
             }
         }
     }
 
-    /// Mode and owner that it has, as far as they are known.
-    fn known(
+    /// Returns the current mode and owner, as far as they are known.
+    fn current_mode_and_owner(
         &self,
         path: &[u8],
         before: Before,
@@ -98,38 +124,36 @@ impl TargetWriter {
     ) -> (Option<u32>, Option<(u32, u32)>) {
         match before {
             Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
-            Before::Made(mode) => {
-                let fresh = self.tree.fresh(path, stat, mode);
-                (
-                    fresh.is_none_or(|fresh| fresh.mode_kept).then_some(mode),
-                    fresh.map(|fresh| fresh.owner),
-                )
-            }
+            Before::Made(mode) => match self.tree.new_file(path, stat, mode) {
+                Some(attrs) => (attrs.keeps_mode.then_some(mode), Some(attrs.owner)),
+                None => (Some(mode), None),
+            },
         }
     }
 
-    /// Take away the attributes of users, the access lists and the capabilities that are there and the entry does not have.
-    fn undress(
+    /// Removes user attributes, access lists and capabilities that the entry lacks.
+    fn remove_extra_xattrs(
         &self,
         entry: &Entry,
         there: &[Xattr],
         remove: impl Fn(&[u8]) -> io::Result<()>,
     ) -> Result<()> {
-        for name in unwanted(entry, there) {
+        for name in extra_xattrs(entry, there) {
             let done = remove(name);
-            self.attribute(entry, "remove", name, done)?;
+            self.check_xattr_result(entry, "remove", name, done)?;
         }
         Ok(())
     }
 
-    /// Set the owner if it is another than the one it has. Is it the right one now? What the system refuses is noted.
-    fn own(
+    /// Sets the owner unless it is right already. Returns whether the owner is right; a refusal
+    /// becomes a warning.
+    fn apply_owner(
         &mut self,
         entry: &Entry,
         has: Option<(u32, u32)>,
         set: impl Fn(u32, u32) -> io::Result<()>,
     ) -> Result<bool> {
-        let wanted = self.numbers(&entry.owner);
+        let wanted = self.owner_ids(&entry.owner);
         if has == Some(wanted) {
             return Ok(true);
         }
@@ -143,8 +167,9 @@ impl TargetWriter {
         }
     }
 
-    /// What came of setting mode or time: who may give files away may not do that to what is another's by then. That is noted.
-    fn allowed(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
+    /// Turns a refusal to set mode or time into a warning. A user who may give files away may not
+    /// change them afterwards.
+    fn warn_if_forbidden(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
         match done {
             Err(e) if write::is_forbidden(&e) => {
                 self.tree.notes.add(what, &reason(&e), &entry.path);
@@ -154,8 +179,9 @@ impl TargetWriter {
         }
     }
 
-    /// Set the attributes that are `user.` ones, or those that are not. Are all of them set? What the system refuses is noted.
-    fn attributes(
+    /// Sets the `user.` attributes, or all others. Returns whether all of them are set; a refusal
+    /// becomes a warning.
+    fn set_xattrs(
         &self,
         entry: &Entry,
         user: bool,
@@ -167,13 +193,14 @@ impl TargetWriter {
             .iter()
             .filter(|(name, _)| name.starts_with(b"user.") == user)
         {
-            all &= self.attribute(entry, "set", name, set(name, value))?;
+            all &= self.check_xattr_result(entry, "set", name, set(name, value))?;
         }
         Ok(all)
     }
 
-    /// What came of setting or removing an attribute: was it done? What the system refuses is noted.
-    fn attribute(
+    /// Returns whether an attribute was set or removed. A refusal becomes a warning; a full or
+    /// failing disk is an error.
+    fn check_xattr_result(
         &self,
         entry: &Entry,
         verb: &str,
@@ -195,72 +222,79 @@ impl TargetWriter {
         Ok(false)
     }
 
-    /// As [`Writer::dress`], of what cannot be opened and was made just now.
-    pub(crate) fn dress_at(&mut self, entry: &Entry) -> Result<()> {
+    /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
+    pub(crate) fn apply_metadata_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let (dir, name) = self.enter(&entry.path)?;
-        let dir = dir
-            .try_clone()
-            .map_err(|e| tree.error("open the directory of", &entry.path, e))?;
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let (dir, name) = self.enter_shared(&entry.path)?;
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
         let is_link = matches!(entry.kind, EntryKind::Symlink(_));
-        let before = Before::Made(if is_link {
+        let mode = if is_link {
             0o777
         } else {
             self.creation_mode(entry)
-        });
-        let inherited = !is_link && self.wears(&entry.path, before)?; // links have no lists
-        if inherited {
+        };
+        // Links have no access lists.
+        let may_have_inherited =
+            !is_link && self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
+        if may_have_inherited {
             let there = object.xattrs().map_err(failed)?;
-            self.undress(entry, &there, |attribute| object.remove_xattr(attribute))?;
+            self.remove_extra_xattrs(entry, &there, |name| object.remove_xattr(name))?;
         }
-        let owned = self.own(entry, Some((stat.uid, stat.gid)), |uid, gid| {
-            object.chown(uid, gid)
-        })?;
-        let wanted = allowed_mode(entry, owned);
-        let first = mode_before_list(entry, wanted);
-        if !is_link && (inherited || stat.mode != first) {
-            self.allowed(entry, "mode", object.chmod(first))?;
+        let owner = Some((stat.uid, stat.gid));
+        let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
+        let modes = ModeSteps::of(entry, owned);
+        if !is_link && (may_have_inherited || stat.mode != modes.before_list) {
+            let done = object.chmod(modes.before_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        let set = |attribute: &[u8], value: &[u8]| object.set_xattr(attribute, value);
-        let all = self.attributes(entry, true, set)? & self.attributes(entry, false, set)?;
-        if !is_link && !all && first != wanted {
-            self.allowed(
-                entry,
-                "mode",
-                object.chmod(mode_without_list(entry, wanted)),
-            )?;
+        let set = |name: &[u8], value: &[u8]| object.set_xattr(name, value);
+        let has_all = self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?;
+        if !is_link && !has_all && modes.has_list() {
+            let done = object.chmod(modes.without_list);
+            self.warn_if_forbidden(entry, "mode", done)?;
         }
-        self.time(entry, object.set_times(entry.mtime), || object.stat())
+        let done = object.set_times(entry.mtime);
+        self.check_time_result(entry, done, || object.stat())
     }
 
-    /// What came of setting the time: not every file system keeps each of them. Those that are not kept are noted.
-    fn time(
+    /// Opens the directory of `path`, also for use while the writer is in another one.
+    fn enter_shared<'a>(&mut self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8])> {
+        let tree = self.tree.clone();
+        let (dir, name) = self.enter(path)?;
+        let dir = dir.try_clone();
+        let dir = dir.map_err(|e| tree.error("open the directory of", path, e))?;
+        Ok((dir, name))
+    }
+
+    /// Checks the result of setting the time. A warning says when the file system does not store
+    /// the exact time.
+    fn check_time_result(
         &self,
         entry: &Entry,
         done: io::Result<()>,
         stat: impl FnOnce() -> io::Result<Stat>,
     ) -> Result<()> {
         let is_set = done.is_ok();
-        self.allowed(entry, "time", done)?;
+        self.warn_if_forbidden(entry, "time", done)?;
         if is_set
-            && !self.tree.keeps(&entry.path, entry.mtime)
+            && !self.tree.keeps_time(&entry.path, entry.mtime)
             && stat().is_ok_and(|stat| stat.mtime != entry.mtime)
         {
             self.tree
                 .notes
-                .add("exact time", "the file system cannot keep it", &entry.path);
+                .add("exact time", "the file system cannot store it", &entry.path);
         }
         Ok(())
     }
 }
 
-/// What runs as its owner or group must not run as somebody else.
+/// Drops setuid and setgid if the owner could not be set, so that a program does not run as another
+/// user.
 fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     let directory = matches!(entry.kind, EntryKind::Directory);
     if owned || directory {
@@ -270,8 +304,9 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
     }
 }
 
-/// The attributes of users and of administrators, the access lists and the capabilities among these that the entry does not have.
-fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
+/// Returns the names of the user and administrator attributes, access lists and capabilities that
+/// the entry lacks.
+fn extra_xattrs<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
     let ours = |name: &[u8]| {
         let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
         prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
@@ -283,8 +318,9 @@ fn unwanted<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'
         .filter(move |name| ours(name) && !wanted(name))
 }
 
-/// Has what has these attributes all that the entry has, and none that would be taken away?
-pub(crate) fn wears(entry: &Entry, there: &[Xattr]) -> bool {
+/// Returns whether `there` holds all attributes of the entry, and no attribute that a restore would
+/// remove.
+pub(crate) fn has_only_xattrs(entry: &Entry, there: &[Xattr]) -> bool {
     entry.xattrs.iter().all(|wanted| there.contains(wanted))
-        && unwanted(entry, there).next().is_none()
+        && extra_xattrs(entry, there).next().is_none()
 }

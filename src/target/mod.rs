@@ -1,7 +1,7 @@
 //! The directory tree that a restore writes: creation, replacement, metadata, durability.
 //!
-//! Resolves every path beneath the target without following links. Knows nothing of backups: which entry comes from where is
-//! decided in `restore`.
+//! Every path is resolved beneath the target without following links. This room knows nothing of
+//! backups: `restore` decides where the data of an entry comes from.
 
 pub mod access;
 pub mod case_folding;

@@ -1,8 +1,9 @@
 //! A file that many workers write at once.
 //!
-//! It is created by whoever has its first piece, allocated as a whole, and written by position. The system is told to
-//! start writing every 8 MiB, so that the page cache does not fill with what nobody will read. Until it is
-//! finished its mode is 0600, and what it replaces stays; if it is dropped unfinished, it is removed.
+//! The worker with the first piece creates the file and allocates all of it. Pieces are written by
+//! position. Every 8 MiB the system is told to start writing, so that the page cache does not fill
+//! with data that is not read again. An unfinished file has mode 0600, and the old file stays in
+//! place. Dropping an unfinished file removes it.
 
 use super::{
     access::PRIVATE,
@@ -22,19 +23,21 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-/// Bytes after which the system is told to start writing: 8 to 16 MiB measured best (`doc/decisions`).
-const BEHIND_BYTES: u64 = 8 << 20;
+/// Bytes after which the system is told to start writing: 8 to 16 MiB measured best
+/// (`doc/decisions`).
+const WRITE_BEHIND_BYTES: u64 = 8 << 20;
 
-/// What its writers share. Empty until the first piece comes.
+/// State shared by the writers. Empty until the first piece arrives.
 #[derive(Debug, Default)]
 pub struct ParallelFile(Mutex<ParallelState>);
 
 #[derive(Debug, Default)]
 struct ParallelState {
     made: Option<Arc<NewFile>>,
-    /// Bytes before which the system was told to write, and before which it was told to forget.
-    told: u64,
-    forgotten: u64,
+    /// End of the bytes that the system was told to write, and of those that it was told to drop
+    /// from the cache.
+    write_end: u64,
+    dropped_end: u64,
 }
 
 impl ParallelFile {
@@ -42,10 +45,10 @@ impl ParallelFile {
         self.0.locked()
     }
 
-    /// Write a piece, `offset` bytes from the start of the data. From any thread.
+    /// Writes a piece at `offset` bytes from the start of the data. Safe from any thread.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn write(
         &self,
         writer: &mut TargetWriter,
@@ -71,26 +74,30 @@ impl ParallelFile {
         Ok(state.made.insert(made).clone())
     }
 
-    /// Pieces come nearly in order: what is said of the bytes before `end` is right for almost all of them.
+    /// Starts writing the bytes before `end`. Pieces arrive nearly in order, so almost all of these
+    /// bytes are in the file.
     fn write_behind(&self, file: &File, end: u64) {
         let mut state = self.state();
-        if end < state.told + BEHIND_BYTES {
+        if end < state.write_end + WRITE_BEHIND_BYTES {
             return;
         }
-        let (from, forgotten) = (state.told, state.forgotten);
-        (state.told, state.forgotten) = (end, from);
+        let from = state.write_end;
+        let dropped_end = state.dropped_end;
+        (state.write_end, state.dropped_end) = (end, from);
         drop(state);
         write::write_behind(file, from, end - from);
-        write::drop_behind(file, forgotten, from - forgotten);
+        write::drop_behind(file, dropped_end, from - dropped_end);
     }
 
-    /// Hash what was written: its data, without the holes. For the rare file whose pieces cannot be hashed as they come.
+    /// Reads the data back and hashes it, without the holes. Used for the rare file whose pieces
+    /// cannot be hashed as they arrive.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn hash(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<blake3::Hash> {
         let made = self.open(writer, entry)?;
-        let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; 1 << 20]);
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; 1 << 20];
         let hash = |bytes: &[u8]| _ = hasher.update(bytes);
         let read = each_piece(
             &made.file,
@@ -102,20 +109,20 @@ impl ParallelFile {
         Ok(hasher.finalize())
     }
 
-    /// All pieces are written and right: give the file its metadata and its place.
+    /// Gives the complete file its metadata and its final name.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let made = self.open(writer, entry)?;
         set_length(&made.file, entry).map_err(|e| writer.tree.error("write", &entry.path, e))?;
-        writer.dress(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
-        made.place(writer)?;
+        writer.apply_metadata(made.file.as_fd(), entry, Before::Made(PRIVATE))?;
+        made.move_into_place(writer)?;
         *self.state() = ParallelState::default();
         Ok(())
     }
 
-    /// Some piece is damaged: remove what was written.
+    /// Removes the file, because a piece is damaged.
     pub fn discard(&self) {
         *self.state() = ParallelState::default();
     }

@@ -1,5 +1,5 @@
-//! Files that are made in a directory of the target for a moment: by which the target is tried, or that are about to take the place
-//! of something.
+//! Short-lived files in a directory of the target: test files, and new files that are about to
+//! replace others.
 
 use super::warnings::TargetWarnings;
 use crate::platform::{dir, write};
@@ -13,8 +13,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// A name that nothing has, for what is made in a directory of the target.
-pub(crate) fn name_aside() -> Vec<u8> {
+/// Returns a new, unused name for a temporary object in a directory of the target.
+pub(crate) fn temporary_name() -> Vec<u8> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!(
         ".fullbore-p{}-{}",
@@ -24,37 +24,40 @@ pub(crate) fn name_aside() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Would a file that is made in `dir` stay there for ever? Names can only be added to it, or a file of this restore stayed already.
-pub(crate) fn keeps_names(dir: impl AsFd, notes: &TargetWarnings) -> bool {
+/// Returns whether a file in `dir` could not be removed: the directory is append-only, or an
+/// earlier file of this restore is left there.
+pub(crate) fn cannot_remove_from(dir: impl AsFd, notes: &TargetWarnings) -> bool {
     dir::stat_fd(dir)
-        .is_ok_and(|stat| stat.is_append_only || notes.is_left_in((stat.dev, stat.inode)))
+        .is_ok_and(|stat| stat.is_append_only || notes.has_leftover((stat.dev, stat.inode)))
 }
 
-/// Nothing can be removed from a directory.
+/// The error for a directory from which files cannot be removed.
 #[derive(Debug)]
-struct NamesStay;
+struct CannotRemove;
 
-impl fmt::Display for NamesStay {
+impl fmt::Display for CannotRemove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing can be removed from its directory (`lsattr -d` shows whether that is append-only)")
+        f.write_str("files cannot be removed from its directory (`lsattr -d` shows whether it is append-only)")
     }
 }
 
-impl std::error::Error for NamesStay {}
+impl std::error::Error for CannotRemove {}
 
-/// Nothing is replaced where [`keeps_names`]: what should take its place would stay beside it.
+/// Refuses a replacement in a directory where [`cannot_remove_from`] holds: the new file would stay
+/// beside the old one.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
-pub(crate) fn can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<()> {
-    match keeps_names(dir, notes) {
-        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, NamesStay)),
-        false => Ok(()),
+pub(crate) fn check_can_replace(dir: impl AsFd, notes: &TargetWarnings) -> io::Result<()> {
+    if cannot_remove_from(dir, notes) {
+        let kind = io::ErrorKind::PermissionDenied;
+        return Err(io::Error::new(kind, CannotRemove));
     }
+    Ok(())
 }
 
-/// Remove `name`, which this restore has made in `dir`. If it stays, that is noted.
-pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
+/// Removes the temporary object `name` from `dir`. A failure becomes a warning.
+pub(crate) fn remove_temporary(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
     let Err(error) = write::unlink_at(&dir, name).or_else(|_| write::unlink_at(&dir, name)) else {
         return;
     };
@@ -62,7 +65,7 @@ pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
         return;
     }
     if let Ok(stat) = dir::stat_fd(&dir) {
-        notes.left(
+        notes.add_leftover(
             (stat.dev, stat.inode),
             &dir::path_of(&dir).join(OsStr::from_bytes(name)),
             &error,
@@ -70,34 +73,35 @@ pub(crate) fn remove_own(dir: impl AsFd, name: &[u8], notes: &TargetWarnings) {
     }
 }
 
-/// What `look` sees of a new file in `dir`, empty and with mode 0600. `None` if none can be made: the restore will say why.
-pub(crate) fn trial<T>(
+/// Calls `look` with a new empty file in `dir`, of mode 0600. Returns `None` if the file cannot be
+/// created: the restore itself then fails with the reason.
+pub(crate) fn with_test_file<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd) -> T,
 ) -> Option<T> {
     match write::create_nameless(&dir, 0o600) {
         Ok(file) => Some(look(&file)),
-        Err(_) => trial_of_names(dir, notes, |file, _| look(file)),
+        Err(_) => with_named_test_file(dir, notes, |file, _| look(file)),
     }
 }
 
-/// As [`trial`]; the file has a name, one with letters, which `look` gets too. `None` also where it would stay; one that cannot be
-/// removed all the same is noted.
-pub(crate) fn trial_of_names<T>(
+/// As [`with_test_file`], with a file that has a name with letters; `look` gets the name too.
+/// Returns `None` also where the file could not be removed. A warning names a file that is left.
+pub(crate) fn with_named_test_file<T>(
     dir: impl AsFd,
     notes: &TargetWarnings,
     look: impl FnOnce(&OwnedFd, &[u8]) -> T,
 ) -> Option<T> {
-    if keeps_names(&dir, notes) {
+    if cannot_remove_from(&dir, notes) {
         return None;
     }
-    let name = name_aside();
+    let name = temporary_name();
     let before = dir::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);
-    remove_own(&dir, &name, notes);
-    // A directory that is only above what is restored keeps its time. If that fails it is in nobody's way.
+    remove_temporary(&dir, &name, notes);
+    // A directory above the restored paths keeps its time. A failure does no harm.
     let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
     Some(found)
 }

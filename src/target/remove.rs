@@ -1,5 +1,5 @@
-//! Removing what does not belong to a tree, with all that is below it. No link is followed, and nothing that is mounted
-//! in the tree is gone into.
+//! Removes extraneous objects from a tree, with everything below them. Does not follow links and
+//! does not enter mounted file systems.
 
 use super::tree::TargetTree;
 use crate::{
@@ -16,29 +16,32 @@ use std::{
 };
 
 impl TargetTree {
-    /// Remove what is at `path`, and everything below it. What is not there is no error.
+    /// Removes the object at `path` and everything below it. A missing object is not an error.
     ///
     /// # Errors
-    /// [`Kind::Exists`] for what another file system is mounted at; the system's, with the path.
+    /// [`ErrorKind::Exists`] if another file system is mounted there; the system's error, with the
+    /// path.
     pub fn remove_all(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.places.split(path);
         match self.open_dir(parent) {
-            Ok(dir) => descend(dir.as_fd(), name, path, &mut Removal(self)),
+            Ok(dir) => descend(dir.as_fd(), name, path, &mut RemoveVisitor(self)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) => Err(self.error("remove", path, e)),
         }
     }
 }
 
-/// Everything is removed.
-struct Removal<'a>(&'a TargetTree);
+/// A visitor that removes every object.
+struct RemoveVisitor<'a>(&'a TargetTree);
 
-impl Visit for Removal<'_> {
+impl Visit for RemoveVisitor<'_> {
     type Error = Error;
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if stat.kind != FileKind::Directory {
-            let removed = self.0.opening_up(path, dir, || write::unlink_at(dir, name));
+            let removed = self
+                .0
+                .with_write_access(path, dir, || write::unlink_at(dir, name));
             return removed.map(|()| false).map_err(|e| self.failed(path, e));
         }
         if stat.is_apart(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
@@ -53,7 +56,7 @@ impl Visit for Removal<'_> {
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
         let removed = self
             .0
-            .opening_up(path, dir, || write::remove_dir_at(dir, name));
+            .with_write_access(path, dir, || write::remove_dir_at(dir, name));
         removed.map_err(|e| self.failed(path, e))
     }
 

@@ -1,13 +1,14 @@
-//! What is new is made beside what it replaces, and takes that one's place when it is right: what cannot be made, is found
-//! damaged or is cut off costs nothing of what is there.
+//! Creates new files and other objects beside the ones that they replace, and moves them into place
+//! when they are complete. A failed, damaged or interrupted restore leaves the old object as it
+//! was.
 //!
-//! A file has no name until then, where the system knows such files, so that nothing of it is left if the run is killed. Where
-//! there is no room for both, what is there is removed first, if that makes enough: nobody could restore into a disk that is full
-//! otherwise.
+//! Where the system supports it, a new file has no name until it is complete, so that a killed run
+//! leaves nothing behind. If the disk has no room for both files, the old one is removed first,
+//! provided that this frees enough space. Otherwise a restore into a full disk would be impossible.
 
 use super::{
     metadata::Before,
-    probe::{can_replace, name_aside, remove_own},
+    probe::{check_can_replace, remove_temporary, temporary_name},
     tree::TargetTree,
     writer::{TargetWriter, set_length, write_data},
 };
@@ -30,7 +31,7 @@ use std::{
     },
 };
 
-/// A file that was made. Dropped before it was placed, it is removed.
+/// A new file. Dropped before it is in place, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     pub(crate) file: File,
@@ -40,57 +41,60 @@ pub(crate) struct NewFile {
     path: EntryPath,
 }
 
-/// What a new file is called.
+/// Name of a new file while it is written.
 #[derive(Debug)]
 enum ReplaceName {
-    /// As it is to be: there was nothing of this name.
+    /// The final name, because it was free.
     Own,
-    /// Otherwise: it stands beside what it replaces.
+    /// A temporary name beside the object that the file replaces.
     Aside(Vec<u8>),
-    /// Not yet at all.
+    /// No name yet.
     None,
 }
 
 impl NewFile {
-    /// Does it stand where it belongs, so that nothing else does?
-    pub(crate) fn has_its_name(&self) -> bool {
+    /// Returns whether the file has its final name, so that no older object exists there.
+    pub(crate) fn has_final_name(&self) -> bool {
         matches!(self.name, ReplaceName::Own)
     }
 
-    /// Its content and metadata are right: put it where it belongs.
+    /// Moves the file, whose content and metadata are complete, to its final name.
     ///
     /// # Errors
-    /// The system's, with the path.
-    pub(crate) fn place(&self, writer: &mut TargetWriter) -> Result<()> {
-        if !self.has_its_name() {
+    /// The system's error, with the path.
+    pub(crate) fn move_into_place(&self, writer: &mut TargetWriter) -> Result<()> {
+        if !self.has_final_name() {
             let tree = &self.tree;
             let (dir, name) = writer.enter(&self.path)?;
             let dir = dir.as_fd();
-            let put = || tree.opening_up(&self.path, dir, || self.put(dir, name));
-            tree.making(&self.path, dir, name, put)
+            let put =
+                || tree.with_write_access(&self.path, dir, || self.rename_into_place(dir, name));
+            tree.unless_name_taken(&self.path, dir, name, put)
                 .map_err(|e| tree.error("replace", &self.path, e))?;
         }
         self.is_placed.store(true, Relaxed);
         Ok(())
     }
 
-    fn put(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    fn rename_into_place(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         let aside = match &self.name {
-            ReplaceName::Aside(aside) => return self.tree.exchange(dir, aside, name),
-            _ => name_aside(),
+            ReplaceName::Aside(aside) => return self.tree.rename_over(dir, aside, name),
+            _ => temporary_name(),
         };
         write::give_name(&self.file, dir, &aside)?;
         self.tree
-            .exchange(dir, &aside, name)
-            .inspect_err(|_| remove_own(dir, &aside, &self.tree.notes))
+            .rename_over(dir, &aside, name)
+            .inspect_err(|_| remove_temporary(dir, &aside, &self.tree.notes))
     }
 
-    /// Have room for all of it; so that nothing else takes it if that is `scarce`.
+    /// Reserves space for the whole file. With `scarce`, the space is really allocated, so that
+    /// other files cannot take it.
     fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
         let size = entry.size();
         if write::compresses(&self.file)? {
-            // It may take less than its size. But what it replaces goes first where there would be no room for both without that.
-            return if self.has_its_name() {
+            // A compressed file may take less than its size. The check against the free space lets
+            // the caller remove the old file first.
+            return if self.has_final_name() {
                 Ok(())
             } else {
                 write::has_room(&self.file, entry.data_len())
@@ -108,7 +112,8 @@ impl NewFile {
 }
 
 impl Drop for NewFile {
-    /// What cannot be removed has mode 0600 and the time of now; the caller names it as damaged.
+    /// A file that cannot be removed keeps mode 0600 and the current time; the caller reports its
+    /// path as damaged.
     fn drop(&mut self) {
         if *self.is_placed.get_mut() {
             return;
@@ -119,42 +124,51 @@ impl Drop for NewFile {
             ReplaceName::Own => writer.remove(&self.path),
             ReplaceName::Aside(aside) => writer
                 .enter(&self.path)
-                .map(|(dir, _)| remove_own(dir, aside, &self.tree.notes)),
+                .map(|(dir, _)| remove_temporary(dir, aside, &self.tree.notes)),
         };
     }
 }
 
 impl TargetWriter {
-    /// Create a regular file with all of its content: the data of its runs, one after the other.
+    /// Creates a regular file with all of its content: the data of its runs, one after the other.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
-        match self.fill(&made, entry, mode, data) {
-            Err(e) if e.kind == ErrorKind::Full && self.fits_without(&made, entry) => {
-                let made = self.create_instead(made, entry, mode)?;
-                self.fill(&made, entry, mode, data)
+        match self.write_content(&made, entry, mode, data) {
+            Err(e) if e.kind == ErrorKind::Full && self.fits_after_removal(&made, entry) => {
+                let made = self.recreate(made, entry, mode)?;
+                self.write_content(&made, entry, mode, data)
             }
             done => done,
         }
     }
 
-    fn fill(&mut self, made: &NewFile, entry: &Entry, mode: u32, data: &[u8]) -> Result<()> {
+    fn write_content(
+        &mut self,
+        made: &NewFile,
+        entry: &Entry,
+        mode: u32,
+        data: &[u8],
+    ) -> Result<()> {
         let written =
             write_data(&made.file, entry, 0, data).and_then(|()| set_length(&made.file, entry));
         written.map_err(|e| self.tree.error("write", &entry.path, e))?;
-        self.dress(made.file.as_fd(), entry, Before::Made(mode))?;
-        made.place(self)
+        self.apply_metadata(made.file.as_fd(), entry, Before::Made(mode))?;
+        made.move_into_place(self)
     }
 
-    /// Create a file with this mode, empty and with room for all of its content.
+    /// Creates an empty file with this mode, and reserves space for all of its content.
     pub(crate) fn create_with_room(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let made = self.create(entry, mode)?;
-        let (made, reserved) = match made.reserve(entry, !made.has_its_name()) {
-            Err(e) if ErrorKind::of(&e) == ErrorKind::Full && self.fits_without(&made, entry) => {
-                let made = self.create_instead(made, entry, mode)?;
+        let (made, reserved) = match made.reserve(entry, !made.has_final_name()) {
+            Err(e)
+                if ErrorKind::of(&e) == ErrorKind::Full
+                    && self.fits_after_removal(&made, entry) =>
+            {
+                let made = self.recreate(made, entry, mode)?;
                 let reserved = made.reserve(entry, true);
                 (made, reserved)
             }
@@ -165,15 +179,16 @@ impl TargetWriter {
             .map_err(|e| self.tree.error("write", &entry.path, e))
     }
 
-    /// Create it once more, and remove first what it replaces.
-    fn create_instead(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
+    /// Removes the old object first, and then creates the file again.
+    fn recreate(&mut self, made: NewFile, entry: &Entry, mode: u32) -> Result<NewFile> {
         drop(made);
         self.remove(&entry.path)?;
         self.create(entry, mode)
     }
 
-    /// Does `made` replace something, and is there room for it where that does not take any? As far as is known: what is compressed may need less.
-    fn fits_without(&mut self, made: &NewFile, entry: &Entry) -> bool {
+    /// Returns whether `made` replaces an object and has enough room once this object is removed.
+    /// This is an estimate: compressed data may need less.
+    fn fits_after_removal(&mut self, made: &NewFile, entry: &Entry) -> bool {
         let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
             let (dir, name) = self.enter(&entry.path).ok()?;
@@ -193,22 +208,25 @@ impl TargetWriter {
             write::compresses(&made.file).unwrap_or(true)
                 || room().is_none_or(|room| room >= entry.data_len())
         };
-        !made.has_its_name() && fits()
+        !made.has_final_name() && fits()
     }
 
-    /// Create an empty file with this mode.
+    /// Creates an empty file with this mode.
     fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
-        let (tree, path) = (self.tree.clone(), entry.path.clone());
+        let tree = self.tree.clone();
+        let path = entry.path.clone();
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
         let create = || match write::create_file(dir, name, mode) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
-                tree.create_beside(dir, name, mode)
+                tree.create_replacement(dir, name, mode)
             }
             made => Ok((made?, ReplaceName::Own)),
         };
-        let created = tree.making(&path, dir, name, || tree.opening_up(&path, dir, create));
-        let (fd, name) = created.map_err(|e| self.in_the_way(&path, e))?;
+        let created = tree.unless_name_taken(&path, dir, name, || {
+            tree.with_write_access(&path, dir, create)
+        });
+        let (fd, name) = created.map_err(|e| self.creation_error(&path, e))?;
         Ok(NewFile {
             file: fd.into(),
             name,
@@ -220,15 +238,16 @@ impl TargetWriter {
 }
 
 impl TargetTree {
-    fn create_beside(
+    fn create_replacement(
         &self,
         dir: BorrowedFd<'_>,
         name: &[u8],
         mode: u32,
     ) -> io::Result<(OwnedFd, ReplaceName)> {
-        can_replace(dir, &self.notes)?;
+        check_can_replace(dir, &self.notes)?;
         let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
-        // No file takes the place of a directory; one that is empty is no loss.
+        // A file cannot replace a directory by a rename. An empty directory can be removed without
+        // loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
             write::remove_dir_at(dir, name)?;
             return in_place();
@@ -238,18 +257,18 @@ impl TargetTree {
         {
             return Ok((fd, ReplaceName::None));
         }
-        let aside = name_aside();
+        let aside = temporary_name();
         match write::create_file(dir, &aside, mode) {
             Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                self.clear_way(dir, name).and_then(|()| in_place())
+                self.remove_existing(dir, name).and_then(|()| in_place())
             }
             made => Ok((made?, ReplaceName::Aside(aside))),
         }
     }
 
-    /// Do `create`, which makes what is called as it is told; if something stands in the way and may be replaced, do it under another
-    /// name and put it in that place.
-    pub(crate) fn replacing<T>(
+    /// Calls `create` with the name of an object. If an older object has this name and may be
+    /// replaced, `create` gets a temporary name, and a rename replaces the older object.
+    pub(crate) fn create_or_replace<T>(
         &self,
         path: &[u8],
         dir: BorrowedFd<'_>,
@@ -258,28 +277,30 @@ impl TargetTree {
     ) -> io::Result<T> {
         let once = || match create(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
-                can_replace(dir, &self.notes)?;
-                let aside = name_aside();
+                check_can_replace(dir, &self.notes)?;
+                let aside = temporary_name();
                 let made = match create(dir, &aside) {
-                    // What is there may be all that is in its way.
+                    // The old object may take the space that is missing.
                     Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                        return self.clear_way(dir, name).and_then(|()| create(dir, name));
+                        return self
+                            .remove_existing(dir, name)
+                            .and_then(|()| create(dir, name));
                     }
                     other => other?,
                 };
-                let placed = self.exchange(dir, &aside, name);
+                let placed = self.rename_over(dir, &aside, name);
                 placed
-                    .inspect_err(|_| self.remove_aside(dir, &aside))
+                    .inspect_err(|_| self.discard_replacement(dir, &aside))
                     .map(|()| made)
             }
             other => other,
         };
-        self.making(path, dir, name, || self.opening_up(path, dir, once))
+        self.unless_name_taken(path, dir, name, || self.with_write_access(path, dir, once))
     }
 
-    /// Nothing but an empty directory takes the place of a directory, and no directory that of anything else. After any other
-    /// failure what is there stays.
-    fn exchange(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
+    /// Renames `aside` to `name`. Only an empty directory replaces a directory, and a directory
+    /// replaces only a directory. After any other failure the old object stays.
+    fn rename_over(&self, dir: BorrowedFd<'_>, aside: &[u8], name: &[u8]) -> io::Result<()> {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
         match write::rename_at(dir, aside, dir, name) {
             Err(e)
@@ -288,22 +309,22 @@ impl TargetTree {
                     AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory
                 ) =>
             {
-                self.clear_way(dir, name)
+                self.remove_existing(dir, name)
                     .and_then(|()| write::rename_at(dir, aside, dir, name))
             }
             renamed => renamed,
         }
     }
 
-    /// Remove what did not take its place: a directory that is empty, or anything else.
-    fn remove_aside(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
+    /// Removes a temporary object: an empty directory, or anything else.
+    fn discard_replacement(&self, dir: BorrowedFd<'_>, aside: &[u8]) {
         if write::remove_dir_at(dir, aside).is_err() {
-            remove_own(dir, aside, &self.notes);
+            remove_temporary(dir, aside, &self.notes);
         }
     }
 
-    /// Remove whatever is called `name`, if it may be replaced.
-    pub(crate) fn clear_way(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    /// Removes the object `name`: an empty directory, or anything else.
+    pub(crate) fn remove_existing(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
         match write::unlink_at(dir, name) {
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => write::remove_dir_at(dir, name),
             other => other,

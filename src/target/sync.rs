@@ -1,4 +1,5 @@
-//! Making a restored tree durable: what each file system of it wants, see [`Way`].
+//! Makes a restored tree durable, in the way that each of its file systems needs, see
+//! [`SyncMethod`].
 
 use super::tree::TargetTree;
 use crate::{
@@ -17,55 +18,56 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// What is made durable by itself.
-struct Each {
-    /// On this file system.
+/// The objects that are synced one by one.
+struct SyncScope {
+    /// Device that the objects are on.
     dev: u64,
-    /// Files too?
+    /// Whether files are synced as well as directories.
     files: bool,
-    /// Is it durable already, and only asked for errors? What may not be opened is passed over then.
+    /// Whether the data is durable already, and only errors are collected. Objects that may not be
+    /// opened are then skipped.
     is_durable: bool,
 }
 
 impl TargetTree {
-    /// Something is written to a file system of this way. All that is in a target that was empty is asked at the end; of others
-    /// only what is written.
-    pub(crate) fn goes(&self, way: SyncMethod) {
+    /// Notes the method of a file system that is written to. With
+    /// [`SyncMethod::Asked`], all files of a target that was empty are synced at the end; in other
+    /// targets only written files are.
+    pub(crate) fn note_sync_method(&self, way: SyncMethod) {
         let way = if way == SyncMethod::Asked && self.options.overwrite {
             SyncMethod::Each
         } else {
             way
         };
-        self.ways.fetch_or(way.bit(), Relaxed);
+        self.sync_methods.fetch_or(way.bit(), Relaxed);
     }
 
-    /// Is each file to be made durable by itself, when it is written?
-    pub(crate) fn settles_each(&self) -> bool {
-        self.wants(SyncMethod::Each)
+    /// Returns whether each file is synced when it is written.
+    pub(crate) fn syncs_each_file(&self) -> bool {
+        self.uses_sync_method(SyncMethod::Each)
     }
 
-    fn wants(&self, way: SyncMethod) -> bool {
-        self.ways.load(Relaxed) & way.bit() != 0
+    fn uses_sync_method(&self, way: SyncMethod) -> bool {
+        self.sync_methods.load(Relaxed) & way.bit() != 0
     }
 
-    /// Make everything durable: one call for each file system, and where that is not enough, for each file or directory.
+    /// Makes everything durable: one call for each file system and, where that is not enough, one
+    /// for each file or directory.
     ///
     /// # Errors
-    /// The system's, of anything that was written since the tree was opened.
+    /// The system's error about any write since the tree was opened.
     pub fn sync(&self) -> Result<()> {
         let mut is_durable = true;
         let systems = self.systems.locked();
         for fd in systems.values() {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,
-                other => {
-                    other.map_err(|e| self.error("make durable what was restored to", b"", e))?
-                }
+                other => other.map_err(|e| self.error("sync the restored files in", b"", e))?,
             }
         }
-        let files = !is_durable || self.wants(SyncMethod::Asked);
-        // Of directories that were there before, those that were written into have been settled.
-        if !files && (self.options.overwrite || !self.settles_each()) {
+        let files = !is_durable || self.uses_sync_method(SyncMethod::Asked);
+        // Older directories that were written into have been synced already.
+        if !files && (self.options.overwrite || !self.syncs_each_file()) {
             return Ok(());
         }
         self.places
@@ -76,34 +78,35 @@ impl TargetTree {
                 let dev = dir::stat_fd(dir)
                     .map_err(|e| self.error("look at", at, e))?
                     .dev;
-                let mut settle = Settle {
+                let mut settle = SyncVisitor {
                     tree: self,
-                    each: Each {
+                    each: SyncScope {
                         dev,
                         files,
                         is_durable,
                     },
                 };
-                descend(dir.as_fd(), b".", at, &mut settle)
+                descend(dir.as_fd(), b".", at&mut settle)
             })
     }
 }
 
-/// Every directory by itself, and every file if that is wanted.
-struct Settle<'a> {
+/// A visitor that syncs every directory and, if requested, every file.
+struct SyncVisitor<'a> {
     tree: &'a TargetTree,
-    each: Each,
+    each: SyncScope,
 }
 
-impl Settle<'_> {
-    /// What may not be opened, and is durable already.
-    fn is_passed_over(&self, error: &io::Error) -> bool {
+impl SyncVisitor<'_> {
+    /// Returns whether an object that may not be opened is durable already, so that it can be
+    /// skipped.
+    fn may_skip(&self, error: &io::Error) -> bool {
         self.each.is_durable && error.kind() == io::ErrorKind::PermissionDenied
     }
 
     fn settle(&self, opened: io::Result<OwnedFd>, path: &[u8]) -> Result<()> {
         match opened {
-            Err(e) if self.is_passed_over(&e) => Ok(()),
+            Err(e) if self.may_skip(&e) => Ok(()),
             opened => opened
                 .and_then(write::fsync)
                 .map_err(|e| self.failed(path, e)),
@@ -111,18 +114,20 @@ impl Settle<'_> {
     }
 }
 
-impl Visit for Settle<'_> {
+impl Visit for SyncVisitor<'_> {
     type Error = Error;
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         match stat.kind {
-            FileKind::Directory if stat.dev == self.each.dev => match dir::open_dir(dir, name) {
-                Err(e) if self.is_passed_over(&e) => Ok(false),
-                opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
-            },
-            FileKind::File if self.each.files => {
-                self.settle(dir::open_read(dir, name), path).map(|()| false)
+            FileKind::Directory if stat.dev == self.each.dev => {
+                match dir::open_dir(dir, name) {
+                    Err(e) if self.may_skip(&e) => Ok(false),
+                    opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
+                }
             }
+            FileKind::File if self.each.files => self
+                .settle(dir::open_read(dir, name), path)
+                .map(|()| false),
             _ => Ok(false),
         }
     }
@@ -132,10 +137,7 @@ impl Visit for Settle<'_> {
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {
-        self.tree.error(
-            "make durable",
-            path.strip_prefix(b"/").unwrap_or(path),
-            error,
-        )
+        self.tree
+            .error("sync", path.strip_prefix(b"/").unwrap_or(path), error)
     }
 }

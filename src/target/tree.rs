@@ -1,15 +1,16 @@
-//! A directory tree as a sink.
+//! The directory tree that a restore writes to.
 //!
-//! Everything is resolved beneath the target and no symbolic link is followed on the way, whether the backup brings it or
-//! the target has it. A small file costs five calls at most: create, write, owner if it differs, times, close; and one for its
-//! mode, if by that the wrong ones could open it until it has its owner. Directories are made as they come, with mode 0700, and get
-//! their metadata when all that is in them is written. Nothing is durable before [`Tree::sync`].
+//! Paths are resolved beneath the target, and no symbolic link is followed on the way, whether it
+//! comes from the backup or was there before. A small file costs at most five calls: create, write,
+//! owner if it differs, times, close. A sixth call sets the mode if the final mode would admit
+//! other users too early. Directories are created with mode 0700 as they arrive, and get their
+//! metadata when everything in them is written. Durability needs [`TargetTree::sync`].
 
 use super::{
-    case_folding::{MadeNames, taken},
-    layout::{Fresh, TargetDirectories, TargetLayout},
-    link::Carriers,
-    probe::trial,
+    case_folding::{MadeNames, name_taken_error},
+    layout::{NewFileAttrs, TargetDirectories, TargetLayout},
+    link::LinkCopies,
+    probe::with_test_file,
     warnings::TargetWarnings,
 };
 use crate::{
@@ -37,40 +38,42 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU8},
 };
 
-/// How a tree is written.
+/// Options of a target tree.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TargetOptions {
-    /// May the target hold something already? Then what stands in the way is replaced.
+    /// Whether the target may hold objects already. Objects with the same path are replaced.
     pub overwrite: bool,
-    /// Owners by number, even where the name exists here.
+    /// Whether owners are set by number, even where the name exists on this system.
     pub numeric_owner: bool,
-    /// Are directories that nothing describes made as `mkdir -p` makes them? Else with mode 0700.
+    /// Whether missing parent directories that have no entry get the mode of `mkdir -p`. Otherwise
+    /// they get mode 0700.
     pub usual_parents: bool,
 }
 
-/// The target.
+/// The tree that a restore writes to. Shared by all writers.
 #[derive(Debug)]
 pub struct TargetTree {
     pub(crate) places: TargetDirectories,
-    /// How it is written.
+    /// Options that the tree was opened with.
     pub options: TargetOptions,
-    /// What could not be restored.
+    /// Warnings about metadata that could not be restored.
     pub notes: TargetWarnings,
     names: OwnerNames,
-    /// The file systems of the target, each with a directory opened before anything was written to it.
+    /// The file systems of the target, each with a directory that was opened before anything was
+    /// written to it.
     pub(crate) systems: Mutex<HashMap<u64, OwnedFd>>,
-    /// What they want: a bit for each [`durable::Way`].
-    pub(crate) ways: AtomicU8,
+    /// The sync methods of these file systems: a bit for each [`SyncMethod`](durable::SyncMethod).
+    pub(crate) sync_methods: AtomicU8,
     mask: Mask,
-    /// What was made, where the file system may take another name for the same.
+    /// The created names, if the file system treats several names as one.
     made: Option<Mutex<MadeNames>>,
-    /// Directories that were there and have another owner or mode for now: what they were before.
+    /// Directories with a temporary owner or mode, with their former attributes.
     pub(crate) changed: Mutex<HashMap<EntryPath, Stat>>,
-    /// Files that carry the names of others which take no more of them.
-    pub(crate) carriers: Mutex<Carriers>,
+    /// Copies of files that take no more names.
+    pub(crate) link_copies: Mutex<LinkCopies>,
 }
 
-/// The mask is the process's: cleared while any tree is open. What it was before.
+/// Keeps the umask of the process cleared while any tree is open. Holds the former mask.
 #[derive(Debug)]
 struct Mask(u32);
 
@@ -95,11 +98,11 @@ impl Drop for Mask {
 }
 
 impl TargetTree {
-    /// Open the target, which is made if it is not there, with the links to what is mounted in it.
+    /// Opens the target, and creates it and the links to its mounts.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] if it holds something and may not, [`ErrorKind::Full`] if it will not fit, or the system's
-    /// error; mostly before anything was made.
+    /// [`ErrorKind::Exists`] if the target is not empty and must be; [`ErrorKind::Full`] if the
+    /// data does not fit; or the system's error. Most errors come before anything is created.
     pub fn create(layout: &TargetLayout, options: TargetOptions) -> Result<Arc<Self>> {
         layout.check(options.overwrite)?;
         let places = TargetDirectories::open(layout)?;
@@ -107,47 +110,52 @@ impl TargetTree {
             places,
             made: None,
             changed: Mutex::default(),
-            carriers: Mutex::default(),
+            link_copies: Mutex::default(),
             options,
             notes: TargetWarnings::default(),
             names: OwnerNames::default(),
             systems: Mutex::default(),
-            ways: AtomicU8::new(0),
+            sync_methods: AtomicU8::new(0),
             mask: Mask::clear(),
         };
         for place in tree.places.all() {
-            tree.open_up(&place.at, place.dir.as_fd());
+            tree.add_write_access(&place.at, place.dir.as_fd());
         }
         let folds: Vec<bool> = tree
             .places
             .all()
-            .map(|place| place.folds(&tree.notes))
+            .map(|place| place.probe_case_folding(&tree.notes))
             .collect();
         tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
-            let dir = place.dir.try_clone().and_then(|dir| tree.touch(dir));
+            let dir = place
+                .dir
+                .try_clone()
+                .and_then(|dir| tree.note_filesystem(dir));
             dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
         }
-        tree.displace_last()?;
+        tree.remove_earlier_final()?;
         tree.places
             .mount_points()
             .try_for_each(|path| tree.link_mount(path))?;
         let tree = Arc::new(tree);
-        tree.enlist();
+        tree.register();
         Ok(tree)
     }
 
-    /// A file in the target that is gone when it is closed, if there can be one.
+    /// Returns a file without a name in the target, if the system supports this. Closing the file
+    /// deletes it.
     pub fn nameless(&self) -> Option<File> {
-        trial(&self.places.resolve(b"").0.dir, &self.notes, |file| {
+        with_test_file(&self.places.resolve(b"").0.dir, &self.notes, |file| {
             file.try_clone().ok().map(File::from)
         })
         .flatten()
     }
 
-    /// Make the symbolic link to what is mounted at `path`. It gets its metadata with the directory.
+    /// Creates the symbolic link to the directory that is mounted at `path`. The link gets its
+    /// metadata together with the directory.
     fn link_mount(&self, path: &[u8]) -> Result<()> {
-        let Some(target) = self.places.mounted(path) else {
+        let Some(target) = self.places.mount_target(path) else {
             return Ok(());
         };
         let (parent, name) = self.places.split(path);
@@ -157,11 +165,11 @@ impl TargetTree {
         let create = |dir: BorrowedFd<'_>, name: &[u8]| {
             write::symlink_at(target.as_os_str().as_bytes(), dir, name)
         };
-        self.replacing(path, dir.as_fd(), name, create)
+        self.create_or_replace(path, dir.as_fd(), name, create)
             .map_err(|e| self.error("link", path, e))
     }
 
-    /// An error about the entry at `path`.
+    /// Builds an error about the entry at `path`.
     pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
         let free = if is_of_inodes(&error) {
@@ -181,21 +189,21 @@ impl TargetTree {
         }
     }
 
-    /// Did what belongs at `path` find no room?
+    /// Returns whether the file system of `path` is full.
     pub(crate) fn is_full(&self, path: &[u8], error: &io::Error) -> bool {
         write::is_full(error, &self.places.resolve(path).0.dir)
     }
 
-    /// Open a directory beneath its place.
+    /// Opens a directory of the tree.
     pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let (place, rest) = self.places.resolve(path);
         open_dir(&place.dir, rest)
     }
 
-    /// Open a directory beneath its place; it and its parents are made where they are missing.
+    /// Opens a directory of the tree, and creates missing parents.
     ///
     /// # Errors
-    /// The system's, or that one of them was made under another name.
+    /// The system's error, or an error if one of them was created under another name.
     pub(crate) fn open_parent(&self, parent: &[u8]) -> io::Result<OwnedFd> {
         let Some(made) = &self.made else {
             return self.open_or_make(parent);
@@ -208,12 +216,12 @@ impl TargetTree {
             .map(|end| &parent[..end])
             .filter(|above| !above.is_empty())
         {
-            if made.has(above) || self.places.mounted(above).is_some() {
+            if made.has(above) || self.places.mount_target(above).is_some() {
                 continue;
             }
             let stat = dir::stat_fd(self.open_or_make(above)?)?;
             if made.is_taken(above, &stat) {
-                return Err(taken());
+                return Err(name_taken_error());
             }
             made.note(above, &stat);
         }
@@ -224,7 +232,8 @@ impl TargetTree {
         match self.open_dir(parent) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let (place, rest) = self.places.resolve(parent);
-                // Whatever the mask, what is restored must be able to be made in it: as `mkdir -p` has it.
+                // The owner's bits are always set, whatever the mask is: the restore must create
+                // objects in the directory, as with `mkdir -p`.
                 let mode = if self.options.usual_parents {
                     0o777 & !self.mask.0 | 0o700
                 } else {
@@ -232,21 +241,26 @@ impl TargetTree {
                 };
                 write::create_dir_beneath(&place.dir, rest, mode)
             }
-            // It may be on a file system of its own, and not among the directories of what is restored.
-            Ok(dir) if self.options.overwrite => self.touch(dir.try_clone()?).map(|()| dir),
+            // The directory may be on a file system of its own, and may not be among the restored
+            // directories.
+            Ok(dir) if self.options.overwrite => {
+                self.note_filesystem(dir.try_clone()?).map(|()| dir)
+            }
             other => other,
         }
     }
 
-    /// The attribute that a list of permissions is here, if all whom it names are known here.
+    /// Converts a list of permissions to an attribute, if all of its users and groups exist on this
+    /// system.
     ///
     /// # Errors
-    /// Why there is none, for a note.
+    /// The reason, for a warning.
     pub fn named(&self, acl: &NamedAcl) -> Result<Xattr, &'static str> {
         acl.resolve(|user| self.names.uid(user), |group| self.names.gid(group))
     }
 
-    /// User and group here of an owner there: by name where the name exists.
+    /// Returns user and group numbers on this system: by name if the name exists here, otherwise by
+    /// number.
     pub(crate) fn owner(&self, owner: &Owner) -> (u32, u32) {
         if self.options.numeric_owner {
             return (owner.uid, owner.gid);
@@ -260,68 +274,72 @@ impl TargetTree {
         (uid.unwrap_or(owner.uid), gid.unwrap_or(owner.gid))
     }
 
-    /// What new files get where `path` is; unknown where directories of others are written into, and of the places
-    /// themselves, which may have been there before.
-    pub(crate) fn fresh(
+    /// Returns the attributes that new files get at `path`.
+    ///
+    /// They are unknown in a target with older directories, and for the root and the mounts
+    /// themselves.
+    pub(crate) fn new_file(
         &self,
         path: &[u8],
         stat: impl FnOnce() -> io::Result<Stat>,
         mode: u32,
-    ) -> Option<Fresh> {
+    ) -> Option<NewFileAttrs> {
         let (place, rest) = self.places.resolve(path);
         if self.options.overwrite || rest.is_empty() {
             return None;
         }
-        let known = &place.fresh;
+        let known = &place.new_file;
         if known.get().is_none() {
             let stat = stat().ok()?;
-            let _ = known.set(Fresh {
+            let _ = known.set(NewFileAttrs {
                 owner: (stat.uid, stat.gid),
-                mode_kept: stat.mode == mode,
+                keeps_mode: stat.mode == mode,
             });
         }
         known.get().copied()
     }
 
-    /// The group that a new file gets at `path`, if that and nobody else can get at it: unknown where directories of others are
-    /// written into.
+    /// Returns the group that a new file gets at `path`, if only this group gets access. Unknown in
+    /// a target with older directories.
     pub(crate) fn group_of_new(&self, path: &[u8]) -> Option<u32> {
         let (place, _) = self.places.resolve(path);
         place
-            .maker
+            .new_owner
             .get()
-            .map(|maker| maker.1)
+            .map(|new_owner| new_owner.1)
             .filter(|_| !self.options.overwrite && !place.passes_list_on)
     }
 
-    /// Does the file system where `path` is surely keep this time? Those of 32 bits end in 2038, and some begin in 1970.
-    pub(crate) fn keeps(&self, path: &[u8], time: Time) -> bool {
+    /// Returns whether the file system of `path` is known to store this time exactly. Times of 32
+    /// bits end in 2038, and some start in 1970.
+    pub(crate) fn keeps_time(&self, path: &[u8], time: Time) -> bool {
         let (place, _) = self.places.resolve(path);
         place.keeps_nanos.get() == Some(&true) && (0..=i64::from(i32::MAX)).contains(&time.seconds)
     }
 
-    /// May what stands at `path` have attributes and access lists that nobody gave it? Unknown where directories of others
-    /// are written into: there each of them is to be asked.
-    pub(crate) fn wears(&self, path: &[u8]) -> Option<bool> {
+    /// Returns whether an object at `path` can have attributes and access lists that are not in the
+    /// backup. Unknown in a target with older directories: each object is checked there.
+    pub(crate) fn may_have_extra_xattrs(&self, path: &[u8]) -> Option<bool> {
         let (place, rest) = self.places.resolve(path);
         (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
     }
 
-    /// Remember the file system of a directory that was there before.
-    pub(crate) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
+    /// Records the file system of a directory that existed before.
+    pub(crate) fn note_filesystem(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = dir::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
-            self.goes(durable::way(&fd)?);
+            self.note_sync_method(durable::way(&fd)?);
             new.insert(fd);
         }
         Ok(())
     }
 
-    /// Do `make`, which makes what is called `name` or takes what is there. Not if that was made under another name.
+    /// Calls `make`, which creates or accepts the object `name`. Fails if that object was created
+    /// under another name.
     ///
-    /// Where names may be taken for others this is done by one thread at a time: none finds what another has made and not
-    /// remembered yet.
-    pub(crate) fn making<T>(
+    /// On a file system that ignores case, one thread at a time does this, so that every created
+    /// object is recorded before another thread looks.
+    pub(crate) fn unless_name_taken<T>(
         &self,
         path: &[u8],
         dir: impl AsFd,
@@ -334,7 +352,7 @@ impl TargetTree {
         let mut made = made.locked();
         let before = dir::stat(&dir, name).ok();
         if before.is_some_and(|stat| made.is_taken(path, &stat)) {
-            return Err(taken());
+            return Err(name_taken_error());
         }
         let done = make()?;
         before.iter().for_each(|stat| made.forget(stat));
@@ -342,7 +360,7 @@ impl TargetTree {
         Ok(done)
     }
 
-    /// Was what is called `name` made under another name than `path`?
+    /// Returns whether the object `name` was created under another path than `path`.
     pub(crate) fn is_taken(&self, path: &[u8], dir: impl AsFd, name: &[u8]) -> bool {
         self.made.as_ref().is_some_and(|made| {
             let made = made.locked();
@@ -358,7 +376,8 @@ mod tests {
     use crate::target::writer::TargetWriter;
     use std::fs;
 
-    /// A tree that takes names of another case for the same. Where they are not, a test makes the other name.
+    /// Opens a tree that treats names of another case as the same. On other file systems, the test
+    /// creates the second name itself.
     fn folding(root: &std::path::Path) -> Arc<TargetTree> {
         let options = TargetOptions {
             overwrite: true,
@@ -384,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_restore_has_made_is_not_replaced_under_another_name() {
+    fn an_object_of_this_restore_is_not_replaced_under_another_name() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("Case"), "from before").unwrap();
@@ -403,19 +422,19 @@ mod tests {
             ErrorKind::NotFound
         );
         assert_eq!(fs::read(at("case")).unwrap(), b"one");
-        // A name of a file of which another name was replaced.
+        // A file with two names, one of which was replaced.
         fs::write(at("x"), "x").unwrap();
         fs::hard_link(at("x"), at("y")).unwrap();
         writer
             .tree
-            .making(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
+            .unless_name_taken(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
             .unwrap();
         [("x", "anew"), ("y", "anew too")]
             .iter()
             .for_each(|(name, data)| {
                 writer.file(&file(name, data), data.as_bytes()).unwrap();
             });
-        // The same name again, as a tar may have it.
+        // A tar may hold the same name twice.
         writer.file(&file("Case", "three"), b"three").unwrap();
         assert_eq!(
             (fs::read(at("Case")).unwrap(), fs::read(at("case")).unwrap()),

@@ -1,5 +1,7 @@
-//! What could not be restored and is no failure: one line for each reason, with a count and the first path. Names of
-//! attributes are part of reasons, and come from the backup: of more reasons than people read there is one line.
+//! Metadata and objects that could not be restored, although the restore did not fail.
+//!
+//! There is one line for each reason, with a count and the first path. Reasons contain attribute
+//! names from the backup, so the number of lines is limited, and one line counts the rest.
 
 use crate::{
     error::{quoted, reason},
@@ -8,71 +10,80 @@ use crate::{
 };
 use std::{collections::BTreeMap, io, path::Path as SystemPath, sync::Mutex};
 
-/// Reasons that have a line of their own.
-const REASONS: usize = 200;
+/// Number of reasons with a line of their own.
+const MAX_REASONS: usize = 200;
 
 /// Counts by reason. Shared by all writers.
 #[derive(Debug, Default)]
 pub struct TargetWarnings {
     counts: Mutex<BTreeMap<String, (u64, EntryPath)>>,
-    /// Directories, by device and inode number, from which a file of this restore could not be removed, with a line on that file.
-    left: Mutex<BTreeMap<(u64, u64), String>>,
+    /// Directories, by device and inode number, that still hold a temporary file of this restore,
+    /// each with a warning.
+    leftovers: Mutex<BTreeMap<(u64, u64), String>>,
 }
 
 impl TargetWarnings {
-    /// Note that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
+    /// Notes that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
     pub fn add(&self, what: &str, why: &str, path: &[u8]) {
         self.count(format!("{what} not restored ({why})"), path);
     }
 
-    /// Note that `path` became the name of a second file: the first takes no more names.
-    pub(crate) fn carried(&self, path: &[u8]) {
-        let why = "more names than the target takes for one file: a second file with the same content has them";
+    /// Notes that `path` became a name of a second file, because the first file takes no more
+    /// names.
+    pub(crate) fn add_copied_name(&self, path: &[u8]) {
+        let why = "too many hard links for the target file system: a copy of the file has the further names";
         self.count(why.to_owned(), path);
     }
 
-    /// Note that a file of this restore stays in `dir`, as it could not be removed. Of one directory it is noted once.
-    pub(crate) fn left(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
+    /// Notes that a temporary file of this restore could not be removed from `dir`. Each directory
+    /// gets one line.
+    pub(crate) fn add_leftover(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
         let line = || {
             format!(
-                "could not remove {file:?}, which this restore has made: {}",
+                "could not remove {file:?}, a temporary file of this restore: {}",
                 reason(error)
             )
         };
-        self.left.locked().entry(dir).or_insert_with(line);
+        self.leftovers.locked().entry(dir).or_insert_with(line);
     }
 
-    /// Did a file of this restore stay in `dir`?
-    pub(crate) fn is_left_in(&self, dir: (u64, u64)) -> bool {
-        self.left.locked().contains_key(&dir)
+    /// Returns whether a temporary file of this restore is left in `dir`.
+    pub(crate) fn has_leftover(&self, dir: (u64, u64)) -> bool {
+        self.leftovers.locked().contains_key(&dir)
     }
 
-    /// A line for each file of this restore that could not be removed.
-    pub fn left_lines(&self) -> Vec<String> {
-        self.left.locked().values().cloned().collect()
+    /// Returns a line for each temporary file that could not be removed.
+    pub fn leftover_lines(&self) -> Vec<String> {
+        self.leftovers.locked().values().cloned().collect()
     }
 
     fn count(&self, mut reason: String, path: &[u8]) {
         let mut notes = self.counts.locked();
-        if notes.len() >= REASONS && !notes.contains_key(&reason) {
-            reason = "other things not restored (for too many reasons to list)".to_owned();
+        if notes.len() >= MAX_REASONS && !notes.contains_key(&reason) {
+            reason = "other items not restored (too many reasons to list)".to_owned();
         }
         let (count, first) = notes.entry(reason).or_insert((0, path.to_vec()));
         *count += 1;
-        // Workers are not in order: the same restore prints the same line.
+        // Workers finish in any order. The path that sorts first makes the line the same for each
+        // run.
         if entry::order(path, first).is_lt() {
             *first = path.to_vec();
         }
     }
 
-    /// One line for each reason: `owner not restored (operation not permitted): 12 entries, the first is "a/b"`.
+    /// Returns one line for each reason: `owner not restored (operation not permitted): 12 entries,
+    /// the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
         let notes = self.counts.locked();
         let line = |(what, (count, first)): (&String, &(u64, EntryPath))| match count {
             1 => format!("{what}: {}", quoted(first)),
             _ => format!("{what}: {count} entries, the first is {}", quoted(first)),
         };
-        notes.iter().map(line).chain(self.left_lines()).collect()
+        notes
+            .iter()
+            .map(line)
+            .chain(self.leftover_lines())
+            .collect()
     }
 }
 
@@ -81,16 +92,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_reasons_there_is_one_line() {
+    fn too_many_reasons_share_one_line() {
         let notes = TargetWarnings::default();
         (0..1000).for_each(|number| notes.add(&format!("attribute {number}"), "no", b"f"));
         notes.add("attribute 0", "no", b"e");
         let lines = notes.lines();
-        assert_eq!(lines.len(), REASONS + 1);
+        assert_eq!(lines.len(), MAX_REASONS + 1);
         assert_eq!(
             lines[0],
             "attribute 0 not restored (no): 2 entries, the first is \"e\""
         );
-        assert!(lines[REASONS].contains("800 entries"), "{}", lines[REASONS]);
+        assert!(
+            lines[MAX_REASONS].contains("800 entries"),
+            "{}",
+            lines[MAX_REASONS]
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! One thread's hand in a tree: files, links, devices and directories, with their metadata.
+//! Writes files, links, devices and directories of a tree from one thread, with their metadata.
 
-use super::{access::replaced, case_folding::is_taken, metadata::Before, tree::TargetTree};
+use super::{
+    access::replaced_error, case_folding::is_name_taken, metadata::Before, tree::TargetTree,
+};
 use crate::{
     error::{Error, ErrorKind, Result, reason},
     format::entry::{Device, Entry, EntryKind, Owner},
@@ -19,26 +21,27 @@ use std::{
     sync::Arc,
 };
 
-/// Writes to a tree from one thread; keeps the directory it wrote to last.
+/// Writes to a tree from one thread. Keeps the directory of the last object open.
 #[derive(Debug)]
 pub struct TargetWriter {
-    /// The tree.
+    /// The tree that all writers share.
     pub tree: Arc<TargetTree>,
     parent: Option<Parent>,
     owner: Option<(Owner, (u32, u32))>,
 }
 
-/// The directory that was written to last.
+/// The directory of the last object.
 #[derive(Debug)]
 struct Parent {
     path: Vec<u8>,
     dir: OwnedFd,
-    /// Does what is made in it inherit an access list? Asked only if the tree does not know.
+    /// Whether new objects in the directory inherit an access list. Only checked if the tree does
+    /// not know.
     passes_list_on: bool,
 }
 
 impl TargetWriter {
-    /// A writer of its own for one thread.
+    /// Creates a writer for one thread.
     pub fn new(tree: &Arc<TargetTree>) -> Self {
         Self {
             tree: tree.clone(),
@@ -47,7 +50,7 @@ impl TargetWriter {
         }
     }
 
-    /// Enter the directory of `path`.
+    /// Opens the directory of `path`. Returns it with the last name of the path.
     pub(crate) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
         let there = match self.parent.take().filter(|there| there.path == parent) {
@@ -56,7 +59,7 @@ impl TargetWriter {
                 let dir = self
                     .tree
                     .open_parent(parent)
-                    .map_err(|e| self.refused(path, e))?;
+                    .map_err(|e| self.parent_error(path, e))?;
                 let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
                 Parent {
                     path: parent.to_vec(),
@@ -68,25 +71,26 @@ impl TargetWriter {
         Ok((&self.parent.insert(there).dir, name))
     }
 
-    /// May what is made in the directory that was entered last inherit an access list?
-    pub(crate) fn inherits(&self) -> bool {
+    /// Returns whether new objects in the current directory can inherit an access list.
+    pub(crate) fn inherits_acl(&self) -> bool {
         self.parent
             .as_ref()
             .is_none_or(|parent| parent.passes_list_on)
     }
 
-    /// A parent that is a link or a file is said to be what it is.
-    fn refused(&self, path: &[u8], error: io::Error) -> Error {
-        let in_the_way = write::is_in_the_way(&error);
+    /// Builds the error for a parent directory that could not be opened. The error says so if the
+    /// parent is a link or a file.
+    fn parent_error(&self, path: &[u8], error: io::Error) -> Error {
+        let creation_error = write::is_in_the_way(&error);
         let error = self.tree.error("create", path, error);
-        if !in_the_way {
+        if !creation_error {
             return error;
         }
-        let why = "a symbolic link or a file stands where a directory above it should be";
+        let why = "a symbolic link or a file has the name of a parent directory";
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
-    pub(crate) fn numbers(&mut self, owner: &Owner) -> (u32, u32) {
+    pub(crate) fn owner_ids(&mut self, owner: &Owner) -> (u32, u32) {
         match &self.owner {
             Some((last, numbers)) if last == owner => *numbers,
             _ => {
@@ -97,54 +101,58 @@ impl TargetWriter {
         }
     }
 
-    pub(crate) fn in_the_way(&self, path: &[u8], error: io::Error) -> Error {
-        let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_taken(&error);
+    pub(crate) fn creation_error(&self, path: &[u8], error: io::Error) -> Error {
+        let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_name_taken(&error);
         let error = self.tree.error("create", path, error);
         if exists {
-            error.hint("--overwrite replaces what stands in the way")
+            error.hint("use --overwrite to replace existing files")
         } else {
             error
         }
     }
 
-    /// Create a symbolic link, named pipe or device, with its metadata.
+    /// Creates a symbolic link, named pipe or device, with its metadata.
     ///
     /// # Errors
-    /// The system's, with the path. A device without the privileges for it is noted.
-    pub fn other(&mut self, entry: &Entry) -> Result<()> {
-        let (tree, mode) = (self.tree.clone(), self.creation_mode(entry));
+    /// The system's error, with the path. A device that needs more privileges becomes a warning.
+    pub fn special_file(&mut self, entry: &Entry) -> Result<()> {
+        let tree = self.tree.clone();
+        let mode = self.creation_mode(entry);
         let (dir, name) = self.enter(&entry.path)?;
-        match tree.replacing(&entry.path, dir.as_fd(), name, |dir, name| {
-            make(dir, name, entry, mode)
+        match tree.create_or_replace(&entry.path, dir.as_fd(), name, |dir, name| {
+            make_node(dir, name, entry, mode)
         }) {
-            Ok(()) => self.dress_at(entry),
+            Ok(()) => self.apply_metadata_at(entry),
             Err(e) if is_device(&entry.kind) && e.kind() == io::ErrorKind::PermissionDenied => {
                 self.tree.notes.add("device", &reason(&e), &entry.path);
                 Ok(())
             }
-            Err(e) => Err(self.in_the_way(&entry.path, e)),
+            Err(e) => Err(self.creation_error(&entry.path, e)),
         }
     }
 
-    /// Create a directory; it gets its metadata by [`Writer::finish_directory`]. One that is there is taken as it is, but that
-    /// nobody else may change what is made in it if it was asked for. Was it made by this restore?
+    /// Creates a directory. [`TargetWriter::finish_directory`] sets its metadata later.
+    ///
+    /// An existing directory is kept; if it was `asked_for`, other users lose write access to it
+    /// until then. Returns whether this restore created the directory.
     ///
     /// # Errors
-    /// The system's, with the path; a symbolic link or file in the way may be one.
+    /// The system's error, with the path; also for a symbolic link or file of this name.
     pub fn directory(&mut self, entry: &Entry, asked_for: bool) -> Result<bool> {
-        let (tree, path) = (self.tree.clone(), &entry.path[..]);
-        if path.is_empty() || tree.places.mounted(path).is_some() {
+        let tree = self.tree.clone();
+        let path = &entry.path[..];
+        if path.is_empty() || tree.places.mount_target(path).is_some() {
             let place = tree.places.resolve(path).0;
-            return self.take_over(entry, &place.dir, place.is_new, asked_for);
+            return self.lock_out_others(entry, &place.dir, place.is_new, asked_for);
         }
         let (dir, name) = self.enter(path)?;
         let create = || match write::create_dir(dir, name, 0o700) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
-        let create = || tree.opening_up(path, dir.as_fd(), create);
+        let create = || tree.with_write_access(path, dir.as_fd(), create);
         if tree
-            .making(path, dir, name, create)
+            .unless_name_taken(path, dir, name, create)
             .map_err(|e| tree.error("create", path, e))?
         {
             return Ok(true);
@@ -152,44 +160,48 @@ impl TargetWriter {
         let there = open_dir(dir, name);
         let is_new = there.is_err();
         let there = there.or_else(|error| {
-            // Where a link leads that nobody asked to be replaced would be lost with it; fsck wants its own directory.
+            // A link is not replaced unless its path was requested, because its target would become
+            // unreachable. fsck needs its own `lost+found`.
             if !asked_for || dir::is_lost_and_found(dir, name) {
                 return Err(error);
             }
-            tree.replacing(path, dir.as_fd(), name, |dir, name| {
+            tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
                 write::create_dir(dir, name, 0o700)
             })?;
             open_dir(dir, name)
         });
-        let there = there.map_err(|e| self.in_the_way(path, e))?;
-        // What is in a target that was empty was made by this restore, perhaps for what is below it.
+        let there = there.map_err(|e| self.creation_error(path, e))?;
+        // In a target that was empty, this restore created the directory, perhaps as a parent of
+        // another object.
         let is_ours =
-            self.take_over(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.touch(there)
+            self.lock_out_others(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
+        tree.note_filesystem(there)
             .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }
 
-    /// Give a directory its metadata. Everything in it must have been written, and it may not be entered any more.
+    /// Sets the metadata of a directory. Everything in it must be written, and it must not be
+    /// entered afterwards.
     ///
     /// # Errors
-    /// The system's, with the path; that another one stands there now.
+    /// The system's error, with the path; an error if another directory has its place.
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
         let failed = |e| tree.error("set the metadata of", &entry.path, e);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
-        if stat.uid != self.numbers(&entry.owner).0 && !tree.may_have_made(&entry.path, &dir, &stat)
+        if stat.uid != self.owner_ids(&entry.owner).0
+            && !tree.may_have_made(&entry.path, &dir, &stat)
         {
-            return Err(failed(replaced()));
+            return Err(failed(replaced_error()));
         }
-        self.dress(dir.as_fd(), entry, Before::There(stat))?;
+        self.apply_metadata(dir.as_fd(), entry, Before::There(stat))?;
         tree.changed.locked().remove(&entry.path);
-        match tree.places.mounted(&entry.path) {
+        match tree.places.mount_target(&entry.path) {
             None => Ok(()),
             Some(to) => {
                 let kind = EntryKind::Symlink(to.as_os_str().as_bytes().to_vec());
-                self.dress_at(&Entry {
+                self.apply_metadata_at(&Entry {
                     kind,
                     xattrs: Vec::new(),
                     ..entry.clone()
@@ -198,31 +210,31 @@ impl TargetWriter {
         }
     }
 
-    /// Leave a directory the metadata it has; what was made in it is durable.
+    /// Syncs a directory that keeps its metadata.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn keep_directory(&mut self, path: &[u8]) -> Result<()> {
-        if !self.tree.settles_each() {
+        if !self.tree.syncs_each_file() {
             return Ok(());
         }
         let settled = self.tree.open_dir(path).and_then(durable::settle);
-        settled.map_err(|e| self.tree.error("make durable", path, e))
+        settled.map_err(|e| self.tree.error("sync", path, e))
     }
 
-    /// Remove a file that was not written to its end, or what is replaced: a directory only if it is empty.
+    /// Removes an incomplete file or an object to be replaced; a directory only if it is empty.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's error, with the path.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
         let (dir, name) = self.enter(path)?;
-        tree.clear_way(dir.as_fd(), name)
+        tree.remove_existing(dir.as_fd(), name)
             .map_err(|e| tree.error("remove", path, e))
     }
 }
 
-fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
+fn make_node(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
     let node = |kind, device| write::mknod_at(dir, name, kind, mode, device);
     match &entry.kind {
         EntryKind::Symlink(target) => write::symlink_at(target, dir, name),
@@ -233,7 +245,7 @@ fn make(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Resul
     }
 }
 
-/// Is what stands there of the kind of the entry?
+/// Returns whether the existing object has the kind of the entry.
 pub(crate) fn is_of_kind(stat: &Stat, kind: &EntryKind) -> bool {
     match kind {
         EntryKind::Symlink(_) => stat.kind == FileKind::Symlink,
@@ -250,7 +262,8 @@ fn is_device(kind: &EntryKind) -> bool {
     matches!(kind, EntryKind::CharDevice(_) | EntryKind::BlockDevice(_))
 }
 
-/// Write a piece of a file's data, `offset` bytes from the start of the data, to where its runs are.
+/// Writes a piece of a file's data, at `offset` bytes from the start of the data, to the positions
+/// of its runs.
 pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut rest = data;
     for run in entry.runs(offset, data.len() as u64) {
@@ -261,7 +274,7 @@ pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8])
     Ok(())
 }
 
-/// A file that ends in a hole is as long as its entry says.
+/// Sets the length of a file that may end in a hole.
 pub(crate) fn set_length(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
     match &entry.kind {
         EntryKind::File { size, map: Some(_) } => write::truncate(fd, *size),

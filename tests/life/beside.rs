@@ -70,7 +70,7 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let first = full(repository, 1, "/data");
     let mut store =
         RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
-    let referred = store.refer(&[id(1), id(4)]).unwrap();
+    let referred = store.announce_bases(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
     prune(repository);

@@ -236,7 +236,7 @@ fn two_tablespaces_need_two_places() {
         assert_refused(
             &both(one, two),
             ErrorKind::Usage,
-            "one is the other, or within it",
+            "they are the same directory, or one contains the other",
         );
     }
     run(&both("a", "ab")).unwrap();

@@ -194,7 +194,7 @@ impl ClusterPlan {
                     .split(|byte| *byte == b'/')
                     .next()
                     .unwrap_or_default();
-                !mount.may_hold(name)
+                !mount.may_contain(name)
             })
     }
 

@@ -543,7 +543,7 @@ pub(crate) fn finish(
         return Ok(ClosingNotes::default());
     };
     let (mut notes, mut next, mut needed) = (plan.notes.clone(), Vec::new(), 0);
-    let placed = tree.put_last(is_whole)?;
+    let placed = tree.place_final_file(is_whole)?;
     let left_out = match placed {
         FinalPlaced::Withheld => Some(WITHOUT_LABEL.to_owned()),
         FinalPlaced::Kept => Some(not_whole()),

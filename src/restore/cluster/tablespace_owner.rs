@@ -14,7 +14,7 @@ use crate::{
     platform::{self, owner::OwnerNames},
     postgres::restore::{plan::ClusterPlan, tablespaces},
     restore::Restore,
-    target::layout::{TargetMount, holder, is_held},
+    target::layout::{TargetMount, deepest_owner, is_trusted_owner},
 };
 
 /// Let each tablespace that goes back to where it was be there only if that is its owner's, and refuse what is not.
@@ -64,8 +64,8 @@ fn must_be_held(
 ) -> Result<()> {
     let (name, directory) = (quoted(&tablespace.name.0), &mount.directory);
     let what = format!("cannot restore tablespace {name} to {directory:?}");
-    let (there, holder) = holder(directory).map_err(|e| Error::io(&*what, e))?;
-    if is_held(holder, uid) {
+    let (there, holder) = deepest_owner(directory).map_err(|e| Error::io(&*what, e))?;
+    if is_trusted_owner(holder, uid) {
         return Ok(());
     }
     let (whose, hint) = if there == directory {

@@ -218,7 +218,7 @@ impl<'a> Delta<'a> {
         let work = DeltaBatch::new(self, run, hands);
         going_on
             .into_iter()
-            .try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
+            .try_for_each(|(path, target)| work.give_up(&path, target.patch.old_content_lost()))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The objects that a list names, in archive order, each after the directories above it.
 //!
-//! The rules of a walk hold for a list: what a walk would not come to is not delivered, though the list names it. That a name
-//! of the list is not there is no accident of the moment, as it is of one that a walk has seen.
+//! The rules of a walk also apply to a list: an object that a walk would not reach is skipped, even
+//! if the list names it. A missing name in a list is an error, whereas a name that vanishes during
+//! a walk is not.
 
 use super::{
     TreeInner,
@@ -18,50 +19,52 @@ use crate::{
 };
 use std::{iter::once, sync::Arc};
 
-/// The top, and the objects of a list, which is ascending.
+/// Delivers the top and the objects of an ascending list.
 ///
 /// # Errors
-/// If the backup goes to the top.
+/// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if the backup is written to the top.
 pub(super) fn listed(
     inner: Arc<TreeInner>,
     list: Vec<EntryPath>,
 ) -> Result<impl Iterator<Item = Result<Scanned>> + Send> {
     inner.check_tops()?;
     let top = inner.look(b"");
-    let (dev, links) = (top.dev, Links::default());
+    let dev = top.dev;
+    let links = Links::default();
     let mut listed = ListedFiles {
         inner,
         links,
         dev,
         last: EntryPath::new(),
-        barred: None,
+        closed_dir: None,
     };
     let below = list.into_iter().flat_map(move |path| listed.objects(path));
     Ok(once(top.scanned).chain(below).map(|mut scanned| {
         if scanned.state == EntryState::Vanished {
-            scanned.state = EntryState::Unreadable("there is nothing of this name".to_owned());
+            scanned.state = EntryState::Unreadable("no file or directory has this name".to_owned());
         }
         Ok(scanned)
     }))
 }
 
-/// How far a list is.
+/// The position in a list.
 struct ListedFiles {
     inner: Arc<TreeInner>,
     links: Links,
-    /// The device of the top.
+    /// Device of the top.
     dev: u64,
-    /// What was delivered last.
+    /// Path that was delivered last.
     last: EntryPath,
-    /// A directory that a walk would not go into: what is below it comes next.
-    barred: Option<EntryPath>,
+    /// A directory that a walk would not enter. Names below it are skipped.
+    closed_dir: Option<EntryPath>,
 }
 
 impl ListedFiles {
-    /// What to deliver for a name: it, after the directories above it that were not delivered yet; or nothing.
+    /// Returns the object of a name, after the directories above it that were not delivered yet.
+    /// Empty if a walk would skip the name.
     fn objects(&mut self, path: EntryPath) -> Vec<Scanned> {
         if self
-            .barred
+            .closed_dir
             .as_ref()
             .is_some_and(|dir| is_within(&path, dir))
         {
@@ -75,27 +78,27 @@ impl ListedFiles {
         let mut objects = self.above(&path);
         if let Some(dir) = objects
             .iter()
-            .find(|dir| self.inner.is_barred(dir, self.dev))
+            .find(|dir| self.inner.is_never_entered(dir, self.dev))
         {
-            self.barred = Some(dir.scanned.entry.path.clone());
+            self.closed_dir = Some(dir.scanned.entry.path.clone());
             return Vec::new();
         }
-        self.barred = self
+        self.closed_dir = self
             .inner
-            .is_barred(&object, self.dev)
+            .is_never_entered(&object, self.dev)
             .then(|| path.clone());
         if !object.scanned.state.is_stored()
             && let Some(why) = self.link_above(&path)
         {
             object.scanned.state = EntryState::Unreadable(why);
         }
-        self.links.see(&mut object);
+        self.links.link_if_known(&mut object);
         objects.push(object);
         self.last = path;
         objects.into_iter().map(|object| object.scanned).collect()
     }
 
-    /// Why there is nothing of this name, if a link stands above it.
+    /// Returns why a name cannot be found, if a symbolic link is above it.
     fn link_above(&self, path: &[u8]) -> Option<String> {
         let slashes = path
             .iter()
@@ -105,14 +108,15 @@ impl ListedFiles {
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
             EntryKind::Symlink(target) => {
-                let (link, target) = (quoted(&entry.path), quoted(&target));
-                Some(format!("{link} is a link to {target}, and is not followed: name the file by where it is"))
+                let link = quoted(&entry.path);
+                let target = quoted(&target);
+                Some(format!("{link} is a symbolic link to {target}, and links are not followed: use the path of the file itself"))
             }
             _ => None,
         })
     }
 
-    /// The directories above a name that are there and were not delivered yet.
+    /// Returns the existing directories above a name that were not delivered yet.
     fn above(&self, path: &[u8]) -> Vec<Child> {
         let slashes = path
             .iter()

@@ -1,11 +1,12 @@
-//! Files with several names: the first name of one carries its content, each later one is a link to it.
+//! Files with several names: the first name carries the content, each later one is a link to it.
 //!
-//! An inode is known by its number only as long as it exists. A name that lies outside of the tree, or goes away before it was
-//! seen, is waited for to the end of the walk, and meanwhile the number may be given to another file. So a name is one more
-//! of the same file only if the inode was made at the same time; where the file system does not tell, if size and mtime are
-//! the same.
+//! An inode number identifies a file only while the file exists. A name that is outside of the
+//! tree, or is removed before the walk reaches it, stays expected until the end of the walk, and
+//! another file may get the number meanwhile. So a name is a link only if the inode has the same
+//! creation time, or, where the file system has none, the same size and mtime.
 //!
-//! There may be as many of them as there are files, so each takes little room: about 120 bytes, with a name of up to 24.
+//! There can be as many such files as files at all, so each takes little memory: about 120 bytes,
+//! with a name of up to 24.
 
 use super::listing::Child;
 use crate::{
@@ -17,7 +18,7 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-/// The files of which not all names were seen, by device and inode.
+/// The files whose names were not all seen yet, by device and inode.
 #[derive(Default)]
 pub(crate) struct Links {
     firsts: HashMap<u64, BTreeMap<u64, FirstName>>,
@@ -25,51 +26,48 @@ pub(crate) struct Links {
     marks: RandomState,
 }
 
-/// The first name of a file, and how many are still to come. One piece of memory holds how many, the mark of the file and the
-/// number of its directory, at 4, 8 and 4 bytes, and its name.
+/// The first name of a file, and the number of names to come.
+///
+/// One allocation holds this number, the mark of the file, the number of its directory (4, 8 and 4
+/// bytes), and the name.
 struct FirstName(Box<[u8]>);
 
 const NAME_AT: usize = 16;
 
 impl Links {
-    /// A name, in archive order: if it is one more of a file that came before, it becomes a link.
-    pub(crate) fn see(&mut self, child: &mut Child) {
+    /// Handles the next name in archive order: a further name of a known file becomes a link.
+    pub(crate) fn link_if_known(&mut self, child: &mut Child) {
         if !child.scanned.entry.is_file() || child.nlink < 2 {
             return;
         }
-        let (inode, mark) = (child.scanned.entry.inode, self.mark(&child.scanned));
+        let inode = child.scanned.entry.inode;
+        let mark = self.mark(&child.scanned);
         let firsts = self.firsts.entry(child.dev).or_default();
-        let left = match firsts.get_mut(&inode).filter(|first| first.mark() == mark) {
-            Some(first) => {
-                child.scanned.entry.kind = EntryKind::HardLink(join(
-                    self.directories.path(first.directory()),
-                    first.name(),
-                ));
-                first.pass()
-            }
-            None => {
-                child.scanned.is_first = true;
-                let (directory, name) = split(&child.scanned.entry.path);
-                let first = FirstName::new(
-                    child.nlink - 1,
-                    mark,
-                    self.directories.enter(directory),
-                    name,
-                );
-                let old = firsts.insert(inode, first);
-                old.iter()
-                    .for_each(|old| self.directories.leave(old.directory()));
-                return;
-            }
+        let Some(first) = firsts.get_mut(&inode).filter(|first| first.mark() == mark) else {
+            return self.add_first(child, mark);
         };
-        if left == 0 {
-            let last = firsts.remove(&inode);
-            last.iter()
-                .for_each(|first| self.directories.leave(first.directory()));
+        let target = join(self.directories.path(first.directory()), first.name());
+        child.scanned.entry.kind = EntryKind::HardLink(target);
+        if first.count_name() == 0
+            && let Some(last) = firsts.remove(&inode)
+        {
+            self.directories.leave(last.directory());
         }
     }
 
-    /// Stands for when a file was made; where that is not told, for its size and mtime.
+    /// Records the first name of a file.
+    fn add_first(&mut self, child: &mut Child, mark: u64) {
+        child.scanned.is_first = true;
+        let (directory, name) = split(&child.scanned.entry.path);
+        let directory = self.directories.enter(directory);
+        let first = FirstName::new(child.nlink - 1, mark, directory, name);
+        let firsts = self.firsts.entry(child.dev).or_default();
+        if let Some(old) = firsts.insert(child.scanned.entry.inode, first) {
+            self.directories.leave(old.directory());
+        }
+    }
+
+    /// Hashes the creation time of a file, or its size and mtime if it has none.
     fn mark(&self, Scanned { born, entry, .. }: &Scanned) -> u64 {
         match born {
             Some(born) => self.marks.hash_one((born.seconds, born.nanos)),
@@ -98,8 +96,8 @@ impl FirstName {
         std::array::from_fn(|i| self.0[at + i])
     }
 
-    /// One more name was seen; gives how many are left.
-    fn pass(&mut self) -> u32 {
+    /// Counts one more name. Returns the number of names to come.
+    fn count_name(&mut self) -> u32 {
         let left = u32::from_le_bytes(self.bytes(0)) - 1;
         self.0[..4].copy_from_slice(&left.to_le_bytes());
         left
@@ -118,7 +116,7 @@ impl FirstName {
     }
 }
 
-/// The directories of first names, by numbers: names in one directory mostly follow each other.
+/// The directories of first names, by number. Names in one directory mostly follow each other.
 #[derive(Default)]
 struct Directories {
     all: Vec<SharedNames>,
@@ -126,7 +124,7 @@ struct Directories {
     last: Option<u32>,
 }
 
-/// The path of a directory, and how many names share it.
+/// The path of a directory, and the number of names that share it.
 #[derive(Default)]
 struct SharedNames {
     path: Box<[u8]>,
@@ -138,7 +136,7 @@ impl Directories {
         &self.all[number as usize].path
     }
 
-    /// The number of a directory, for one more name.
+    /// Returns the number of a directory, for one more name.
     fn enter(&mut self, path: &[u8]) -> u32 {
         let number = match self.last.filter(|last| self.path(*last) == path) {
             Some(last) => last,
@@ -157,7 +155,7 @@ impl Directories {
         number
     }
 
-    /// A name is not needed any more.
+    /// Releases a directory for a name that is no longer needed.
     fn leave(&mut self, number: u32) {
         let shared = &mut self.all[number as usize];
         shared.names -= 1;
@@ -177,7 +175,7 @@ mod tests {
             entry::{Entry, Time},
             page::EntryState,
         },
-        source::tree::listing::Ahead,
+        source::tree::listing::ListingState,
     };
 
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {
@@ -198,16 +196,16 @@ mod tests {
             scanned,
             dev: 1,
             nlink: 3,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         }
     }
 
-    /// What each of the names is a link to.
+    /// Returns the link target of each name.
     fn links(names: impl IntoIterator<Item = Child>) -> Vec<Option<String>> {
         let mut links = Links::default();
         let target = |mut child: Child| {
-            links.see(&mut child);
+            links.link_if_known(&mut child);
             match child.scanned.entry.kind {
                 EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,
@@ -246,12 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_forgotten_when_the_last_of_them_was_seen() {
+    fn a_file_is_forgotten_when_its_last_name_was_seen() {
         let mut links = Links::default();
         let mut see = |name: String, inode: u64, target: Option<String>| {
             let mut child = file(&name, Some(1), (5, 1));
             (child.scanned.entry.inode, child.nlink) = (inode, 2);
-            links.see(&mut child);
+            links.link_if_known(&mut child);
             let found = match child.scanned.entry.kind {
                 EntryKind::HardLink(to) => Some(String::from_utf8(to).unwrap()),
                 _ => None,

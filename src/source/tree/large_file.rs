@@ -1,4 +1,4 @@
-//! Large files of a tree: one open file that all readers share, read piece by piece.
+//! Large files of a tree: all readers share one open file and read it piece by piece.
 
 use super::{
     TreeInner, changed, pad, part,
@@ -25,18 +25,23 @@ use std::{
 };
 
 impl TreeInner {
-    /// The header of a large file.
-    pub(crate) fn head(&self, large: Arc<LargeFile>, buf: &mut Vec<u8>) -> Result<FrameEntry> {
+    /// Appends the header of a large file.
+    pub(crate) fn append_large_header(
+        &self,
+        large: Arc<LargeFile>,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
         let mut entry = large.entry.clone();
-        let replaced = match self.opened(&large) {
+        let replaced = match self.open_shared(&large) {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
-                now.iter().for_each(|now| _ = self.adopt(now, &mut entry));
+                now.iter()
+                    .for_each(|now| _ = self.update_owner(now, &mut entry));
                 now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
             }
             Err(state) => {
-                self.disown(&entry, true);
+                self.orphan_links(&entry, true);
                 return Ok(part(
                     FrameContent::Whole(entry, state.clone()),
                     buf.len(),
@@ -44,10 +49,10 @@ impl TreeInner {
                 ));
             }
         };
-        self.disown(&entry, replaced);
+        self.orphan_links(&entry, replaced);
         large.changed.fetch_or(replaced, AcqRel);
         if large.known.is_none() {
-            self.header(&entry, buf)?;
+            self.append_header(&entry, buf)?;
         }
         Ok(FrameEntry {
             replaced,
@@ -55,9 +60,10 @@ impl TreeInner {
         })
     }
 
-    /// The open file that all readers of a large one share. Whoever comes first opens it: to wait for the reader of the
-    /// header would be a wait for one that may itself be waiting for a permit to read.
-    pub(crate) fn opened<'a>(
+    /// Returns the open file that all readers of a large file share. The first caller opens it:
+    /// waiting for the reader of the header could be a deadlock, because that reader may be waiting
+    /// for a permit.
+    pub(crate) fn open_shared<'a>(
         &self,
         large: &'a LargeFile,
     ) -> &'a Result<(OwnedFd, Vec<Xattr>), EntryState> {
@@ -70,20 +76,20 @@ impl TreeInner {
                 xattrs,
                 ..large.entry.clone()
             };
-            // Nor may it be read in part only, and the rest of it be that of the other.
+            // A replaced file must not be read in part, with the rest taken from the earlier file.
             let is_cut = entry.is_sparse()
                 || large
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let is_other = |now: Stat| {
+            let is_unusable = |now: Stat| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
             };
-            if self.now(&fd).is_some_and(is_other) {
+            if self.now(&fd).is_some_and(is_unusable) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
-            self.header(&entry, &mut Vec::new())
-                .map_err(|error| unstorable(&error))?; // its pieces come behind it
+            self.append_header(&entry, &mut Vec::new())
+                .map_err(|error| unstorable(&error))?; // its pieces come after it
             if platform::tricks() {
                 read::sequential(&fd);
             }
@@ -91,12 +97,14 @@ impl TreeInner {
         })
     }
 
-    /// Read `slice.len` bytes of a large file, or fewer if it has shrunk since the scan.
+    /// Reads `len` bytes of a large file at `offset`, or fewer if the file has shrunk since the
+    /// scan.
     ///
-    /// Fewer is not an error: the frame is filled with zeros to the length the header promised, and the file is marked
-    /// changed (as PostgreSQL's own `sendFile` does). The same for what cannot be read, and then the file counts as
-    /// unreadable as a whole: its header is out already, but the manifest does not have it.
-    pub(crate) fn piece(
+    /// A short read is not an error: the frame is filled with zeros to the length in the tar
+    /// header, and the file is marked changed (as PostgreSQL's own `sendFile` does). Bytes that
+    /// cannot be read are also filled with zeros, and then the whole file counts as unreadable: its
+    /// header is written already, but the manifest leaves it out.
+    pub(crate) fn read_piece(
         &self,
         file: Arc<LargeFile>,
         offset: u64,
@@ -104,7 +112,7 @@ impl TreeInner {
         last: bool,
         mut buf: Buf,
     ) -> Result<Frame> {
-        let Ok((fd, _)) = self.opened(&file) else {
+        let Ok((fd, _)) = self.open_shared(&file) else {
             return Ok(Frame::new(buf, Vec::new(), last));
         };
         if let Some(patches) = file
@@ -112,10 +120,16 @@ impl TreeInner {
             .as_ref()
             .and_then(|known| known.patches(offset, len.into()))
         {
-            return Ok(self.patched(fd, file.clone(), (offset, len, last), patches, buf));
+            return Ok(self.read_patched_piece(
+                fd,
+                file.clone(),
+                (offset, len, last),
+                patches,
+                buf,
+            ));
         }
         let mut complete = true;
-        // Whether there is more behind the end is not to be told where there are holes.
+        // With holes, a read behind the last run does not show whether the file has grown.
         let reads_end = last && !file.entry.is_sparse();
         for ByteRun { offset, len } in file.entry.runs(offset, len.into()) {
             let start = buf.len();
@@ -126,7 +140,7 @@ impl TreeInner {
             };
             match read {
                 Ok(got) => complete &= got as u64 == len,
-                Err(error) => self.fail(&file, &error),
+                Err(error) => self.mark_unreadable(&file, &error),
             }
             buf.resize(start + len as usize, 0);
         }
@@ -143,9 +157,9 @@ impl TreeInner {
         ))
     }
 
-    /// A piece was read: did the file change while it was?
+    /// Records whether the file changed while its pieces were read.
     fn note_change(&self, fd: &OwnedFd, file: &LargeFile, complete: bool) {
-        if self.is_plain() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
+        if self.has_overlay() || (complete && file.unread.fetch_sub(1, AcqRel) > 1) {
             return;
         }
         let now = self.now(fd);
@@ -155,7 +169,7 @@ impl TreeInner {
             now.as_ref().map_or(Ok(()), |now| self.check_size(fd, now))
         };
         match checked {
-            Err(error) => self.fail(file, &error),
+            Err(error) => self.mark_unreadable(file, &error),
             Ok(()) if !complete || now.is_some_and(|now| changed(&now, &file.entry)) => {
                 file.changed.store(true, Release)
             }
@@ -163,13 +177,13 @@ impl TreeInner {
         }
     }
 
-    fn fail(&self, file: &LargeFile, error: &io::Error) {
+    fn mark_unreadable(&self, file: &LargeFile, error: &io::Error) {
         self.shortage.notice(error);
         file.failed.get_or_init(|| reason(error));
     }
 
-    /// Of a piece only what is known to have changed is read.
-    fn patched(
+    /// Reads only the changed parts of a piece.
+    fn read_patched_piece(
         &self,
         fd: &OwnedFd,
         file: Arc<LargeFile>,
@@ -177,7 +191,8 @@ impl TreeInner {
         patches: Vec<StoredRun>,
         mut buf: Buf,
     ) -> Frame {
-        let (mut at, mut complete) = (offset, true);
+        let mut at = offset;
+        let mut complete = true;
         for patch in &patches {
             at += match *patch {
                 StoredRun::Kept { len, .. } => u64::from(len),
@@ -185,9 +200,9 @@ impl TreeInner {
                     let read = read::read_full(fd, &mut buf, at, len as usize, self.cache());
                     match read {
                         Ok(got) => complete &= got == len as usize,
-                        Err(error) => self.fail(&file, &error),
+                        Err(error) => self.mark_unreadable(&file, &error),
                     }
-                    buf.resize((inner + len) as usize, 0); // what was cut off meanwhile
+                    buf.resize((inner + len) as usize, 0); // bytes that were truncated meanwhile
                     u64::from(len)
                 }
             };

@@ -1,7 +1,7 @@
-//! What this process has too little of: descriptors, memory.
+//! Shortages of this process: file descriptors and memory.
 //!
-//! That a file could not be opened for want of them is no property of the file, and a backup without it is not one of the tree:
-//! whoever meets such an error says so here, and the run ends.
+//! A file that could not be opened because of a shortage is not unreadable, and a backup without it
+//! is incomplete. Such an error is recorded here and ends the run.
 
 use crate::{
     error::{Error, Result},
@@ -9,12 +9,12 @@ use crate::{
 };
 use std::{io, sync::OnceLock};
 
-/// The system's number of the first shortage, if there was one.
+/// The system's number of the first shortage.
 #[derive(Default)]
 pub(crate) struct Shortage(OnceLock<i32>);
 
 impl Shortage {
-    /// An error of the system, of any kind.
+    /// Records the error if it is a shortage. Accepts any error of the system.
     pub(crate) fn notice(&self, error: &io::Error) {
         if let Some(number) = error
             .raw_os_error()
@@ -24,17 +24,17 @@ impl Shortage {
         }
     }
 
-    /// Was there one?
+    /// Fails if a shortage was recorded.
     ///
     /// # Errors
-    /// [`Kind::System`].
+    /// [`ErrorKind::System`](crate::error::ErrorKind::System).
     pub(crate) fn check(&self) -> Result<()> {
         let Some(number) = self.0.get() else {
             return Ok(());
         };
         let why = io::Error::from_raw_os_error(*number);
         let is_of_memory = why.kind() == io::ErrorKind::OutOfMemory;
-        let error = Error::io("could not go on reading", why);
+        let error = Error::io("could not read further files", why);
         if is_of_memory {
             return Err(error);
         }

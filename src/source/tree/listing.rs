@@ -1,6 +1,7 @@
-//! What is in the directories of a tree: names in archive order, and what is known of each object without opening it.
+//! Lists the directories of a tree: names in archive order, and the attributes of each object
+//! without opening it.
 
-use super::{Top, TopRole, TreeInner, refit::is_another};
+use super::{Top, TopRole, TreeInner, refit::is_different_file};
 use crate::{
     error::{self, Error, ErrorKind, quoted},
     format::{
@@ -31,43 +32,49 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Objects after which a thread hands over what it has listed. Handing over each directory by itself cost more than
-/// listing it; and of a large directory several threads take a batch each.
+/// Number of objects after which a thread hands over its listings. Handing over each directory by
+/// itself cost more than listing it. Several threads take a batch each of a large directory.
 pub(crate) const BATCH: usize = 512;
-/// Bytes of a directory's attributes that count for one object more.
+/// The latest possible ctime, so that no comparison finds the file unchanged.
+const LATEST_TIME: Time = Time {
+    seconds: i64::MAX,
+    nanos: 0,
+};
+/// Bytes of directory attributes that count as one more object.
 const XATTRS: usize = 1 << 10;
 
 /// A directory to list.
 pub(crate) struct DirectoryToList {
     pub(crate) path: EntryPath,
-    /// The device it was on when it was looked at.
+    /// Device of the directory when its attributes were read.
     pub(crate) dev: u64,
-    /// Is everything in it wanted, or only the tops?
+    /// Whether everything in it is wanted, or only the tops.
     pub(crate) is_whole: bool,
 }
 
-/// A directory to list, and who is told.
+/// A directory to list, and the promise of its listing.
 pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
-/// How one thread gets on with one job.
+/// The progress of one thread with one job.
 pub(crate) struct ListingPace {
-    /// Objects that are left before it hands over what it has.
+    /// Objects left before the thread hands over its listings.
     left: usize,
     done: usize,
     since: Instant,
-    /// How often it had slept when it began, if it asked.
+    /// Number of sleeps of the thread at the start, if measured.
     sleeps: Option<u64>,
-    /// Did it sleep over one in [`SLEPT_OVER`] of its objects, or more?
+    /// Whether the thread slept for at least one of [`SLEPT_OVER`] objects.
     pub(crate) is_slow: bool,
 }
 
-/// Of names that are in memory it sleeps over none, of a disk's over one in some dozen, of a network's over each.
+/// A thread never sleeps for names in memory. It sleeps for one in some dozen on a disk, and for
+/// each over a network.
 const SLEPT_OVER: u64 = 4;
-/// Nobody asks how often it slept in less, nor in the job behind one that took less.
-const QUICK: Duration = Duration::from_millis(1);
+/// Shorter jobs are not measured, nor is the job after a short one.
+const SHORT_JOB: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// Did the last job of this thread take longer?
+    /// Whether the last job of this thread took longer.
     static TAKES_LONG: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -83,10 +90,10 @@ impl ListingPace {
         }
     }
 
-    /// It has looked at so many objects more.
-    pub(crate) fn spend(&mut self, objects: usize) {
+    /// Counts `objects` more, and updates the pace.
+    pub(crate) fn count_objects(&mut self, objects: usize) {
         self.done += objects;
-        let takes_long = self.since.elapsed() > QUICK;
+        let takes_long = self.since.elapsed() > SHORT_JOB;
         TAKES_LONG.set(takes_long);
         let sleeps = self
             .sleeps
@@ -101,18 +108,18 @@ impl ListingPace {
     }
 }
 
-/// What a directory holds, and its own attributes.
+/// The contents of a directory and its own attributes.
 pub(crate) struct Listing {
-    /// The first batch of it,
+    /// The first batch of its objects.
     pub(crate) children: Vec<Child>,
-    /// and the names of the rest.
+    /// The names of all further objects.
     pub(crate) rest: Vec<dir::DirName>,
     pub(crate) xattrs: io::Result<Vec<Xattr>>,
-    /// What it is, as it was opened.
+    /// Attributes of the directory when it was opened.
     pub(crate) now: Stat,
-    /// Are only the tops of it delivered, not what else is in it?
+    /// Whether only the tops in the directory are delivered.
     pub(crate) is_bare: bool,
-    /// Why nothing else could be listed, if it should have been.
+    /// Why the rest could not be listed, if it was wanted.
     pub(crate) failed: Option<io::Error>,
 }
 
@@ -121,22 +128,22 @@ pub(crate) struct Child {
     pub(crate) scanned: Scanned,
     pub(crate) dev: u64,
     pub(crate) nlink: u32,
-    pub(crate) listing: Ahead,
-    /// Is it here only for the sake of a top that is below it?
+    pub(crate) listing: ListingState,
+    /// Whether the object is delivered only because a top is below it.
     pub(crate) is_only_way: bool,
 }
 
-/// What a directory holds, if somebody looked before it is its turn.
-pub(crate) enum Ahead {
+/// The listing of a directory, if it was made before the walk needs it.
+pub(crate) enum ListingState {
     Not,
     Asked(Answer<io::Result<Listing>>),
     Listed(io::Result<Listing>),
 }
 
 impl TreeInner {
-    /// Is this a directory of which something belongs to this stream? Then it is to be listed. `dev` is the device of the
-    /// directory it is in.
-    pub(crate) fn enters(&self, child: &Child, dev: u64) -> bool {
+    /// Returns whether this is a directory with objects of this stream, which must be listed. `dev`
+    /// is the device of its parent.
+    pub(crate) fn should_enter(&self, child: &Child, dev: u64) -> bool {
         let Scanned { entry, state, .. } = &child.scanned;
         is_directory(&child.scanned)
             && state.is_stored()
@@ -144,7 +151,7 @@ impl TreeInner {
             && (self.is_whole(child, dev) || self.tops_in(&entry.path).next().is_some())
     }
 
-    /// Does everything in this directory belong to this stream?
+    /// Returns whether everything in this directory belongs to this stream.
     fn is_whole(&self, child: &Child, dev: u64) -> bool {
         let path = &child.scanned.entry.path;
         let is_closed = self.closed.get(path).is_some_and(HashSet::is_empty);
@@ -152,8 +159,8 @@ impl TreeInner {
         !child.is_only_way && !is_closed && !is_beyond
     }
 
-    /// To list a directory that is entered.
-    pub(crate) fn directory(&self, child: &Child, dev: u64) -> DirectoryToList {
+    /// Builds the request to list this directory.
+    pub(crate) fn list_request(&self, child: &Child, dev: u64) -> DirectoryToList {
         let is_whole = self.is_whole(child, dev);
         DirectoryToList {
             path: child.scanned.entry.path.clone(),
@@ -162,28 +169,28 @@ impl TreeInner {
         }
     }
 
-    /// Is this a directory whose contents belong to no stream: on another file system than `dev`, if that is to be left out,
-    /// or where the backup goes?
-    pub(crate) fn is_barred(&self, child: &Child, dev: u64) -> bool {
+    /// Returns whether no stream holds the contents of this directory: it is on another file system
+    /// than `dev` and the rules exclude that, or the backup is written to it.
+    pub(crate) fn is_never_entered(&self, child: &Child, dev: u64) -> bool {
         is_directory(&child.scanned)
             && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
-    /// Does the backup go there?
+    /// Returns whether the backup is written to this object.
     pub(crate) fn is_own(&self, child: &Child) -> bool {
-        self.goes_to((child.dev, child.scanned.entry.inode))
+        self.is_destination((child.dev, child.scanned.entry.inode))
     }
 
-    /// Does the backup go to the object of this device and inode?
-    fn goes_to(&self, object: (u64, u64)) -> bool {
+    /// Returns whether the backup is written to the object of this device and inode.
+    fn is_destination(&self, object: (u64, u64)) -> bool {
         self.rules
             .own
             .get()
             .is_some_and(|own| own.contains(&object))
     }
 
-    /// Refuse a top that the backup goes to. A file system that it goes to, mounted below a named top, is not entered, as no
-    /// such directory is.
+    /// Refuses a top that the backup is written to. A destination below a named top is not refused;
+    /// it is not entered.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`].
@@ -195,21 +202,21 @@ impl TreeInner {
         };
         for top in self.tops.iter().filter(is_begun) {
             let stat = dir::stat(&top.dir, top.file_name());
-            if stat.is_ok_and(|stat| self.goes_to((stat.dev, stat.inode))) {
+            if stat.is_ok_and(|stat| self.is_destination((stat.dev, stat.inode))) {
                 let what = if top.at.is_empty() {
-                    "what is to be backed up".to_owned()
+                    "the source directory".to_owned()
                 } else {
                     quoted(&top.at)
                 };
-                let what = format!("{what} is where the backup goes");
+                let what = format!("cannot back up {what}: the backup is written to it");
                 return Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"));
             }
         }
         Ok(())
     }
 
-    /// List a directory: its objects in order, without what the rules leave out. Tops in it are delivered though it cannot be
-    /// listed.
+    /// Lists a directory: its objects in order, without excluded ones. Tops in it are delivered
+    /// even if the directory cannot be listed.
     fn list(&self, directory: &DirectoryToList, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let path = &directory.path;
         if !directory.is_whole {
@@ -221,14 +228,14 @@ impl TreeInner {
         }
     }
 
-    /// Only the tops that stand in a directory, which is one itself: it need not be opened for that.
+    /// Lists only the tops in a directory, which is a top itself and so is open already.
     fn list_tops(&self, path: &[u8], failed: Option<io::Error>) -> io::Result<Listing> {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
-        let mut names = self.with_tops(path, Vec::new());
+        let mut names = self.add_tops(path, Vec::new());
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok((dir, &now)), path, names, true);
-        let xattrs = if self.is_plain() {
+        let children = self.build_children(Ok((dir, &now)), path, names, true);
+        let xattrs = if self.has_overlay() {
             Ok(Vec::new())
         } else {
             xattr::read_all_at(dir, b".")
@@ -243,8 +250,8 @@ impl TreeInner {
         })
     }
 
-    /// These names, ascending, and those of the tops that stand in the directory and are not among them.
-    fn with_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
+    /// Adds the names of tops in the directory to these ascending names.
+    fn add_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
         for top in self.tops_in(path) {
             if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
                 names.insert(
@@ -260,39 +267,29 @@ impl TreeInner {
         names
     }
 
-    /// List a directory that was on device `dev` by reading it.
+    /// Reads and lists a directory that was on device `dev`.
     fn list_whole(&self, path: &[u8], dev: u64, buffer: &mut Vec<u8>) -> io::Result<Listing> {
         let (dir, rel) = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
         let dir = dir::open_dir(dir, rel)?;
         let now = dir::stat_fd(&dir)?;
-        // To open it may have mounted something there.
+        // Opening the directory may have mounted a file system there.
         let is_beyond = self.rules.one_file_system && now.dev != dev;
-        let mut names = if is_beyond {
-            Vec::new()
-        } else {
-            dir::read_dir(&dir, buffer)?
-        };
-        names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
-        // Of a directory that changes a file system may say a name twice.
-        names.dedup_by(|a, b| a.bytes == b.bytes);
-        if let Some(overlay) = &self.rules.overlay {
-            overlay.pick(path, &mut names);
-        }
-        if let Some(only) = self.closed.get(path) {
-            names.retain(|name| only.contains(&name.bytes));
+        let mut names = Vec::new();
+        if !is_beyond {
+            names = self.read_names(&dir, path, buffer)?;
         }
         let has = |wanted: &[u8]| {
             names
                 .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
                 .is_ok()
         };
-        let is_bare = !self.is_named(path) && self.mark(&dir, has).is_some();
+        let is_bare = !self.is_named(path) && self.exclusion_mark(&dir, has).is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
         }
-        let mut names = self.with_tops(path, names);
+        let mut names = self.add_tops(path, names);
         let rest = names.split_off(names.len().min(BATCH));
-        let children = self.children(Ok((&dir, &now)), path, names, is_bare);
+        let children = self.build_children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
         Ok(Listing {
             children,
@@ -304,8 +301,29 @@ impl TreeInner {
         })
     }
 
-    /// Some of what is in a directory that was listed before. If it is gone since, so is all of it but the tops.
-    pub(crate) fn look_at(
+    /// Reads the names in a directory that belong to the backup, ascending.
+    fn read_names(
+        &self,
+        dir: &OwnedFd,
+        path: &[u8],
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Vec<dir::DirName>> {
+        let mut names = dir::read_dir(dir, buffer)?;
+        names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+        // A file system may return a name twice while the directory changes.
+        names.dedup_by(|a, b| a.bytes == b.bytes);
+        if let Some(overlay) = &self.rules.overlay {
+            overlay.pick(path, &mut names);
+        }
+        if let Some(only) = self.closed.get(path) {
+            names.retain(|name| only.contains(&name.bytes));
+        }
+        Ok(names)
+    }
+
+    /// Reads the attributes of some names of a listed directory. If the directory is gone, only the
+    /// tops remain.
+    pub(crate) fn child_batch(
         &self,
         path: &[u8],
         names: Vec<dir::DirName>,
@@ -316,7 +334,7 @@ impl TreeInner {
             .ok_or_else(|| io::ErrorKind::NotFound.into());
         let dir = place.and_then(|(dir, rel)| dir::open_dir(dir, rel));
         let dir = dir.and_then(|dir| dir::stat_fd(&dir).map(|now| (dir, now)));
-        self.children(
+        self.build_children(
             dir.as_ref().map(|(dir, now)| (dir, now)),
             path,
             names,
@@ -324,64 +342,79 @@ impl TreeInner {
         )
     }
 
-    /// What is known of these names; what is gone since they were listed has vanished. `is_bare`: what they are in would not
-    /// be entered but for the tops.
-    fn children(
+    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without the
+    /// tops, the directory would not be entered.
+    fn build_children(
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,
         parent: &[u8],
         names: Vec<dir::DirName>,
         is_bare: bool,
     ) -> Vec<Child> {
-        let mut children = Vec::with_capacity(names.len());
-        let home = dir.ok().map(|(_, now)| now);
-        let is_others = |home: &Stat| ![0, self.user].contains(&home.uid) || home.mode & 0o022 != 0;
-        for name in names {
+        let children = names.into_iter().filter_map(|name| {
             let path = join(parent, &name.bytes);
-            let top = self.top(&path);
-            let is_owed = top.is_some_and(|top| top.role != TopRole::Mounted);
-            // Some file systems do not say in a directory what a name is: then patterns wait for what the system says of it.
-            let told = name.kind != FileKind::Unknown;
-            let excluded =
-                !is_owed && told && self.is_excluded(&path, name.kind == FileKind::Directory);
-            if excluded || self.elsewhere.contains(&path) {
-                continue;
-            }
-            let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
-                && (is_bare
-                    || !self.is_entered_anyway(
-                        dir.ok().map(|(dir, _)| dir),
-                        parent,
-                        &path,
-                        &name.bytes,
-                    ));
-            // A top within another stands in for what has its name there.
-            let place = top.map(|top| (&top.dir, top.file_name()));
-            let mut child =
-                match place.map_or_else(|| dir.map(|(dir, _)| (dir, &name.bytes[..])), Ok) {
-                    Ok((dir, name)) => self
-                        .when_there(&path, || dir::stat(dir, name))
-                        .and_then(|stat| self.child(dir, name, path.clone(), stat))
-                        .unwrap_or_else(|error| self.unknown(path, &error)),
-                    Err(error) => self.unknown(path, error),
-                };
-            child.scanned.home = home.map(|home| (home.dev, home.inode));
-            child.scanned.exposed = home.is_none_or(is_others);
-            child.is_only_way = is_only_way;
-            let is_expected = self.forgets(&child.scanned.entry, &child.scanned.state);
-            let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-            let is_left_out = !is_owed
-                && !told
-                && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
-            if !is_expected && !is_own && !is_left_out {
-                children.push(child);
-            }
-        }
-        children
+            self.build_named_child(dir, parent, path, &name, is_bare)
+        });
+        children.collect()
     }
 
-    /// Would a walk that lists `parent` enter what has this name there, if no top were below it? A link is not entered, and it
-    /// may have come or gone since the tops were opened.
+    /// Builds the child of one name; `None` if it is excluded.
+    fn build_named_child(
+        &self,
+        dir: Result<(&OwnedFd, &Stat), &io::Error>,
+        parent: &[u8],
+        path: EntryPath,
+        name: &dir::DirName,
+        is_bare: bool,
+    ) -> Option<Child> {
+        let top = self.top(&path);
+        let is_exempt = top.is_some_and(|top| top.role != TopRole::Mounted);
+        // Some file systems do not return the kind of a name in the listing. Patterns are then
+        // applied after its attributes are read.
+        let is_kind_known = name.kind != FileKind::Unknown;
+        let is_excluded = !is_exempt
+            && is_kind_known
+            && self.is_excluded(&path, name.kind == FileKind::Directory);
+        if is_excluded || self.elsewhere.contains(&path) {
+            return None;
+        }
+        let fd = dir.ok().map(|(fd, _)| fd);
+        let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
+            && (is_bare || !self.is_entered_anyway(fd, parent, &path, &name.bytes));
+        // A top within another one replaces the object at its path.
+        let place = match top {
+            Some(top) => Ok((&top.dir, top.file_name())),
+            None => dir.map(|(fd, _)| (fd, &name.bytes[..])),
+        };
+        let mut child = match place {
+            Ok((dir, name)) => self.child_at(dir, name, path),
+            Err(error) => self.unreadable_child(path, error),
+        };
+        let parent_stat = dir.ok().map(|(_, now)| now);
+        child.scanned.home = parent_stat.map(|stat| (stat.dev, stat.inode));
+        child.scanned.exposed = parent_stat.is_none_or(|stat| self.is_writable_by_others(stat));
+        child.is_only_way = is_only_way;
+        let is_late_exclusion = !is_exempt
+            && !is_kind_known
+            && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
+        let is_own = child.scanned.entry.is_file() && self.is_own(&child);
+        let is_skipped = self.skips_silently(&child.scanned.entry, &child.scanned.state);
+        (!is_skipped && !is_own && !is_late_exclusion).then_some(child)
+    }
+
+    fn child_at(&self, dir: &OwnedFd, name: &[u8], path: EntryPath) -> Child {
+        self.retry_while_missing(&path, || dir::stat(dir, name))
+            .and_then(|stat| self.build_child(dir, name, path.clone(), stat))
+            .unwrap_or_else(|error| self.unreadable_child(path, &error))
+    }
+
+    /// Returns whether users other than root and this one may write to the directory.
+    fn is_writable_by_others(&self, dir: &Stat) -> bool {
+        ![0, self.user].contains(&dir.uid) || dir.mode & 0o022 != 0
+    }
+
+    /// Returns whether a walk of `parent` would enter this name even if no top were below it. A
+    /// link is not entered; it may have appeared or gone since the tops were opened.
     fn is_entered_anyway(
         &self,
         dir: Option<&OwnedFd>,
@@ -399,8 +432,8 @@ impl TreeInner {
             && !self.is_excluded(path, true)
     }
 
-    /// List directories. What is listed is kept back until it is worth waking somebody for it. Where it is slow, others may do
-    /// the rest, which is returned.
+    /// Lists directories, and hands over the listings in batches that are worth a wake-up. On a
+    /// slow file system it returns the remaining requests for other threads.
     pub(crate) fn list_all(
         &self,
         directories: Vec<Request>,
@@ -410,7 +443,7 @@ impl TreeInner {
         let mut listed = Vec::with_capacity(directories.len());
         let mut directories = directories.into_iter();
         for (directory, promise) in &mut directories {
-            listed.push((promise, self.list_below(&directory, buffer, pace)));
+            listed.push((promise, self.list_ahead(&directory, buffer, pace)));
             if pace.left == 0 {
                 listed
                     .drain(..)
@@ -427,67 +460,48 @@ impl TreeInner {
         directories.collect()
     }
 
-    /// List a directory, and what comes after it below it while there are objects left to list.
-    fn list_below(
+    /// Lists a directory, and directories below it, until the batch is full.
+    fn list_ahead(
         &self,
         directory: &DirectoryToList,
         buffer: &mut Vec<u8>,
         pace: &mut ListingPace,
     ) -> io::Result<Listing> {
         let mut listing = self.list(directory, buffer)?;
-        pace.spend(
+        pace.count_objects(
             1 + listing.children.len() + listing.xattrs.as_deref().map_or(0, xattr_bytes) / XATTRS,
         );
         for child in &mut listing.children {
             if pace.left == 0 {
                 break;
             }
-            if self.enters(child, listing.now.dev) {
-                let below = self.directory(child, listing.now.dev);
-                child.listing = Ahead::Listed(self.list_below(&below, buffer, pace));
+            if self.should_enter(child, listing.now.dev) {
+                let below = self.list_request(child, listing.now.dev);
+                child.listing = ListingState::Listed(self.list_ahead(&below, buffer, pace));
             }
         }
         Ok(listing)
     }
 
-    /// What is known of one object without opening it, unless it has holes.
-    pub(crate) fn child(
+    /// Builds the entry of one object. Opens only files with holes.
+    pub(crate) fn build_child(
         &self,
         dir: &OwnedFd,
         name: &[u8],
         path: EntryPath,
         stat: Stat,
     ) -> io::Result<Child> {
-        let mut state = EntryState::Whole;
-        let kind = match stat.kind {
-            FileKind::File => EntryKind::File {
-                size: stat.size,
-                map: self.map(dir, name, &stat),
-            },
-            FileKind::Directory => EntryKind::Directory,
-            FileKind::Symlink => EntryKind::Symlink(dir::read_link(dir, name)?),
-            FileKind::Fifo => EntryKind::Fifo,
-            FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
-            FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
-            FileKind::Socket | FileKind::Unknown => {
-                state = EntryState::Noted;
-                EntryKind::Socket
-            }
-        };
-        if matches!(kind, EntryKind::File { .. })
-            && let Some(why) = (self.rules.torn)(dir.as_fd(), &path)
-        {
+        let (kind, mut state) = self.kind_and_state(dir, name, &stat)?;
+        let is_file = matches!(kind, EntryKind::File { .. });
+        if is_file && let Some(why) = (self.rules.torn)(dir.as_fd(), &path) {
             state = EntryState::Unreadable(why);
         }
-        // As late as can be: by this nothing is ever found to be unchanged.
-        let ctime = match kind {
-            EntryKind::File { .. } if !self.has_change_time(dir, name, &stat) => Time {
-                seconds: i64::MAX,
-                nanos: 0,
-            },
-            _ => stat.ctime,
+        let ctime = if is_file && !self.has_change_time(dir, name, &stat) {
+            LATEST_TIME
+        } else {
+            stat.ctime
         };
-        let special = matches!(
+        let is_special = matches!(
             kind,
             EntryKind::Symlink(_)
                 | EntryKind::Fifo
@@ -504,48 +518,65 @@ impl TreeInner {
             inode: stat.inode,
             xattrs: Vec::new(),
         };
-        if special && !self.is_plain() {
+        if is_special && !self.has_overlay() {
             match xattr::read_all_at(dir, name) {
                 Ok(xattrs) => entry.xattrs = xattrs,
                 Err(error) => state = self.state_of(&error),
             }
         }
-        let scanned = Scanned {
-            born: stat.born,
-            ..Scanned::new(entry, state)
-        };
+        let mut scanned = Scanned::new(entry, state);
+        scanned.born = stat.born;
         Ok(Child {
             scanned,
             dev: stat.dev,
             nlink: stat.nlink,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         })
     }
 
-    /// Does the ctime of this file tell that it was changed? Each device is asked once.
-    fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
-        let known = |devices: &[(u64, bool)]| {
-            devices
-                .iter()
-                .find(|(dev, _)| *dev == stat.dev)
-                .map(|(_, has)| *has)
+    /// Returns the kind of an object. A socket is only noted, not stored.
+    fn kind_and_state(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+        stat: &Stat,
+    ) -> io::Result<(EntryKind, EntryState)> {
+        let kind = match stat.kind {
+            FileKind::File => EntryKind::File {
+                size: stat.size,
+                map: self.map(dir, name, stat),
+            },
+            FileKind::Directory => EntryKind::Directory,
+            FileKind::Symlink => EntryKind::Symlink(dir::read_link(dir, name)?),
+            FileKind::Fifo => EntryKind::Fifo,
+            FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
+            FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
+            FileKind::Socket | FileKind::Unknown => {
+                return Ok((EntryKind::Socket, EntryState::Noted));
+            }
         };
-        if let Some(has) = known(
-            &self
-                .change_times
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        ) {
+        Ok((kind, EntryState::Whole))
+    }
+
+    /// Returns whether a change of this file shows in its ctime. Checked once for each device.
+    fn has_change_time(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> bool {
+        let known = self
+            .change_times
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .find(|(dev, _)| *dev == stat.dev)
+            .map(|(_, has)| *has);
+        if let Some(has) = known {
             return has;
         }
-        // A file may be mounted by itself.
+        // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
-        let has = match is_here {
-            true => keeps_change_times(dir),
-            false => {
-                UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
-            }
+        let has = if is_here {
+            keeps_change_times(dir)
+        } else {
+            UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
         };
         self.change_times
             .write()
@@ -554,47 +585,49 @@ impl TreeInner {
         has
     }
 
-    /// One object by its path, without going into it.
+    /// Returns one object by its path.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
-        let child = self
-            .around(path)
-            .and_then(|(dir, name)| self.child(&dir, name, path.to_vec(), dir::stat(&dir, name)?));
-        let mut child = child.unwrap_or_else(|error| self.unknown(path.to_vec(), &error));
-        self.dress(&mut child.scanned);
+        let child = self.open_parent(path).and_then(|(dir, name)| {
+            self.build_child(&dir, name, path.to_vec(), dir::stat(&dir, name)?)
+        });
+        let mut child = child.unwrap_or_else(|error| self.unreadable_child(path.to_vec(), &error));
+        self.read_dir_xattrs(&mut child.scanned);
         child
     }
 
-    /// The directory that `path` is in, and its name there.
-    fn around<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
+    /// Opens the parent directory of `path`. Returns it with the name in it.
+    fn open_parent<'a>(&self, path: &'a [u8]) -> io::Result<(OwnedFd, &'a [u8])> {
         let (parent, name) = split(path);
         let (dir, rel) = self.locate(parent).ok_or(io::ErrorKind::NotFound)?;
         let dir = dir::open_dir(dir, rel)?;
         Ok((dir, if path.is_empty() { b"." } else { name }))
     }
 
-    /// Read the attributes of a directory that is delivered but not listed; of the others they come with the listing. Asked by
-    /// name: to open where an automounter is would mount something there.
-    pub(crate) fn dress(&self, scanned: &mut Scanned) {
-        if self.is_plain() || !is_directory(scanned) {
+    /// Reads the attributes of a directory that is delivered but not listed; for listed directories
+    /// they come with the listing.
+    ///
+    /// The directory is not opened, because that would mount a file system under an automounter.
+    pub(crate) fn read_dir_xattrs(&self, scanned: &mut Scanned) {
+        if self.has_overlay() || !is_directory(scanned) {
             return;
         }
         let path = &scanned.entry.path;
         let read = match self.top(path) {
             Some(top) => xattr::read_all_at(&top.dir, top.file_name()),
             None => self
-                .around(path)
+                .open_parent(path)
                 .and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
         match read {
             Ok(xattrs) => scanned.entry.xattrs = xattrs,
-            // It went away just now.
+            // The directory has just been removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if scanned.state.is_stored() => scanned.state = self.state_of(&error),
             Err(error) => self.shortage.notice(&error),
         }
     }
 
-    fn unknown(&self, path: EntryPath, error: &io::Error) -> Child {
+    fn unreadable_child(&self, path: EntryPath, error: &io::Error) -> Child {
         let entry = Entry {
             path,
             ..Entry::default()
@@ -604,13 +637,14 @@ impl TreeInner {
             scanned,
             dev: 0,
             nlink: 1,
-            listing: Ahead::Not,
+            listing: ListingState::Not,
             is_only_way: false,
         }
     }
 
     pub(crate) fn owner(&self, stat: &Stat) -> Owner {
-        let (user, group) = (self.names.user(stat.uid), self.names.group(stat.gid));
+        let user = self.names.user(stat.uid);
+        let group = self.names.group(stat.gid);
         Owner {
             uid: stat.uid,
             gid: stat.gid,
@@ -619,7 +653,7 @@ impl TreeInner {
         }
     }
 
-    /// Where a file that has fewer blocks than bytes has its data.
+    /// Returns the data runs of a file with fewer blocks than bytes.
     fn map(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> Option<SparseMap> {
         if !stat.looks_sparse() || self.rules.overlay.is_some() {
             return None;
@@ -627,10 +661,10 @@ impl TreeInner {
         let fd = dir::open_read(dir, name)
             .inspect_err(|error| self.shortage.notice(error))
             .ok()?;
-        // Holes of another are none of this one.
+        // The open file may be another one; its holes do not count.
         dir::stat_fd(&fd)
             .ok()
-            .filter(|now| !is_another(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
+            .filter(|now| !is_different_file(&fd, now, (stat.inode, stat.ctime, stat.born)))?;
         let map = read::data_map(&fd, stat.size).ok().flatten()?;
         pax::storable_map(map.into(), stat.size)
     }
@@ -639,8 +673,8 @@ impl TreeInner {
         self.rules.exclude.matches(path, is_dir)
     }
 
-    /// The name in this directory by which it says itself that its contents are not worth a backup.
-    fn mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+    /// Returns the name in this directory that excludes its contents.
+    fn exclusion_mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self
             .rules
             .exclude_if_present
@@ -652,7 +686,8 @@ impl TreeInner {
         by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
-    /// Is `path` left out for its own sake, or for that of a directory above it and below the first top?
+    /// Returns whether the rules exclude `path` itself or a directory above it, below the first
+    /// top.
     pub(crate) fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         let top = self.tops.first().map_or(&b""[..], |top| &top.at);
         let slashes = path
@@ -662,17 +697,17 @@ impl TreeInner {
             .map(|(at, _)| &path[..at]);
         let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
         self.is_excluded(path, is_dir)
-            || above.any(|dir| self.is_excluded(dir, true) || self.mark_at(dir).is_some())
+            || above.any(|dir| self.is_excluded(dir, true) || self.exclusion_mark_at(dir).is_some())
     }
 
-    /// As [`Self::mark`], of the directory at `path`. Its names are not listed for that.
-    pub(crate) fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+    /// As [`Self::exclusion_mark`], for the directory at `path`, without listing it.
+    pub(crate) fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
             return None;
         }
         let (dir, rel) = self.locate(path)?;
         let dir = dir::open_dir(dir, rel).ok()?;
-        self.mark(&dir, |name| dir::stat(&dir, name).is_ok())
+        self.exclusion_mark(&dir, |name| dir::stat(&dir, name).is_ok())
     }
 
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
@@ -683,7 +718,7 @@ impl TreeInner {
     }
 }
 
-/// The mark of a cache, and how it must begin (bford.info/cachedir).
+/// File that marks a cache directory, and how the file must begin (bford.info/cachedir).
 const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 

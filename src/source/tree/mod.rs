@@ -1,7 +1,8 @@
 //! A file tree as a source.
 //!
-//! Every path is opened beneath its root without following a link, so what somebody swaps in meanwhile cannot lead
-//! elsewhere. What vanished, shrank, grew or cannot be read is said in the parts of a frame; the rest goes on.
+//! Every path is opened beneath its root without following links, so a link that is swapped in
+//! during the backup cannot lead outside. The parts of a frame report files that vanished, shrank,
+//! grew or cannot be read; the backup goes on.
 
 pub(crate) mod file_list;
 pub(crate) mod hard_links;
@@ -36,8 +37,8 @@ use crate::{
 };
 use file_list::listed;
 use limits::Shortage;
-use parent_dir::Home;
-use refit::{REPLACED, is_other, is_replaced, is_suspect, room};
+use parent_dir::ParentDir;
+use refit::{REPLACED, content_length_differs, is_replaced, needs_recheck, room};
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
@@ -49,81 +50,86 @@ use std::{
 };
 use walk::TreeWalk;
 
-/// How long somebody may take to write a file anew that was removed before: so many times.
-pub(super) const MOMENT: Duration = Duration::from_millis(10);
-const AGAIN: usize = 10;
+/// Interval and number of retries for a file that is missing because a program is replacing it.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const RETRIES: usize = 10;
 
-/// The device and inode of each file and directory that the backup itself is written to: those files, and what is in those
-/// directories, are not part of it. Said before a walk begins.
+/// Device and inode of each file and directory that the backup writes to. These files, and the
+/// contents of these directories, are not backed up. Set before a walk begins.
 pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 
-/// What of a tree is left out, and how it is looked at.
+/// Rules for excluding parts of a tree and for reading the rest.
 pub struct TreeRules {
     /// Patterns as in `.gitignore`.
     pub exclude: Patterns,
-    /// Leave out the contents of directories with a valid `CACHEDIR.TAG`.
+    /// Whether to exclude the contents of directories with a valid `CACHEDIR.TAG`.
     pub exclude_caches: bool,
-    /// Leave out the contents of directories that hold one of these names.
+    /// Names that exclude the contents of the directory that holds them.
     pub exclude_if_present: Vec<Vec<u8>>,
-    /// Stay on the file systems of the roots.
+    /// Whether to stay on the file systems of the roots.
     pub one_file_system: bool,
-    /// Does the next backup go by less than the inodes? Then each file is looked at once more when it was read.
+    /// Whether the next backup compares without inodes. Each file is then checked again after it
+    /// was read.
     pub looks_twice: bool,
-    /// Directories listed at the same time.
+    /// Number of directories listed at the same time.
     pub walkers: usize,
-    /// Where the backup goes.
+    /// Objects that the backup writes to.
     pub own: Own,
-    /// What somebody knows better than the file system.
+    /// Rules of a program for its own files.
     pub overlay: Option<Arc<dyn Overlay>>,
-    /// Why the file of this path, in the directory that is given, is not to be copied now.
+    /// Returns why the file of this path, in the given directory, must not be copied now.
     pub torn: fn(BorrowedFd<'_>, &[u8]) -> Option<String>,
 }
 
-/// Files of a program that has its own ideas of what a backup of them is.
+/// Rules of a program, such as PostgreSQL, for the backup of its own files.
 ///
-/// They are stored as that program's own tools would: ustar headers with whole seconds, no holes, no attributes. That a
-/// file grows, shrinks or vanishes meanwhile is expected, and not noted, where the program repairs it afterwards, or takes it away.
-/// The rest is stored as it is when it is read.
+/// Files are stored as that program's own tools store them: ustar headers with whole seconds, no
+/// holes, no attributes. A file that grows, shrinks or vanishes is expected, and not reported, if
+/// the program repairs the copy afterwards or removes such files itself. Other files are stored as
+/// they are when they are read.
 pub trait Overlay: Send + Sync {
-    /// Leave out of the names in a directory what does not belong to the backup.
+    /// Removes the names from a directory listing that do not belong to the backup.
     fn pick(&self, dir: &[u8], names: &mut Vec<dir::DirName>);
 
-    /// What stands in for the file at `path`.
+    /// Opens the replacement for the file at `path`, if there is one.
     fn open(&self, path: &[u8]) -> Option<io::Result<OwnedFd>>;
 
-    /// Does the program repair a copy of the file at `path` that has the size of the scan, whatever it was when it was read?
+    /// Returns whether the program repairs a copy of the file at `path`. The copy only needs the
+    /// size from the scan.
     fn repairs(&self, path: &[u8]) -> bool;
 
-    /// Is it missed if what stood at `path` has gone since it was listed, as the program does not take that away itself?
-    fn misses(&self, path: &[u8]) -> bool;
+    /// Returns whether a missing object at `path` is an error, because the program does not remove
+    /// it itself.
+    fn expects(&self, path: &[u8]) -> bool;
 }
 
 /// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
-    /// Its path in the archive.
+    /// Path in the archive.
     pub at: EntryPath,
-    /// The directory it is, or the one it is in.
+    /// The directory itself, or its parent.
     pub dir: OwnedFd,
-    /// Its name in that directory; `None` if it is that directory.
+    /// Name in that directory; `None` if `dir` is the top itself.
     pub name: Option<Vec<u8>>,
-    /// Why a walk comes there.
+    /// Reason for the visit.
     pub role: TopRole,
 }
 
-/// Why a walk comes to a top.
+/// The reason why a walk visits a top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopRole {
-    /// The user named it: it is delivered whatever the rules say, and whatever keeps a walk from it.
+    /// The user named it. It is delivered even if rules exclude it.
     Named,
-    /// It is a mount, or a tablespace: it stands in for what has its name.
+    /// It is a mount or a tablespace, and replaces the object at its path.
     Mounted,
-    /// A named one is below it. It is delivered whatever the rules say, but of what is in it only the way to that one, unless
-    /// the walk around it enters it anyway.
+    /// It is a directory above a named top, and is delivered even if rules exclude it. Of its
+    /// contents only the path to the named top is delivered, unless the outer walk enters it
+    /// anyway.
     Above,
 }
 
 impl Top {
-    /// Its name in `dir`, where `.` is `dir` itself.
+    /// Returns the name in `dir`; `.` is `dir` itself.
     pub(super) fn file_name(&self) -> &[u8] {
         self.name.as_deref().unwrap_or(b".")
     }
@@ -132,33 +138,37 @@ impl Top {
 /// Directories of which only some names are delivered.
 pub type Closed = HashMap<EntryPath, HashSet<Vec<u8>>>;
 
-/// A tree, or the part of one that is on one device.
+/// A tree, or the part of a tree on one device.
 pub struct SourceTree(Arc<TreeInner>);
 
-/// What the walk, its helpers and the readers share.
+/// State shared by the walk, its threads and the readers.
 pub(super) struct TreeInner {
     pub(super) tops: Vec<Top>,
     /// Directories that belong to the stream of another device.
     pub(super) elsewhere: HashSet<EntryPath>,
-    /// Directories of which only these names are delivered; without a name they are not entered.
+    /// Directories of which only these names are delivered. A directory without names is not
+    /// entered.
     pub(super) closed: Closed,
-    /// Only these, and the directories above them; ascending.
+    /// If set, only these paths and the directories above them are delivered; ascending.
     pub(super) list: Option<Vec<EntryPath>>,
     pub(super) rules: Arc<TreeRules>,
     pub(super) names: OwnerNames,
     pub(super) shortage: Shortage,
-    /// First names of files that were not there any more when they were to be read: other names are no links to them.
+    /// First names of files that were gone when they were read. Other names are then not stored as
+    /// links to them.
     pub(super) orphaned: Mutex<HashSet<EntryPath>>,
-    /// Devices that were met, and whether the ctimes there tell of changes.
+    /// Devices, and whether changes of a file show in its ctime there.
     pub(super) change_times: RwLock<Vec<(u64, bool)>>,
-    /// The user this process acts as.
+    /// The effective user of this process.
     pub(super) user: u32,
 }
 
 impl SourceTree {
-    /// The tree below `tops`, which are ascending; one within another is met there, in place of what has its name. Of the
-    /// directories `elsewhere` nothing is delivered, of those `closed` themselves and what is said there. All directories
-    /// between a named top and the top around it must be tops, too.
+    /// A source for the tree below `tops`, which are ascending.
+    ///
+    /// A top within another one is met there and replaces the object at its path. The directories
+    /// `elsewhere` are not delivered; of the directories in `closed` only the given names are. All
+    /// directories between a named top and the top around it must be tops, too.
     pub fn new(
         tops: Vec<Top>,
         elsewhere: HashSet<EntryPath>,
@@ -172,7 +182,8 @@ impl SourceTree {
         }))
     }
 
-    /// Of the tree below one directory only the objects in `list`, ascending, and the directories above them.
+    /// A source for the objects in `list`, ascending, and the directories above them, below one
+    /// directory.
     pub fn listed(top: Top, list: Vec<EntryPath>, rules: Arc<TreeRules>) -> Self {
         Self(Arc::new(TreeInner {
             list: Some(list),
@@ -180,32 +191,33 @@ impl SourceTree {
         }))
     }
 
-    /// Would a walk from the first top never come to `path` below it, because of the rules?
+    /// Returns whether the rules exclude `path` from a walk that begins at the first top.
     pub fn leaves_out(&self, path: &[u8], is_dir: bool) -> bool {
         self.0.leaves_out(path, is_dir)
     }
 
-    /// One object by its path, without going into it.
+    /// Returns the entry of one object by its path.
     pub fn look(&self, path: &[u8]) -> Scanned {
         self.0.look(path).scanned
     }
 
-    /// The name by which the directory `path` says itself that its contents are not worth a backup, if the rules ask for that.
-    pub fn mark_at(&self, path: &[u8]) -> Option<&[u8]> {
-        self.0.mark_at(path)
+    /// Returns the name that excludes the contents of the directory `path`, such as `CACHEDIR.TAG`,
+    /// if the rules ask for that.
+    pub fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
+        self.0.exclusion_mark_at(path)
     }
 
-    /// Open a file for reading.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
         self.0.open(path)
     }
 }
 
 thread_local! {
-    /// Closing is one call for many files where the system can do that.
+    /// Closes many files with one call where the system can do that.
     static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
 }
 
@@ -223,13 +235,13 @@ impl Source for SourceTree {
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         let frame = match slice {
-            Slice::Members(small, large) => self.0.members(small, large, buf),
+            Slice::Members(small, large) => self.0.read_members(small, large, buf),
             Slice::Piece {
                 file,
                 offset,
                 len,
                 last,
-            } => self.0.piece(file, offset, len, last, buf),
+            } => self.0.read_piece(file, offset, len, last, buf),
         };
         self.0.shortage.check().and(frame)
     }
@@ -252,23 +264,24 @@ impl TreeInner {
         }
     }
 
-    /// What is said of an object that gives this error.
+    /// Returns the state of an object whose reading gave this error.
     pub(super) fn state_of(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         match error.kind() {
-            // A file may stand where its directory was.
+            // A file may have replaced the parent directory.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => EntryState::Vanished,
             _ => EntryState::Unreadable(reason(error)),
         }
     }
 
-    /// The state of a directory that could not be listed, though some of what is in it is delivered.
-    pub(super) fn unlisted(&self, error: &io::Error) -> EntryState {
+    /// Returns the state of a directory that could not be listed, though some objects in it are
+    /// delivered.
+    pub(super) fn unlisted_state(&self, error: &io::Error) -> EntryState {
         self.shortage.notice(error);
         EntryState::Unreadable(reason(error))
     }
 
-    /// The directory to open `path` from, and the path to open there.
+    /// Returns the open directory for `path`, and the path relative to it.
     pub(super) fn locate<'a>(&'a self, path: &'a [u8]) -> Option<(&'a OwnedFd, &'a [u8])> {
         let top = self
             .tops
@@ -280,7 +293,7 @@ impl TreeInner {
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
     }
 
-    /// The top that has this path.
+    /// Returns the top with this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
         let at = self
             .tops
@@ -289,12 +302,13 @@ impl TreeInner {
         Some(&self.tops[at])
     }
 
-    /// Did the user name this path?
+    /// Returns whether the user named this path.
     pub(super) fn is_named(&self, path: &[u8]) -> bool {
         self.top(path).is_some_and(|top| top.role == TopRole::Named)
     }
 
-    /// The names of the tops that stand in the directory `path`, and that a walk delivers whatever keeps it from the rest.
+    /// Returns the names in the directory `path` that lead to tops. A walk delivers them even if it
+    /// may not list the directory.
     pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let behind = self
             .tops
@@ -310,14 +324,14 @@ impl TreeInner {
         })
     }
 
-    /// Is a part of an archive all that is wanted of a file, see [`Overlay`]?
-    pub(super) fn is_plain(&self) -> bool {
+    /// Returns whether files are stored by the rules of a program, see [`Overlay`].
+    pub(super) fn has_overlay(&self) -> bool {
         self.rules.overlay.is_some()
     }
 
-    /// Is nothing said of an object in this state, as if it had never been there?
-    pub(super) fn forgets(&self, entry: &Entry, state: &EntryState) -> bool {
-        *state == EntryState::Vanished && !self.misses(&entry.path)
+    /// Returns whether an object in this state is left out without a report.
+    pub(super) fn skips_silently(&self, entry: &Entry, state: &EntryState) -> bool {
+        *state == EntryState::Vanished && !self.expects(&entry.path)
     }
 
     pub(super) fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
@@ -341,66 +355,57 @@ impl TreeInner {
         }
     }
 
-    /// The attributes of an open file that belong to it in an archive.
+    /// Reads the attributes of an open file that belong into the archive.
     pub(super) fn xattrs(&self, fd: &OwnedFd) -> io::Result<Vec<Xattr>> {
-        if self.is_plain() {
+        if self.has_overlay() {
             Ok(Vec::new())
         } else {
             xattr::read_all(fd)
         }
     }
 
-    fn members(
+    fn read_members(
         &self,
         small: Vec<Scanned>,
         large: Option<Arc<LargeFile>>,
         buf: Buf,
     ) -> Result<Frame> {
         let waited_for = large.clone();
-        let frame = self.frame(small, large, buf);
+        let frame = self.build_frame(small, large, buf);
         if let (Err(error), Some(large)) = (&frame, waited_for) {
             large
                 .opened
-                .get_or_init(|| Err(EntryState::Unreadable(error.line()))); // this ends the run; nobody waits on
+                // this ends the run; no thread may wait for the file any longer
+                .get_or_init(|| Err(EntryState::Unreadable(error.line())));
         }
         frame
     }
 
-    fn frame(
+    fn build_frame(
         &self,
         small: Vec<Scanned>,
-        mut large: Option<Arc<LargeFile>>,
+        large: Option<Arc<LargeFile>>,
         mut buf: Buf,
     ) -> Result<Frame> {
         let mut parts = Vec::with_capacity(small.len() + 1);
-        let (mut home, mut text_bytes, mut rest) = (Home::default(), 0, None);
-        let mut small = small.into_iter();
-        while let Some(scanned) = small.next() {
-            let is_first = scanned.is_first;
-            let part = FrameEntry {
-                is_first,
-                ..self.member(scanned, &mut home, &mut buf)?
-            };
-            if let FrameContent::Whole(entry, _) = &part.what {
-                text_bytes += xattr_bytes(&entry.xattrs);
-            }
-            parts.push(part);
-            if small.len() > 0 && buf.overflows(buf.len() + text_bytes) {
-                large.iter().for_each(|large| _ = self.opened(large)); // its pieces may be waiting for that
-                rest = Some(Slice::Members(small.collect(), large.take()));
-                break;
-            }
-        }
+        let left = self.append_members(small, &mut parts, &mut buf)?;
+        let mut rest = None;
         let mut ends_member = true;
-        if let Some(large) = large {
-            let part = self.head(large, &mut buf)?;
+        if !left.is_empty() {
+            // The readers of its pieces may be waiting for the open file.
+            if let Some(large) = &large {
+                let _ = self.open_shared(large);
+            }
+            rest = Some(Slice::Members(left, large));
+        } else if let Some(large) = large {
+            let part = self.append_large_header(large, &mut buf)?;
             ends_member =
                 !matches!(&part.what, FrameContent::Head(_, file) if file.known.is_none());
             parts.push(part);
         }
         CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
         parts.retain(
-            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.forgets(entry, state)),
+            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.skips_silently(entry, state)),
         );
         Ok(Frame {
             rest,
@@ -408,179 +413,251 @@ impl TreeInner {
         })
     }
 
+    /// Appends members until the frame is full. Returns the members that did not fit.
+    fn append_members(
+        &self,
+        small: Vec<Scanned>,
+        parts: &mut Vec<FrameEntry>,
+        buf: &mut Buf,
+    ) -> Result<Vec<Scanned>> {
+        let mut home = ParentDir::default();
+        let mut text_bytes = 0;
+        let mut small = small.into_iter();
+        for scanned in small.by_ref() {
+            let is_first = scanned.is_first;
+            let part = FrameEntry {
+                is_first,
+                ..self.append_member(scanned, &mut home, buf)?
+            };
+            if let FrameContent::Whole(entry, _) = &part.what {
+                text_bytes += xattr_bytes(&entry.xattrs);
+            }
+            parts.push(part);
+            if buf.overflows(buf.len() + text_bytes) {
+                break;
+            }
+        }
+        Ok(small.collect())
+    }
+
     fn close(&self, fd: OwnedFd) {
         CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
     }
 
-    /// One whole member: header, content, padding. What cannot be read leaves nothing in the stream.
-    fn member(&self, scanned: Scanned, at: &mut Home, buf: &mut Vec<u8>) -> Result<FrameEntry> {
-        let Scanned {
-            mut entry,
-            state,
-            born,
-            home,
-            exposed,
-            is_first,
-            mut known,
-        } = scanned;
-        match self.unlink(&mut entry, room(buf, buf.len())) {
-            Ok(is_new) => known = known.filter(|_| !is_new),
-            Err(state) => return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0)),
+    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing to
+    /// the stream.
+    fn append_member(
+        &self,
+        mut scanned: Scanned,
+        at: &mut ParentDir,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        match self.unlink_orphan(&mut scanned.entry, room(buf, buf.len())) {
+            Ok(true) => scanned.known = None,
+            Ok(false) => {}
+            Err(state) => return Ok(whole(scanned.entry, state, buf.len())),
         }
-        if let Some(same) = known.take_if(|known| known.trust == Trust::Same) {
-            return Ok(kept(entry, state, same, buf.len()));
+        if let Some(same) = scanned.known.take_if(|known| known.trust == Trust::Same) {
+            return Ok(known_part(scanned.entry, scanned.state, same, buf.len()));
         }
-        if !entry.is_file() || !state.is_stored() {
-            let stored = state.is_stored()
-                || (entry.kind == EntryKind::Directory && !self.forgets(&entry, &state));
-            let failed = stored
-                .then(|| self.header(&entry, buf))
-                .and_then(Result::err);
-            let state = failed.map_or(state, |error| unstorable(&error));
-            return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
-        }
-        let opened = self.when_there(&entry.path, || self.open_in(at, &entry.path, home));
-        let (fd, is_home) =
-            match opened.and_then(|(fd, is_home)| Ok((self.xattrs(&fd)?, fd, is_home))) {
-                Ok((xattrs, fd, is_home)) => {
-                    entry.xattrs = xattrs;
-                    (fd, is_home)
-                }
-                Err(error) => {
-                    self.disown(&entry, is_first);
-                    let state = self.state_of(&error);
-                    return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0));
-                }
-            };
-        let same = known.take_if(|known| matches!(known.trust, Trust::Content | Trust::Claim));
-        let is_written = self.is_written(&entry.path);
-        let unsure = exposed || !is_home || self.rules.looks_twice || same.is_some() || is_written;
-        if let Some(same) = same {
-            if !self
-                .now_of(&fd, &entry)
-                .is_some_and(|now| is_replaced(&fd, &now, &entry, born))
-            {
-                if same.trust == Trust::Claim {
-                    (entry.inode, entry.ctime) = Default::default();
-                }
-                return Ok(kept(entry, state, same, buf.len()));
-            }
-            if entry.data_len() > room(buf, buf.len()) {
-                return Ok(part(
-                    FrameContent::Whole(entry, EntryState::Unreadable(REPLACED.to_owned())),
-                    buf.len(),
-                    0,
-                ));
-            }
-        }
-        self.fit(&fd, &mut entry);
-        let start = buf.len();
-        let (mut inner, mut read) = match self.copy(&fd, &entry, buf) {
-            Ok(copied) => copied,
-            Err(error) => {
-                self.close(fd);
-                return Ok(part(
-                    FrameContent::Whole(entry, unstorable(&error)),
-                    start,
-                    0,
-                ));
-            }
-        };
-        let mut now = (unsure || is_first || is_suspect(&read, &entry))
-            .then(|| self.now_of(&fd, &entry))
-            .flatten();
-        let replaced = now.is_some_and(|now| is_replaced(&fd, &now, &entry, born));
-        self.disown(&entry, is_first && replaced);
-        let is_torn = |now: &Stat| is_written && changed(now, &entry);
-        if let Some(found) =
-            now.filter(|now| is_other(now, &entry, replaced, &read) || is_torn(now))
-        {
-            if self.refit(&found, &mut entry, room(buf, start)) {
-                buf.truncate(start);
-                (inner, read) = self.copy(&fd, &entry, buf)?;
-                now = self.now_of(&fd, &entry);
-            } else if replaced {
-                read = Err(io::Error::other(REPLACED));
-            }
-        }
-        if matches!(read, Ok(false)) {
-            read = now
-                .as_ref()
-                .map_or(Ok(()), |now| self.check_size(&fd, now))
-                .and(read);
-        }
-        self.close(fd);
-        let len = buf.len() - inner;
-        match read {
-            Ok(complete) => {
-                let same =
-                    complete && !replaced && now.as_ref().is_none_or(|now| !changed(now, &entry));
-                let state = if same || self.is_plain() {
-                    EntryState::Whole
-                } else {
-                    EntryState::Changed
-                };
-                if now.is_some_and(|now| self.adopt(&now, &mut entry)) {
-                    let mut header = Vec::new();
-                    self.header(&entry, &mut header)?;
-                    buf.splice(start..inner, header.iter().copied());
-                    inner = start + header.len();
-                }
-                pad(buf, len as u64);
-                Ok(FrameEntry {
-                    known,
-                    replaced,
-                    ..part(FrameContent::Whole(entry, state), inner, len)
-                })
-            }
-            Err(error) => {
-                buf.truncate(start);
-                Ok(part(
-                    FrameContent::Whole(entry, self.state_of(&error)),
-                    start,
-                    0,
-                ))
-            }
+        if scanned.entry.is_file() && scanned.state.is_stored() {
+            self.append_regular(scanned, at, buf)
+        } else {
+            Ok(self.append_special(scanned.entry, scanned.state, buf))
         }
     }
 
-    /// Append header and content of a file. Gives where the content begins, and whether it is as long as the header says.
-    fn copy(
+    /// Appends the header of an entry without content, if its state is stored.
+    fn append_special(&self, entry: Entry, state: EntryState, buf: &mut Vec<u8>) -> FrameEntry {
+        let is_dir = entry.kind == EntryKind::Directory;
+        let is_stored = state.is_stored() || (is_dir && !self.skips_silently(&entry, &state));
+        let mut state = state;
+        if is_stored && let Err(error) = self.append_header(&entry, buf) {
+            state = unstorable(&error);
+        }
+        whole(entry, state, buf.len())
+    }
+
+    /// Appends a regular file, unless an earlier backup holds its content.
+    fn append_regular(
+        &self,
+        mut scanned: Scanned,
+        at: &mut ParentDir,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let (fd, is_home) = match self.open_member(&mut scanned, at) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.orphan_links(&scanned.entry, scanned.is_first);
+                let state = self.state_of(&error);
+                return Ok(whole(scanned.entry, state, buf.len()));
+            }
+        };
+        let same = scanned
+            .known
+            .take_if(|known| matches!(known.trust, Trust::Content | Trust::Unverified));
+        let must_recheck = scanned.exposed
+            || !is_home
+            || self.rules.looks_twice
+            || same.is_some()
+            || self.is_unrepaired(&scanned.entry.path);
+        if let Some(same) = same {
+            let now = self.recheck_stat(&fd, &scanned.entry);
+            let is_replaced =
+                now.is_some_and(|now| is_replaced(&fd, &now, &scanned.entry, scanned.born));
+            if !is_replaced {
+                return Ok(unchanged_part(scanned, same, buf.len()));
+            }
+            if scanned.entry.data_len() > room(buf, buf.len()) {
+                let state = EntryState::Unreadable(REPLACED.to_owned());
+                return Ok(whole(scanned.entry, state, buf.len()));
+            }
+        }
+        self.fit_to_present(&fd, &mut scanned.entry);
+        self.append_opened(fd, scanned, must_recheck, buf)
+    }
+
+    /// Opens a file, and reads its attributes into the entry.
+    fn open_member(
+        &self,
+        scanned: &mut Scanned,
+        at: &mut ParentDir,
+    ) -> io::Result<(OwnedFd, bool)> {
+        let path = &scanned.entry.path;
+        let (fd, is_home) =
+            self.retry_while_missing(path, || self.open_in(at, path, scanned.home))?;
+        scanned.entry.xattrs = self.xattrs(&fd)?;
+        Ok((fd, is_home))
+    }
+
+    /// Appends an open file, and closes it.
+    fn append_opened(
+        &self,
+        fd: OwnedFd,
+        scanned: Scanned,
+        must_recheck: bool,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let entry = scanned.entry;
+        let start = buf.len();
+        let (inner, read) = match self.append_file(&fd, &entry, buf) {
+            Ok(copied) => copied,
+            Err(error) => {
+                self.close(fd);
+                return Ok(whole(entry, unstorable(&error), start));
+            }
+        };
+        let mut file = CopiedFile {
+            entry,
+            start,
+            inner,
+            read,
+            now: None,
+            replaced: false,
+        };
+        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
+            file.now = self.recheck_stat(&fd, &file.entry);
+        }
+        file.replaced = file
+            .now
+            .is_some_and(|now| is_replaced(&fd, &now, &file.entry, scanned.born));
+        self.orphan_links(&file.entry, scanned.is_first && file.replaced);
+        self.recheck_copy(&fd, &mut file, buf)?;
+        self.close(fd);
+        self.finish_copy(file, scanned.known, buf)
+    }
+
+    /// Copies the file again if it has changed since the scan and the frame has room for it.
+    fn recheck_copy(&self, fd: &OwnedFd, file: &mut CopiedFile, buf: &mut Vec<u8>) -> Result<()> {
+        if let Some(found) = file.now.filter(|now| self.must_copy_again(file, now)) {
+            if self.refit(&found, &mut file.entry, room(buf, file.start)) {
+                buf.truncate(file.start);
+                (file.inner, file.read) = self.append_file(fd, &file.entry, buf)?;
+                file.now = self.recheck_stat(fd, &file.entry);
+            } else if file.replaced {
+                file.read = Err(io::Error::other(REPLACED));
+            }
+        }
+        if matches!(file.read, Ok(false))
+            && let Some(now) = &file.now
+            && let Err(error) = self.check_size(fd, now)
+        {
+            file.read = Err(error);
+        }
+        Ok(())
+    }
+
+    fn must_copy_again(&self, file: &CopiedFile, now: &Stat) -> bool {
+        let is_torn = self.is_unrepaired(&file.entry.path) && changed(now, &file.entry);
+        is_torn || content_length_differs(now, &file.entry, file.replaced, &file.read)
+    }
+
+    /// Pads a copied file and builds its part. A file that could not be read is removed again.
+    fn finish_copy(
+        &self,
+        mut file: CopiedFile,
+        known: Option<BaseEntry>,
+        buf: &mut Vec<u8>,
+    ) -> Result<FrameEntry> {
+        let len = buf.len() - file.inner;
+        let is_complete = match file.read {
+            Ok(is_complete) => is_complete,
+            Err(error) => {
+                buf.truncate(file.start);
+                return Ok(whole(file.entry, self.state_of(&error), file.start));
+            }
+        };
+        let has_changed = file.now.is_some_and(|now| changed(&now, &file.entry));
+        let is_same = is_complete && !file.replaced && !has_changed;
+        let state = if is_same || self.has_overlay() {
+            EntryState::Whole
+        } else {
+            EntryState::Changed
+        };
+        if let Some(now) = file.now
+            && self.update_owner(&now, &mut file.entry)
+        {
+            let mut header = Vec::new();
+            self.append_header(&file.entry, &mut header)?;
+            let inner = file.start + header.len();
+            buf.splice(file.start..file.inner, header);
+            file.inner = inner;
+        }
+        pad(buf, len as u64);
+        Ok(FrameEntry {
+            known,
+            replaced: file.replaced,
+            ..part(FrameContent::Whole(file.entry, state), file.inner, len)
+        })
+    }
+
+    /// Appends header and content of a file. Returns the start of the content, and whether the
+    /// content has the promised length.
+    fn append_file(
         &self,
         fd: &OwnedFd,
         entry: &Entry,
         buf: &mut Vec<u8>,
     ) -> Result<(usize, io::Result<bool>)> {
-        self.header(entry, buf)?;
-        Ok((buf.len(), self.content(fd, entry, buf)))
+        self.append_header(entry, buf)?;
+        Ok((buf.len(), self.append_content(fd, entry, buf)))
     }
 
-    /// Append a header; nothing of one that cannot be written.
-    pub(super) fn header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    /// Appends a header. A header that cannot be written adds nothing.
+    pub(super) fn append_header(&self, entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
         let start = buf.len();
-        let mtime = Time {
-            nanos: if self.is_plain() {
-                0
-            } else {
-                entry.mtime.nanos
-            },
-            ..entry.mtime
-        };
-        let written = match mtime == entry.mtime {
-            true => pax::write_header(entry, buf),
-            false => pax::write_header(
-                &Entry {
-                    mtime,
-                    ..entry.clone()
-                },
-                buf,
-            ),
+        let written = if self.has_overlay() && entry.mtime.nanos != 0 {
+            let mut entry = entry.clone();
+            entry.mtime.nanos = 0;
+            pax::write_header(&entry, buf)
+        } else {
+            pax::write_header(entry, buf)
         };
         written.inspect_err(|_| buf.truncate(start))
     }
 
-    /// As [`Inner::now`], but of what nobody repairs it is asked in any case.
-    fn now_of(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
+    /// As [`Self::now`], but also for files that the program does not repair.
+    fn recheck_stat(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
         if self.repairs(&entry.path) {
             None
         } else {
@@ -595,51 +672,54 @@ impl TreeInner {
             .is_some_and(|overlay| overlay.repairs(path))
     }
 
-    /// Is it a file of a program that does not repair a copy of it? It may be written by hand, or by who knows what.
-    pub(super) fn is_written(&self, path: &[u8]) -> bool {
-        self.is_plain() && !self.repairs(path)
+    /// Returns whether a program owns the file but does not repair a copy of it, such as a
+    /// configuration file.
+    pub(super) fn is_unrepaired(&self, path: &[u8]) -> bool {
+        self.has_overlay() && !self.repairs(path)
     }
 
-    fn misses(&self, path: &[u8]) -> bool {
+    fn expects(&self, path: &[u8]) -> bool {
         self.rules
             .overlay
             .as_ref()
-            .is_none_or(|overlay| overlay.misses(path))
+            .is_none_or(|overlay| overlay.expects(path))
     }
 
-    /// What has gone for a moment, as somebody who writes it anew has removed it before, is waited for where all of a tree is to be
-    /// there.
-    pub(super) fn when_there<T>(
+    /// Retries while a file is missing, because a program may be replacing it. Only for trees in
+    /// which every file is expected to exist.
+    pub(super) fn retry_while_missing<T>(
         &self,
         path: &[u8],
         mut get: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         let mut got = get();
-        for _ in 0..AGAIN {
+        for _ in 0..RETRIES {
             match &got {
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
-                        && self.is_plain()
-                        && self.misses(path) => {}
+                        && self.has_overlay()
+                        && self.expects(path) => {}
                 _ => break,
             }
-            sleep(MOMENT);
+            sleep(RETRY_INTERVAL);
             got = get();
         }
         got
     }
 
-    /// What an open file is now, one call; nobody asks where that it changes is expected.
+    /// Reads the attributes of an open file, with one call. Returns `None` where changes are
+    /// expected.
     pub(super) fn now(&self, fd: &OwnedFd) -> Option<Stat> {
-        if self.is_plain() {
+        if self.has_overlay() {
             None
         } else {
             dir::stat_fd(fd).ok()
         }
     }
 
-    /// Whose file it is and who may read it go with the content: another may have its name since the scan. Did they differ?
-    pub(super) fn adopt(&self, now: &Stat, entry: &mut Entry) -> bool {
+    /// Takes owner and mode from the open file, because another file may have the name since the
+    /// scan. Returns whether they differed.
+    pub(super) fn update_owner(&self, now: &Stat, entry: &mut Entry) -> bool {
         if now.mode == entry.mode && (now.uid, now.gid) == (entry.owner.uid, entry.owner.gid) {
             return false;
         }
@@ -647,9 +727,11 @@ impl TreeInner {
         true
     }
 
-    /// Append the content of a small file, exactly as many bytes as its header promised. Were there as many?
-    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
-        let (want, inner) = (entry.data_len() as usize, buf.len());
+    /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
+    /// whether the file had as many.
+    fn append_content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
+        let want = entry.data_len() as usize;
+        let inner = buf.len();
         let mut complete = true;
         match &entry.kind {
             EntryKind::File { map: Some(map), .. } => {
@@ -669,27 +751,59 @@ impl TreeInner {
     }
 }
 
-/// What an earlier backup has; only if it has other attributes now was it looked at.
-fn kept(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
+/// A small file whose content was just copied into a frame.
+struct CopiedFile {
+    entry: Entry,
+    /// Start of the header in the frame.
+    start: usize,
+    /// Start of the content in the frame.
+    inner: usize,
+    /// Whether the content has the length that the header promises.
+    read: io::Result<bool>,
+    /// Attributes after the copy, if they were needed.
+    now: Option<Stat>,
+    /// Whether the file is another one than in the scan.
+    replaced: bool,
+}
+
+/// A part for a file whose content an earlier backup holds.
+fn known_part(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
     FrameEntry {
         known: Some(known),
         runs: Some(Vec::new()),
-        ..part(FrameContent::Whole(entry, state), at, 0)
+        ..whole(entry, state, at)
     }
 }
 
-/// The state of what the archive has no room for.
+/// As [`known_part`], for a file that was opened because its metadata has changed.
+fn unchanged_part(scanned: Scanned, same: BaseEntry, at: usize) -> FrameEntry {
+    let mut entry = scanned.entry;
+    // The content was not compared, so the next backup must not rely on inode and ctime.
+    if same.trust == Trust::Unverified {
+        entry.inode = 0;
+        entry.ctime = Time::default();
+    }
+    known_part(entry, scanned.state, same, at)
+}
+
+/// A part without content, for an entry whose header ends at `at`.
+fn whole(entry: Entry, state: EntryState, at: usize) -> FrameEntry {
+    part(FrameContent::Whole(entry, state), at, 0)
+}
+
+/// The state of an entry that the archive format cannot store.
 pub(super) fn unstorable(error: &Error) -> EntryState {
     EntryState::Unreadable(error.line())
 }
 
-/// Zeros after `len` bytes of content.
+/// Appends the zeros that follow `len` bytes of content.
 pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
     buf.resize(buf.len() + pax::padding(len), 0);
 }
 
 pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
-    let (inner, len) = (inner as u32, len as u32);
+    let inner = inner as u32;
+    let len = len as u32;
     FrameEntry {
         what,
         inner,
@@ -704,7 +818,7 @@ pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
     }
 }
 
-/// Is it not what the scan saw?
+/// Returns whether size or mtime differ from the scan.
 pub(super) fn changed(now: &Stat, entry: &Entry) -> bool {
     now.size != entry.size() || now.mtime != entry.mtime
 }

@@ -1,7 +1,8 @@
-//! Where files are opened: in the directory that the scan found them in, not by their paths.
+//! Opens files in the directory in which the scan found them, not by their paths.
 //!
-//! To rename a directory changes nothing of the files in it. So if another has its name by the time they are read, neither they
-//! nor the others tell, and the next backup would take the one for the other, unread.
+//! Renaming a directory changes nothing in its files. If another directory has the name by the time
+//! the files are read, the files themselves do not show it, and the next backup would wrongly take
+//! them for unchanged.
 
 use super::TreeInner;
 use crate::{
@@ -13,19 +14,20 @@ use std::{io, os::fd::OwnedFd};
 /// Device and inode of a directory.
 pub(crate) type Object = (u64, u64);
 
-/// The directory whose files a reader reads, open, as it was found by its path.
+/// The open directory of the files that a reader reads, found by its path.
 #[derive(Default)]
-pub(crate) struct Home {
+pub(crate) struct ParentDir {
     path: Option<EntryPath>,
-    /// `None` if nothing could be opened by that path.
+    /// `None` if the path could not be opened.
     found: Option<(OwnedFd, Object)>,
 }
 
 impl TreeInner {
-    /// Open a file for reading that the scan found in the directory `home`. Was that it, or only of its name?
+    /// Opens a file that the scan found in the directory `home`. Returns whether the file was
+    /// opened in that directory, not only by its path.
     pub(crate) fn open_in(
         &self,
-        at: &mut Home,
+        at: &mut ParentDir,
         path: &[u8],
         home: Option<Object>,
     ) -> io::Result<(OwnedFd, bool)> {
@@ -39,7 +41,7 @@ impl TreeInner {
         }
         let (parent, name) = split(path);
         if home.is_some() && at.path.as_deref() != Some(parent) {
-            *at = Home {
+            *at = ParentDir {
                 path: Some(parent.to_vec()),
                 found: self.enter(parent).ok(),
             };

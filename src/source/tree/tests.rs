@@ -1,7 +1,8 @@
-//! Trees that change while they are looked at, and programs that have their own ideas of their files.
+//! Tests with trees that change during a walk, and with programs that have rules for their own
+//! files.
 
 use super::{
-    MOMENT, Overlay, SourceTree, Top, TopRole, TreeInner, TreeRules,
+    Overlay, RETRY_INTERVAL, SourceTree, Top, TopRole, TreeInner, TreeRules,
     listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };
@@ -28,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-/// Of a program that stumbles over its own files, or not.
+/// A program that repairs its files, or does not.
 struct Program(bool);
 
 impl Overlay for Program {
@@ -44,7 +45,7 @@ impl Overlay for Program {
         false
     }
 
-    fn misses(&self, _: &[u8]) -> bool {
+    fn expects(&self, _: &[u8]) -> bool {
         false
     }
 }
@@ -73,7 +74,7 @@ fn top(dir: &std::path::Path, at: &str) -> Top {
 }
 
 #[test]
-fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
+fn a_walk_without_threads_does_not_wait_for_a_listing() {
     let dir = tempfile::tempdir().unwrap();
     let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
     let tree = SourceTree::new(
@@ -99,7 +100,7 @@ fn where_no_thread_is_left_to_list_directories_none_is_waited_for() {
     );
 }
 
-/// As one of an automounter is, or one of an NFS server's: to open it mounts what is there.
+/// Like a directory of an automounter or an NFS server: opening it mounts a file system.
 #[test]
 fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +131,7 @@ fn a_directory_that_is_on_another_device_once_it_is_open_has_no_names() {
 }
 
 #[test]
-fn of_a_directory_that_a_program_took_away_nothing_is_written() {
+fn a_directory_that_a_program_removed_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let program: Arc<dyn Overlay> = Arc::new(Program(false));
     for (overlay, there) in [(Some(program), false), (None, true)] {
@@ -156,7 +157,8 @@ fn of_a_directory_that_a_program_took_away_nothing_is_written() {
     }
 }
 
-/// What `goes` goes when it was listed, and one of it returns a moment later. What is `own` the server takes away itself.
+/// A server: objects named `goes` vanish after they were listed, and one of them returns a moment
+/// later. Objects named `own` are removed by the server itself.
 struct Server {
     dir: PathBuf,
     goes: [&'static str; 3],
@@ -170,7 +172,7 @@ impl Overlay for Server {
             .for_each(|name| fs::remove_file(self.dir.join(name)).unwrap());
         let back = self.dir.join(self.returns);
         std::thread::spawn(move || {
-            sleep(MOMENT + MOMENT / 2);
+            sleep(RETRY_INTERVAL + RETRY_INTERVAL / 2);
             fs::write(back, "again").unwrap();
         });
     }
@@ -183,13 +185,13 @@ impl Overlay for Server {
         false
     }
 
-    fn misses(&self, path: &[u8]) -> bool {
+    fn expects(&self, path: &[u8]) -> bool {
         !path.starts_with(b"own")
     }
 }
 
 #[test]
-fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_without_a_word() {
+fn a_file_being_replaced_is_awaited_and_only_a_server_s_own_files_vanish_silently() {
     let dir = tempfile::tempdir().unwrap();
     let goes = ["lost", "own", "returns"];
     goes.iter()
@@ -227,7 +229,7 @@ fn what_somebody_writes_anew_is_waited_for_and_only_what_is_a_server_s_own_goes_
     );
 }
 
-/// All but the top itself, with a mark for each state that is not whole.
+/// Returns all objects but the top, with a mark for each state that is not whole.
 fn walked(tree: &SourceTree) -> Vec<String> {
     let scanned = tree.scan().unwrap().map(|scanned| scanned.unwrap());
     let name = |Scanned { entry, state, .. }: Scanned| {
@@ -238,9 +240,10 @@ fn walked(tree: &SourceTree) -> Vec<String> {
 }
 
 #[test]
-fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_listed() {
+fn a_named_top_is_delivered_although_its_parent_vanishes_before_it_is_listed() {
     let dir = tempfile::tempdir().unwrap();
-    let (tree, away) = (dir.path().join("tree"), dir.path().join("away"));
+    let tree = dir.path().join("tree");
+    let away = dir.path().join("away");
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     ["a/b/c/f", "a/b/g", "a/h", "z"]
         .iter()
@@ -281,7 +284,7 @@ fn a_named_top_is_delivered_though_what_is_above_it_goes_away_before_it_is_liste
 }
 
 #[test]
-fn more_named_tops_in_a_directory_that_is_left_out_than_one_look_takes_are_delivered() {
+fn named_tops_of_an_excluded_directory_are_delivered_in_several_batches() {
     let dir = tempfile::tempdir().unwrap();
     crate::platform::raise_open_files_limit();
     let names: Vec<String> = (0..1100).map(|n| format!("a/{n:04}")).collect();

@@ -1,15 +1,17 @@
-//! Walks a tree in archive order, directories ahead of the one that is being delivered listed on other threads.
+//! Walks a tree in archive order. Other threads list directories ahead of the one that is
+//! delivered.
 //!
-//! Memory is that of the names in the directories on the way down and of what is listed ahead, whatever the tree holds; and
-//! one path for every file with several names of which not all have been seen.
+//! Memory holds the names of the directories on the current path and of those listed ahead,
+//! whatever the size of the tree, and one path for each file with several names until all of its
+//! names were seen.
 //!
-//! Where a look at an object makes the thread sleep, as over a network, jobs are smaller and more threads do them: they
-//! wait at the same time then.
+//! If reading attributes makes a thread sleep, as over a network, jobs are smaller and more threads
+//! wait at the same time.
 
 use super::{
     Top, TopRole, TreeInner,
     hard_links::Links,
-    listing::{Ahead, BATCH, Child, Listing, ListingPace, Request},
+    listing::{BATCH, Child, Listing, ListingPace, ListingState, Request},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -36,15 +38,16 @@ use std::{
     thread,
 };
 
-/// Directories of one level that are asked for together, and those of one level and of all that are asked for ahead.
+/// Directories of one level that are requested together, and the limits of those requested ahead:
+/// of one level, and of all levels.
 const GROUP: usize = 8;
 const AHEAD_LEVEL: usize = 4 * GROUP;
 const AHEAD_ALL: usize = 128;
 
-/// Batches of a directory's names that are looked at ahead.
+/// Batches of a directory's names that are read ahead.
 const AHEAD_BATCHES: usize = 4;
 
-/// The same where threads sleep: batches and the names of each, and how many threads there may be.
+/// The same limits where threads sleep: batches, names in each, and the number of threads.
 const SLOW_BATCHES: usize = 16;
 const SLOW_BATCH: usize = 32;
 const MAX_WALKERS: usize = 32;
@@ -61,20 +64,20 @@ pub(crate) struct TreeWalk {
     links: Links,
 }
 
-/// The threads of a walk, and what they are to do.
+/// The threads of a walk, and their jobs.
 struct Walkers {
     inner: Arc<TreeInner>,
     jobs: Queue<WalkJob>,
     threads: AtomicUsize,
-    /// Did the last of them sleep over what it did?
+    /// Whether the last job made its thread sleep.
     slow: AtomicBool,
 }
 
-/// What the threads of a walk do.
+/// A job for the threads of a walk.
 enum WalkJob {
-    /// List directories, one after the other.
+    /// List these directories, one after the other.
     Directories(Vec<Request>),
-    /// Look at some of the names in a directory.
+    /// Read the attributes of some names in a directory.
     Names(NameBatch, Promise<Vec<Child>>),
 }
 
@@ -92,16 +95,77 @@ struct WalkLevel {
     dev: u64,
     is_bare: bool,
     children: std::vec::IntoIter<Child>,
-    /// Of so many of the last of these nobody has looked yet whether they are to be asked for,
+    /// Number of last children that were not yet checked for directories to request.
     unseen: usize,
-    /// and so many were asked for and are still to come.
+    /// Number of requested directories that are still to come.
     asked: usize,
-    /// What follows them: batches that were asked for, and names.
+    /// The further contents: requested batches, and names.
     batches: VecDeque<Answer<Vec<Child>>>,
     rest: std::vec::IntoIter<dir::DirName>,
 }
 
-/// When the last thread panics nobody is left who would do anything: who waits for it is told.
+impl WalkLevel {
+    /// Requests the next batches of names.
+    fn request_batches(&mut self, walkers: &Walkers, slow: bool) {
+        let (batches, names) = if slow {
+            (SLOW_BATCHES, SLOW_BATCH)
+        } else {
+            (AHEAD_BATCHES, BATCH)
+        };
+        while self.batches.len() < batches && self.rest.len() > 0 {
+            let (promise, answer) = promise();
+            let batch = NameBatch {
+                directory: self.directory.clone(),
+                names: self.rest.by_ref().take(names).collect(),
+                is_bare: self.is_bare,
+            };
+            walkers.jobs.push(WalkJob::Names(batch, promise));
+            self.batches.push_back(answer);
+        }
+    }
+
+    /// Requests the listings of the next directories. Returns their number.
+    ///
+    /// A group is worth waking a thread. Where each listing makes a thread sleep, each one is a job
+    /// of its own.
+    fn request_listings(&mut self, walkers: &Walkers, slow: bool, outstanding: usize) -> usize {
+        if self.asked + GROUP > AHEAD_LEVEL || outstanding + GROUP > AHEAD_ALL {
+            return 0;
+        }
+        let room = (AHEAD_LEVEL - self.asked).min(AHEAD_ALL - outstanding);
+        let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
+        let mut requests = self.next_requests(&walkers.inner, most).into_iter();
+        let count = requests.len();
+        self.asked += count;
+        while requests.len() > 0 {
+            let job = requests.by_ref().take(together).collect();
+            walkers.jobs.push(WalkJob::Directories(job));
+        }
+        count
+    }
+
+    /// Builds up to `most` requests for the children that were not checked yet.
+    fn next_requests(&mut self, inner: &TreeInner, most: usize) -> Vec<Request> {
+        let mut requests = Vec::new();
+        self.unseen = self.unseen.min(self.children.len());
+        let seen = self.children.len() - self.unseen;
+        for child in &mut self.children.as_mut_slice()[seen..] {
+            if requests.len() == most {
+                break;
+            }
+            self.unseen -= 1;
+            let is_new = matches!(child.listing, ListingState::Not);
+            if is_new && inner.should_enter(child, self.dev) {
+                let (promise, answer) = promise();
+                requests.push((inner.list_request(child, self.dev), promise));
+                child.listing = ListingState::Asked(answer);
+            }
+        }
+        requests
+    }
+}
+
+/// Abandons the jobs when the last thread panics, so that waiting threads get an answer.
 struct WalkWatch<'a>(&'a Walkers);
 
 impl Drop for WalkWatch<'_> {
@@ -145,13 +209,13 @@ impl Walkers {
                     promise,
                 ) => {
                     let count = names.len();
-                    promise.keep(self.inner.look_at(&directory, names, is_bare));
-                    pace.spend(count);
+                    promise.keep(self.inner.child_batch(&directory, names, is_bare));
+                    pace.count_objects(count);
                 }
             }
             self.slow.store(pace.is_slow, Relaxed);
             if pace.is_slow && self.jobs.has_items() {
-                // There may be none left: those that run go on.
+                // A failure is ignored: the running threads go on.
                 let _ = self.start();
             }
         }
@@ -163,10 +227,10 @@ impl Walkers {
 }
 
 impl TreeWalk {
-    /// With as many threads as the rules say, or as the system has.
+    /// Starts as many threads as the rules say, or as the system has.
     ///
     /// # Errors
-    /// If it has none; if the backup goes to a top.
+    /// If no thread can be started, or if the backup is written to a top.
     pub(super) fn start(inner: Arc<TreeInner>) -> Result<Self> {
         inner.check_tops()?;
         let (jobs, threads, slow) = Default::default();
@@ -177,7 +241,7 @@ impl TreeWalk {
             slow,
         });
         walkers.start()?;
-        // One suffices where there are no more.
+        // One thread suffices if the system has no more.
         let _ = (1..inner.rules.walkers).try_for_each(|_| walkers.start());
         Ok(Self {
             inner,
@@ -189,86 +253,46 @@ impl TreeWalk {
         })
     }
 
-    /// Have the next batches of the deepest level looked at, and its next directories listed.
+    /// Requests the next batches of the deepest level, and the listings of its next directories.
     fn look_ahead(&mut self) {
-        let Some(level) = self.levels.last_mut() else {
-            return;
-        };
         let slow = self.walkers.are_slow();
-        let (batches, names) = if slow {
-            (SLOW_BATCHES, SLOW_BATCH)
-        } else {
-            (AHEAD_BATCHES, BATCH)
-        };
-        while level.batches.len() < batches && level.rest.len() > 0 {
-            let (promise, answer) = promise();
-            let names = level.rest.by_ref().take(names).collect();
-            let batch = NameBatch {
-                directory: level.directory.clone(),
-                names,
-                is_bare: level.is_bare,
-            };
-            self.walkers.jobs.push(WalkJob::Names(batch, promise));
-            level.batches.push_back(answer);
-        }
-        if level.asked + GROUP > AHEAD_LEVEL || self.outstanding + GROUP > AHEAD_ALL {
-            return;
-        }
-        // Together they are worth waking a thread for; where each makes it sleep, each is.
-        let room = (AHEAD_LEVEL - level.asked).min(AHEAD_ALL - self.outstanding);
-        let (most, together) = if slow { (room, 1) } else { (GROUP, GROUP) };
-        let mut group = Vec::new();
-        level.unseen = level.unseen.min(level.children.len());
-        let seen = level.children.len() - level.unseen;
-        for child in &mut level.children.as_mut_slice()[seen..] {
-            if group.len() == most {
-                break;
-            }
-            level.unseen -= 1;
-            if self.inner.enters(child, level.dev) && matches!(child.listing, Ahead::Not) {
-                let (promise, answer) = promise();
-                group.push((self.inner.directory(child, level.dev), promise));
-                child.listing = Ahead::Asked(answer);
-            }
-        }
-        level.asked += group.len();
-        self.outstanding += group.len();
-        let mut group = group.into_iter();
-        while group.len() > 0 {
-            self.walkers.jobs.push(WalkJob::Directories(
-                group.by_ref().take(together).collect(),
-            ));
+        if let Some(level) = self.levels.last_mut() {
+            level.request_batches(&self.walkers, slow);
+            self.outstanding += level.request_listings(&self.walkers, slow, self.outstanding);
         }
     }
 
-    /// Deliver an object, and go down if it is a directory to enter.
+    /// Delivers an object, and descends into it if it is a directory to enter.
     fn deliver(&mut self, mut child: Child, dev: u64) -> Scanned {
-        if self.inner.enters(&child, dev) {
-            let listing = match std::mem::replace(&mut child.listing, Ahead::Not) {
-                Ahead::Listed(listing) => Some(listing),
-                Ahead::Asked(answer) => {
-                    self.levels
-                        .last_mut()
-                        .into_iter()
-                        .for_each(|level| level.asked -= 1);
-                    self.outstanding -= 1;
-                    answer.wait()
-                }
-                Ahead::Not => {
-                    let (promise, answer) = promise();
-                    let directory = self.inner.directory(&child, dev);
-                    self.walkers
-                        .jobs
-                        .push(WalkJob::Directories(vec![(directory, promise)]));
-                    answer.wait()
-                }
-            };
+        if self.inner.should_enter(&child, dev) {
+            let listing = self.listing_of(&mut child, dev);
             self.descend(&mut child.scanned, listing);
         } else {
-            self.links.see(&mut child);
-            self.inner.dress(&mut child.scanned);
+            self.links.link_if_known(&mut child);
+            self.inner.read_dir_xattrs(&mut child.scanned);
         }
         child.scanned
+    }
+
+    /// Returns the listing of a directory, or `None` if the thread that lists it has stopped.
+    fn listing_of(&mut self, child: &mut Child, dev: u64) -> Option<io::Result<Listing>> {
+        match std::mem::replace(&mut child.listing, ListingState::Not) {
+            ListingState::Listed(listing) => Some(listing),
+            ListingState::Asked(answer) => {
+                if let Some(level) = self.levels.last_mut() {
+                    level.asked -= 1;
+                }
+                self.outstanding -= 1;
+                answer.wait()
+            }
+            ListingState::Not => {
+                let (promise, answer) = promise();
+                let directory = self.inner.list_request(child, dev);
+                let job = WalkJob::Directories(vec![(directory, promise)]);
+                self.walkers.jobs.push(job);
+                answer.wait()
+            }
+        }
     }
 
     fn descend(&mut self, scanned: &mut Scanned, listing: Option<io::Result<Listing>>) {
@@ -276,13 +300,15 @@ impl TreeWalk {
             Some(Ok(listing)) => {
                 match listing.xattrs {
                     Ok(xattrs) => scanned.entry.xattrs = xattrs,
-                    // As there may be too many of them; what is in the directory is there all the same.
+                    // The directory may have too many attributes; its contents are delivered
+                    // nevertheless.
                     Err(error) => scanned.state = without_xattrs(self.inner.state_of(&error)),
                 }
                 if let Some(error) = &listing.failed {
-                    scanned.state = self.inner.unlisted(error);
+                    scanned.state = self.inner.unlisted_state(error);
                 }
-                self.inner.take_after(&listing.now, &mut scanned.entry);
+                self.inner
+                    .update_replaced_dir(&listing.now, &mut scanned.entry);
                 self.levels.push(WalkLevel {
                     directory: scanned.entry.path.clone(),
                     dev: listing.now.dev,
@@ -296,51 +322,54 @@ impl TreeWalk {
             }
             Some(Err(error)) => {
                 scanned.state = self.inner.state_of(&error);
-                self.inner.dress(scanned);
+                self.inner.read_dir_xattrs(scanned);
             }
             None => scanned.state = EntryState::Unreadable(LOST.to_owned()),
         }
     }
 
-    fn top(&mut self) -> Option<Result<Scanned>> {
+    /// Delivers the next top that is not within another one.
+    fn deliver_top(&mut self) -> Option<Result<Scanned>> {
         let inner = self.inner.clone();
-        let top = loop {
-            let top = inner.tops.get(self.tops)?;
-            self.tops += 1;
-            let is_around =
-                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
-            if !inner.tops[..self.tops - 1].iter().any(is_around) {
-                break top;
-            }
-        };
+        let top = self.next_top(&inner.tops)?;
         let name = top.file_name();
         let child = dir::stat(&top.dir, name)
-            .and_then(|stat| inner.child(&top.dir, name, top.at.clone(), stat));
+            .and_then(|stat| inner.build_child(&top.dir, name, top.at.clone(), stat));
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
                 let place = dir::path_of(&top.dir)
                     .join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
-                return Some(Err(Error::io(
-                    format!("could not read {}", quoted(place.as_os_str().as_bytes())),
-                    error,
-                )));
+                let what = format!("could not read {}", quoted(place.as_os_str().as_bytes()));
+                return Some(Err(Error::io(what, error)));
             }
         };
         if top.role == TopRole::Above {
-            inner.dress(&mut child.scanned);
+            inner.read_dir_xattrs(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
         if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
-            return Some(Err(Error::new(
-                ErrorKind::System,
-                format!("{} is no longer a directory", quoted(&top.at)),
-            )));
+            let what = format!("{} is no longer a directory", quoted(&top.at));
+            return Some(Err(Error::new(ErrorKind::System, what)));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);
         self.look_ahead();
         Some(Ok(scanned))
+    }
+
+    /// Returns the next top; the walk meets a top within another one by itself.
+    fn next_top<'a>(&mut self, tops: &'a [Top]) -> Option<&'a Top> {
+        loop {
+            let top = tops.get(self.tops)?;
+            let is_around =
+                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
+            let is_met = tops[..self.tops].iter().any(is_around);
+            self.tops += 1;
+            if !is_met {
+                return Some(top);
+            }
+        }
     }
 }
 
@@ -382,6 +411,6 @@ impl Iterator for TreeWalk {
             }
             self.look_ahead();
         }
-        self.top()
+        self.deliver_top()
     }
 }

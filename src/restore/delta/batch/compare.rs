@@ -5,7 +5,7 @@ use crate::{
     archive::block_digests::{are_digested, judged},
     error::Result,
     format::{page::PageItem, sizes},
-    target::in_place::{Patch, is_there},
+    target::in_place::{Patch, is_up_to_date},
     verify::compare_tree::has_content,
 };
 use std::{
@@ -43,7 +43,7 @@ impl DeltaBatch<'_> {
 
     /// A link, pipe or device.
     fn other(&self, hand: &mut DeltaWorker, item: &PageItem) -> Result<()> {
-        let same = is_there(&mut hand.writer, &item.entry)?;
+        let same = is_up_to_date(&mut hand.writer, &item.entry)?;
         let counter = if same {
             &self.delta.same
         } else {
@@ -53,7 +53,7 @@ impl DeltaBatch<'_> {
         if same {
             Ok(())
         } else {
-            hand.writer.other(&item.entry)
+            hand.writer.special_file(&item.entry)
         }
     }
 
@@ -93,8 +93,8 @@ impl DeltaBatch<'_> {
         let same = size == 0
             || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
         Ok(same
-            && (patch.may_change()
-                || (patch.is_dressed_as(&mut hand.writer, &item.entry)?
+            && (patch.may_write()
+                || (patch.has_metadata_of(&mut hand.writer, &item.entry)?
                     && self.delta.is_first(patch.stat()))))
     }
 

@@ -257,7 +257,7 @@ impl<'a> DeltaBatch<'a> {
         len: u64,
     ) -> Result<Option<PatchTarget>> {
         match Patch::open(writer, &item.entry)? {
-            Some(patch) if patch.may_change() => Ok(Some(PatchTarget::new(item, patch, len))),
+            Some(patch) if patch.may_write() => Ok(Some(PatchTarget::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
             _ => self.target_anew(writer, item, len).map(Some),
         }
@@ -458,7 +458,7 @@ impl<'a> DeltaBatch<'a> {
             let ended = self.end(hand, target);
             self.run.unless_refused(path, ended)?;
         }
-        let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
+        let is_lost = self.run.refused.holds(path) && target.patch.old_content_lost();
         if is_lost {
             self.run.tree.remove_all(path)
         } else {
@@ -490,7 +490,7 @@ impl<'a> DeltaBatch<'a> {
             }
         }
         if target.damaged.load(Relaxed) {
-            return self.give_up(&item.entry.path, target.patch.is_touched());
+            return self.give_up(&item.entry.path, target.patch.old_content_lost());
         }
         let changed = target.patch.finish(&mut hand.writer, &item.entry)?;
         self.count(changed).map(drop)
