@@ -30,8 +30,9 @@ struct SyncScope {
 }
 
 impl TargetTree {
-    /// Notes the method of a file system that is written to. A target that was empty is synced as a
-    /// whole at the end; in others, only written files are synced.
+    /// Notes the method of a file system that is written to. With
+    /// [`SyncMethod::Asked`], all files of a target that was empty are synced at the end; in other
+    /// targets only written files are.
     pub(crate) fn note_sync_method(&self, way: SyncMethod) {
         let way = if way == SyncMethod::Asked && self.options.overwrite {
             SyncMethod::Each
