@@ -86,7 +86,7 @@ impl TargetTree {
                         is_durable,
                     },
                 };
-                descend(dir.as_fd(), b".", at&mut settle)
+                descend(dir.as_fd(), b".", at, &mut settle)
             })
     }
 }
@@ -119,15 +119,13 @@ impl Visit for SyncVisitor<'_> {
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         match stat.kind {
-            FileKind::Directory if stat.dev == self.each.dev => {
-                match dir::open_dir(dir, name) {
-                    Err(e) if self.may_skip(&e) => Ok(false),
-                    opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
-                }
+            FileKind::Directory if stat.dev == self.each.dev => match dir::open_dir(dir, name) {
+                Err(e) if self.may_skip(&e) => Ok(false),
+                opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
+            },
+            FileKind::File if self.each.files => {
+                self.settle(dir::open_read(dir, name), path).map(|()| false)
             }
-            FileKind::File if self.each.files => self
-                .settle(dir::open_read(dir, name), path)
-                .map(|()| false),
             _ => Ok(false),
         }
     }
