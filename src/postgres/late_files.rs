@@ -1,4 +1,8 @@
-//! What stands in for files, and which files there are: what the cluster's source knows better than the file system.
+//! Files that the cluster's source provides instead of the file system, and the rules which files
+//! there are.
+//!
+//! Late files, such as `backup_label`, exist only in the backup; their content is in temporary
+//! files without a name.
 
 use super::layout::ClusterLayout;
 use crate::{
@@ -25,7 +29,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// See the module.
+/// The late files of one cluster, and the rules of its layout.
 pub struct Late {
     layout: ClusterLayout,
     /// The data directory.
@@ -35,7 +39,7 @@ pub struct Late {
 }
 
 impl Late {
-    /// Of a cluster with this layout in `data`, whose tablespaces are stored at these paths.
+    /// Begins without files, for a cluster in `data` whose tablespaces are stored at these paths.
     pub fn new(layout: ClusterLayout, data: PathBuf, tablespaces: HashSet<EntryPath>) -> Self {
         Self {
             layout,
@@ -45,10 +49,11 @@ impl Late {
         }
     }
 
-    /// Is what the server keeps at this place stored with it (rule 14)?
+    /// Checks that data of the server is stored with its entry (rule 14).
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is a link: a restored server would write to where the live one has its data.
+    /// [`ErrorKind::Unsupported`] if the entry is a link: a restored server would write to the live
+    /// server's data.
     pub fn is_here(&self, entry: &Entry) -> Result<()> {
         let EntryKind::Symlink(target) = &entry.kind else {
             return Ok(());
@@ -66,7 +71,7 @@ impl Late {
         Err(error.hint("with the server stopped, put in its place what it leads to, or move that into a tablespace"))
     }
 
-    /// Let `file` be the content of `path`.
+    /// Makes `file` the content of `path`.
     ///
     /// # Errors
     /// The system's.
@@ -74,7 +79,7 @@ impl Late {
         let failed = |e| Error::io("could not look at a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
         self.insert(path, file);
-        // Owner and mode are those of a file that every cluster has.
+        // Take owner and mode from a file that every cluster has.
         let like = tree.look(b"PG_VERSION").entry;
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -93,7 +98,7 @@ impl Late {
         Ok(Scanned::new(entry, EntryState::Whole))
     }
 
-    /// Let these bytes be the content of `path`.
+    /// Makes these bytes the content of `path`.
     ///
     /// # Errors
     /// The system's.
@@ -101,7 +106,7 @@ impl Late {
         self.stand_in(tree, path, self.file_of(bytes)?)
     }
 
-    /// A file of these bytes, for one path or for many.
+    /// Returns a temporary file of these bytes, for one path or several.
     ///
     /// # Errors
     /// The system's.
@@ -124,12 +129,12 @@ impl Overlay for Late {
     fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
         self.layout.pick(dir, names);
         if dir == b"pg_tblspc" {
-            // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
+            // WAL restores a tablespace made since the start; its link would lead to the live one.
             let known = |name: &DirName| {
                 self.tablespaces
                     .contains(&[b"pg_tblspc/", &name.bytes[..]].concat())
             };
-            // Not every file system says what a name is of.
+            // Some file systems do not report the kind of a name.
             let is_dir = |name: &DirName| match name.kind {
                 FileKind::Unknown => {
                     let path = self
@@ -151,7 +156,8 @@ impl Overlay for Late {
 
     fn repairs(&self, path: &[u8]) -> bool {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        self.layout.is_repaired(path) || files.contains_key(path) // what stands in has no name, and does not change
+        // A late file has no name on disk, and does not change.
+        self.layout.is_repaired(path) || files.contains_key(path)
     }
 
     fn misses(&self, path: &[u8]) -> bool {

@@ -1,7 +1,8 @@
-//! The checksums of PostgreSQL's pages, looked at while they pass.
+//! Checks the checksums of PostgreSQL's pages as the frames pass.
 //!
-//! A page that is wrong is read once more: it may have been written at that moment, and then recovery writes it anew
-//! (rule 21). One that stays wrong is noted with its file; it is stored all the same, and nothing fails.
+//! A wrong page is read once more: the server may have been writing it, and then recovery rewrites
+//! it (rule 21). A page that stays wrong is recorded with its file. The page is stored all the
+//! same, and the backup continues.
 
 use super::{
     page_checksum::{PageVerdict, check},
@@ -19,13 +20,13 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 
-/// What all workers need to look at pages.
+/// What the workers share to check pages.
 pub struct PageCheck {
-    /// Where wrong pages are read again: one of these has the file.
+    /// Trees to read wrong pages from again; one of them has the file.
     pub trees: Vec<Arc<SourceTree>>,
-    /// Of pages, and of files of them.
+    /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
-    /// What was changed since is written anew by recovery.
+    /// Where the backup began. Recovery rewrites every page changed since.
     pub start_lsn: u64,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Debug for PageCheck {
     }
 }
 
-/// The stage.
+/// The stage of one worker.
 pub struct PageChecks(pub Arc<PageCheck>);
 
 impl Stage for PageChecks {
@@ -56,14 +57,14 @@ impl Stage for PageChecks {
                 Some(runs) => self.0.bad_of(path, offset, runs, data),
             };
             if !bad.is_empty() {
-                note(&mut part.what, bad);
+                record_bad_pages(&mut part.what, bad);
             }
         }
         Ok(frame)
     }
 }
 
-/// The file that a part is of, and where in it.
+/// Returns the file that a part belongs to, and the part's offset in the file.
 fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
     match &part.what {
         FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {
@@ -74,7 +75,8 @@ fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
     }
 }
 
-fn note(what: &mut FrameContent, bad: Vec<u32>) {
+/// Records bad page numbers with the file.
+fn record_bad_pages(what: &mut FrameContent, bad: Vec<u32>) {
     match what {
         FrameContent::Whole(_, state) => *state = EntryState::bad_pages(bad),
         FrameContent::Piece { file, .. } => file.bad_pages.locked().extend(bad),
@@ -83,7 +85,7 @@ fn note(what: &mut FrameContent, bad: Vec<u32>) {
 }
 
 impl PageCheck {
-    /// Of a piece of which only some was read.
+    /// Returns the bad pages of a piece of which only some runs were read.
     fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[StoredRun], data: &[u8]) -> Vec<u32> {
         let mut bad = Vec::new();
         for run in runs {
@@ -98,7 +100,7 @@ impl PageCheck {
         bad
     }
 
-    /// Numbers of the pages that are wrong, of a piece of a file.
+    /// Returns the numbers of the bad pages in a piece of a file.
     fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
         let Some(first) = is_relation(path, self.sizes) else {
             return Vec::new();
@@ -115,7 +117,8 @@ impl PageCheck {
         wrong.map(|(_, at)| first + at as u32).collect()
     }
 
-    /// Is it wrong when it is read again, and still the same? If it cannot be read, nobody knows better.
+    /// Reads the page again; returns whether it is still wrong and unchanged. A page that cannot be
+    /// read again counts as bad.
     fn stays_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
         let mut again = Vec::new();
         let read = self
@@ -137,7 +140,7 @@ impl PageCheck {
             Some(got) if got == page.len() => {
                 again == page && check(&again, block, self.start_lsn) == PageVerdict::Bad
             }
-            Some(_) => false, // the file was cut meanwhile
+            Some(_) => false, // the file was truncated meanwhile
             None => true,
         }
     }

@@ -1,4 +1,4 @@
-//! Which cluster is to be backed up, and how; and the first steps of it, until its sources are open.
+//! The request to back up a cluster, and the first steps until its sources are open.
 
 use super::{
     archiver,
@@ -26,39 +26,39 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Which cluster, and how.
+/// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
 pub struct ClusterRequest {
-    /// Where it is.
+    /// The cluster's location.
     pub server: ClusterServer,
-    /// Should the checkpoint at the start be done at once, or spread over time?
+    /// True for a checkpoint at once; false to spread it over time.
     pub fast: bool,
-    /// Where the WAL is that the backup needs.
+    /// Location of the WAL that the backup needs.
     pub wal: Wal,
 }
 
-/// Where a cluster is.
+/// Location of a cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterServer {
-    /// It runs, and answers here.
+    /// A running server, with its connection parameters.
     Running(Box<Params>),
-    /// It is stopped; this is its data directory.
+    /// The data directory of a stopped cluster.
     Stopped(PathBuf),
 }
 
-/// Where the WAL is that a backup needs.
+/// Location of the WAL that a backup needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wal {
-    /// In the backup, so that it starts on its own.
+    /// In the backup, so that the restored server starts on its own.
     Included,
-    /// In the archive of the server, which is looked at.
+    /// In the server's archive; fullbore checks that it arrives there.
     Archived,
-    /// That is the operator's business.
+    /// Not checked; the operator provides it.
     None,
 }
 
 impl Wal {
-    /// As the root has it.
+    /// The value in the root.
     fn name(self) -> &'static str {
         match self {
             Self::Included => "included",
@@ -68,26 +68,27 @@ impl Wal {
     }
 }
 
-/// How its files are read.
+/// How the files of the cluster are read.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// A stream for each device?
+    /// True to make a stream for each device.
     pub split: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
-    /// May tricks be played?
+    /// Whether to use file system tricks.
     pub tricks: Tricks,
-    /// Where the backup goes.
+    /// Files and directories that this backup writes to; the backup excludes them.
     pub own: Own,
-    /// What the server is waited for.
+    /// Counts the time spent waiting for the server.
     pub waits: Arc<Waits>,
 }
 
 impl ClusterRequest {
-    /// Connect, begin the backup `id`, and open the sources. Without an id nothing begins: it is only looked at.
+    /// Connects, begins the backup `id`, and opens the sources. Without an id no backup begins: the
+    /// sources only estimate.
     ///
     /// # Errors
-    /// What the server says, or why its files cannot be read from here.
+    /// The server's, or the reason why its files cannot be read on this host.
     pub fn open(
         &self,
         id: Option<&str>,
@@ -100,6 +101,7 @@ impl ClusterRequest {
         Ok(cluster.sources(reading.split))
     }
 
+    /// Opens the sources of a running cluster.
     fn running(
         &self,
         params: &Params,
@@ -108,17 +110,17 @@ impl ClusterRequest {
     ) -> Result<ClusterSource> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
-        facts
-            .warning
-            .iter()
-            .for_each(|warning| crate::platform::debug(|| warning.clone()));
+        if let Some(warning) = &facts.warning {
+            crate::platform::debug(|| warning.clone());
+        }
         let (data, control) = same_server::files_of(&facts)?;
         let catalog = session.catalog()?;
         let start = id
             .map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits))
             .transpose()?;
-        // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
-        // only then is behind the start, or its link is among them.
+        // Read tablespaces and databases again: from now on WAL has every change to them. Read the
+        // links first: an entry that only the later catalog has is in the WAL, or its link was
+        // read.
         let links = trees::tablespaces(&data)?;
         let facts = session.facts()?;
         let tablespaces = trees::named(links, &facts.tablespaces);
@@ -156,8 +158,12 @@ impl ClusterRequest {
         })
     }
 
-    /// The slot first: from then on the server keeps the WAL that the backup will need. Not where it keeps only so much: a slot begins
-    /// at the checkpoint before, and the one of the start would end the session of a slot that is beyond the limit.
+    /// Begins the backup `id`; returns its start. The slot comes first, so that the server keeps
+    /// the WAL that the backup will need.
+    ///
+    /// If the server limits the WAL of a slot, the slot is made after the start. It would begin at
+    /// the checkpoint before, and the start's checkpoint ends the session of a slot beyond the
+    /// limit.
     fn begin(
         &self,
         session: &mut Session,
@@ -174,13 +180,10 @@ impl ClusterRequest {
         if is_held_later {
             session.release_wal()?;
         }
-        match self.wal {
-            Wal::Archived => {
-                waits.during(archiver::AWAITED, || {
-                    archiver::prove(session, facts, archiver::PATIENCE)
-                })?;
-            }
-            Wal::Included | Wal::None => {}
+        if self.wal == Wal::Archived {
+            waits.during(archiver::AWAITED, || {
+                archiver::prove(session, facts, archiver::PATIENCE)
+            })?;
         }
         let start = waits.during("the server's checkpoint", || {
             session.start(&format!("fullbore {id}"), self.fast)
@@ -188,11 +191,12 @@ impl ClusterRequest {
         if is_held_later {
             session.hold_wal_from(start)?;
         }
-        // Until now it held all since the checkpoint before.
+        // Until now the slot held all WAL since the checkpoint before.
         session.keep_from(start)?;
         Ok(start)
     }
 
+    /// Returns the facts that the root records.
     fn described(&self, facts: ServerFacts, data: &Path, start: Option<Lsn>) -> root::ClusterInfo {
         root::ClusterInfo {
             version: facts.version,
@@ -215,7 +219,7 @@ impl ClusterRequest {
     }
 }
 
-/// A cluster that is stopped, and was shut down cleanly.
+/// Opens the sources of a stopped cluster that was shut down cleanly.
 fn stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
     let (bytes, control) = stopped::clean(&data)?;

@@ -1,7 +1,8 @@
-//! The proof that the files here are those of the server that answers.
+//! Checks that the local files belong to the server that answers.
 //!
-//! A primary and its standbys have the same identifier, and mostly the same paths on hosts of their own: files of one with the
-//! label of another are a backup that does not start, or worse, that does.
+//! A primary and its standbys share one system identifier, and mostly the same paths on different
+//! hosts. Files of one server with the backup label of another make a backup that does not start,
+//! or worse, one that starts.
 
 use super::{
     control::{self, Control, ControlState},
@@ -18,13 +19,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long storage that is shared may take to show what the server wrote.
+/// How long shared storage may take to show a file that the server wrote.
 const ARRIVES: Duration = Duration::from_secs(10);
 
-/// The data directory of the server that answers, and its control file: of the same cluster (rule 5).
+/// Returns the data directory of the connected server and its control file, after checking that
+/// both have the same system identifier (rule 5).
 ///
 /// # Errors
-/// [`Kind::Usage`] if it is of another; [`Kind::Permission`] if the server does not tell, or it cannot be read.
+/// [`ErrorKind::Usage`] if the files belong to another cluster; [`ErrorKind::Permission`] if the
+/// server does not show its data directory or the directory cannot be read.
 pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
         return Err(Error::new(
@@ -41,7 +44,8 @@ pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     if control.system_identifier != facts.system_identifier {
         let what =
             format!("cannot back up the cluster: the files in {data:?} are those of another");
-        let (here, there) = (control.system_identifier, facts.system_identifier);
+        let here = control.system_identifier;
+        let there = facts.system_identifier;
         return Err(Error::new(ErrorKind::Usage, what)
             .because(format!(
                 "system identifier {here} here, {there} at the server"
@@ -51,10 +55,10 @@ pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     Ok((data, bytes))
 }
 
-/// The control file once the checkpoint of the start has arrived in it (rule 5).
+/// Returns the control file once it has the checkpoint of the backup's start (rule 5).
 ///
 /// # Errors
-/// [`Kind::System`] if it does not arrive.
+/// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVES`].
 pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
     let until = Instant::now() + ARRIVES;
     loop {
@@ -75,15 +79,20 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
     }
 }
 
-/// Does the server run on these files? What it has just made is there: the directory of a slot, whose name no other has.
-/// Where it makes none, its process works there; or at least both are standbys, or neither is.
+/// Checks that the server runs on these files.
+///
+/// The first available proof decides:
+/// - The server makes a replication slot; its directory, with a unique name, appears here.
+/// - The server's process works in this directory.
+/// - Both are standbys, or neither is.
 ///
 /// # Errors
-/// [`Kind::Usage`] if not; [`Kind::Unreachable`] if the session is lost.
+/// [`ErrorKind::Usage`] if the server runs on other files; [`ErrorKind::Unreachable`] if the
+/// session is lost.
 pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path) -> Result<()> {
     let is_for_this = session.slot().is_none() && may_hold_wal;
     if is_for_this && session.hold_wal().is_err() {
-        session.alive()?; // all slots are taken, or the server has none
+        session.alive()?; // all slots are in use, or the server allows no slots
     }
     let why = match session
         .slot()
@@ -112,6 +121,7 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
     Err(Error::new(ErrorKind::Usage, what).because(why).hint(hint))
 }
 
+/// Waits for `path` to appear; returns whether it did.
 fn arrives(path: &Path) -> bool {
     let until = Instant::now() + ARRIVES;
     while path.symlink_metadata().is_err() {

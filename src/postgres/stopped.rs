@@ -1,4 +1,7 @@
-//! A cluster that is stopped: the proof that it is, and what its files say of it.
+//! A stopped cluster: checks that it is stopped, and reads facts from its files.
+//!
+//! Also reads small text files of a data directory safely. A running server is the work of
+//! `session`.
 
 use super::control::{self, Control, ControlState};
 use crate::{
@@ -11,13 +14,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The history of a timeline has a line for each before it.
+/// Limit for small text files. A timeline's history, the longest of them, has one line for each
+/// earlier timeline.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The control file of a cluster that was shut down cleanly and is not running.
+/// Returns the control file of a cluster, after checking that the cluster was shut down cleanly and
+/// is not running.
 ///
 /// # Errors
-/// [`Kind::Usage`] if it runs or was not shut down.
+/// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
 pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
     let cannot = |why: &str| {
@@ -40,10 +45,10 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
     Ok((bytes, control))
 }
 
-/// It was not started since `clean` gave these bytes.
+/// Checks that the cluster was not started since [`read_clean_control`] returned these bytes.
 ///
 /// # Errors
-/// [`Kind::System`] if it was: the backup is void.
+/// [`ErrorKind::System`] if it was: the backup is void.
 pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
     let same = control::read(&control::path(data)).is_ok_and(|(now, _)| now == bytes);
     if same && !is_running(data) {
@@ -56,24 +61,26 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
     .hint("use postgres://… as the source while it runs"))
 }
 
-/// Does the process that `postmaster.pid` names exist?
+/// Returns whether the process named in `postmaster.pid` exists.
 pub fn is_running(data: &Path) -> bool {
     postmaster(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// A file of the data directory that has a few lines. Who backs it up may do more than who owns it: no link is followed, nothing
-/// waited for, and not more read than that.
+/// Reads a file of the data directory that has a few lines.
+///
+/// fullbore may run as root while the file's owner is another user. So a link is not followed, a
+/// pipe is not waited for, and at most 1 MiB is read.
 ///
 /// # Errors
-/// As those of [`safe_file::read`].
+/// Those of [`safe_file::read`].
 pub fn small_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&safe_file::read(path, MOST_BYTES)?).into_owned())
 }
 
-/// The process that `postmaster.pid` names.
+/// The process ID in `postmaster.pid`.
 fn postmaster(data: &Path) -> Option<u32> {
     let text = small_text(&data.join("postmaster.pid")).ok()?;
-    // In single-user mode it is written as a negative number.
+    // A server in single-user mode writes the negative number.
     text.lines()
         .next()?
         .trim()
@@ -82,8 +89,10 @@ fn postmaster(data: &Path) -> Option<u32> {
         .map(i32::unsigned_abs)
 }
 
-/// Why the file of this path in the directory `dir` is not to be copied as other files are: it is the control file of a cluster
-/// whose server runs. Without it, nobody starts a server on a copy by accident (rule 9).
+/// Returns a reason not to copy the file at `path` below `dir` like any other file: it is the
+/// control file of a cluster whose server runs.
+///
+/// A copy without its control file cannot be started by accident (rule 9).
 pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let is_control = path
         .strip_suffix(b"global/pg_control")
@@ -95,7 +104,8 @@ pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     runs.then(|| why.to_owned())
 }
 
-/// Does `postmaster.pid` name a server of which this process may not see where it runs?
+/// Returns whether `postmaster.pid` names a server whose working directory this process may not
+/// see.
 fn is_hidden_server(data: &Path) -> bool {
     let Some(pid) = postmaster(data) else {
         return false;
@@ -105,15 +115,15 @@ fn is_hidden_server(data: &Path) -> bool {
     is_server && fs::metadata(format!("/proc/{pid}/cwd")).is_err()
 }
 
-/// Is this the data directory of a cluster?
+/// Returns whether `path` is the data directory of a cluster.
 pub fn is_data_directory(path: &Path) -> bool {
     path.join("PG_VERSION").is_file() && path.join("global/pg_control").is_file()
 }
 
-/// The version as its files say it, and the major one.
+/// Returns the text of `PG_VERSION`, and the major version.
 ///
 /// # Errors
-/// [`Kind::Unsupported`] if it is too old, or the system's error.
+/// [`ErrorKind::Unsupported`] if the version is older than 13, or the system's error.
 pub fn version(data: &Path) -> Result<(String, u32)> {
     let path = data.join("PG_VERSION");
     let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;

@@ -1,7 +1,7 @@
-//! The timelines that the WAL of a backup is of.
+//! The timelines of the WAL that a backup needs.
 //!
-//! It is mostly one. A standby that follows a new primary begins its backups, up to its next restartpoint, where it was
-//! before the switch.
+//! Mostly there is one. After a standby follows a new primary, and until its next restartpoint, its
+//! backups begin on the timeline before the switch.
 
 use super::{
     lsn::{Lsn, segment_name},
@@ -11,31 +11,33 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
-/// Where the history of a timeline is in a data directory.
+/// Path of a timeline's history in a data directory.
 pub fn history_of(timeline: u32) -> String {
     format!("pg_wal/{timeline:08X}.history")
 }
 
-/// The timelines on the way to one, the latest first, each with where it begins.
+/// The timelines that lead to one timeline, the latest first, each with its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timelines(Vec<(u32, Lsn)>);
 
-/// That a backup is not on the way to a timeline: its own was left before it ended, or was none of those.
+/// A backup cannot reach a timeline: the timeline's history left the backup's timeline before the
+/// backup ended, or does not contain it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimelineFork {
-    /// The timeline that is not come to,
+    /// The timeline that the backup cannot reach.
     pub timeline: u32,
-    /// the one with which the way to it left the backup's, and where,
+    /// The timeline with which the history left the backup's timeline, and where.
     pub left: Option<(u32, Lsn)>,
-    /// and the newest backup from which it is come to.
+    /// The newest backup that can reach the timeline.
     pub newest: String,
 }
 
 impl Timelines {
-    /// From `first` to `last`, as the server with the data directory `data` came from one to the other.
+    /// Reads the timelines from `first` to `last` in the server's data directory `data`.
     ///
     /// # Errors
-    /// The system's if there is no history of `last`, [`Kind::Unsupported`] if it does not lead back to `first`.
+    /// The system's if there is no history of `last`; [`ErrorKind::Unsupported`] if the history
+    /// does not lead back to `first`.
     pub fn read(data: &Path, first: u32, last: u32) -> Result<Self> {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
@@ -53,7 +55,8 @@ impl Timelines {
             })
     }
 
-    /// All on the way to `last`. Each line of its history says where a timeline ended: its number, the place, and why.
+    /// Parses the history of `last`. Each line says where a timeline ended: its number, the
+    /// location, and the reason.
     pub fn of(history: &str, last: u32) -> Option<Self> {
         let mut begins = Lsn(0);
         let mut all = Vec::new();
@@ -71,33 +74,37 @@ impl Timelines {
         Some(Self(all))
     }
 
+    /// Drops the timelines before `first`; `None` if `first` is not among them.
     fn from(mut self, first: u32) -> Option<Self> {
         self.0
             .truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
         Some(self)
     }
 
-    /// Where the last one begins.
+    /// Start of the latest timeline.
     pub fn begin(&self) -> Lsn {
         self.0[0].1
     }
 
-    /// Does it go on from `place` on `timeline`, or had that been left before?
+    /// Returns whether this history continues from `place` on `timeline`: it did not leave that
+    /// timeline earlier.
     pub fn leads_on(&self, timeline: u32, place: Lsn) -> bool {
         let at = self.0.iter().position(|(other, _)| *other == timeline);
         at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
     }
 
-    /// With which of them it left `timeline`, and where; `None` if it never did.
+    /// Returns the timeline with which this history left `timeline`, and where; `None` if it never
+    /// left it.
     pub fn left(&self, timeline: u32) -> Option<(u32, Lsn)> {
         let at = self.0.iter().position(|(other, _)| *other == timeline)?;
         at.checked_sub(1).map(|next| self.0[next])
     }
 
-    /// What the segments are called, of so many bytes each, that hold the WAL from `start` to `end`: of one that timelines
-    /// share, the latest's, which recovery reads, comes first.
+    /// Returns the names of the segments, each of `bytes` bytes, that hold the WAL from `start` to
+    /// `end`. If timelines share a segment, the latest timeline's name comes first: recovery reads
+    /// that one.
     pub fn segments(&self, start: Lsn, end: Lsn, bytes: u64) -> Vec<Vec<String>> {
-        // The end of the last record may be the start of a segment that holds nothing of it.
+        // The end of the last record may be the start of a segment that has no byte of the record.
         let numbers = start.0 / bytes..=(end.0 - 1) / bytes;
         let names = |number: u64| {
             let mut ends = u64::MAX;
@@ -115,7 +122,8 @@ impl Timelines {
         &self.0[self.0.len() - 1]
     }
 
-    /// What recovery from `start` to `end` needs of each, the latest first, as the server lists it.
+    /// Returns the WAL range that recovery from `start` to `end` needs of each timeline, the latest
+    /// first, as the server lists them.
     pub fn ranges(&self, start: Lsn, end: Lsn) -> Vec<WalRange> {
         let mut end_lsn = end.0;
         let range = |&(timeline, begins): &(u32, Lsn)| {
@@ -153,7 +161,7 @@ mod tests {
                 vec!["000000030000000000000006"],
             ]
         );
-        let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // it ends with a segment
+        let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // ends at a segment's end
         assert_eq!(names(0x800_0000, 0xa00_0000, 16 * mib), whole);
         assert_eq!(
             names(0x8f0_0000, 0x910_0000, mib),
@@ -162,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_of_each_ends_where_the_next_begins() {
+    fn the_range_of_a_timeline_ends_where_the_next_begins() {
         let range = |timeline, start_lsn, end_lsn| WalRange {
             timeline,
             start_lsn,

@@ -1,4 +1,8 @@
-//! Opens the trees of a cluster: its data directory, and what is on other devices.
+//! Opens the directory trees of a cluster: the data directory, and the tablespaces on other
+//! devices.
+//!
+//! Also reads the links in `pg_tblspc` and finds configuration files outside the data directory.
+//! Walking the trees is the work of [`SourceTree`].
 
 use super::{
     late_files::Late,
@@ -32,19 +36,20 @@ use std::{
     sync::Arc,
 };
 
-/// What is needed to open the trees.
+/// Facts needed to open the trees of a cluster.
 pub(super) struct Opening<'a> {
     /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
-    /// Version of the catalog: names the directories in tablespaces.
+    /// Catalog version number; names the cluster's directory in each tablespace.
     pub(super) catalog: u32,
-    /// Does the server run?
+    /// True if the server runs.
     pub(super) online: bool,
 }
 
 impl Opening<'_> {
-    /// The data directory with the tablespaces on its device, and a tree for each other device.
+    /// Opens the data directory with the tablespaces on its device as one tree, and one tree for
+    /// each other device.
     pub(super) fn trees(
         &self,
         spaces: &[Tablespace],
@@ -71,7 +76,7 @@ impl Opening<'_> {
             .iter()
             .skip(1)
             .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
-        // One whose directory is in the data directory is stored where its link is (rule 14).
+        // A tablespace inside the data directory is stored where its link is (rule 14).
         let elsewhere: HashSet<EntryPath> = tops
             .chain(spaces.iter().filter_map(|space| self.within(space)))
             .collect();
@@ -92,7 +97,7 @@ impl Opening<'_> {
         Ok((late, devices.drain(..).map(tree).collect()))
     }
 
-    /// The names of the files of prepared transactions as they are now.
+    /// Lists the files of prepared transactions as they are now.
     fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
         let path = self.data.join(OsStr::from_bytes(PREPARED));
         let names = fs::read_dir(&path).and_then(|entries| {
@@ -103,10 +108,10 @@ impl Opening<'_> {
         names.map_err(|e| Error::io(format!("could not list {path:?}"), e))
     }
 
-    /// The path of a tablespace in the data directory, if its directory is there.
+    /// Returns the path of a tablespace inside the data directory, if the tablespace is there.
     fn within(&self, space: &Tablespace) -> Option<EntryPath> {
         let (place, data) = (
-            dir::real_path(place(space)).ok()?,
+            dir::real_path(location_path(space)).ok()?,
             dir::real_path(self.data).ok()?,
         );
         Some(
@@ -119,7 +124,8 @@ impl Opening<'_> {
         )
     }
 
-    /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
+    /// Opens the directories where walks begin, grouped by device. The data directory comes first,
+    /// with the directories that its links lead to.
     fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
         let top = |at: EntryPath, dir, role| Top {
             at,
@@ -142,7 +148,7 @@ impl Opening<'_> {
                 .push(top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
-            let (stat, top) = open(space.path(), place(space), TopRole::Mounted)?;
+            let (stat, top) = open(space.path(), location_path(space), TopRole::Mounted)?;
             let device = device(&stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
@@ -153,9 +159,12 @@ impl Opening<'_> {
     }
 }
 
-/// Names in the data directory that are links to directories, as `initdb --waldir` makes one, and these, open: they are stored as
-/// the directories they lead to (rule 14). What is not of the server's user, or made for its group, is none of the cluster: the link
-/// stays one. Else that user would have what a backup by root can read.
+/// Opens the directories that links in the data directory lead to, such as a `pg_wal` made by
+/// `initdb --waldir`. They are stored as directories (rule 14).
+///
+/// A link to a directory that neither belongs to the server's user nor is writable for its group is
+/// not part of the cluster; it stays a link. Otherwise the server's user could have a backup by
+/// root read any directory.
 fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, OwnedFd)>> {
     let failed = |e| Error::io(format!("could not list {data:?}"), e);
     let mut found = Vec::new();
@@ -170,7 +179,9 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
     Ok(found)
 }
 
-/// The directory that a link leads to, if it is the server's. What is open is asked, and what was asked is walked: the link may
+/// Opens the directory that a link leads to, if it belongs to the server.
+///
+/// Owner and mode are read from the open directory, and the same descriptor is walked: the link may
 /// lead elsewhere by then.
 fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
@@ -185,11 +196,13 @@ fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     Ok((there.uid == server.uid || is_for_group).then_some(dir))
 }
 
-/// The tablespaces, by number, from the links in `pg_tblspc`, as the server itself finds them: a relative link leads on from there.
-/// What they are called is in the catalog alone.
+/// Returns the tablespaces, sorted by OID, from the links in `pg_tblspc`. A relative link is
+/// resolved from there, as the server does.
+///
+/// Names stay empty: only the catalog has them.
 ///
 /// # Errors
-/// The system's.
+/// The system's, if the directory cannot be listed or a link cannot be read.
 pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     let dir = data.join("pg_tblspc");
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
@@ -204,7 +217,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
                 dir::real_path(&entry.path()).unwrap_or(dir.join(location))
             }
             Ok(location) => location,
-            // A tablespace in place is a directory, and one that was dropped just now has no link.
+            // An in-place tablespace is a directory; a tablespace dropped just now has no link.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => {
                 continue;
             }
@@ -220,21 +233,21 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     Ok(found)
 }
 
-/// With the names that the catalog has. A link to nothing that it does not know is what a crash, or a tablespace that was dropped,
-/// leaves.
+/// Adds the names that the catalog has. A dangling link that the catalog does not know is dropped:
+/// a crash or a dropped tablespace leaves such links.
 pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
     let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
         Some((_, name)) => Some(Tablespace {
             name: name.clone(),
             ..link
         }),
-        None => place(&link).exists().then_some(link),
+        None => location_path(&link).exists().then_some(link),
     };
     links.into_iter().filter_map(named).collect()
 }
 
-/// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
-/// data directory lead to, which are stored as links (rule 14).
+/// Returns the server's configuration files outside the data directory: those in `reported`, and
+/// those that links in the data directory lead to, which are stored as links (rule 14).
 pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<EntryName> {
     let Ok(real) = dir::real_path(data) else {
         return said;
@@ -256,7 +269,8 @@ pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<En
     said
 }
 
-fn place(space: &Tablespace) -> &FilePath {
+/// Where the tablespace is on disk.
+fn location_path(space: &Tablespace) -> &FilePath {
     FilePath::new(OsStr::from_bytes(&space.location.0))
 }
 
@@ -266,7 +280,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_was_asked_whose_it_is_is_what_is_walked() {
+    fn the_directory_whose_owner_was_checked_is_the_one_walked() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         ["data", "wal", "other"]

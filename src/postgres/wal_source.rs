@@ -1,5 +1,7 @@
-//! The WAL that a backup needs. What is complete of it is stored while the files are read, and the slot moved on behind that, so
-//! that the server keeps little (decision 29); the rest is known at the end.
+//! The WAL that a backup needs.
+//!
+//! Complete segments are stored while the files are read, and the replication slot advances behind
+//! them, so that the server keeps little WAL (decision 29). The rest is stored at the end.
 
 use super::{
     control,
@@ -29,27 +31,28 @@ use std::{
     time::Duration,
 };
 
-/// How often the server is asked for more.
+/// Pause between two questions to the server for its WAL position.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Segments that may wait to be stored.
+/// Segments that may wait to be stored before the backup counts as falling behind.
 const IN_TIME: u64 = 2;
 
-/// What was stored while the files were read.
+/// WAL stored while the files are read.
 #[derive(Debug)]
 pub(super) struct FollowedWal {
-    /// Names of the segments, from the one that holds the start; as [`Segments`] has them.
+    /// Names of the segments, from the segment of the start on; in the order of
+    /// [`Timelines::segments`].
     named: Vec<Vec<String>>,
-    /// How many of them are in the archive,
+    /// Number of these segments in the archive.
     laid: u64,
-    /// and how many the server had completed when it was last asked.
+    /// Number of segments that the server had completed at the last question.
     complete: u64,
-    /// What they tell; none where they are not understood.
+    /// Database copies found in this WAL; `None` if the WAL is not understood.
     copies: Option<Copies>,
 }
 
 impl FollowedWal {
-    /// From the start on.
+    /// Begins at `start`, with an empty list.
     pub(super) fn since(start: Option<Lsn>) -> Self {
         Self {
             named: Vec::new(),
@@ -59,14 +62,15 @@ impl FollowedWal {
         }
     }
 
-    /// The first that is not in the archive.
+    /// Path of the first segment that is not in the archive.
     fn next(&self) -> Option<Vec<u8>> {
         self.named
             .get(self.laid as usize)
             .map(|same| path_of(&same[0]))
     }
 
-    /// Databases that were copied up to `stop`, if that can be known.
+    /// Reads on to `stop`; returns the databases copied until then, or `None` if the WAL is not
+    /// understood.
     pub(super) fn copies(&mut self, segments: &WalSegments<'_>, stop: Lsn) -> Option<&Copies> {
         self.read_copies(segments, stop);
         self.copies.as_ref()
@@ -85,7 +89,8 @@ impl FollowedWal {
         }
     }
 
-    /// The WAL before this is in the archive, and nothing more is to be known of it.
+    /// Returns the position before which the WAL is in the archive and has been searched for
+    /// copies: the slot may advance to it.
     fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
         let end = (start.0 / bytes + self.laid) * bytes;
@@ -101,7 +106,7 @@ impl FollowedWal {
     }
 }
 
-/// A stream of the segments that are completed while other streams are read.
+/// A stream of the segments that the server completes while other streams are read.
 pub(super) struct Follower {
     cluster: Arc<ClusterSource>,
     start: Lsn,
@@ -109,7 +114,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Of WAL from `start`, until nobody holds the other end of `over`.
+    /// Follows the WAL from `start` until every sender of `over` is dropped.
     pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, over: Receiver<()>) -> Self {
         Self {
             cluster,
@@ -164,16 +169,17 @@ impl Source for Follower {
     }
 }
 
+/// The segments that the server completes, as they are completed.
 struct Following {
     cluster: Arc<ClusterSource>,
     over: Receiver<()>,
     start: Lsn,
     timeline: u32,
-    /// Of a segment.
+    /// Bytes of a segment.
     bytes: u64,
-    /// Up to here the server has written.
+    /// The server has written WAL up to here.
     end: Lsn,
-    /// From here on the slot keeps it.
+    /// The slot keeps WAL from here on.
     kept: Lsn,
 }
 
@@ -197,7 +203,8 @@ impl Iterator for Following {
 }
 
 impl Following {
-    /// What cannot be followed comes at the end, if only the server is still there.
+    /// Ends the stream on an error: the WAL is then stored at the end. A lost connection stays an
+    /// error.
     fn or_leave(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
         match found {
             Err(error) if error.kind != ErrorKind::Unreachable => {
@@ -208,7 +215,7 @@ impl Following {
         }
     }
 
-    /// The next segment, if the server has come to its end.
+    /// Returns the next segment if the server has completed it.
     fn complete(&mut self) -> Result<Option<Scanned>> {
         let mut followed = self.cluster.followed.locked();
         let begin = (self.start.0 / self.bytes + followed.named.len() as u64) * self.bytes;
@@ -221,6 +228,7 @@ impl Following {
         Ok(Some(found))
     }
 
+    /// Asks the server for its WAL position, and advances the slot.
     fn ask(&mut self) -> Result<()> {
         let Some(session) = &self.cluster.session else {
             return Ok(());
@@ -241,18 +249,21 @@ impl Following {
 }
 
 impl ClusterSource {
-    /// Without a slot the server may have removed what is to be known of the WAL when the backup ends: which databases were copied is
-    /// read as it is written, until nobody holds the other end of `over`.
+    /// Searches the WAL for database copies as it is written, until every sender of `over` is
+    /// dropped.
+    ///
+    /// Used without a slot: by the end of the backup the server may have removed that WAL.
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
         let facts = self.facts();
-        let (timeline, bytes) = (facts.timeline, facts.wal_segment_bytes);
+        let timeline = facts.timeline;
+        let bytes = facts.wal_segment_bytes;
         let names = |end: Lsn| {
             (start.0 / bytes..=end.0 / bytes)
                 .map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)])
         };
         while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
             let Some(session) = &self.session else { return };
-            // That the session is lost, others notice.
+            // Other calls report a lost session.
             let Ok(Some(end)) = self.wal_end(session) else {
                 continue;
             };
@@ -268,8 +279,10 @@ impl ClusterSource {
         }
     }
 
-    /// From where the WAL can be followed: from the start, unless that is on a timeline before the one of now (rule 29). Of a segment
-    /// that both have, both are stored, at the end.
+    /// Returns where to follow the WAL from: from the start of the backup, unless the start is on
+    /// an earlier timeline than the current one (rule 29).
+    ///
+    /// A segment that both timelines have is stored twice, at the end.
     pub(super) fn followed_from(&self) -> Option<Lsn> {
         let timeline = self.facts().timeline;
         let begins_on_it = |start: &Lsn| {
@@ -284,8 +297,10 @@ impl ClusterSource {
         self.start.filter(begins_on_it)
     }
 
-    /// Up to where the server has written WAL that the backup needs, if that can be known. Of a standby it is what it is consistent
-    /// with, as at the stop: what it has beyond, it may be meant to delay, and a server that has it replays it.
+    /// Returns the end of the WAL that the server has written and the backup needs, if known.
+    ///
+    /// On a standby this is its consistency point, as at the stop. WAL beyond it may be delayed on
+    /// purpose, and a server that has it replays it.
     fn wal_end(&self, session: &HeldSession) -> Result<Option<Lsn>> {
         let facts = self.facts();
         if !facts.standby {
@@ -296,8 +311,10 @@ impl ClusterSource {
             .then_some(Lsn(control.min_recovery_lsn)))
     }
 
-    /// The WAL from start to stop (rule 25), as far as it is not stored yet: it is in `pg_wal`, as the slot held it, or it is in the
-    /// archive.
+    /// Returns the WAL files from start to stop (rule 25) that are not stored yet.
+    ///
+    /// With [`Wal::Included`] they are in `pg_wal`, where the slot held them; with
+    /// [`Wal::Archived`] this waits until the archive has the last.
     pub(super) fn wal_files(
         &self,
         session: &HeldSession,
@@ -317,7 +334,8 @@ impl ClusterSource {
             self.await_archive(session, &last[0])?;
         }
         let tree = self.tree();
-        // Without it recovery does not find the way to this timeline, and nobody knows whether it led on from here (rule 29).
+        // Recovery needs the history to find this timeline, and to know whether it continues from
+        // here (rule 29).
         let history = (timeline > 1).then(|| tree.look(history_of(timeline).as_bytes()));
         let history = history.filter(|history| history.state.is_stored());
         if self.wal != Wal::Included {
@@ -339,19 +357,19 @@ impl ClusterSource {
                 match segment(tree, name, bytes) {
                     Ok(found) => files.push(found),
                     Err(_) if at == 0 => return Err(self.missing(&path_of(name))),
-                    Err(_) => continue, // what an earlier timeline has of it, only tools look at
+                    Err(_) => continue, // only tools read the earlier timeline's copy
                 }
                 stored.insert(name.clone());
             }
         }
         let empty = self.late.file_of(b"")?;
-        // A primary ends the last segment with the backup; that of a standby the restored server may write on.
+        // A primary ends the last segment with the backup; a restored standby may write on in it.
         let unfinished = names
             .last()
             .filter(|_| self.facts.locked().standby)
             .map_or(&[][..], |same| same);
         for name in stored.iter().filter(|name| !unfinished.contains(name)) {
-            // So that the restored server does not archive it again.
+            // Keeps the restored server from archiving the segment again.
             let path = format!("pg_wal/archive_status/{name}.done");
             files.push(self.late.stand_in(tree, path.as_bytes(), empty.clone())?);
         }
@@ -359,13 +377,14 @@ impl ClusterSource {
         Ok(files)
     }
 
-    /// What the server kept is not there, and why.
+    /// Returns the error for a missing file: the reason that the session gives, or that the file is
+    /// missing.
     pub(super) fn missing(&self, path: &[u8]) -> Error {
         self.holds().err().unwrap_or_else(|| missing(path))
     }
 }
 
-/// A segment of the WAL, whole.
+/// Scans a WAL segment; an incomplete one is an error.
 fn segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
     let path = path_of(name);
     let scanned = tree.look(&path);

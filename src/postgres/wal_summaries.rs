@@ -1,9 +1,13 @@
-//! Which blocks changed since an earlier backup, as the server's summaries of its WAL say (PostgreSQL 17 and later).
+//! Finds the blocks changed since an earlier backup, in the server's summaries of its WAL
+//! (PostgreSQL 17 and later).
 //!
-//! What the WAL does not mention has not changed, but for hints that a reader may set at any time, and maps of free space and
-//! of what is visible, which are read as a whole (rule 23). If the summaries have a gap, or are of another past than the earlier backup (see
-//! [`witness`]), or anything of the cluster changed that the WAL does not tell (rules 22, 24), nobody knows, and changed files
-//! are read.
+//! A block that the WAL does not mention has not changed, with two exceptions: hints, which a
+//! reader may set at any time, and the free space and visibility maps, which are read as a whole
+//! (rule 23).
+//!
+//! Changed files are read as a whole if the summaries have a gap, if they belong to another past
+//! than the earlier backup (see [`summary_anchor`]), or if something changed that the WAL does not
+//! record (rules 22, 24).
 
 use super::{
     lsn::Lsn,
@@ -20,31 +24,32 @@ use crate::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// How long the server may take to summarize the WAL up to the start of the backup.
+/// Time that the server may take to summarize the WAL up to the start of the backup.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Blocks that are remembered, 64 MiB of them; of a cluster where more changed, changed files are read.
+/// Limit for remembered blocks: they take 64 MiB. If more blocks changed, changed files are read.
 const MAX_BLOCKS: usize = 16 << 20;
 
-/// What a fork costs beside its blocks, in blocks.
+/// Memory of a fork beside its blocks, counted in blocks.
 const FORK_BLOCKS: usize = 32;
 
-/// See the module. Four bytes for each block that changed, up to `MAX_BLOCKS`.
+/// Changed blocks by fork. Memory: four bytes for each changed block, up to [`MAX_BLOCKS`].
 #[derive(Debug, Clone, Default)]
 pub struct BlockChanges {
     forks: HashMap<Name, Blocks>,
-    /// Of pages, and of files of them.
+    /// Bytes of a page, and pages of a segment file.
     sizes: Sizes,
-    /// What is in memory of them, in blocks; at [`MAX_BLOCKS`] the rest is missing.
+    /// Memory in use, counted in blocks; at [`MAX_BLOCKS`] further changes are not recorded.
     held: usize,
 }
 
-/// Tablespace, database, number of the files, and which fork.
+/// Tablespace, database, file number and fork.
 type Name = (u32, u32, u32, RelationFork);
 
+/// Changes of one fork.
 #[derive(Debug, Clone, Default)]
 struct Blocks {
-    /// Blocks from this on were cut off, or made anew.
+    /// Blocks from this number on were truncated, or made anew.
     limit: Option<u32>,
     changed: Vec<u32>,
 }
@@ -52,21 +57,22 @@ struct Blocks {
 /// A line of a summary.
 #[derive(Debug, Clone, Copy)]
 pub struct SummaryLine {
-    /// Tablespace, database, number of the files.
+    /// Tablespace, database and file number.
     pub relation: (u32, u32, u32),
     /// Number of the fork.
     pub fork: i16,
-    /// A block that changed, or, if `is_limit`, the least length that the fork had.
+    /// A changed block or, if `is_limit`, the shortest length of the fork.
     pub block: u32,
-    /// See `block`.
+    /// True if `block` is a length.
     pub is_limit: bool,
 }
 
-/// A summary that the server has: from where to where.
+/// A summary of the server: its start and its end.
 pub type Span = (Lsn, Lsn);
 
 impl BlockChanges {
-    /// Changes from the start of the backup `base` to `start`, on the same timeline; `None` if the server does not know.
+    /// Returns the changes from the start of the backup `base` to the start of `now`, on the same
+    /// timeline; `None` if the server does not know them.
     ///
     /// # Errors
     /// If the session is lost.
@@ -76,8 +82,10 @@ impl BlockChanges {
         now: &root::ClusterInfo,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
-        let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>())
-        else {
+        let Ok(from) = base.start_lsn.parse::<Lsn>() else {
+            return Ok(None);
+        };
+        let Ok(to) = now.start_lsn.parse::<Lsn>() else {
             return Ok(None);
         };
         let alike = base.timeline == now.timeline
@@ -93,7 +101,8 @@ impl BlockChanges {
             });
             return Ok(None);
         }
-        // Nothing to wait for: what is behind this place is in the WAL of the new backup.
+        // With equal starts there is no need to wait: the WAL of the new backup has all later
+        // changes.
         if from != to && !session.summarizes(to, PATIENCE)? {
             platform::debug(|| format!("the server has not summarized its WAL up to {to}"));
             return Ok(None);
@@ -124,7 +133,8 @@ impl BlockChanges {
         Ok(Some(changes))
     }
 
-    /// Put the blocks of each fork in order. A summary has each of them once, but the next may have it again.
+    /// Sorts the blocks of each fork and drops duplicates: a summary has each block once, but the
+    /// next may have it again.
     fn settle(&mut self) {
         for blocks in self.forks.values_mut() {
             blocks.changed.sort_unstable();
@@ -134,6 +144,7 @@ impl BlockChanges {
         self.held = changed + self.forks.len() * FORK_BLOCKS;
     }
 
+    /// Records a line of a summary.
     fn add(&mut self, line: SummaryLine) {
         if self.held >= MAX_BLOCKS {
             return;
@@ -152,18 +163,16 @@ impl BlockChanges {
             .or_default();
         self.held += usize::from(!line.is_limit);
         if line.is_limit {
-            blocks.limit = Some(
-                blocks
-                    .limit
-                    .map_or(line.block, |limit| limit.min(line.block)),
-            );
+            let limit = blocks.limit.unwrap_or(u32::MAX);
+            blocks.limit = Some(limit.min(line.block));
         } else {
             blocks.changed.push(line.block);
         }
         self.held += (self.forks.len() - forks) * FORK_BLOCKS;
     }
 
-    /// Say of a file that would be read and compared where it can have changed.
+    /// Limits the read of a file to the places that can have changed, if the file would be read and
+    /// compared.
     pub fn narrow(&self, scanned: &mut Scanned) {
         let Some(known) = scanned
             .known
@@ -185,7 +194,8 @@ impl BlockChanges {
         }
     }
 
-    /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
+    /// Returns the places where a file, now of `size` bytes and formerly of `before` bytes, can
+    /// have changed; `None` for everywhere.
     fn runs(
         &self,
         (space, database): (u32, u32),
@@ -194,15 +204,15 @@ impl BlockChanges {
         before: u64,
     ) -> Option<Vec<ByteRun>> {
         let page = u64::from(self.sizes.page_bytes);
-        if matches!(
+        let is_map = matches!(
             file.fork,
             RelationFork::FreeSpace | RelationFork::Visibility
-        ) || !size.is_multiple_of(page)
-            || !before.is_multiple_of(page)
-        {
+        );
+        if is_map || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
             return None;
         }
-        // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
+        // File number 0 means that the files of a whole database were copied, or the database was
+        // made: its blocks are not listed.
         if self
             .forks
             .contains_key(&(space, database, 0, RelationFork::Main))
@@ -215,7 +225,7 @@ impl BlockChanges {
             .forks
             .get(&(space, database, file.number, file.fork))
             .unwrap_or(&none);
-        // What is new at the end, or was cut off meanwhile, is not what it was.
+        // New blocks at the end, and blocks truncated meanwhile, have changed.
         let limit = blocks
             .limit
             .map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
@@ -243,10 +253,11 @@ impl BlockChanges {
     }
 }
 
-/// Those of the spans that lead from `from` to `to` without a gap.
+/// Returns the spans that lead from `from` to `to` without a gap; `None` if there is a gap.
 fn chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
-    let (mut at, mut chain) = (from, Vec::new());
+    let mut at = from;
+    let mut chain = Vec::new();
     for (start, end) in spans {
         if at >= to || start > at {
             break;
@@ -294,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_the_wal_mentions_have_changed_and_no_others() {
+    fn only_blocks_that_the_wal_mentions_have_changed() {
         let changes = changes(&[(3, false), (4, false), (9, false), (131_074, false)]);
         assert_eq!(
             runs(&changes, b"16384", 10, 10),
@@ -323,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
+    fn repeated_changes_are_remembered_once_and_memory_is_limited() {
         let mut known = BlockChanges::default();
         let line = |relation: u32, block: u32| SummaryLine {
             relation: (1663, 5, relation),
@@ -345,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_was_cut_off_has_changed() {
+    fn new_and_truncated_blocks_have_changed() {
         let grown = changes(&[(3, false)]);
         assert_eq!(
             runs(&grown, b"16384", 12, 10),
@@ -363,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_database_that_was_copied_everything_may_have_changed() {
+    fn every_block_of_a_copied_database_may_have_changed() {
         let mut copied = changes(&[(3, false)]);
         copied.add(SummaryLine {
             relation: (1663, 5, 0),
@@ -376,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn summaries_with_a_gap_say_nothing() {
+    fn summaries_with_a_gap_are_not_used() {
         let span = |from, to| (Lsn(from), Lsn(to));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
         assert_eq!(

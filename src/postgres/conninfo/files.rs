@@ -1,4 +1,4 @@
-//! The two files of libpq: services, and passwords.
+//! Reads libpq's two files: services and passwords.
 
 use super::{
     Secret,
@@ -7,12 +7,12 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-/// What the first of `files` that knows the service says of it.
-///
-/// A file that is not there knows none.
+/// Returns the parameters of a service, from the first of `files` that has it. A missing file has
+/// no services.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if no file knows the service, [`Kind::Usage`] if a keyword is unknown.
+/// [`ErrorKind::NotFound`] if no file has the service, [`ErrorKind::Usage`] if a keyword is
+/// unknown.
 pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
     for file in files.iter().map(AsRef::as_ref) {
         let text = match fs::read_to_string(file) {
@@ -41,7 +41,7 @@ pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
     ))
 }
 
-/// The lines below `[name]`, up to the next section.
+/// Returns the parameters below `[name]`, up to the next section; `None` without that section.
 fn section(name: &str, text: &str) -> Result<Option<Given>> {
     let heading = format!("[{name}]");
     let lines = text
@@ -61,23 +61,23 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
             )
         })?;
         match parse::keyword(key.trim())? {
-            // As libpq: a service does not name another.
+            // As in libpq: a service does not refer to another.
             "service" | "servicefile" => {
                 return Err(Error::new(
                     ErrorKind::Usage,
                     format!("service {name:?} names another service"),
                 ));
             }
-            // As libpq: the first of two counts.
+            // As in libpq: the first of two lines counts.
             key => given.entry(key).or_insert_with(|| value.trim().to_owned()),
         };
     }
     Ok(Some(given))
 }
 
-/// The lines of a password file, or a line of warning why it is ignored.
+/// Returns the lines of a password file, or a warning why it is ignored.
 ///
-/// As libpq: a file that is not there holds nothing; one that others may read is ignored with a warning.
+/// As in libpq, a missing file is empty, and a file that others may read is ignored with a warning.
 pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     let Ok(meta) = fs::metadata(file) else {
         return Ok(Vec::new());
@@ -105,12 +105,14 @@ pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
         .collect())
 }
 
-/// `host:port:database:user:password`; a backslash takes the next character as it is.
+/// Splits `host:port:database:user:password`. A backslash makes the next character literal.
 fn fields(line: &str) -> Option<[String; 5]> {
-    let (mut fields, mut at, mut chars) = (<[String; 5]>::default(), 0, line.chars());
+    let mut fields = <[String; 5]>::default();
+    let mut at = 0;
+    let mut chars = line.chars();
     while let Some(next) = chars.next() {
         match next {
-            // An escaped star is no wildcard, and stays escaped until it is compared.
+            // An escaped star is not a wildcard; it stays escaped until the comparison.
             '\\' if chars.as_str().starts_with('*') && at < 4 => fields[at].push('\\'),
             '\\' => fields[at].extend(chars.next()),
             ':' if at < 4 => at += 1,
@@ -120,7 +122,7 @@ fn fields(line: &str) -> Option<[String; 5]> {
     (at == 4).then_some(fields)
 }
 
-/// The password of the first line that fits.
+/// Returns the password of the first line that matches host, port, database and user.
 pub(super) fn password(lines: &[[String; 5]], wanted: [&str; 4], file: &Path) -> Option<Secret> {
     let fits = |line: &&[String; 5]| {
         line.iter()
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_that_of_the_first_line_that_fits() {
+    fn the_first_line_that_matches_gives_the_password() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pgpass");
         let text = "#h:*:*:*:comment\nshort:line\nh:5432:db:me:on\\:e\\\\\nh:*:*:me:two:2\n*:*:*:\\*:star\n::1:*\n";

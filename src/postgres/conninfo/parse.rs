@@ -1,25 +1,26 @@
-//! Connection strings: URLs, and keywords with values.
+//! Parses connection strings: URLs, and keywords with values.
 //!
-//! No error repeats the string: it may hold a password.
+//! No error repeats the string: it may contain a password.
 
 use crate::error::{Error, ErrorKind, Result};
 use Use::{Honoured, Ignored, Refused};
 use std::{collections::BTreeMap, str::FromStr};
 
-/// What is given, by keyword. Never printed.
+/// Parameters by keyword. Never printed: one may be a password.
 pub(super) type Given = BTreeMap<&'static str, String>;
 
-/// What becomes of a keyword.
+/// How fullbore treats a keyword.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Honoured,
-    /// Changes nothing that a backup could notice.
+    /// Has no effect on a backup.
     Ignored,
-    /// Asks for a check that is not made: to ignore it would be to trust more than the user does.
+    /// Asks for a check that fullbore does not make. Ignoring it would mean to trust more than the
+    /// user does.
     Refused,
 }
 
-/// The keywords of libpq 18, the variable of the environment for each, and what becomes of it here.
+/// The keywords of libpq 18, with the environment variable and the treatment of each.
 pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
     ("application_name", "PGAPPNAME", Honoured),
     ("channel_binding", "PGCHANNELBINDING", Honoured),
@@ -82,10 +83,11 @@ pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
     ("user", "PGUSER", Honoured),
 ];
 
-/// The keyword as the table has it.
+/// Returns the keyword as it is in [`KEYWORDS`].
 ///
 /// # Errors
-/// [`Kind::Usage`] with the name if it is none, [`Kind::Unsupported`] if it is refused.
+/// [`ErrorKind::Usage`] with the name if the keyword is unknown, [`ErrorKind::Unsupported`] if it
+/// is refused.
 pub(super) fn keyword(name: &str) -> Result<&'static str> {
     match KEYWORDS.iter().find(|(known, ..)| *known == name) {
         Some((known, _, Refused)) => Err(Error::new(
@@ -101,10 +103,10 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
     }
 }
 
-/// What a URL or a string of keywords says.
+/// Parses a URL or a string of keywords.
 ///
 /// # Errors
-/// [`Kind::Usage`] if it is neither, or a keyword is unknown.
+/// [`ErrorKind::Usage`] if the string is neither, or a keyword is unknown.
 pub(super) fn parse(text: &str) -> Result<Given> {
     let is_ours = |scheme: &str| {
         ["postgres", "postgresql"]
@@ -128,7 +130,7 @@ fn unreadable(why: impl Into<String>) -> Error {
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
 fn url(rest: &str) -> Result<Given> {
     let mut given = Given::new();
-    // As libpq: a password may hold a "?", but a "/" only as %2F.
+    // As in libpq: a password may contain a "?", but a "/" only as %2F.
     let rest = match rest.find(['@', '/']) {
         Some(at) if rest[at..].starts_with('@') => {
             let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
@@ -154,14 +156,17 @@ fn url(rest: &str) -> Result<Given> {
     Ok(given)
 }
 
+/// Adds a parameter unless it is empty.
 fn put(given: &mut Given, name: &'static str, value: String) {
     if !value.is_empty() {
         given.insert(name, value);
     }
 }
 
+/// Parses the hosts and ports of a URL.
 fn authority(given: &mut Given, hosts: &str) -> Result<()> {
-    let (mut names, mut ports) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut ports = Vec::new();
     for host in hosts.split(',') {
         let (name, port) = match host.strip_prefix('[').map(|host| host.split_once(']')) {
             Some(Some((name, ""))) => (name, ""),
@@ -185,8 +190,10 @@ fn authority(given: &mut Given, hosts: &str) -> Result<()> {
     Ok(())
 }
 
+/// Decodes the percent-encoding of a part of a URL.
 fn decoded(text: &str) -> Result<String> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
         if first != b'%' {
             bytes.push(first);
@@ -210,9 +217,11 @@ fn decoded(text: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| unreadable("what \"%\" encodes is not UTF-8"))
 }
 
-/// `keyword = value …`: a value with spaces stands in single quotes; a backslash takes the next character as it is.
+/// Parses `keyword = value …`. A value with spaces is in single quotes; a backslash makes the next
+/// character literal.
 fn pairs(text: &str) -> Result<Given> {
-    let (mut given, mut rest) = (Given::new(), text.trim_start());
+    let mut given = Given::new();
+    let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (name, tail) = rest
             .split_once('=')
@@ -228,14 +237,15 @@ fn pairs(text: &str) -> Result<Given> {
     Ok(given)
 }
 
-/// The value at the start of `text`, and what follows it.
+/// Returns the value at the start of `text`, and the text after it.
 fn value(text: &str) -> Result<(String, &str)> {
     let quoted = text.starts_with('\'');
-    let (mut value, mut chars) = (String::new(), text[usize::from(quoted)..].chars());
+    let mut value = String::new();
+    let mut chars = text[usize::from(quoted)..].chars();
     loop {
         match chars.next() {
             Some('\\') => value.extend(chars.next()),
-            // Two quotes are one, as in SQL; libpq refuses them.
+            // Two quotes mean one, as in SQL; libpq refuses them.
             Some('\'') if quoted && chars.as_str().starts_with('\'') => value.extend(chars.next()),
             Some('\'') if quoted => return Ok((value, chars.as_str())),
             Some(space) if !quoted && space.is_whitespace() => return Ok((value, chars.as_str())),
@@ -246,6 +256,7 @@ fn value(text: &str) -> Result<(String, &str)> {
     }
 }
 
+/// Returns the error for a value that is not valid for the parameter.
 pub(super) fn meaningless(name: &str, value: &str) -> Error {
     Error::new(
         ErrorKind::Usage,
@@ -253,6 +264,7 @@ pub(super) fn meaningless(name: &str, value: &str) -> Error {
     )
 }
 
+/// Returns a parameter as a number; `None` if it is empty or not given.
 pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>> {
     let value = given
         .get(name)
@@ -263,18 +275,15 @@ pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>>
         .transpose()
 }
 
-/// The value as one of those that have a meaning.
+/// Returns the meaning of a parameter that has a few valid values.
 pub(super) fn one_of<T: Copy>(
     given: &Given,
     name: &str,
     values: &[(&str, T)],
     default: T,
 ) -> Result<T> {
-    match given
-        .get(name)
-        .map(String::as_str)
-        .filter(|value| !value.is_empty())
-    {
+    let value = given.get(name).map(String::as_str);
+    match value.filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => {
             let found = values
@@ -354,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_without_a_word_of_it() {
+    fn an_invalid_string_is_refused_without_repeating_it() {
         for text in [
             "postgres://u:secret%4@h",
             "postgres://u:secret%00@h",

@@ -1,4 +1,4 @@
-//! How a connection is encrypted, and how it is kept.
+//! Parameters of encryption and of the detection of a dead peer.
 
 use super::{
     parse::{Given, number, one_of},
@@ -7,22 +7,22 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use std::{path::PathBuf, time::Duration};
 
-/// How a connection is encrypted.
+/// Encryption of a connection.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// How much of it is wanted.
+    /// Level of encryption wanted.
     pub mode: SslMode,
-    /// Who may sign the server's certificate.
+    /// Authorities that may sign the server's certificate.
     pub roots: CertificateRoots,
-    /// The client's certificate and its key.
+    /// Paths of the client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Is the password bound to the encrypted connection?
+    /// Whether the password is bound to the encrypted connection.
     pub channel_binding: Binding,
-    /// Does encryption begin at once, as 17 and newer permit?
+    /// True if TLS begins at once, as servers from 17 on permit.
     pub direct: bool,
 }
 
-/// How much encryption is wanted (`sslmode`).
+/// Level of encryption wanted (`sslmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 #[allow(missing_docs)]
 pub enum SslMode {
@@ -34,18 +34,18 @@ pub enum SslMode {
     VerifyFull,
 }
 
-/// Who may sign the server's certificate.
+/// Authorities that may sign the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateRoots {
-    /// Anybody, as nobody asks.
+    /// Any: the certificate is not checked.
     None,
-    /// Whom the system trusts.
+    /// Those that the system trusts.
     System,
     /// Those in a file.
     File(PathBuf),
 }
 
-/// Is the password bound to the encrypted connection (`channel_binding`)?
+/// Whether the password is bound to the encrypted connection (`channel_binding`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Binding {
@@ -54,22 +54,24 @@ pub enum Binding {
     Require,
 }
 
-/// How a dead peer is noticed while a statement takes long.
+/// Detection of a dead peer while a statement runs for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Is it asked at all?
+    /// False to send no probes.
     pub wanted: bool,
-    /// After how much silence.
+    /// Silence before the first probe.
     pub idle: Duration,
-    /// Then how often.
+    /// Pause between probes.
     pub interval: Duration,
-    /// How many times in vain.
+    /// Unanswered probes that end the connection.
     pub count: u32,
-    /// For how long sent data may stay unacknowledged; if zero, as long as the system has it, a quarter of an hour.
+    /// Time that sent data may stay unacknowledged; zero means the system's default, a quarter of
+    /// an hour.
     pub user_timeout: Duration,
 }
 
 impl Tls {
+    /// Reads the parameters of encryption; the default files are in `~/.postgresql`.
     pub(super) fn new(given: &Given, environment: &Environment) -> Result<Self> {
         let path = |name: &str, default: &str| {
             let named = given
@@ -91,7 +93,7 @@ impl Tls {
         };
         let mode = one_of(given, "sslmode", &SslMode::NAMES, default)?;
         if system && mode != SslMode::VerifyFull {
-            // As libpq: anybody can have a certificate that the system trusts, for another name.
+            // As in libpq: anyone can have a certificate that the system trusts, for another name.
             return Err(Error::new(
                 ErrorKind::Usage,
                 "sslrootcert=system needs sslmode=verify-full",
@@ -145,7 +147,8 @@ impl Binding {
 }
 
 impl Keepalive {
-    /// Sooner than the system's two hours: a backup that has lost its session is void, and should not be copied to its end.
+    /// Reads the parameters. The default is shorter than the system's two hours: a backup that lost
+    /// its session is void and should stop early.
     pub(super) fn new(given: &Given) -> Result<Self> {
         let seconds = |name, default| {
             Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {

@@ -1,4 +1,5 @@
-//! What an operator should know of how a restored server recovers: what it will want and not have, and whom it can hurt.
+//! Notes about the recovery of a restored server: what it will lack, and which other servers it can
+//! harm.
 
 use super::recovery::{Mode, Recovery, RecoveryFacts, RecoveryOptions};
 use crate::{
@@ -7,18 +8,20 @@ use crate::{
     postgres::timeline::TimelineFork,
 };
 
-/// How many subscriptions are served at the same time.
+/// Setting: subscriptions that the server runs at the same time.
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
-/// Two servers that write the same timeline.
+/// Note: two servers write on the same timeline.
 const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
     that of the server that was backed up; for a copy --set archive_mode=off; if it takes that server's place, --target-immediate \
     --target-action promote begins a timeline of its own";
-/// A recovery from an archive goes to the latest timeline that is there, whoever wrote it.
+/// Note: recovery from an archive follows the latest timeline there, whichever server wrote it.
 const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline of its own (archive_mode), which recoveries from that \
     archive follow from then on: right if it takes the place of the server that was backed up; for a copy --set archive_mode=off";
 
-/// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
-/// or a primary.
+/// Returns a note on WAL or connections that the server will need and not have.
+///
+/// `follows` is true if its configuration names an archive or a primary; `is_all` is true if the
+/// backup has all of the configuration.
 pub(crate) fn missing(
     mode: Mode,
     cluster: &ClusterInfo,
@@ -42,7 +45,8 @@ pub(crate) fn missing(
     Some(note.to_owned())
 }
 
-/// That a server which is to recover to a point would not even start.
+/// Returns the error for a recovery to a point without `restore_command`: the server would not
+/// start.
 pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
     let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
     let is_included = !cluster.online || cluster.wal == "included";
@@ -56,7 +60,7 @@ pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) 
     ))
 }
 
-/// What a server that asks no archive must be given by hand.
+/// Returns the step to provide WAL by hand, for a server that does not use the archive.
 pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
     let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
     let wal = match &cluster.wal_segments[..] {
@@ -69,7 +73,7 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String
     })
 }
 
-/// That the server will be a second one with the subscriptions of the one that was backed up.
+/// Returns a note if the server will run the same subscriptions as the original server.
 pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) -> Option<String> {
     let is_set = options
         .settings
@@ -88,10 +92,12 @@ pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) ->
     })
 }
 
-/// That recovery makes tablespaces where they were, whatever the restore does.
+/// Returns a note for each tablespace that recovery will make at its old location, whatever the
+/// restore does.
 pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
     cluster.tablespaces_meanwhile.iter().map(|space| {
-        let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
+        let name = quoted(&space.name.0);
+        let location = quoted(&space.location.0);
         format!(
             "tablespace {name} was created while the backup ran: recovery will create it at {location} again and write there, \
              into the files of the server that was backed up if that is on this host; a later backup is without that"
@@ -99,7 +105,8 @@ pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
     })
 }
 
-/// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
+/// Returns a note that the cluster has a later timeline that does not continue from this backup,
+/// and the consequences.
 pub(crate) fn beside(
     mode: Mode,
     options: &RecoveryOptions,
@@ -134,7 +141,7 @@ pub(crate) fn beside(
     format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
 }
 
-/// That it will archive, as the server that was backed up does.
+/// Returns a note if the server will archive, like the original server.
 pub(crate) fn archiving(
     mode: Mode,
     options: &RecoveryOptions,
@@ -149,13 +156,13 @@ pub(crate) fn archiving(
     let note = match mode {
         Mode::None => ARCHIVES,
         Mode::Point => ARCHIVES_ANEW,
-        // As long as it follows the primary it archives nothing, but with `always`, which is meant so.
+        // A standby archives only with `always`, which the operator chose for it.
         Mode::Standby => return None,
     };
     archives.then(|| note.to_owned())
 }
 
-/// Does this value of `archive_mode` have a server archive?
+/// Returns whether a server with this value of `archive_mode` archives.
 pub fn archives(value: &str) -> bool {
     !["off", "false", "no", "0"]
         .iter()
@@ -167,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_would_archive_on_the_timeline_of_another_is_spoken_of() {
+    fn the_note_warns_of_archiving_on_the_timeline_of_another_server() {
         let said = |mode, settings: &[(&str, &str)]| {
             let settings = settings
                 .iter()

@@ -1,4 +1,4 @@
-//! Where tablespaces and the WAL are to be.
+//! Decides where tablespaces and the WAL are restored.
 
 use super::plan::{ClusterOptions, PG_WAL};
 use crate::{
@@ -12,10 +12,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// What to try if a tablespace cannot be where it is to be.
+/// Hint for a tablespace that cannot be restored to its place.
 pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
 
-/// A mount for each tablespace that is not in the data directory.
+/// Returns a mount for each tablespace outside the data directory.
 pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<Vec<TargetMount>> {
     for (old, _) in &options.tablespaces {
         if !cluster
@@ -26,7 +26,7 @@ pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<
             return Err(unknown(old, cluster));
         }
     }
-    // One that was made in place is at its location.
+    // An in-place tablespace has its own path as its location.
     let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
     cluster
         .tablespaces
@@ -36,7 +36,8 @@ pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<
         .collect()
 }
 
-/// In one location clusters of several versions may have a directory each, as after `pg_upgrade` (rule 10).
+/// Clusters of several versions may each have a directory in one location, for example after
+/// `pg_upgrade` (rule 10).
 pub fn shared(major: u32) -> SharedDirectory {
     SharedDirectory {
         all: b"PG_".to_vec(),
@@ -44,11 +45,13 @@ pub fn shared(major: u32) -> SharedDirectory {
     }
 }
 
-/// Is it restored to where the backup says that it was, and not to where the operator says?
+/// Returns whether the tablespace is restored to its location in the backup, because the operator
+/// chose no other.
 pub fn is_where_it_was(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
     options.tablespaces_under.is_none() && chosen(options, tablespace).is_none()
 }
 
+/// Returns the operator's choice for this tablespace.
 fn chosen<'a>(
     options: &'a ClusterOptions,
     tablespace: &Tablespace,
@@ -59,6 +62,7 @@ fn chosen<'a>(
         .find(|(old, _)| is_called(tablespace, old))
 }
 
+/// Returns the mount of a tablespace.
 fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Result<TargetMount> {
     let chosen = chosen(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
@@ -80,7 +84,7 @@ fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Resul
     }
 }
 
-/// A mount for the WAL.
+/// Returns the mount of the WAL.
 pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
     let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
     Ok(TargetMount {
@@ -90,8 +94,11 @@ pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
     })
 }
 
-/// Without a slash at its end, as the server writes its links. It refuses relative ones; `..` would be another directory for it
-/// than for us if a link is on the way.
+/// Returns the path without a slash at its end, as the server writes its links; `None` if the path
+/// is relative or has `..`.
+///
+/// The server refuses relative links. `..` after a link would be another directory for the server
+/// than for fullbore.
 fn plain(directory: &Path) -> Option<PathBuf> {
     let is_plain = directory.is_absolute()
         && !directory
@@ -100,6 +107,7 @@ fn plain(directory: &Path) -> Option<PathBuf> {
     is_plain.then(|| directory.components().collect())
 }
 
+/// Returns the error for a directory that cannot be used.
 fn misplaced(what: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
@@ -112,7 +120,7 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
     std::path::absolute(dir).map_err(|e| Error::io(format!("could not look at {dir:?}"), e))
 }
 
-/// Its name, if that can be the name of a directory, else its number.
+/// Returns the tablespace's name if it can be a directory name, otherwise its OID.
 fn own_name(tablespace: &Tablespace) -> OsString {
     let name = &tablespace.name.0[..];
     let is_plain =
@@ -124,6 +132,7 @@ fn own_name(tablespace: &Tablespace) -> OsString {
     }
 }
 
+/// Returns whether `old` is the name, the OID or the location of the tablespace.
 fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
     let location = |path: &[u8]| {
         Path::new(OsStr::from_bytes(path))
@@ -135,6 +144,7 @@ fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
         || location(old) == location(&tablespace.location.0)
 }
 
+/// Returns the error for a tablespace that the backup does not have.
 fn unknown(old: &[u8], cluster: &ClusterInfo) -> Error {
     let known = |t: &Tablespace| {
         format!(

@@ -1,37 +1,38 @@
-//! Where databases are, and which tablespaces there are: what PostgreSQL's WAL does not repair if it changes during a backup.
+//! The server's databases and tablespaces: changes that PostgreSQL's WAL cannot repair in a backup.
 //!
-//! A database is moved by copying its directory, and WAL says only that: recovery copies what the backup has of it, which may be
-//! nothing any more. A tablespace is created anew where it was, whatever is there when somebody recovers.
+//! The server moves a database by copying its directory, and WAL records only the copy. Recovery
+//! copies the files in the backup, which may be incomplete by then. Recovery makes a new tablespace
+//! at its original path, whatever is there.
 
 use super::{Session, rows::SqlRow};
 use crate::{error::Result, format::root::EntryName, postgres::file_copies::FileCopies};
 
-/// See the module.
+/// The databases and tablespaces at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// All databases, by their numbers.
+    /// All databases, sorted by OID.
     pub databases: Vec<DatabaseRow>,
-    /// Numbers and names of the tablespaces.
+    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
 }
 
-/// What the catalog says of a database.
+/// A row of `pg_database`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DatabaseRow {
-    /// Its number.
+    /// OID of the database.
     pub oid: u32,
-    /// Its name.
+    /// Name of the database.
     pub name: EntryName,
-    /// The number of its tablespace.
+    /// OID of its tablespace.
     pub space: u32,
-    /// Are others made from it?
+    /// True if the database is a template.
     pub is_template: bool,
-    /// The transaction that wrote this.
+    /// The transaction that wrote this row.
     pub version: String,
 }
 
 impl Session {
-    /// As it is now.
+    /// Reads the catalog as it is now.
     ///
     /// # Errors
     /// The server's.
@@ -39,7 +40,9 @@ impl Session {
         let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text FROM pg_database ORDER BY oid";
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
         let database = |row: &SqlRow| {
-            let (oid, name, space) = (row.get(0)?, EntryName(row.get(1)?), row.get(2)?);
+            let oid = row.get(0)?;
+            let name = EntryName(row.get(1)?);
+            let space = row.get(2)?;
             Ok(DatabaseRow {
                 oid,
                 name,
@@ -57,7 +60,7 @@ impl Session {
 }
 
 impl Catalog {
-    /// A database that is in another tablespace now.
+    /// Returns a database that is in another tablespace `now`.
     pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         let was_elsewhere = |one: &&DatabaseRow| {
             self.of(one.oid)
@@ -69,8 +72,8 @@ impl Catalog {
             .map(|one| &one.name)
     }
 
-    /// A database that is there `now` and was copied in the meantime such that recovery cannot copy it. It can where that was from a
-    /// template, which nobody works in.
+    /// Returns a database of `now` that was copied in the meantime in a way that recovery cannot
+    /// redo. Recovery can redo a copy of a template, because no one changes a template.
     pub fn spoiled<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
         let is_template = |oid| {
             self.of(oid)
@@ -85,7 +88,7 @@ impl Catalog {
             .map(|one| &one.name)
     }
 
-    /// A database that is there `now` and was not.
+    /// Returns a database of `now` that did not exist before.
     pub fn made<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         now.databases
             .iter()
@@ -97,7 +100,7 @@ impl Catalog {
         self.databases.iter().find(|one| one.oid == oid)
     }
 
-    /// Was this tablespace made since?
+    /// Returns whether this tablespace was made since.
     pub fn is_new(&self, oid: u32) -> bool {
         self.tablespaces.iter().all(|(known, _)| *known != oid)
     }
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_moved_is_found_and_what_was_made_or_dropped_was_not_moved() {
+    fn only_a_database_in_another_tablespace_has_moved() {
         let of = |databases: &[(u32, u32)]| Catalog {
             databases: databases
                 .iter()

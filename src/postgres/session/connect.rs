@@ -1,4 +1,5 @@
-//! How a server is reached: host by host, encrypted and not, as `sslmode` has it; and what its refusals mean.
+//! Connects to a server: host by host, encrypted or not as `sslmode` says. Explains the server's
+//! refusals.
 
 use super::{Session, pooler::refuse_used};
 use crate::{
@@ -21,17 +22,21 @@ use std::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// The oldest version that was tried.
+/// The oldest supported version.
 const OLDEST: u32 = 13;
 
-/// Before anything that has a name, or takes time: a database's owner may have put functions of his own before the system's, and
-/// a role may have been given little time. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
-/// which `temp_file_limit = 0` forbids; only a superuser may raise that limit, and anybody the memory.
+/// The first statement of a session, before any that uses names or takes time.
+///
+/// A database owner may have put functions before the system's, and a role may have a short time
+/// limit. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
+/// which `temp_file_limit = 0` forbids. Only a superuser may raise that limit; every role may raise
+/// the memory.
 const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET work_mem = '16MB'; \
     SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
-/// Rule 4, and no limits: a checkpoint or an archive may take hours, and one that nobody waits for any more ends. Those that a version
-/// lacks are left out.
+/// Rule 4, and no time limits: a checkpoint or the archive may take hours.
+/// `client_connection_check_interval` ends a statement whose client is gone. Settings that a
+/// version lacks are skipped.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     ('max_parallel_workers_per_gather', '0'), ('lock_timeout', '0'), \
     ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0'), \
@@ -65,8 +70,10 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
     Err(others.into_iter().fold(first, Error::detail))
 }
 
+/// Returns the session if the server is of the wanted kind.
+///
 /// # Errors
-/// [`Kind::Unreachable`]: another host may do.
+/// [`ErrorKind::Unreachable`] otherwise: another host may be suitable.
 fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
     let (is, fits) = match wanted {
         ServerKind::Primary => ("a standby", !session.standby),
@@ -83,6 +90,7 @@ fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
     }
 }
 
+/// Opens a session with one host, and sets it up.
 fn session(params: &Params, host: &Host) -> Result<Session> {
     let begun = Instant::now();
     let mut client = client(params, host)?;
@@ -111,17 +119,16 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     session.standby = row.get(1)?;
     session.process = row.get(2)?;
     session.slot_limit = row.get(3)?;
-    match session.major() {
-        OLDEST.. => Ok(session),
-        old => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot back up PostgreSQL {old}"),
-        )
-        .hint("the oldest version that can be backed up is 13")),
+    let major = session.major();
+    if major >= OLDEST {
+        return Ok(session);
     }
+    let what = format!("cannot back up PostgreSQL {major}");
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .hint("the oldest version that can be backed up is 13"))
 }
 
-/// The ways to try, each with the crate's word for it. A socket is never encrypted, as with libpq.
+/// Returns the encryption modes to try, in order. A socket is never encrypted, as with libpq.
 fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
     use config::SslMode::{Disable, Prefer, Require};
     match (&host.place, params.tls.mode) {
@@ -168,14 +175,17 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
     })
 }
 
+/// Why a connection failed.
 enum ConnectFailure {
     Server(postgres::Error),
+    /// No answer within the limit.
     Late(Duration),
     NoThread(Error),
 }
 
 impl ConnectFailure {
-    /// An entry of pg_hba.conf may be for encrypted connections only, or for others only; or TLS itself failed.
+    /// Returns whether another encryption mode may work: an entry of pg_hba.conf may be only for
+    /// encrypted or only for plain connections, or TLS itself failed.
     fn other_way_may_do(&self) -> bool {
         match self {
             Self::Server(error) => match error.code() {
@@ -187,7 +197,8 @@ impl ConnectFailure {
     }
 }
 
-/// Connect, or give up. The crate's own limit ends when the socket is open, and a server can be silent after that.
+/// Connects, or gives up after `limit`. The crate's own limit ends when the socket is open, and a
+/// server can be silent after that.
 fn within(
     limit: Option<Duration>,
     config: Config,
@@ -201,7 +212,7 @@ fn within(
         return connect().map_err(ConnectFailure::Server);
     };
     let (done, answer) = mpsc::channel();
-    // Nobody listens any more if it was too late.
+    // After the limit the receiver is gone, and the result is dropped.
     start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(ConnectFailure::Server),
@@ -252,7 +263,7 @@ fn config(params: &Params, host: &Host) -> Config {
     config
 }
 
-/// The error with what to do about it.
+/// Adds a hint to a refusal.
 fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     let code = cause.code();
     let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
@@ -277,7 +288,7 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     error.hint(hint)
 }
 
-/// An error of the server, with its detail and its hint, or of the connection to it.
+/// Returns an error of the server, with its detail and hint, or of the connection.
 pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
     let failed = Error::new(kind(error), what).because(reason(error));
     let Some(said) = error.as_db_error() else {
@@ -290,7 +301,8 @@ pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
     }
 }
 
-/// Has the server ended the session with it? The connection shows that only a moment later.
+/// Returns whether the server ended the session with this error. The connection reports it only a
+/// moment later.
 pub(super) fn is_fatal(error: &postgres::Error) -> bool {
     let severity = error
         .as_db_error()
@@ -300,7 +312,7 @@ pub(super) fn is_fatal(error: &postgres::Error) -> bool {
 
 fn kind(error: &postgres::Error) -> ErrorKind {
     let Some(code) = error.code() else {
-        // To try again brings neither a password nor another certificate.
+        // A retry does not help without a password or with a wrong certificate.
         let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
         return if hopeless {
             ErrorKind::Permission
@@ -311,7 +323,7 @@ fn kind(error: &postgres::Error) -> ErrorKind {
     match code.code() {
         "28000" | "28P01" | "42501" => ErrorKind::Permission,
         "53100" => ErrorKind::Full,
-        // Starting up, shutting down, too many connections.
+        // The server is starting, stopping, or has too many connections.
         "57P01" | "57P02" | "57P03" | "53300" => ErrorKind::Unreachable,
         _ => ErrorKind::System,
     }
@@ -345,7 +357,7 @@ fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
         .unwrap_or(outer)
 }
 
-/// Why, in the words of the one who knows best: the server, or the innermost cause.
+/// Returns the reason: the server's message, or the innermost cause.
 pub(super) fn reason(error: &postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
         return said.message().to_owned();

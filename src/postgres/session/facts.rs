@@ -1,4 +1,4 @@
-//! What a backup must know of a server before it begins, and whether the role may take one.
+//! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
 use super::{Session, rows::SqlRow};
 use crate::{
@@ -8,33 +8,34 @@ use crate::{
 use postgres::types::Type;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
-/// The newest version that was tried.
+/// The newest version that was tested.
 const NEWEST: u32 = 18;
 
-/// What a backup must know of a server.
+/// Facts about a server that a backup needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerFacts {
-    /// As the server says it: `15.18 (Debian 15.18-0+deb12u1)`.
+    /// The server's own words: `15.18 (Debian 15.18-0+deb12u1)`.
     pub version: String,
-    /// `150018`.
+    /// For example `150018`.
     pub version_number: u32,
-    /// `15`.
+    /// For example `15`.
     pub major: u32,
-    /// A line to show, if the version is newer than any that was tried.
+    /// A warning, if the version is newer than any tested one.
     pub warning: Option<String>,
-    /// Where it is; not known to a role that may not read all settings.
+    /// The data directory; `None` if the role may not read all settings.
     pub data_directory: Option<PathBuf>,
     /// Identifies the cluster.
     pub system_identifier: u64,
-    /// Is it a standby?
+    /// True for a standby.
     pub standby: bool,
-    /// Do its pages have checksums?
+    /// True if pages have checksums.
     pub checksums: bool,
     /// Bytes of a page.
     pub block_bytes: u32,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u64,
-    /// Is it on? If not, a primary turns it on during a backup, and a standby's backup fails (rule 20).
+    /// Value of the setting. If it is off, a primary turns it on during a backup, and a standby's
+    /// backup fails (rule 20).
     pub full_page_writes: bool,
     /// Permissions of the data directory: 0o700 or 0o750.
     pub data_directory_mode: u32,
@@ -42,15 +43,15 @@ pub struct ServerFacts {
     pub timeline: u32,
     /// `off`, `on` or `always`.
     pub archive_mode: String,
-    /// Has it a `restore_command`?
+    /// True if a `restore_command` is set.
     pub has_restore_command: bool,
-    /// Numbers of the tablespaces, and what they are called.
+    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
-    /// All databases, by number.
+    /// All databases, sorted by OID.
     pub databases: Vec<DatabaseInfo>,
-    /// Files of its configuration that are outside of the data directory.
+    /// Configuration files outside the data directory.
     pub configuration: Vec<EntryName>,
-    /// May the role create a slot, see [`Session::hold_wal`]?
+    /// True if the role may create a slot, see [`Session::hold_wal`].
     pub may_hold_wal: bool,
 }
 
@@ -76,14 +77,15 @@ const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsup
     FROM pg_roles WHERE rolname = current_user";
 
 impl Session {
-    /// What a backup must know.
+    /// Asks the server for the facts.
     ///
     /// # Errors
-    /// [`Kind::Permission`] with the statements to run, if the role may not take a backup.
+    /// [`ErrorKind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<ServerFacts> {
         let may_hold_wal = self.may_back_up()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
-        let (major, standby) = (self.major(), self.standby);
+        let major = self.major();
+        let standby = self.standby;
         let mode: String = row.get(7)?;
         Ok(ServerFacts {
             version: row.get(0)?,
@@ -135,7 +137,7 @@ impl Session {
         rows.iter().map(database).collect()
     }
 
-    /// Fails unless the role may start and stop a backup; says whether it may create a slot.
+    /// Fails unless the role may start and stop a backup; returns whether it may create a slot.
     fn may_back_up(&mut self) -> Result<bool> {
         let needed = match self.major() {
             15.. => ["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"],
@@ -145,8 +147,9 @@ impl Session {
             ],
         };
         let role = self.row("could not ask the server for the role", ROLE, &[])?;
-        let (name, ident, superuser): (String, String, bool) =
-            (role.get(0)?, role.get(1)?, role.get(2)?);
+        let name: String = role.get(0)?;
+        let ident: String = role.get(1)?;
+        let superuser: bool = role.get(2)?;
         let mut missing = Vec::new();
         for function in needed.iter().filter(|_| !superuser) {
             let sql = "SELECT has_function_privilege($1, 'execute')";
@@ -164,7 +167,7 @@ impl Session {
         if missing.is_empty() {
             return role.get(3);
         }
-        // Also what it will want next: the place of the data directory, and a slot.
+        // Grants that the backup needs next: to read the data directory's path, and to make a slot.
         missing.extend([
             format!("GRANT pg_read_all_settings TO {ident};"),
             format!("ALTER ROLE {ident} REPLICATION;"),

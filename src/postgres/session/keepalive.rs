@@ -1,4 +1,4 @@
-//! A session that is asked every second whether it is still there, while others copy.
+//! Checks a session every second while other threads copy files.
 
 use super::{Room, Session, void};
 use crate::{
@@ -15,25 +15,25 @@ use std::{
     time::Duration,
 };
 
-/// How often the server is asked (rule 2): what is copied after the session was lost is copied in vain.
+/// Interval of the checks (rule 2). Files copied after the session was lost are copied in vain.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A session that threads share, and whose loss is noticed within seconds. Dropping it ends the session.
+/// A session that threads share. Its loss is noticed within seconds. Dropping it ends the session.
 pub struct HeldSession {
     shared: Arc<KeepaliveShared>,
-    /// How the server was reached.
+    /// Parameters of the connection.
     params: Params,
-    /// Dropped, it ends the thread that asks.
+    /// Dropping it ends the thread that checks.
     _stop: Sender<()>,
 }
 
 struct KeepaliveShared {
-    /// None once it is lost or over.
+    /// `None` once the session is lost or over.
     session: Mutex<Option<Session>>,
     lost: OnceLock<SessionLoss>,
 }
 
-/// The parts of an error that can be given more than once.
+/// The parts of an error, to make the same error several times.
 struct SessionLoss {
     why: String,
     detail: Vec<String>,
@@ -41,10 +41,11 @@ struct SessionLoss {
 }
 
 impl HeldSession {
-    /// Begin to ask; `room` is where the server keeps WAL for it, which was reached by `params`.
+    /// Begins the checks. `params` reach the same server; `room` is the disk where the server keeps
+    /// WAL for the session.
     ///
     /// # Errors
-    /// If the system has no thread for it.
+    /// If the system cannot start a thread.
     pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
         let shared = Arc::new(KeepaliveShared {
             session: Mutex::new(Some(session)),
@@ -60,27 +61,30 @@ impl HeldSession {
         })
     }
 
-    /// Is the session still there, as far as was noticed? Costs one load, from any thread.
+    /// Fails if the loss of the session was noticed. Costs one load, from any thread.
     ///
     /// # Errors
-    /// That the backup is void, and why; each time.
+    /// The backup is void, with the reason; each time.
     pub fn check(&self) -> Result<()> {
         self.shared.check()
     }
 
-    /// Run something in the session; meanwhile it is not asked, as its statements notice the loss themselves.
+    /// Runs `run` in the session. The checks pause meanwhile: its statements notice the loss
+    /// themselves.
     ///
     /// # Errors
-    /// Those of `run`, or of [`Held::check`].
+    /// Those of `run`, or of [`HeldSession::check`].
     pub fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         self.shared.with(run)
     }
 
-    /// Ask something that may fail without harm: of a session that has a slot in another one, as the server drops the slots of one
-    /// with a statement that fails.
+    /// Runs statements that may fail without harm.
+    ///
+    /// If the session has a slot, `ask` runs in a second session: the server drops the slots of a
+    /// session in which a statement fails.
     ///
     /// # Errors
-    /// Those of `ask`, and of a session with the same server.
+    /// Those of `ask`, and of connecting to the same server again.
     pub fn beside<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let holder =
             self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
@@ -94,7 +98,7 @@ impl HeldSession {
 }
 
 impl Drop for HeldSession {
-    /// Ends the session now, or, if the server is being asked, once it has answered.
+    /// Ends the session now or, if a statement is running, after the server's answer.
     fn drop(&mut self) {
         if let Ok(mut session) = self.shared.session.try_lock() {
             session.take();
@@ -105,7 +109,7 @@ impl Drop for HeldSession {
 impl KeepaliveShared {
     fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
-            // Of any other kind is, for one, that somebody has cancelled the question.
+            // Other errors do not end the session; a user may have cancelled the statement.
             if let Err(error) =
                 self.with(|session| session.alive().and_then(|()| session.keep_slot()))
                 && error.kind == ErrorKind::Unreachable
@@ -123,7 +127,8 @@ impl KeepaliveShared {
         }
     }
 
-    /// Whoever copies may be waiting, for its own disk or a reader: the server does not.
+    /// Frees the WAL and ends the session: the copying threads may be waiting for their disk or a
+    /// reader, and the server cannot wait.
     fn give_up(&self) {
         let mut session = self.session.locked();
         if let Some(Err(error)) = session.as_mut().map(Session::make_room) {
@@ -151,7 +156,7 @@ impl KeepaliveShared {
         }
     }
 
-    /// Remember the first reason, and give it.
+    /// Records the first loss, and returns its error.
     fn lose(&self, error: Error) -> Error {
         self.lost.get_or_init(|| SessionLoss::of(error)).error()
     }

@@ -1,4 +1,4 @@
-//! What the server knows of its own WAL.
+//! Reads the server's summaries of its own WAL (versions 17 and newer).
 
 use super::{Session, connect, rows::SqlRow};
 use crate::{
@@ -21,7 +21,7 @@ const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforkn
     FROM pg_wal_summary_contents($1, $2::text::pg_lsn, $3::text::pg_lsn)";
 
 impl Session {
-    /// Does the server summarize its WAL?
+    /// Returns whether the server summarizes its WAL.
     ///
     /// # Errors
     /// If the session is lost.
@@ -30,10 +30,11 @@ impl Session {
         self.row("could not ask for a setting", on, &[])?.get(0)
     }
 
-    /// Does the server summarize its WAL, and has it done so up to `lsn`? Waits at most for `patience`.
+    /// Waits up to `patience` until the server has summarized its WAL up to `lsn`; returns whether
+    /// it has.
     ///
     /// # Errors
-    /// If the session is lost, or the role may not ask.
+    /// If the session is lost, or the role may not read summaries.
     pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
         if !self.does_summarize()? {
             return Ok(false);
@@ -54,7 +55,7 @@ impl Session {
         }
     }
 
-    /// When the server was started, in seconds since 1970 to the microsecond.
+    /// Returns the start time of the server, in seconds since 1970 to the microsecond.
     ///
     /// # Errors
     /// If the session is lost.
@@ -64,10 +65,10 @@ impl Session {
             .get(0)
     }
 
-    /// The summaries there are of a timeline.
+    /// Returns the available summaries of a timeline.
     ///
     /// # Errors
-    /// If the session is lost, or the role may not ask.
+    /// If the session is lost, or the role may not read summaries.
     pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
         let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
         let rows = self.rows(
@@ -80,7 +81,7 @@ impl Session {
             .collect()
     }
 
-    /// Call `each` with the lines of one summary, as they come.
+    /// Calls `each` with the lines of one summary, one after the other.
     ///
     /// # Errors
     /// If the session is lost, or the summary has been removed.
@@ -92,7 +93,9 @@ impl Session {
     ) -> Result<()> {
         let failed =
             |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
-        let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
+        let timeline = i64::from(timeline);
+        let from = from.to_string();
+        let to = to.to_string();
         let params: [(&(dyn ToSql + Sync), Type); 3] = [
             (&timeline, Type::INT8),
             (&from, Type::TEXT),

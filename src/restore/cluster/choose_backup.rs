@@ -1,4 +1,5 @@
-//! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
+//! Chooses the backup that recovery begins with: the last backup of the cluster in a repository
+//! from which the server can reach its target.
 
 use crate::archive::small_file::small_file;
 use crate::{
@@ -17,16 +18,16 @@ use crate::{
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
-/// Open it; if nothing is recovered to, or a backup is named, what FROM means.
+/// Opens the chosen backup; without a target, or with a named backup, the backup that FROM means.
 ///
 /// # Errors
-/// As [`open`]; [`Kind::Usage`] if it cannot be told which cluster is meant. If all ended later it is the first one, and what is
-/// planned with it says so.
+/// As [`open`]; [`ErrorKind::Usage`] if the cluster is ambiguous. If every backup ended after the
+/// target, the first is opened, and its plan reports it.
 pub(crate) fn opened(restore: &Restore) -> Result<Archive> {
     early_enough(restore, open(&restore.from)?)
 }
 
-/// The same, if `last` is what FROM means.
+/// Like [`opened`], if FROM means `last`.
 ///
 /// # Errors
 /// As [`open`].
@@ -39,7 +40,8 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
     let Some((newest, cluster)) = all.members().next_back() else {
         return Ok(last);
     };
-    let (id, system_identifier) = (newest.id.clone(), cluster.system_identifier.clone());
+    let id = newest.id.clone();
+    let system_identifier = cluster.system_identifier.clone();
     let is_last = id == last.root.id;
     let count = all.backups.len();
     all.retain(&system_identifier);
@@ -62,14 +64,15 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
     }
 }
 
-/// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
+/// The backups of clusters in a repository, oldest first; mostly of one cluster. Unreadable backups
+/// are left out.
 pub(crate) struct ClusterBackups {
     repository: PathBuf,
     backups: Vec<Root>,
 }
 
 impl ClusterBackups {
-    /// Those of the cluster that is restored; `None` if it does not come from a repository.
+    /// Returns the backups of the restored cluster; `None` if it does not come from a repository.
     pub(crate) fn of(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
         let mut kin = Self::all(&repository).ok()?;
@@ -77,6 +80,7 @@ impl ClusterBackups {
         Some(kin)
     }
 
+    /// Lists the backups of all clusters in a repository.
     fn all(repository: &Path) -> Result<Self> {
         let roots = list_backups(repository)?.filter_map(|(_, root)| root.ok());
         Ok(Self {
@@ -85,6 +89,7 @@ impl ClusterBackups {
         })
     }
 
+    /// Keeps the backups of one cluster.
     fn retain(&mut self, system_identifier: &str) {
         let of = |root: &Root| {
             root.postgres
@@ -94,13 +99,14 @@ impl ClusterBackups {
         self.backups.retain(|root| of(root) == Some(true));
     }
 
+    /// The backups with their cluster's facts.
     fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &ClusterInfo)> + Clone {
         self.backups
             .iter()
             .filter_map(|root| Some((root, root.postgres.as_ref()?)))
     }
 
-    /// Those of servers that wrote this timeline; a standby may be behind its primary.
+    /// The backups of primaries on a timeline. A standby's backup is left out: it may lag behind.
     fn of_primaries(
         &self,
         timeline: u32,
@@ -109,13 +115,13 @@ impl ClusterBackups {
             .filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
     }
 
-    /// The one that recovery begins with; `None` if it may be any.
+    /// Returns the backup that recovery begins with; `None` if any backup fits.
     fn beginning(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
         if !recovery.chooses() {
             return None;
         }
         let way = self.way(recovery);
-        // Of one of which it is not known nobody can tell whether a timeline leads on from there.
+        // If it is unknown whether a backup reaches the timeline, it does not count.
         let leads = |cluster: &ClusterInfo| {
             way.as_ref()
                 .is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false))
@@ -128,11 +134,14 @@ impl ClusterBackups {
         found.map(|(root, _)| root)
     }
 
-    /// Its id, if nothing shows that servers of two pasts wrote its timeline: a copy that went on, or the server after it was set back.
-    /// WAL of the one brings what the other has to no state that ever was, and nobody notices.
+    /// Returns the ID of the chosen backup, after checking that no two diverged servers wrote its
+    /// timeline: a copy that continued, or a server after a reset.
+    ///
+    /// WAL of one history, replayed on a backup of the other, silently leads to a state that never
+    /// existed.
     ///
     /// # Errors
-    /// [`Kind::Usage`].
+    /// [`ErrorKind::Usage`] if two histories are found.
     fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
         let timeline = chosen
             .postgres
@@ -161,7 +170,8 @@ impl ClusterBackups {
             )))
     }
 
-    /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
+    /// Returns the timeline that recovery ends on, with its history; `None` if every backup's
+    /// timeline leads there, as far as is known.
     fn way(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
         let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
         let wanted = recovery.wanted_timeline(timelines())?;
@@ -173,13 +183,12 @@ impl ClusterBackups {
             .rfind(|(_, cluster)| cluster.timeline == wanted)?;
         let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
         let (_, history) = small_file(&archive, history_of(wanted).as_bytes()).ok()??;
-        Some((
-            wanted,
-            Timelines::of(&String::from_utf8_lossy(&history), wanted)?,
-        ))
+        let timelines = Timelines::of(&String::from_utf8_lossy(&history), wanted)?;
+        Some((wanted, timelines))
     }
 
-    /// How a backup of this cluster is not on that way, if it is known that it is not.
+    /// Returns how a backup of this cluster fails to reach the wanted timeline, if it is known to
+    /// fail.
     pub(crate) fn fork(&self, restore: &Restore, cluster: &ClusterInfo) -> Option<TimelineFork> {
         let (timeline, way) = self.way(&restore.postgres.recovery)?;
         if leads_on(&way, cluster)? {
@@ -195,8 +204,8 @@ impl ClusterBackups {
         })
     }
 
-    /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
-    /// moved, or of a copy.
+    /// Returns a note if the chosen backup comes from another server than the earlier backups of
+    /// its timeline: a server that was moved, or a copy.
     pub(crate) fn note_of_another(
         &self,
         restore: &Restore,
@@ -207,17 +216,21 @@ impl ClusterBackups {
             .of_primaries(cluster.timeline)
             .rfind(|(before, _)| before.id < root.id);
         let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
-        (was_chosen(restore) && !cluster.standby).then(|| {
-            let (this, other) = (source_text(&root.source), source_text(&before.source));
-            let (is, was) = (&root.id, &before.id);
-            format!(
-                "backup {is} is of {this}, and backup {was} before it was of {other}: if that is not the same server that was \
-                 moved, name a backup"
-            )
-        })
+        if !was_chosen(restore) || cluster.standby {
+            return None;
+        }
+        let this = source_text(&root.source);
+        let other = source_text(&before.source);
+        let is = &root.id;
+        let was = &before.id;
+        Some(format!(
+            "backup {is} is of {this}, and backup {was} before it was of {other}: if that is not the same server that was \
+             moved, name a backup"
+        ))
     }
 
-    /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
+    /// Returns a note if the server continues on the timeline of later backups as if they did not
+    /// exist.
     pub(crate) fn note_of_later(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
         let is_later = |(other, of): &(&Root, &ClusterInfo)| {
             other.id > root.id && of.timeline == cluster.timeline
@@ -231,7 +244,7 @@ impl ClusterBackups {
         ))
     }
 
-    /// What is to be said where it is not the last one that was chosen.
+    /// Returns a note if the chosen backup is not the last one.
     pub(crate) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
         if !was_chosen(restore) || self.backups.last().is_none_or(|last| last.id <= root.id) {
@@ -252,12 +265,13 @@ impl ClusterBackups {
     }
 }
 
-/// Was the backup that is restored not named, but chosen for where the server is to come to?
+/// Returns whether fullbore chose the backup, because FROM names no backup and recovery has a
+/// target.
 fn was_chosen(restore: &Restore) -> bool {
     is_repository(&restore.from) && restore.postgres.recovery.chooses()
 }
 
-/// A backup, and one of the earlier ones of its timeline by which it shows that they are of two pasts, with the reason.
+/// Returns a backup and an earlier one of its timeline that prove two histories, with the reason.
 fn of_two_pasts<'a>(
     (root, cluster): (&'a Root, &ClusterInfo),
     earlier: &[(&'a Root, &ClusterInfo)],
@@ -280,7 +294,7 @@ fn of_two_pasts<'a>(
     Some((&root.id, &before.id, "two servers were backed up in turn"))
 }
 
-/// Does a backup begin before the place where one ended that was over by then?
+/// Returns whether a backup begins before the end of an earlier one that was complete by then.
 fn begins_too_early(
     root: &Root,
     cluster: &ClusterInfo,
@@ -299,7 +313,8 @@ fn begins_too_early(
             .is_some_and(|(begin, end)| begin < end)
 }
 
-/// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.
+/// Returns whether the timelines continue from the end of a backup of this cluster; `None` if
+/// unknown.
 fn leads_on(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
     let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
     let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));

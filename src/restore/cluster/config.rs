@@ -1,5 +1,7 @@
-//! What the configuration of a cluster says of where its server was. The restored one would go on there: start in the old data
-//! directory, or have its configuration written over the old one's, through a link.
+//! Reads the restored configuration for paths of the original server.
+//!
+//! The restored server would use these paths: start in the old data directory, or share files with
+//! the old server. A link would let a new configuration overwrite the old one.
 
 use crate::archive::small_file::small_file;
 use crate::{
@@ -20,29 +22,30 @@ use std::{
 };
 
 const MAIN: &[u8] = b"postgresql.conf";
-/// Settings with the path of a file that two servers would share.
+/// Settings with the path of a file that both servers would share.
 const SHARED: [&str; 3] = ["hba_file", "ident_file", "external_pid_file"];
 
-/// How deep files may include others, as the server has it.
+/// Limit for nested includes, the same as the server's.
 const MAX_DEPTH: u32 = 10;
 
-/// See the module.
+/// The configuration in a backup.
 pub(crate) struct Configuration {
-    /// What `postgresql.conf` sets, with what it includes; `None` if the backup does not have it.
+    /// Settings of `postgresql.conf` and the files that it includes; `None` if the backup does not
+    /// have it.
     main: Option<Vec<Setting>>,
-    /// What the server itself has written; it counts more.
+    /// Settings that the server itself wrote; they override `main`.
     auto: Vec<Setting>,
-    /// Files that are links, and where to; only those that lead out of what is restored.
+    /// Names of files that are links out of the restored directory, and their targets.
     links: Vec<(&'static [u8], EntryPath)>,
-    /// What is included and not in the backup: the file that does it, and what it names.
+    /// Included files that are not in the backup: the including file, and the name in it.
     lacking: Vec<(EntryPath, String)>,
-    /// See [`Reader`].
+    /// See [`ConfigReader`].
     is_too_deep: bool,
-    /// Where it will be.
+    /// The directory to restore to.
     to: PathBuf,
 }
 
-/// A line of a file.
+/// One setting, and the file that has it.
 struct Setting {
     file: EntryPath,
     name: String,
@@ -50,10 +53,10 @@ struct Setting {
 }
 
 impl Configuration {
-    /// That of a backup, which will be restored to `to`.
+    /// Reads the configuration in a backup that will be restored to `to`.
     ///
     /// # Errors
-    /// Damage to a page, and those of [`content`].
+    /// Damage to a page, and those of [`small_file`].
     pub(crate) fn read(archive: &Archive, to: &Path) -> Result<Self> {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
@@ -61,10 +64,11 @@ impl Configuration {
             let Some(target) = link(archive, name)? else {
                 continue;
             };
-            if within(&to, b"", &target)
-                .map_or(Ok(None), |path| text(archive, &path))?
-                .is_none()
-            {
+            let is_stored = match within(&to, b"", &target) {
+                Some(path) => text(archive, &path)?.is_some(),
+                None => false,
+            };
+            if !is_stored {
                 links.push((name, target));
             }
         }
@@ -94,18 +98,18 @@ impl Configuration {
         })
     }
 
-    /// Is all of it in the backup?
+    /// Returns whether the backup has the whole configuration.
     pub(crate) fn is_whole(&self) -> bool {
         self.main.is_some() && self.lacking.is_empty() && !self.is_too_deep
     }
 
-    /// What a setting is set to; empty values are none.
+    /// Returns the value of a setting; `None` if it is empty or not set.
     pub(crate) fn value(&self, name: &str) -> Option<String> {
         let found = last(&self.auto, name).or_else(|| last(self.main.as_deref()?, name))?;
         Some(found.value.clone()).filter(|value| !value.is_empty())
     }
 
-    /// What the restored server will share with the old one, or not have.
+    /// Returns notes on files that the restored server will lack, or share with the old server.
     pub(crate) fn notes(&self, cluster: &ClusterInfo) -> Vec<String> {
         let link = |(name, target): &(&[u8], EntryPath)| {
             format!(
@@ -141,22 +145,26 @@ impl Configuration {
             .collect()
     }
 
-    /// What is to be done before the server is started.
+    /// Returns a step that is needed before the server starts.
     pub(crate) fn before_start(&self, cluster: &ClusterInfo) -> Option<String> {
         let Some(main) = &self.main else {
             return (!is_as_it_was(cluster, &self.to)).then(|| self.bring());
         };
-        // The server looks for this one in `postgresql.conf` alone, and in what that includes.
+        // The server reads `data_directory` only from `postgresql.conf` and the files that it
+        // includes.
         let data = last(main, "data_directory")?;
-        let (value, conf) = (self.elsewhere(data.value.clone())?, self.at(&data.file));
+        let value = self.elsewhere(data.value.clone())?;
+        let conf = self.at(&data.file);
         Some(format!(
             "take data_directory = {value:?} out of {}: with it the server starts there",
             quoted(&conf)
         ))
     }
 
-    /// With the place of the old data directory in it, the server would start there. What is copied to a link is written to where
-    /// that leads: to what the old server has.
+    /// Returns the step that provides the missing configuration.
+    ///
+    /// If the new file set the old data directory, the server would start there. Copying to a link
+    /// would overwrite the old server's file.
     fn bring(&self) -> String {
         let links: Vec<_> = self
             .links
@@ -176,6 +184,7 @@ impl Configuration {
         )
     }
 
+    /// Path of a file after the restore.
     fn at(&self, name: &[u8]) -> EntryPath {
         self.to
             .join(OsStr::from_bytes(name))
@@ -183,13 +192,14 @@ impl Configuration {
             .into_encoded_bytes()
     }
 
-    /// The path, unless it is below what is restored.
+    /// Returns the path, unless it is inside the restored directory.
     fn elsewhere(&self, path: String) -> Option<String> {
         (!Path::new(&path).starts_with(&self.to)).then_some(path)
     }
 }
 
-/// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
+/// Returns whether `to` is the cluster's original directory, and its configuration, which is
+/// elsewhere, still exists.
 pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
     let there = |name: &EntryName| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
     let is_in_place =
@@ -202,18 +212,19 @@ pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
             .all(|path| there(path).is_some())
 }
 
-/// Files as the server reads them: what they include stands where that is said.
+/// Reads configuration files in the server's order: an included file takes the place of its include
+/// line.
 struct ConfigReader<'a> {
     archive: &'a Archive,
     to: &'a Path,
     found: Vec<Setting>,
     lacking: Vec<(EntryPath, String)>,
-    /// Do files include each other too deep? No server starts with that, and nothing more is read.
+    /// True if files include each other too deeply. No server starts then, and reading stops.
     is_too_deep: bool,
 }
 
 impl ConfigReader<'_> {
-    /// Read the file at `path`, or where a link there leads; is it in the backup?
+    /// Reads the file at `path`, or the target of a link there; returns whether the backup has it.
     fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         self.is_too_deep |= depth > MAX_DEPTH;
         if self.is_too_deep {
@@ -250,7 +261,8 @@ impl ConfigReader<'_> {
         Ok(true)
     }
 
-    /// Read the files of a directory that the server would read; is it in the backup?
+    /// Reads the files of a directory that the server would read; returns whether the backup has
+    /// the directory.
     fn directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         if self.is_too_deep {
             return Ok(true);
@@ -261,7 +273,7 @@ impl ConfigReader<'_> {
         else {
             return Ok(false);
         };
-        // What cannot be read is told by the restore itself.
+        // Unreadable pages are reported by the restore itself.
         let items = self
             .archive
             .records(&Selection::new(&[&real])?, false)
@@ -283,7 +295,8 @@ impl ConfigReader<'_> {
         Ok(true)
     }
 
-    /// Where what is at `path` really is; `None` if a link leads out of what is restored.
+    /// Returns the path after following a link; `None` if the link leads out of the restored
+    /// directory.
     fn real(&self, path: &[u8]) -> Result<Option<EntryPath>> {
         match link(self.archive, path)? {
             Some(target) => Ok(within(self.to, entry::split(path).0, &target)),
@@ -292,11 +305,12 @@ impl ConfigReader<'_> {
     }
 }
 
-/// The one that counts.
+/// Returns the last, effective value of a setting.
 fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
     settings.iter().rev().find(|setting| setting.name == name)
 }
 
+/// Returns the note that the configuration is not in the backup.
 fn not_in_the_backup(cluster: &ClusterInfo) -> String {
     let places: Vec<_> = cluster
         .configuration
@@ -311,7 +325,8 @@ fn not_in_the_backup(cluster: &ClusterInfo) -> String {
     format!("\"postgresql.conf\" is not in the backup: the server had its configuration {places}")
 }
 
-/// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
+/// Returns the text of a configuration file; empty if it is damaged, which the restore of the file
+/// reports.
 fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
     match small_file(archive, path) {
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
@@ -319,7 +334,7 @@ fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Where the entry at `path` leads, if it is a link.
+/// Returns the target of the entry at `path`, if it is a link.
 fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     let items = archive.find(path)?;
     Ok(items.first().and_then(|item| match &item.entry.kind {
@@ -328,12 +343,14 @@ fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     }))
 }
 
-/// The path in the backup that `target` leads to, said in the directory `dir` of it, if it stays there.
+/// Resolves `target`, found in the directory `dir` of the backup; `None` if it leads out of the
+/// backup.
 fn within(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
     let target = Path::new(OsStr::from_bytes(target));
-    let (mut path, target) = match target.is_absolute() {
-        true => (EntryPath::new(), target.strip_prefix(to).ok()?),
-        false => (dir.to_vec(), target),
+    let (mut path, target) = if target.is_absolute() {
+        (EntryPath::new(), target.strip_prefix(to).ok()?)
+    } else {
+        (dir.to_vec(), target)
     };
     for part in target.components() {
         match part {
