@@ -27,7 +27,7 @@ pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> 
             "cannot leave the WAL to the archive: archive_mode is {:?}",
             facts.archive_mode
         );
-        let hint = format!("set archive_mode = {wanted} on the server, or take --wal included");
+        let hint = format!("set archive_mode = {wanted} on the server, or use --wal included");
         return Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
     }
     if facts.standby {
@@ -97,12 +97,12 @@ fn nothing_came(
 ) -> Error {
     let seconds = patience.as_secs();
     let what = format!(
-        "could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s"
+        "could not find WAL segment {segment:?}: no file came into the archive within {seconds} s"
     );
     let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
     let failing = archived
         .failing
-        .map(|name| format!("; it fails at {name}"))
+        .map(|name| format!("; it fails to archive {name}"))
         .unwrap_or_default();
     let hint = if session.standby() {
         // The standby has archived all complete segments; the segment that its primary writes is not
@@ -112,7 +112,7 @@ fn nothing_came(
         "the server's log says why; --wal included needs no archive"
     };
     Error::new(ErrorKind::System, what)
-        .because(format!("the last it archived is {last}{failing}"))
+        .because(format!("the last file it archived is {last}{failing}"))
         .hint(hint)
 }
 

@@ -67,8 +67,8 @@ impl Late {
             quoted(target)
         );
         let error = Error::new(ErrorKind::Unsupported, what)
-            .because("the server has no links there".to_owned());
-        Err(error.hint("with the server stopped, put in its place what it leads to, or move that into a tablespace"))
+            .because("the server makes no links there".to_owned());
+        Err(error.hint("stop the server, and replace the link with its target, or move the target into a tablespace"))
     }
 
     /// Makes `file` the content of `path`.
@@ -76,7 +76,7 @@ impl Late {
     /// # Errors
     /// The system's.
     pub fn stand_in(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
-        let failed = |e| Error::io("could not look at a temporary file", e);
+        let failed = |e| Error::io("could not read the size of a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
         self.insert(path, file);
         // Take owner and mode from a file that every cluster has.

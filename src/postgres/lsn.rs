@@ -35,7 +35,7 @@ impl FromStr for Lsn {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("{text:?} is no place in the write-ahead log"),
+                    format!("{text:?} is not a location in the write-ahead log"),
                 )
             })
     }

@@ -32,18 +32,18 @@ pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
         return Err(Error::new(
             ErrorKind::Permission,
-            "cannot find the data directory: the server does not tell this role",
+            "cannot find the data directory: the server does not show it to this role",
         )
         .hint("`GRANT pg_read_all_settings TO …`"));
     };
     let (bytes, control) = control::read(&control::path(&data)).map_err(|error| {
         let hint =
-            format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's own");
+            format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's user");
         Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
     })?;
     if control.system_identifier != facts.system_identifier {
         let what =
-            format!("cannot back up the cluster: the files in {data:?} are those of another");
+            format!("cannot back up the cluster: the files in {data:?} belong to another cluster");
         let here = control.system_identifier;
         let there = facts.system_identifier;
         return Err(Error::new(ErrorKind::Usage, what)
@@ -72,7 +72,7 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
                     "cannot back up the cluster: the checkpoint at {start} is not in its files"
                 );
                 return Err(Error::new(ErrorKind::System, what)
-                    .hint("is the data directory on storage whose changes this host sees late?"));
+                    .hint("is the data directory on shared storage that shows changes late?"));
             }
             _ => return Ok(control),
         }
@@ -103,19 +103,19 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
             if is_for_this {
                 session.release_wal()?;
             }
-            (!is_here).then_some("the replication slot that it made is not among them")
+            (!is_here).then_some("the replication slot that the server made is not among them")
         }
         None => {
             let runs_here = platform::works_in(session.process().unsigned_abs(), data);
             let (_, control) = control::read(&control::path(data))?;
             let is_standby = control.state == ControlState::ArchiveRecovery;
             let is_other = !runs_here && is_standby != session.standby();
-            is_other.then_some("of these and that server one is a standby, the other a primary")
+            is_other.then_some("one of the two is a standby, the other a primary")
         }
     };
     let Some(why) = why else { return Ok(()) };
     let what = format!(
-        "cannot back up the cluster: the files in {data:?} are not those of the server that answers"
+        "cannot back up the cluster: the files in {data:?} do not belong to the server that answers"
     );
     let hint = "run fullbore on the host of that server, or name the server of this host";
     Err(Error::new(ErrorKind::Usage, what).because(why).hint(hint))

@@ -258,7 +258,7 @@ impl ClusterSource {
                 quoted(&name.0)
             );
             return Err(Error::new(ErrorKind::System, what)
-                .because("recovery cannot bring it to its new tablespace".to_owned())
+                .because("recovery cannot move it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
         let mut spaces = trees::named(trees::tablespaces(&self.data)?, &now.tablespaces);
@@ -280,11 +280,11 @@ impl ClusterSource {
         let (spoiled, why) = match followed.copies(segments, stop) {
             Some(copies) => (
                 self.catalog.spoiled(now, copies.found()),
-                "recovery would copy it again, from what has changed since",
+                "recovery would copy it again, from a database that has changed since",
             ),
             None => (
                 self.catalog.made(now),
-                "the WAL that tells how is not there any more, or not understood",
+                "the WAL that records how is gone or not understood",
             ),
         };
         spoiled.map_or(Ok(()), |name| {
@@ -319,7 +319,7 @@ impl ClusterSource {
     fn control_file(&self, tree: &SourceTree, bytes: &[u8]) -> Result<Scanned> {
         let safe = control::without_checkpoint(bytes);
         let safe = safe.ok_or_else(|| {
-            Error::corrupt("cannot read \"global/pg_control\": it is not understood")
+            Error::corrupt("cannot read \"global/pg_control\": its format is unknown")
         })?;
         self.add(tree, b"global/pg_control", &safe)
     }
@@ -389,7 +389,7 @@ fn unreadable(path: &[u8], why: &str) -> Result<()> {
         quoted(path)
     );
     Err(Error::new(ErrorKind::System, what).because(why.to_owned()).hint(
-        "run fullbore as root or the server's own user, and have what is not the server's moved out of its directory",
+        "run fullbore as root or as the server's user, and move files that do not belong to the server out of its directory",
     ))
 }
 

@@ -100,7 +100,7 @@ pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let data =
         is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
     let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
-    let why = "a PostgreSQL server runs on it: a copy of its files is no backup, use postgres://… as the source";
+    let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use postgres://… as the source";
     runs.then(|| why.to_owned())
 }
 
@@ -132,7 +132,7 @@ pub fn version(data: &Path) -> Result<(String, u32)> {
         Ok(major) if major >= 13 => Ok((text, major)),
         _ => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("cannot back up PostgreSQL {text}: 13 and newer are known"),
+            format!("cannot back up PostgreSQL {text}: versions 13 and newer are supported"),
         )),
     }
 }

@@ -50,7 +50,7 @@ impl Timelines {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("cannot find the way from timeline {first} in {path:?}"),
+                    format!("cannot find timeline {first} in the history {path:?}"),
                 )
             })
     }

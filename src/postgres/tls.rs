@@ -79,7 +79,7 @@ fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
                 ErrorKind::Usage,
                 "there is no root certificate to verify the server with",
             )
-            .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
+            .hint("name one with sslrootcert=FILE, or use sslrootcert=system"));
         }
         CertificateRoots::None => return Ok(None),
         CertificateRoots::System => system_bundle()?,
@@ -138,18 +138,18 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
         Error::corrupt(format!("cannot read the private key {file:?}"))
             .because(error)
-            .hint("an encrypted key cannot be used; `openssl pkey` takes the password off")
+            .hint("an encrypted key cannot be used; `openssl pkey` removes the password")
     })
 }
 
 /// Message for a server certificate of X.509 version 1, which cannot state its purpose, if it is to
 /// be verified or TLS is older than 1.3.
-const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, good for TLS 1.3 and only if nothing is verified: \
+const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, which works only with TLS 1.3 and without verification: \
     `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
 
 /// Message for a client certificate of X.509 version 1.
-const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, of which none can be shown: `openssl x509 -req` makes one of \
-    version 3 if -extfile names a file with a line as subjectAltName=DNS:client";
+const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, which cannot be a client certificate: `openssl x509 -req` makes one of \
+    version 3 if -extfile names a file with a line like subjectAltName=DNS:client";
 
 /// Returns the error for a client certificate that cannot be used.
 fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {

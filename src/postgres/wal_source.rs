@@ -83,7 +83,7 @@ impl FollowedWal {
             .map(|copies| copies.read(segments, end))
         {
             platform::debug(|| {
-                format!("the WAL does not tell which databases were copied: {error}")
+                format!("could not read in the WAL which databases were copied: {error}")
             });
             self.copies = None;
         }
@@ -401,5 +401,5 @@ fn path_of(name: &str) -> Vec<u8> {
 fn missing(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
     Error::new(ErrorKind::System, what)
-        .hint("was it removed by hand? The server itself keeps it for the backup")
+        .hint("did someone remove it? The server keeps it for the backup")
 }

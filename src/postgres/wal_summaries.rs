@@ -97,7 +97,7 @@ impl BlockChanges {
         }
         if !summary_anchor::is_there(session, base, now)? {
             platform::debug(|| {
-                "the server was started since the last backup, or has another past".to_owned()
+                "the server was started since the last backup, or has another history".to_owned()
             });
             return Ok(None);
         }

@@ -96,7 +96,7 @@ fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
         "{error:?}"
     );
     assert!(
-        error.line().contains("; it fails at 0000"),
+        error.line().contains("; it fails to archive 0000"),
         "{}",
         error.line()
     );
@@ -198,7 +198,7 @@ fn wal_that_nobody_looked_for_is_warned_of() {
     .ends_with(0);
     let first = ran.err.lines().find(|line| line.starts_with("next: "));
     assert!(
-        first.is_some_and(|line| line.contains("into \"pg_wal\", or restore once more with")),
+        first.is_some_and(|line| line.contains("into \"pg_wal\", or restore again with")),
         "{}",
         ran.err
     );
@@ -483,7 +483,7 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
             .has_one_error(&first);
         restore("", &other, ["--target-time", "yesterday"])
             .ends_with(2)
-            .has_one_error("it is no time");
+            .has_one_error("it is not a time");
         assert!(!other.exists());
         let plan = args![
             "restore",

@@ -84,7 +84,7 @@ pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     };
     if !meta.is_file() {
         return Err(format!(
-            "the password file {file:?} is ignored: it is no regular file"
+            "the password file {file:?} is ignored: it is not a regular file"
         ));
     }
     if meta.mode() & 0o077 != 0 {
@@ -184,7 +184,7 @@ mod tests {
         assert!(
             passwords(dir.path())
                 .unwrap_err()
-                .contains("no regular file")
+                .contains("not a regular file")
         );
     }
 }

@@ -94,7 +94,7 @@ impl Params {
         let user = text("user")
             .or_else(|| environment.user.clone())
             .ok_or_else(|| {
-                Error::new(ErrorKind::Usage, "cannot tell as whom to connect")
+                Error::new(ErrorKind::Usage, "cannot tell which user to connect as")
                     .hint("name a user, as in postgres://user@host")
             })?;
         let mut params = Self {

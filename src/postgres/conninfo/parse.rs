@@ -94,7 +94,7 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
             ErrorKind::Unsupported,
             format!("cannot honour the connection parameter {known:?}"),
         )
-        .hint("leave it out, if the connection may do without")),
+        .hint("remove it if the connection does not need it")),
         Some((known, ..)) => Ok(known),
         None => Err(Error::new(
             ErrorKind::Usage,
@@ -214,7 +214,7 @@ fn decoded(text: &str) -> Result<String> {
         }
         rest = &tail[2..];
     }
-    String::from_utf8(bytes).map_err(|_| unreadable("what \"%\" encodes is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| unreadable("the text that \"%\" encodes is not UTF-8"))
 }
 
 /// Parses `keyword = value …`. A value with spaces is in single quotes; a backslash makes the next

@@ -11,12 +11,10 @@ use crate::{
 /// Setting: subscriptions that the server runs at the same time.
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Note: two servers write on the same timeline.
-const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
-    that of the server that was backed up; for a copy --set archive_mode=off; if it takes that server's place, --target-immediate \
+const ARCHIVES: &str = "the server will continue on the timeline of the backup, and archive (archive_mode): its WAL can collide with that of the original server; for a copy, use --set archive_mode=off; to replace that server, --target-immediate \
     --target-action promote begins a timeline of its own";
 /// Note: recovery from an archive follows the latest timeline there, whichever server wrote it.
-const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline of its own (archive_mode), which recoveries from that \
-    archive follow from then on: right if it takes the place of the server that was backed up; for a copy --set archive_mode=off";
+const ARCHIVES_ANEW: &str = "once open, the server will archive a timeline of its own (archive_mode), and later recoveries from that archive will follow it: right if it replaces the original server; for a copy, use --set archive_mode=off";
 
 /// Returns a note on WAL or connections that the server will need and not have.
 ///
@@ -48,7 +46,7 @@ pub(crate) fn missing(
 /// Returns the error for a recovery to a point without `restore_command`: the server would not
 /// start.
 pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
-    let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
+    let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, and does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
         ", or --restore-command false if the WAL in the backup is enough"
@@ -56,7 +54,7 @@ pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) 
         ""
     };
     Error::new(ErrorKind::Usage, what).hint(format!(
-        "say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
+        "set it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
     ))
 }
 
@@ -69,7 +67,7 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String
         [] => format!("from {} on", cluster.start_lsn),
     };
     is_lacking.then(|| {
-        format!("put the WAL {wal} into \"pg_wal\", or restore once more with --recovery point --restore-command CMD: without it the server does not start")
+        format!("put the WAL {wal} into \"pg_wal\", or restore again with --recovery point --restore-command CMD: without it the server does not start")
     })
 }
 
@@ -86,8 +84,7 @@ pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) ->
         .sum();
     (count > 0 && !is_set).then(|| {
         format!(
-            "the databases have logical subscriptions ({count}): as soon as the server is open for writing it takes the changes that \
-             are meant for the one that was backed up; --set {APPLY_WORKERS}=0 lets it take none"
+            "the databases have logical subscriptions ({count}): once the server is open for writing, it takes the changes meant for the original server; --set {APPLY_WORKERS}=0 prevents this"
         )
     })
 }
@@ -99,8 +96,7 @@ pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
         let name = quoted(&space.name.0);
         let location = quoted(&space.location.0);
         format!(
-            "tablespace {name} was created while the backup ran: recovery will create it at {location} again and write there, \
-             into the files of the server that was backed up if that is on this host; a later backup is without that"
+            "tablespace {name} was created while the backup ran: recovery will create it again at {location} and write there, into the files of the original server if that is on this host; a later backup avoids this"
         )
     })
 }
@@ -122,7 +118,7 @@ pub(crate) fn beside(
             format!("timeline {next} forked at {at}, before this backup ended on timeline {own}")
         }
         None => format!(
-            "timeline {timeline} did not come from timeline {own}, which this backup ended on"
+            "timeline {timeline} does not descend from timeline {own}, on which this backup ended"
         ),
     };
     let and = match mode {
@@ -131,14 +127,14 @@ pub(crate) fn beside(
             format!("the server will stay on timeline {own}; ")
         }
         Mode::Point => {
-            "the server will not get there, and may not start (--target-timeline current does); "
+            "the server will not reach it, and may not start (with --target-timeline current it does); "
                 .to_owned()
         }
         Mode::Standby => {
             format!("a standby made from it cannot follow a server on timeline {timeline}; ")
         }
     };
-    format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
+    format!("{why}: {and}the newest backup that can reach timeline {timeline} is {newest}")
 }
 
 /// Returns a note if the server will archive, like the original server.
@@ -195,7 +191,7 @@ mod tests {
             .unwrap_or_default()
         };
         for (mode, words) in [
-            (Mode::None, "along the timeline of the backup"),
+            (Mode::None, "on the timeline of the backup"),
             (Mode::Point, "a timeline of its own"),
         ] {
             assert!(

@@ -89,12 +89,11 @@ pub enum Fate {
 /// Step for a server that pauses at its target, the default action.
 const STANDS_STILL: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
 /// While paused, the startup process keeps the locks of transactions that it has replayed in part.
-const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits for ever: \
-    to read it, restore a copy with --target-action promote";
+const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits until then: to read it, restore a copy with --target-action promote";
 
 /// Reason to reset a setting once the server is open.
 const IS_PASSING: &str =
-    "it is for this recovery alone, and a standby made from this server would obey it too";
+    "it is only for this recovery, and a standby made from this server would use it too";
 
 impl ClusterPlan {
     /// Makes the plan for a cluster.

@@ -23,7 +23,7 @@ pub enum RecoveryTarget {
 }
 
 const EARLIER: &str =
-    "a backup is wanted that ended before that; `fullbore list` shows which there are";
+    "choose a backup that ended before that; `fullbore list` shows them";
 
 /// Returns the time in a form that the server reads in the same way in every time zone.
 fn utc(time: Timestamp) -> String {
@@ -53,7 +53,7 @@ fn moment(text: &str) -> Result<Timestamp> {
     parsed
         .or_else(|_| text.parse::<DateTime>().and_then(local))
         .map_err(|_| {
-            let what = format!("cannot recover to time {text:?}: it is no time");
+            let what = format!("cannot recover to time {text:?}: it is not a time");
             Error::new(ErrorKind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
         })
 }
@@ -71,7 +71,7 @@ pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
 /// Checks that the cluster is consistent at the target location.
 pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
-        let what = format!("cannot recover to LSN {text:?}: it is none");
+        let what = format!("cannot recover to LSN {text:?}: it is not an LSN");
         return Err(Error::new(ErrorKind::Usage, what).hint("use one like 0/2000028"));
     };
     let why = match cluster.stop_lsn.parse::<Lsn>() {
@@ -105,7 +105,7 @@ pub(crate) fn xid(text: &str) -> Result<u64> {
         Ok(number) => Ok(number),
         Err(_) => Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot recover to transaction {text:?}: it is no number"),
+            format!("cannot recover to transaction {text:?}: it is not a number"),
         )),
     }
 }

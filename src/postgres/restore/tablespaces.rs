@@ -111,7 +111,7 @@ fn plain(directory: &Path) -> Option<PathBuf> {
 fn misplaced(what: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
-        format!("cannot restore {what} to {directory:?}: that is no absolute path"),
+        format!("cannot restore {what} to {directory:?}: that is not an absolute path"),
     )
     .hint(HINT)
 }

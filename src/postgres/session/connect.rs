@@ -272,15 +272,15 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
             None => return error,
         }
     } else if code.is_none() && reason(cause).contains("password missing") {
-        "give one with PGPASSWORD, ~/.pgpass or the service file".into()
+        "set one with PGPASSWORD, ~/.pgpass or the service file".into()
     } else if code.is_none() && reason(cause).contains("not valid for name") {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
-        "connect as another role, as in postgres://role@host, run this as that user of the system, as in `sudo -u postgres fullbore …`, \
-         or permit this one in the server's pg_hba.conf"
+        "connect as another role, as in postgres://role@host, run fullbore as the system user of that name, as in `sudo -u postgres fullbore …`, \
+         or permit this role in the server's pg_hba.conf"
             .into()
     } else if is_nobody_there(cause) {
-        "is a server running there? One that is stopped is backed up by its data directory: `fullbore backup PGDATA --offline`"
+        "is a server running there? To back up a stopped cluster, name its data directory: `fullbore backup PGDATA --offline`"
             .into()
     } else {
         return error;

@@ -92,7 +92,7 @@ impl Session {
             version_number: self.version,
             major,
             warning: (major > NEWEST).then(|| {
-                format!("PostgreSQL {major} is newer than any that fullbore was tried with, which is {NEWEST}")
+                format!("PostgreSQL {major} is newer than the versions that fullbore was tested with, up to {NEWEST}")
             }),
             data_directory: row.name(1)?.map(|path| OsString::from_vec(path.0).into()),
             system_identifier: row.get::<i64>(2)?.cast_unsigned(),
@@ -177,7 +177,7 @@ impl Session {
             format!("the role {name:?} may not take a backup"),
         );
         Err(missing.into_iter().fold(error, Error::detail).hint(format!(
-            "connect as a superuser, or have one run these in database {:?}",
+            "connect as a superuser, or let a superuser run these in database {:?}",
             self.database()?
         )))
     }

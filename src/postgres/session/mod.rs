@@ -151,7 +151,7 @@ impl Session {
             return Ok(());
         }
         Err(
-            void("there was another checkpoint before the server could be told to keep its WAL")
+            void("another checkpoint came before the server began to keep its WAL")
                 .hint("run it again"),
         )
     }
@@ -202,7 +202,7 @@ impl Session {
                    WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
-        self.rows("could not move the replication slot on", sql, &params)
+        self.rows("could not advance the replication slot", sql, &params)
             .map(drop)
     }
 
@@ -347,7 +347,7 @@ impl Session {
     pub fn alive(&mut self) -> Result<()> {
         if let Some(why) = &self.dropped {
             let what =
-                "the server has dropped the replication slot, as it does when a statement fails";
+                "the server dropped the replication slot because a statement failed";
             return Err(void(what).detail(why.clone()).hint("run it again"));
         }
         let row = self.row(
@@ -360,8 +360,8 @@ impl Session {
                 .hint("run it again, from the new primary or another standby"));
         }
         if row.get::<i32>(1)? != self.process {
-            return Err(void("another process of the server answered")
-                .hint("connect to the server itself, not to a pool of connections"));
+            return Err(void("another server process answered")
+                .hint("connect to the server itself, not to a connection pool"));
         }
         Ok(())
     }
@@ -447,7 +447,7 @@ impl Session {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("{name:?} is no name of a WAL segment"),
+                    format!("{name:?} is not the name of a WAL segment"),
                 )
             })
     }
@@ -537,7 +537,7 @@ fn slot_hint(error: Error) -> Error {
 fn switch_hint(error: Error) -> Error {
     match error.kind {
         ErrorKind::Permission => error.hint(
-            "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included",
+            "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or use --wal included",
         ),
         _ => error,
     }

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`ErrorKind::Unsupported`] for an older session; the server's.
 pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Duration) -> Result<()> {
-    let hint = "connect to the server itself, at its own port or socket: what a backup begins there must end with its connection";
+    let hint = "connect to the server itself, at its own port or socket: the state of a backup there must end with its connection";
     let said = match client.simple_query(AGE) {
         // Without the privilege to see the age, assume a new session. The statement may not have
         // been the last, so roll back.
@@ -56,7 +56,7 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
                 format!("the server's session is {age:.0} seconds old, and the connection is new");
             Err(Error::new(
                 ErrorKind::Unsupported,
-                "cannot back up through a pool of connections",
+                "cannot back up through a connection pool",
             )
             .because(why)
             .hint(hint))

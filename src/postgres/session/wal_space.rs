@@ -68,12 +68,12 @@ impl Room {
         }
         let [free, kept, per_second] =
             [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
-        Err(void("the server's disk would soon be full of the WAL that is kept for it")
+        Err(void("the server's disk would soon be full of the WAL kept for the backup")
             .detail(format!(
                 "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more each second",
                 self.directory
             ))
-            .hint("make room there, take WAL from the archive (--wal archived), or run it when less is written"))
+            .hint("make room there, take WAL from the archive (--wal archived), or run the backup when the server writes less"))
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
     all.retain(&system_identifier);
     if (recovery.is_choosy() || !is_last) && all.backups.len() < count {
         let what = format!(
-            "cannot tell which cluster is meant: {:?} has backups of several",
+            "cannot tell which cluster is meant: {:?} has backups of several clusters",
             restore.from
         );
         return Err(Error::new(ErrorKind::Usage, what)
@@ -155,18 +155,18 @@ impl ClusterBackups {
             return Ok(chosen.id.clone());
         };
         let what = format!(
-            "cannot tell which past of the cluster is meant: backups {other} and {one} are of two"
+            "cannot choose a backup: {other} and {one} are from diverged histories of this cluster"
         );
         let why = format!("both are of timeline {timeline}, and {why}");
         let best = format!(
-            "the last one that may lead to the target is @{}, of {}",
+            "the last backup that may reach the target is @{}, of {}",
             chosen.id,
             source_text(&chosen.source)
         );
         Err(Error::new(ErrorKind::Usage, what)
             .because(why)
             .hint(format!(
-                "name a backup, or forget those of the past that was given up; {best}"
+                "name a backup, or forget those of the abandoned history; {best}"
             )))
     }
 
@@ -224,8 +224,7 @@ impl ClusterBackups {
         let is = &root.id;
         let was = &before.id;
         Some(format!(
-            "backup {is} is of {this}, and backup {was} before it was of {other}: if that is not the same server that was \
-             moved, name a backup"
+            "backup {is} is of {this}, and the earlier backup {was} is of {other}: unless that is the same server, and it moved, name a backup"
         ))
     }
 
@@ -237,8 +236,7 @@ impl ClusterBackups {
         };
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
-            "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
-             place of the one that was backed up, forget them, as recovery could begin with one; --target-immediate --target-action \
+            "the server will continue on timeline {} as if no later backup existed, and the last of them is {}: if it replaces the original server, forget the later backups, as recovery could begin with one; --target-immediate --target-action \
              promote begins a timeline of its own",
             cluster.timeline, later.id
         ))
@@ -258,9 +256,9 @@ impl ClusterBackups {
         }
         let timeline =
             recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
-        let why = "later ones are of a timeline that was left before they ended";
+        let why = "later ones are of a timeline that was abandoned before they ended";
         Some(format!(
-            "backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"
+            "backup {id} is the last one that can reach timeline {timeline}; {why}; @ID selects one of them"
         ))
     }
 }
@@ -284,7 +282,7 @@ fn of_two_pasts<'a>(
         return Some((
             &root.id,
             &before.id,
-            "the second began at a place in the WAL that the first had passed before",
+            "the second began at a WAL location that the first had passed before",
         ));
     }
     let (before, _) = earlier

@@ -156,7 +156,7 @@ impl Configuration {
         let value = self.elsewhere(data.value.clone())?;
         let conf = self.at(&data.file);
         Some(format!(
-            "take data_directory = {value:?} out of {}: with it the server starts there",
+            "remove data_directory = {value:?} from {}: with it the server starts there",
             quoted(&conf)
         ))
     }
@@ -174,7 +174,7 @@ impl Configuration {
         let first = match &links[..] {
             [] => String::new(),
             links => format!(
-                "remove {}, so that nothing is written to where that leads; then ",
+                "remove {}, so that no file is written to its target; then ",
                 links.join(" and ")
             ),
         };

@@ -69,16 +69,16 @@ pub(crate) fn not_asked(restore: &Restore) -> Result<()> {
         return Ok(());
     }
     if restore.from == "-" {
-        let what = "cannot do for a stream what is only for clusters";
+        let what = "cannot use PostgreSQL options with a stream";
         return Err(Error::new(ErrorKind::Usage, what)
-            .hint("write it into a file: what is said of the cluster stands at its end"));
+            .hint("write it to a file first: the facts about the cluster are at its end"));
     }
     let what = format!(
-        "cannot do for {:?} what is only for clusters: it is not a backup of one",
+        "cannot use PostgreSQL options with {:?}: it is not a backup of a cluster",
         restore.from
     );
     Err(Error::new(ErrorKind::Usage, what)
-        .hint("leave out the options that `fullbore restore --help` has under PostgreSQL"))
+        .hint("leave out the options that `fullbore restore --help` lists under PostgreSQL"))
 }
 
 /// Makes the plan, and refuses all that can be refused before anything is written.
@@ -353,10 +353,10 @@ fn refuse_another(to: &Path) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "cannot restore to {to:?}: a cluster is there, and what is newer than the backup would stay"
+        "cannot restore to {to:?}: a cluster is there, and files newer than the backup would stay"
     );
     Err(Error::new(ErrorKind::Exists, what)
-        .hint("--delta --delete says what does not belong, and removes it; or choose another --to"))
+        .hint("--delta --delete lists the files that are not in the backup, and removes them; or choose another --to"))
 }
 
 /// Refuses to restore single server files into an existing cluster: files from different moments do
@@ -369,7 +369,7 @@ fn refuse_parts(to: &Path, selection: &Selection) -> Result<()> {
         return Ok(());
     };
     let what = format!(
-        "cannot restore {} into {to:?}: a cluster is there, whose files are of one moment",
+        "cannot restore {} into {to:?}: a cluster is there, and its files must be of one moment",
         quoted(path)
     );
     Err(Error::new(ErrorKind::Exists, what)
@@ -428,8 +428,8 @@ pub(crate) fn refuse_rest(
         quoted(first)
     );
     Err(Error::new(ErrorKind::Exists, what)
-        .because("a server would take it for its own")
-        .hint("empty the directory and its tablespaces first, or use --delta --delete, which says what it removes"))
+        .because("a server would use it as its own")
+        .hint("empty the directory and its tablespaces first, or use --delta --delete, which lists what it removes"))
 }
 
 /// Returns the places of all files, with the bytes for each place.
@@ -561,8 +561,7 @@ pub(crate) struct ClosingNotes {
 /// Returns the note that the control file keeps its temporary name.
 fn not_whole() -> String {
     format!(
-        "\"global/pg_control\" is left out, as files of the cluster are missing, or may be: until somebody renames it who knows \
-         which, it is {}",
+        "\"global/pg_control\" is not in place, because files of the cluster are missing, or may be: it is kept as {}; rename it only if you know which are missing",
         quoted(&entry::join(b"global", UNFINISHED))
     )
 }
@@ -698,7 +697,7 @@ pub(crate) fn streamed(cluster: &ClusterInfo, data: &Path) -> ClosingNotes {
         .join(", ");
     notes.push(format!(
         "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
-         move them, and say where to in \"tablespace_map\"; a restore of a repository or an archive does that"
+         move them, and write the new places into \"tablespace_map\"; a restore of a repository or an archive does this"
     ));
     ClosingNotes {
         notes,

@@ -89,7 +89,7 @@ fn must_be_held(
         );
         (whose, hint)
     };
-    let why = "of what only a backup names, root takes what the owner of the tablespace has, and nothing of root's";
+    let why = "root uses a directory that only the backup names if the owner of the tablespace has it already, and none of root's own";
     Err(
         Error::new(ErrorKind::Permission, format!("{what}: {whose}"))
             .because(why)

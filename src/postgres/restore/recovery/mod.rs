@@ -319,29 +319,29 @@ fn mode(options: &RecoveryOptions) -> Result<Mode> {
     let mode = options.mode.unwrap_or(implied);
     let refused = match mode {
         Mode::None if aims || options.timeline.is_some() => {
-            "a target or timeline wants --recovery point"
+            "a target or timeline needs --recovery point"
         }
         Mode::None if fetches => {
-            "--restore-command wants --recovery point or standby; --set restore_command=CMD only adds the setting"
+            "--restore-command needs --recovery point or standby; --set restore_command=CMD only adds the setting"
         }
         _ if options
             .restore_command
             .as_deref()
             .is_some_and(|command| command.trim().is_empty()) =>
         {
-            "--restore-command wants a command"
+            "--restore-command needs a command"
         }
-        Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
+        Mode::Standby if aims => "a standby never ends its recovery: a target needs --recovery point",
         _ if options.exclusive
             && matches!(
                 options.target,
                 None | Some(RecoveryTarget::Name(_) | RecoveryTarget::Immediate)
             ) =>
         {
-            "--target-exclusive wants --target-time, --target-lsn or --target-xid"
+            "--target-exclusive needs --target-time, --target-lsn or --target-xid"
         }
         _ if options.action.is_some() && options.target.is_none() => {
-            "--target-action wants a target"
+            "--target-action needs a target"
         }
         _ => return Ok(mode),
     };
@@ -374,7 +374,7 @@ fn targets(
             &recovery_target::xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
-            let what = "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
+            let what = "cannot recover to immediate: the cluster was shut down for the backup, and is already consistent";
             return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
         }
         Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
@@ -444,7 +444,7 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
         if value.contains(['\n', '\r', '\0']) {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("cannot set {name:?}: its value is more than one line"),
+                format!("cannot set {name:?}: its value has more than one line"),
             ));
         }
     }

@@ -260,15 +260,15 @@ fn a_server_that_cannot_reach_the_latest_timeline_stays_on_its_own() {
         (
             to(RecoveryTarget::Xid("7".into())),
             "3",
-            "the server will stay on timeline 3; the newest backup on the way",
+            "the server will stay on timeline 3; the newest backup that can reach",
         ),
         (
             to(RecoveryTarget::Immediate),
             "current",
-            "will stay on timeline 3; the newest backup on the way to timeline 5 is ID",
+            "will stay on timeline 3; the newest backup that can reach timeline 5 is ID",
         ),
-        (on("5"), "5", "will not get there"),
-        (on("latest"), "latest", "will not get there"),
+        (on("5"), "5", "will not reach it"),
+        (on("latest"), "latest", "will not reach it"),
         (
             RecoveryOptions {
                 mode: Some(Mode::Standby),
@@ -386,7 +386,7 @@ fn impossible_options_are_refused_with_the_reason() {
         ),
         (
             to(RecoveryTarget::Time("yesterday".into())),
-            "it is no time",
+            "it is not a time",
         ),
         (
             to(RecoveryTarget::Lsn("1/20000FF".into())),
@@ -396,9 +396,9 @@ fn impossible_options_are_refused_with_the_reason() {
             to(RecoveryTarget::Lsn("0/FFFFFFFF".into())),
             "consistent only at",
         ),
-        (to(RecoveryTarget::Lsn("12".into())), "it is none"),
-        (to(RecoveryTarget::Xid("x".into())), "it is no number"),
-        (to(RecoveryTarget::Xid(String::new())), "it is no number"),
+        (to(RecoveryTarget::Lsn("12".into())), "it is not an LSN"),
+        (to(RecoveryTarget::Xid("x".into())), "it is not a number"),
+        (to(RecoveryTarget::Xid(String::new())), "it is not a number"),
         (to(RecoveryTarget::Name(String::new())), "without a name"),
         (
             fetching(RecoveryOptions {
@@ -412,35 +412,35 @@ fn impossible_options_are_refused_with_the_reason() {
                 restore_command: Some(" ".into()),
                 ..options()
             },
-            "wants a command",
+            "needs a command",
         ),
         (
             RecoveryOptions {
                 mode: Some(Mode::Standby),
                 ..to(RecoveryTarget::Immediate)
             },
-            "a standby goes on for ever",
+            "a standby never ends its recovery",
         ),
         (
             RecoveryOptions {
                 mode: Some(Mode::None),
                 ..to(RecoveryTarget::Immediate)
             },
-            "wants --recovery point",
+            "needs --recovery point",
         ),
         (
             RecoveryOptions {
                 exclusive: true,
                 ..to(RecoveryTarget::Immediate)
             },
-            "--target-exclusive wants",
+            "--target-exclusive needs",
         ),
         (
             RecoveryOptions {
                 action: Some(TargetAction::Pause),
                 ..options()
             },
-            "--target-action wants",
+            "--target-action needs",
         ),
         (
             RecoveryOptions {
@@ -551,7 +551,7 @@ fn recovery_to_a_point_without_restore_command_is_refused() {
                 let error = plan(&options, cluster, &known).unwrap_err();
                 assert!(
                     error.kind == ErrorKind::Usage
-                        && error.what.contains("nothing says how to fetch WAL"),
+                        && error.what.contains("without restore_command the server cannot fetch WAL"),
                     "{error}"
                 );
                 error.hint.unwrap().into_owned()
