@@ -340,7 +340,11 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
         paths: vec![b"base/5".to_vec()],
         ..again.clone()
     };
-    assert_refused(&part, ErrorKind::Exists, "and its files must be of one moment");
+    assert_refused(
+        &part,
+        ErrorKind::Exists,
+        "and its files must be of one moment",
+    );
     fs::rename(
         place.at("to/global/pg_control"),
         place.at("to/global/.fullbore-unfinished"),

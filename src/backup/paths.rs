@@ -200,7 +200,7 @@ impl Scope {
             tricks,
             own,
             overlay: None,
-            torn: stopped::torn,
+            torn: stopped::live_server_reason,
         }
     }
 

@@ -20,7 +20,11 @@ pub const AWAITED: &str = "the server's archive";
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if archiving is off, [`ErrorKind::System`] if no segment arrives.
-pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> Result<()> {
+pub fn check_archiving(
+    session: &mut Session,
+    facts: &ServerFacts,
+    patience: Duration,
+) -> Result<()> {
     let wanted = if facts.standby { "always" } else { "on" };
     if facts.archive_mode != "always" && facts.archive_mode != wanted {
         let what = format!(
@@ -34,8 +38,8 @@ pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> 
         return Ok(());
     }
     let segment = session.switch_wal()?;
-    let before = session.archived(&segment)?.count;
-    until(session, &segment, patience, |archived| {
+    let before = session.archived_wal(&segment)?.count;
+    poll_until(session, &segment, patience, |archived| {
         archived.done || archived.count > before
     })
 }
@@ -45,8 +49,13 @@ pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> 
 ///
 /// # Errors
 /// [`ErrorKind::System`] if no file arrives, with the file that the archiver fails to archive.
-pub fn wait(session: &mut Session, data: &Path, segment: &str, patience: Duration) -> Result<()> {
-    until(session, segment, patience, |archived| {
+pub fn await_segment(
+    session: &mut Session,
+    data: &Path,
+    segment: &str,
+    patience: Duration,
+) -> Result<()> {
+    poll_until(session, segment, patience, |archived| {
         archived.done || is_archived(data, segment)
     })
 }
@@ -65,7 +74,7 @@ fn is_archived(data: &Path, segment: &str) -> bool {
 }
 
 /// Polls the archiver until `is_enough`, or until no file arrived for `patience`.
-fn until(
+fn poll_until(
     session: &mut Session,
     segment: &str,
     patience: Duration,
@@ -74,7 +83,7 @@ fn until(
     let mut since = Instant::now();
     let mut count = None;
     loop {
-        let archived = session.archived(segment)?;
+        let archived = session.archived_wal(segment)?;
         if is_enough(&archived) {
             return Ok(());
         }
@@ -82,14 +91,14 @@ fn until(
             since = Instant::now();
         }
         if since.elapsed() >= patience {
-            return Err(nothing_came(session, segment, patience, archived));
+            return Err(timeout_error(session, segment, patience, archived));
         }
         thread::sleep(Duration::from_millis(200));
     }
 }
 
 /// Returns the error for an archive in which no file arrives.
-fn nothing_came(
+fn timeout_error(
     session: &Session,
     segment: &str,
     patience: Duration,

@@ -86,37 +86,37 @@ impl Control {
     /// Parses the bytes of the file; `None` if they are torn, damaged or of an unknown version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let crc_at = crc_at(bytes)?;
-        let intact = word(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
-        let same_floats = f64::from_ne_bytes(array(bytes, FLOAT)?) == 1_234_567.0;
+        let intact = read_u32(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        let same_floats = f64::from_ne_bytes(read_array(bytes, FLOAT)?) == 1_234_567.0;
         if !intact || !same_floats {
             return None;
         }
         Some(Self {
-            system_identifier: long(bytes, 0)?,
-            control_version: word(bytes, 8)?,
-            catalog: word(bytes, 12)?,
-            state: ControlState::of(word(bytes, 16)?)?,
-            checkpoint_lsn: long(bytes, CHECKPOINT)?,
-            redo_lsn: long(bytes, 40)?,
-            timeline: word(bytes, 48)?,
-            min_recovery_lsn: long(bytes, 136)?,
-            min_recovery_timeline: word(bytes, 144)?,
-            sizes: sizes(word(bytes, FLOAT + 8)?, word(bytes, FLOAT + 12)?)?,
-            wal_segment_bytes: word(bytes, FLOAT + 20)?,
-            checksum_version: word(bytes, FLOAT + 44)?,
+            system_identifier: read_u64(bytes, 0)?,
+            control_version: read_u32(bytes, 8)?,
+            catalog: read_u32(bytes, 12)?,
+            state: ControlState::from_number(read_u32(bytes, 16)?)?,
+            checkpoint_lsn: read_u64(bytes, CHECKPOINT)?,
+            redo_lsn: read_u64(bytes, 40)?,
+            timeline: read_u32(bytes, 48)?,
+            min_recovery_lsn: read_u64(bytes, 136)?,
+            min_recovery_timeline: read_u32(bytes, 144)?,
+            sizes: checked_sizes(read_u32(bytes, FLOAT + 8)?, read_u32(bytes, FLOAT + 12)?)?,
+            wal_segment_bytes: read_u32(bytes, FLOAT + 20)?,
+            checksum_version: read_u32(bytes, FLOAT + 44)?,
         })
     }
 }
 
 impl Control {
     /// Returns the end of the WAL in the files of a cluster that was shut down.
-    pub fn end(&self) -> Lsn {
+    pub fn wal_end(&self) -> Lsn {
         Lsn(self.checkpoint_lsn.max(self.min_recovery_lsn))
     }
 }
 
 /// Returns the sizes if a server can be built for them: pages of 1 to 32 KiB.
-fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
+fn checked_sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
     let can_be =
         page_bytes.is_power_of_two() && (1024..=32_768).contains(&page_bytes) && segment_blocks > 0;
     can_be.then_some(Sizes {
@@ -126,7 +126,7 @@ fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
 }
 
 impl ControlState {
-    fn of(number: u32) -> Option<Self> {
+    fn from_number(number: u32) -> Option<Self> {
         const ALL: [ControlState; 7] = [
             ControlState::Startup,
             ControlState::ShutDown,
@@ -164,15 +164,16 @@ pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
         before = bytes;
         sleep(Duration::from_millis(10));
     }
-    let error = Error::corrupt(format!("cannot understand {path:?}")).because(why(&before));
+    let error =
+        Error::corrupt(format!("cannot understand {path:?}")).because(parse_failure(&before));
     Err(error.hint(
         "fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged",
     ))
 }
 
 /// Returns the reason why the bytes cannot be parsed.
-fn why(bytes: &[u8]) -> String {
-    match (crc_at(bytes), word(bytes, 8)) {
+fn parse_failure(bytes: &[u8]) -> String {
+    match (crc_at(bytes), read_u32(bytes, 8)) {
         (None, Some(version)) => format!("its format is {version}; 1300, 1700 and 1800 are known"),
         (None, None) => "it is too short".into(),
         _ => "its checksum does not match its contents".into(),
@@ -201,22 +202,22 @@ pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
 /// Returns the offset of the CRC-32C of all bytes before it. Version 18 has one more flag after the
 /// checksum version, before 32 random bytes.
 fn crc_at(bytes: &[u8]) -> Option<usize> {
-    match word(bytes, 8)? {
+    match read_u32(bytes, 8)? {
         1300 | 1700 => Some(FLOAT + 80),
         1800 => Some(FLOAT + 84),
         _ => None,
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    array(bytes, at).map(u32::from_ne_bytes)
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    read_array(bytes, at).map(u32::from_ne_bytes)
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    array(bytes, at).map(u64::from_ne_bytes)
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    read_array(bytes, at).map(u64::from_ne_bytes)
 }
 
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+fn read_array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 

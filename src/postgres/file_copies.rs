@@ -27,7 +27,7 @@ const SWITCH: u8 = 0x40;
 const DBASE: u8 = 4;
 const COPY: u8 = 0;
 /// Limit for a copy record; a real one is shorter.
-const MOST: usize = 256;
+const MAX_COPY_RECORD: usize = 256;
 
 /// OIDs of a database and of its source. Both are the same if the database was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Copies {
         };
         let mut record = Vec::new();
         while wal.at < end {
-            match wal.next(&mut record) {
+            match wal.next_record(&mut record) {
                 Ok(copied) => self.found.extend(copied),
                 Err(error) if error.kind() == BEYOND => break,
                 Err(error) => return Err(error),
@@ -107,7 +107,7 @@ impl Copies {
 }
 
 /// Parses the body of a copy record. Its data follows headers that give the length of each part.
-fn parse(mut record: &[u8]) -> Option<FileCopies> {
+fn parse_copy(mut record: &[u8]) -> Option<FileCopies> {
     loop {
         let (mark, rest) = record.split_first()?;
         record = match mark {
@@ -145,8 +145,8 @@ const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 impl CopyRecordReader<'_> {
     /// Reads the next record; returns the copy if it is a copy record.
-    fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<FileCopies>> {
-        self.take(RECORD_HEADER, record)?;
+    fn next_record(&mut self, record: &mut Vec<u8>) -> io::Result<Option<FileCopies>> {
+        self.read_bytes(RECORD_HEADER, record)?;
         let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
         let kind = record[16] & 0xf0;
         let manager = record[17];
@@ -155,11 +155,11 @@ impl CopyRecordReader<'_> {
             .ok_or(io::ErrorKind::InvalidData)?;
         let mut copied = None;
         match (manager, kind) {
-            (DBASE, COPY) if rest <= MOST => {
-                self.take(rest, record)?;
-                copied = Some(parse(record).ok_or(io::ErrorKind::InvalidData)?);
+            (DBASE, COPY) if rest <= MAX_COPY_RECORD => {
+                self.read_bytes(rest, record)?;
+                copied = Some(parse_copy(record).ok_or(io::ErrorKind::InvalidData)?);
             }
-            _ => self.pass(rest)?,
+            _ => self.skip_bytes(rest)?,
         }
         if self.at > self.end {
             return Err(BEYOND.into()); // the record ends within the last page, after `end`
@@ -174,7 +174,7 @@ impl CopyRecordReader<'_> {
     }
 
     /// Reads the next `len` bytes of the record into `out`.
-    fn take(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
+    fn read_bytes(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
         out.clear();
         while len > 0 {
             let there = self.rest_of_page()?;
@@ -187,7 +187,7 @@ impl CopyRecordReader<'_> {
     }
 
     /// Skips the next `len` bytes of the record.
-    fn pass(&mut self, mut len: usize) -> io::Result<()> {
+    fn skip_bytes(&mut self, mut len: usize) -> io::Result<()> {
         while len > 0 {
             let count = self.rest_of_page()?.len().min(len);
             self.at += count as u64;
@@ -207,12 +207,12 @@ impl CopyRecordReader<'_> {
                 PAGE_HEADER
             };
         }
-        self.read(begin)?;
+        self.load_page(begin)?;
         Ok(&self.page[(self.at - begin) as usize..])
     }
 
     /// Reads the page at `begin`, unless it is the page read last.
-    fn read(&mut self, begin: u64) -> io::Result<()> {
+    fn load_page(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
         let is_open = |(_, _, page): &(u64, File, u64)| *page == begin;
         if self.open.as_ref().is_some_and(is_open) {
@@ -223,7 +223,7 @@ impl CopyRecordReader<'_> {
         }
         let file = match self.open.take() {
             Some((open, file, _)) if open == number => file,
-            _ => safe_file::open(&self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
+            _ => safe_file::open(&self.segment_path(number).ok_or(io::ErrorKind::NotFound)?)?,
         };
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
@@ -237,7 +237,7 @@ impl CopyRecordReader<'_> {
     }
 
     /// Path of segment `number`.
-    fn path(&self, number: u64) -> Option<PathBuf> {
+    fn segment_path(&self, number: u64) -> Option<PathBuf> {
         let names = self
             .segments
             .names
@@ -262,13 +262,17 @@ mod tests {
             database: 7,
             from: 5,
         });
-        assert_eq!(parse(&record), copied);
+        assert_eq!(parse_copy(&record), copied);
         assert_eq!(
-            parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()),
+            parse_copy(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()),
             copied
         );
         assert_eq!(
-            (parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])),
+            (
+                parse_copy(&record[..13]),
+                parse_copy(&[0, 1, 2]),
+                parse_copy(&[])
+            ),
             (None, None, None)
         );
     }

@@ -62,7 +62,7 @@ impl ManifestInventory {
 
     /// Registers an entry that the scan has met: it may be the first name of a file, and later
     /// names will be links to it.
-    pub(super) fn scanned(&self, scanned: &Scanned) {
+    pub(super) fn register(&self, scanned: &Scanned) {
         if scanned.is_first {
             self.0
                 .locked()
@@ -75,9 +75,9 @@ impl ManifestInventory {
     ///
     /// # Errors
     /// The system's, if the temporary file cannot be written.
-    pub(super) fn stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+    pub(super) fn list_stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
         if record.state.is_stored() {
-            self.0.locked().stored(record, crc32c)
+            self.0.locked().list_stored(record, crc32c)
         } else {
             Ok(())
         }
@@ -87,7 +87,7 @@ impl ManifestInventory {
     ///
     /// # Errors
     /// The system's, if the temporary file cannot be written.
-    pub(super) fn add(
+    pub(super) fn list_made(
         &self,
         path: &[u8],
         size: u64,
@@ -121,7 +121,7 @@ impl ManifestInventory {
 }
 
 impl InventoryState {
-    fn stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+    fn list_stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
         let path = &record.entry.path;
         match &record.entry.kind {
             EntryKind::File { size, .. } => {
@@ -179,7 +179,7 @@ pub fn is_unlisted(entry: &Entry) -> bool {
 
 /// Returns a note that names the entries `pg_verifybackup` will report although the restored
 /// cluster is intact.
-pub fn note(cluster: &ClusterInfo) -> Option<String> {
+pub fn unlisted_note(cluster: &ClusterInfo) -> Option<String> {
     let names: Vec<_> = cluster
         .unlisted
         .iter()
@@ -210,7 +210,7 @@ mod tests {
             let names = (0..count)
                 .map(|n| EntryName(format!("link{n}").into()))
                 .collect();
-            note(&ClusterInfo {
+            unlisted_note(&ClusterInfo {
                 unlisted: names,
                 ..ClusterInfo::default()
             })

@@ -30,7 +30,7 @@ use std::{
 };
 
 /// The late files of one cluster, and the rules of its layout.
-pub struct Late {
+pub struct LateFiles {
     layout: ClusterLayout,
     /// The data directory.
     data: PathBuf,
@@ -38,7 +38,7 @@ pub struct Late {
     files: RwLock<HashMap<EntryPath, Arc<File>>>,
 }
 
-impl Late {
+impl LateFiles {
     /// Begins without files, for a cluster in `data` whose tablespaces are stored at these paths.
     pub fn new(layout: ClusterLayout, data: PathBuf, tablespaces: HashSet<EntryPath>) -> Self {
         Self {
@@ -54,11 +54,11 @@ impl Late {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the entry is a link: a restored server would write to the live
     /// server's data.
-    pub fn is_here(&self, entry: &Entry) -> Result<()> {
+    pub fn check_not_linked(&self, entry: &Entry) -> Result<()> {
         let EntryKind::Symlink(target) = &entry.kind else {
             return Ok(());
         };
-        if !self.layout.is_data(&entry.path) {
+        if !self.layout.is_server_data(&entry.path) {
             return Ok(());
         }
         let what = format!(
@@ -75,10 +75,10 @@ impl Late {
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
+    pub fn insert_file(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
         let failed = |e| Error::io("could not read the size of a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
-        self.insert(path, file);
+        self.set_content(path, file);
         // Take owner and mode from a file that every cluster has.
         let like = tree.look(b"PG_VERSION").entry;
         let now = SystemTime::now()
@@ -102,22 +102,22 @@ impl Late {
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
-        self.stand_in(tree, path, self.file_of(bytes)?)
+    pub fn insert_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        self.insert_file(tree, path, self.make_file(bytes)?)
     }
 
     /// Returns a temporary file of these bytes, for one path or several.
     ///
     /// # Errors
     /// The system's.
-    pub fn file_of(&self, bytes: &[u8]) -> Result<Arc<File>> {
+    pub fn make_file(&self, bytes: &[u8]) -> Result<Arc<File>> {
         let failed = |e| Error::io("could not write a temporary file", e);
         let mut file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
         Ok(Arc::new(file))
     }
 
-    fn insert(&self, path: &[u8], file: Arc<File>) {
+    fn set_content(&self, path: &[u8], file: Arc<File>) {
         self.files
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -125,9 +125,9 @@ impl Late {
     }
 }
 
-impl Overlay for Late {
+impl Overlay for LateFiles {
     fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
-        self.layout.pick(dir, names);
+        self.layout.retain_backed_up(dir, names);
         if dir == b"pg_tblspc" {
             // WAL restores a tablespace made since the start; its link would lead to the live one.
             let known = |name: &DirName| {
@@ -157,10 +157,10 @@ impl Overlay for Late {
     fn repairs(&self, path: &[u8]) -> bool {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         // A late file has no name on disk, and does not change.
-        self.layout.is_repaired(path) || files.contains_key(path)
+        self.layout.is_repaired_by_wal(path) || files.contains_key(path)
     }
 
     fn misses(&self, path: &[u8]) -> bool {
-        !self.layout.takes_away(path)
+        !self.layout.may_disappear(path)
     }
 }

@@ -120,12 +120,12 @@ impl ClusterLayout {
     ///
     /// `names` must be all names of the directory: the init fork of a relation decides about the
     /// relation's other files.
-    pub fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
-        match self.place(dir) {
+    pub fn retain_backed_up(&self, dir: &[u8], names: &mut Vec<DirName>) {
+        match self.classify(dir) {
             ClusterPlace::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
             ClusterPlace::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
             ClusterPlace::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
-            ClusterPlace::Database => self.pick_in_database(names),
+            ClusterPlace::Database => self.retain_in_database(names),
             ClusterPlace::Tablespaces => {
                 names.retain(|name| relation::number(&name.bytes).is_some())
             }
@@ -143,9 +143,9 @@ impl ClusterLayout {
     /// Returns whether WAL repairs the file at `path` if it changes while it is read (rules 18 to
     /// 20). Other files, such as configuration, certificates and replication positions, are wrong
     /// if they are truncated or filled with zeros.
-    pub fn is_repaired(&self, path: &[u8]) -> bool {
+    pub fn is_repaired_by_wal(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
-        match self.place(dir) {
+        match self.classify(dir) {
             ClusterPlace::Global | ClusterPlace::Database => relation::parse(name).is_some(),
             _ => STATUS.contains(&dir),
         }
@@ -156,26 +156,26 @@ impl ClusterLayout {
     ///
     /// False for configuration files: they are missing only for a moment, while someone writes
     /// them.
-    pub fn takes_away(&self, path: &[u8]) -> bool {
+    pub fn may_disappear(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
         self.online
-            && (self.is_data(path)
-                || self.place(dir) == ClusterPlace::Tablespaces
+            && (self.is_server_data(path)
+                || self.classify(dir) == ClusterPlace::Tablespaces
                 || name.ends_with(b".tmp"))
     }
 
     /// Returns whether `path` is data that the server itself wrote. Directories of it may be links;
     /// those of tablespaces are.
-    pub fn is_data(&self, path: &[u8]) -> bool {
+    pub fn is_server_data(&self, path: &[u8]) -> bool {
         let (dir, _) = split(path);
-        match self.place(dir) {
+        match self.classify(dir) {
             ClusterPlace::Root | ClusterPlace::Tablespaces | ClusterPlace::Emptied => false,
             ClusterPlace::Other => OWN.iter().any(|own| is_within(dir, own)),
             _ => true,
         }
     }
 
-    fn place(&self, dir: &[u8]) -> ClusterPlace {
+    fn classify(&self, dir: &[u8]) -> ClusterPlace {
         let parts: Vec<&[u8]> = dir.split(|&byte| byte == b'/').collect();
         match parts[..] {
             [b""] => ClusterPlace::Root,
@@ -214,21 +214,23 @@ impl ClusterLayout {
 
     /// From a running server, `pg_control` is read after everything else (rule 15).
     fn keeps_in_global(&self, name: &[u8]) -> bool {
-        !(is_cache(name) || self.online && name == b"pg_control")
+        !(is_relation_cache(name) || self.online && name == b"pg_control")
     }
 
     /// Keeps only the init fork of an unlogged relation while the server runs: recovery empties the
     /// relation (rule 13). A stopped server starts without recovery and uses the relation as it is.
-    fn pick_in_database(&self, names: &mut Vec<DirName>) {
+    fn retain_in_database(&self, names: &mut Vec<DirName>) {
         let unlogged: HashSet<u32> = names
             .iter()
             .filter(|_| self.online)
-            .filter_map(|name| unlogged(&name.bytes))
+            .filter_map(|name| unlogged_number(&name.bytes))
             .collect();
         names.retain(|DirName { bytes: name, .. }| match relation::parse(name) {
             Some(file) => file.fork == RelationFork::Init || !unlogged.contains(&file.number),
             None => {
-                !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name)
+                !is_relation_cache(name)
+                    && !name.starts_with(b"pgsql_tmp")
+                    && !relation::is_temporary(name)
             }
         });
     }
@@ -242,11 +244,11 @@ impl ClusterLayout {
 
 /// The server rebuilds its relation cache when it starts. While it writes one, the name ends in a
 /// number.
-fn is_cache(name: &[u8]) -> bool {
+fn is_relation_cache(name: &[u8]) -> bool {
     name.starts_with(b"pg_internal.init")
 }
 
-fn unlogged(name: &[u8]) -> Option<u32> {
+fn unlogged_number(name: &[u8]) -> Option<u32> {
     relation::parse(name)
         .filter(|file| file.fork == RelationFork::Init && file.segment == 0)
         .map(|file| file.number)
@@ -271,7 +273,7 @@ mod tests {
             inode: 1,
         };
         let mut names: Vec<DirName> = names.iter().map(name).collect();
-        ClusterLayout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
+        ClusterLayout::new(major, 202_209_061, online).retain_backed_up(dir.as_bytes(), &mut names);
         names
             .into_iter()
             .map(|name| String::from_utf8(name.bytes).unwrap())
@@ -290,7 +292,7 @@ mod tests {
             let before = BTreeSet::from([b"000002E4".to_vec(), b"000002E3".to_vec()]);
             ClusterLayout::new(15, 202_209_061, online)
                 .with_prepared(before)
-                .pick(b"pg_twophase", &mut names);
+                .retain_backed_up(b"pg_twophase", &mut names);
             names.len()
         };
         assert_eq!((picked(true), picked(false)), (1, 2));
@@ -457,9 +459,9 @@ mod tests {
         assert!(
             repaired
                 .iter()
-                .all(|path| layout.is_repaired(path.as_bytes()))
+                .all(|path| layout.is_repaired_by_wal(path.as_bytes()))
         );
-        assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
+        assert!(layout.is_repaired_by_wal(b"pg_multixact/offsets/0000"));
         let not = [
             "postgresql.auto.conf",
             "global/pg_filenode.map",
@@ -467,7 +469,10 @@ mod tests {
             "pg_logical/1",
             "mine/1259",
         ];
-        assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
+        assert!(
+            !not.iter()
+                .any(|path| layout.is_repaired_by_wal(path.as_bytes()))
+        );
     }
 
     #[test]
@@ -480,7 +485,10 @@ mod tests {
             "pg_tblspc/16400/PG_15_202209061",
             "pg_multixact/members",
         ];
-        assert!(data.iter().all(|path| layout.is_data(path.as_bytes())));
+        assert!(
+            data.iter()
+                .all(|path| layout.is_server_data(path.as_bytes()))
+        );
         let not = [
             "pg_wal",
             "postgresql.conf",
@@ -489,7 +497,10 @@ mod tests {
             "conf.d/mine.conf",
             "log/now",
         ];
-        assert!(!not.iter().any(|path| layout.is_data(path.as_bytes())));
+        assert!(
+            !not.iter()
+                .any(|path| layout.is_server_data(path.as_bytes()))
+        );
     }
 
     #[test]

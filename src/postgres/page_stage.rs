@@ -6,7 +6,7 @@
 
 use super::{
     page_checksum::{PageVerdict, check},
-    relation::{Sizes, is_relation},
+    relation::{Sizes, first_block},
 };
 use crate::{
     error::Result,
@@ -45,16 +45,16 @@ impl Stage for PageChecks {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
-            let Some((path, offset)) = place(part) else {
+            let Some((path, offset)) = file_part(part) else {
                 continue;
             };
             let bad = match &part.runs {
-                None => self.0.bad(
+                None => self.0.bad_pages(
                     path,
                     offset,
                     &data[part.inner as usize..][..part.len as usize],
                 ),
-                Some(runs) => self.0.bad_of(path, offset, runs, data),
+                Some(runs) => self.0.bad_pages_in_runs(path, offset, runs, data),
             };
             if !bad.is_empty() {
                 record_bad_pages(&mut part.what, bad);
@@ -65,7 +65,7 @@ impl Stage for PageChecks {
 }
 
 /// Returns the file that a part belongs to, and the part's offset in the file.
-fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
+fn file_part(part: &FrameEntry) -> Option<(&[u8], u64)> {
     match &part.what {
         FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {
             Some((&entry.path, 0))
@@ -86,13 +86,23 @@ fn record_bad_pages(what: &mut FrameContent, bad: Vec<u32>) {
 
 impl PageCheck {
     /// Returns the bad pages of a piece of which only some runs were read.
-    fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[StoredRun], data: &[u8]) -> Vec<u32> {
+    fn bad_pages_in_runs(
+        &self,
+        path: &[u8],
+        mut offset: u64,
+        runs: &[StoredRun],
+        data: &[u8],
+    ) -> Vec<u32> {
         let mut bad = Vec::new();
         for run in runs {
             offset += match *run {
                 StoredRun::Kept { len, .. } => u64::from(len),
                 StoredRun::Here { inner, len } => {
-                    bad.extend(self.bad(path, offset, &data[inner as usize..][..len as usize]));
+                    bad.extend(self.bad_pages(
+                        path,
+                        offset,
+                        &data[inner as usize..][..len as usize],
+                    ));
                     u64::from(len)
                 }
             };
@@ -101,8 +111,8 @@ impl PageCheck {
     }
 
     /// Returns the numbers of the bad pages in a piece of a file.
-    fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
-        let Some(first) = is_relation(path, self.sizes) else {
+    fn bad_pages(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
+        let Some(first) = first_block(path, self.sizes) else {
             return Vec::new();
         };
         let bytes = u64::from(self.sizes.page_bytes);
@@ -112,14 +122,14 @@ impl PageCheck {
         let wrong = pages.filter(|(page, at)| {
             let block = first + *at as u32;
             check(page, block, self.start_lsn) == PageVerdict::Bad
-                && self.stays_bad(path, at * bytes, page, block)
+                && self.is_still_bad(path, at * bytes, page, block)
         });
         wrong.map(|(_, at)| first + at as u32).collect()
     }
 
     /// Reads the page again; returns whether it is still wrong and unchanged. A page that cannot be
     /// read again counts as bad.
-    fn stays_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
+    fn is_still_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
         let mut again = Vec::new();
         let read = self
             .trees

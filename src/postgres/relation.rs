@@ -63,8 +63,8 @@ pub fn number(text: &[u8]) -> Option<u32> {
 
 /// Parses the name of a file of a relation that is not temporary; `None` for any other name.
 pub fn parse(name: &[u8]) -> Option<RelationFile> {
-    let (stem, segment) = split(name, b'.');
-    let (stem, fork) = split(stem, b'_');
+    let (stem, segment) = split_optional(name, b'.');
+    let (stem, fork) = split_optional(stem, b'_');
     let fork = match fork {
         None => RelationFork::Main,
         Some(b"fsm") => RelationFork::FreeSpace,
@@ -83,7 +83,10 @@ pub fn parse(name: &[u8]) -> Option<RelationFile> {
 /// Returns whether this is a file of a temporary relation: `t`, a session number, `_`, and then the
 /// name of a relation file.
 pub fn is_temporary(name: &[u8]) -> bool {
-    let Some((session, rest)) = name.strip_prefix(b"t").and_then(|rest| cut(rest, b'_')) else {
+    let Some((session, rest)) = name
+        .strip_prefix(b"t")
+        .and_then(|rest| split_once(rest, b'_'))
+    else {
         return false;
     };
     !session.is_empty() && session.iter().all(u8::is_ascii_digit) && parse(rest).is_some()
@@ -95,15 +98,15 @@ pub fn is_temporary(name: &[u8]) -> bool {
 /// Block numbers continue from one segment of a relation to the next. `None` for all other files:
 /// file number maps, the control file, caches, temporary relations, and files outside the
 /// directories of relations.
-pub fn is_relation(path: &[u8], sizes: Sizes) -> Option<u32> {
-    let (_, name) = place(path)?;
+pub fn first_block(path: &[u8], sizes: Sizes) -> Option<u32> {
+    let (_, name) = relation_place(path)?;
     parse(name)?.segment.checked_mul(sizes.segment_blocks)
 }
 
 /// Returns the relation of the file at `path` as the WAL names it: tablespace, database (0 for
 /// shared relations) and the file.
 pub fn relation_of(path: &[u8]) -> Option<(u32, u32, RelationFile)> {
-    let (database, name) = place(path)?;
+    let (database, name) = relation_place(path)?;
     let tablespace = match path.split(|&byte| byte == b'/').collect::<Vec<_>>()[..] {
         [b"global", ..] => GLOBAL_TABLESPACE,
         [b"base", ..] => DEFAULT_TABLESPACE,
@@ -116,11 +119,11 @@ pub fn relation_of(path: &[u8]) -> Option<(u32, u32, RelationFile)> {
 /// Returns the OID of the database that the file at `path` belongs to; `None` in `global` and
 /// outside databases.
 pub fn database_of(path: &[u8]) -> Option<u32> {
-    place(path)?.0
+    relation_place(path)?.0
 }
 
 /// Returns the database and the name of a file in a directory of relations.
-fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
+fn relation_place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
     let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
     match parts[..] {
         [b"global", name] => Some((None, name)),
@@ -133,12 +136,12 @@ fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
 }
 
 /// Returns the text before the first `at`, and the text after it if there is an `at`.
-fn split(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
-    cut(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
+fn split_optional(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
+    split_once(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
 }
 
 /// Splits at the first `at`.
-fn cut(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+fn split_once(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let place = text.iter().position(|&byte| byte == at)?;
     Some((&text[..place], &text[place + 1..]))
 }
@@ -150,22 +153,22 @@ mod tests {
 
     #[test]
     fn block_numbers_run_on_from_segment_to_segment() {
-        let is_relation = |path: &[u8]| super::is_relation(path, Sizes::default());
-        assert_eq!(is_relation(b"base/5/16384"), Some(0));
-        assert_eq!(is_relation(b"base/5/16384.2"), Some(262_144));
-        assert_eq!(is_relation(b"base/5/16384_fsm.1"), Some(131_072));
-        assert_eq!(is_relation(b"base/5/16384_vm"), Some(0));
-        assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
-        assert_eq!(is_relation(b"global/1262"), Some(0));
+        let first_block = |path: &[u8]| super::first_block(path, Sizes::default());
+        assert_eq!(first_block(b"base/5/16384"), Some(0));
+        assert_eq!(first_block(b"base/5/16384.2"), Some(262_144));
+        assert_eq!(first_block(b"base/5/16384_fsm.1"), Some(131_072));
+        assert_eq!(first_block(b"base/5/16384_vm"), Some(0));
+        assert_eq!(first_block(b"base/5/16384_init"), Some(0));
+        assert_eq!(first_block(b"global/1262"), Some(0));
         assert_eq!(
-            is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"),
+            first_block(b"pg_tblspc/16400/PG_15_202209061/5/16384"),
             Some(0)
         );
         let others = Sizes {
             page_bytes: 32_768,
             segment_blocks: 32_768,
         };
-        assert_eq!(super::is_relation(b"base/5/16384.2", others), Some(65_536));
+        assert_eq!(super::first_block(b"base/5/16384.2", others), Some(65_536));
     }
 
     #[test]
@@ -208,7 +211,7 @@ mod tests {
             "",
         ] {
             assert_eq!(
-                is_relation(path.as_bytes(), Sizes::default()),
+                first_block(path.as_bytes(), Sizes::default()),
                 None,
                 "{path}"
             );
@@ -259,7 +262,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_parsed_without_a_panic(path: Vec<u8>) {
-            let _ = (is_relation(&path, Sizes::default()), database_of(&path), is_temporary(&path));
+            let _ = (first_block(&path, Sizes::default()), database_of(&path), is_temporary(&path));
         }
     }
 }

@@ -7,10 +7,10 @@ use super::{
     lsn::Lsn,
     restore::advice,
     same_server,
-    session::{Catalog, HeldSession, Room, ServerFacts, Session},
+    session::{Catalog, HeldSession, ServerFacts, Session, WalSpace},
     source::{ClusterSource, Sources},
     stopped,
-    trees::{self, Opening},
+    trees::{self, TreeOpener},
     wal_source::FollowedWal,
 };
 use crate::{
@@ -95,14 +95,14 @@ impl ClusterRequest {
         reading: &Reading,
     ) -> Result<(Arc<ClusterSource>, Sources)> {
         let cluster = match &self.server {
-            ClusterServer::Running(params) => self.running(params, id, reading)?,
-            ClusterServer::Stopped(data) => stopped(data, reading)?,
+            ClusterServer::Running(params) => self.open_running(params, id, reading)?,
+            ClusterServer::Stopped(data) => open_stopped(data, reading)?,
         };
         Ok(cluster.sources(reading.split))
     }
 
     /// Opens the sources of a running cluster.
-    fn running(
+    fn open_running(
         &self,
         params: &Params,
         id: Option<&str>,
@@ -113,31 +113,31 @@ impl ClusterRequest {
         if let Some(warning) = &facts.warning {
             crate::platform::debug(|| warning.clone());
         }
-        let (data, control) = same_server::files_of(&facts)?;
+        let (data, control) = same_server::find_data_directory(&facts)?;
         let catalog = session.catalog()?;
         let start = id
-            .map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits))
+            .map(|id| self.begin_backup(&mut session, &facts, (&data, id), &reading.waits))
             .transpose()?;
         // Read tablespaces and databases again: from now on WAL has every change to them. Read the
         // links first: an entry that only the later catalog has is in the WAL, or its link was
         // read.
-        let links = trees::tablespaces(&data)?;
+        let links = trees::linked_tablespaces(&data)?;
         let facts = session.facts()?;
-        let tablespaces = trees::named(links, &facts.tablespaces);
-        let now = same_server::started(&data, start)?;
-        let opening = Opening {
+        let tablespaces = trees::add_names(links, &facts.tablespaces);
+        let now = same_server::await_checkpoint(&data, start)?;
+        let opener = TreeOpener {
             data: &data,
             major: facts.major,
             catalog: now.catalog,
             online: true,
         };
-        let (late, trees) = opening.trees(&tablespaces, reading)?;
+        let (late, trees) = opener.open_trees(&tablespaces, reading)?;
         Ok(ClusterSource {
             wal: self.wal,
             session: Some(HeldSession::new(
                 session,
                 params,
-                Some(Room::of(data.join("pg_wal"))),
+                Some(WalSpace::new(data.join("pg_wal"))),
             )?),
             control,
             catalog,
@@ -147,7 +147,7 @@ impl ClusterRequest {
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
-                ..self.described(facts, &data, start)
+                ..self.cluster_info(facts, &data, start)
             }),
             data,
             late,
@@ -164,7 +164,7 @@ impl ClusterRequest {
     /// If the server limits the WAL of a slot, the slot is made after the start. It would begin at
     /// the checkpoint before, and the start's checkpoint ends the session of a slot beyond the
     /// limit.
-    fn begin(
+    fn begin_backup(
         &self,
         session: &mut Session,
         facts: &ServerFacts,
@@ -176,13 +176,13 @@ impl ClusterRequest {
         if is_held {
             session.hold_wal()?;
         }
-        same_server::same_server(session, facts.may_hold_wal, data)?;
+        same_server::check_same_server(session, facts.may_hold_wal, data)?;
         if is_held_later {
             session.release_wal()?;
         }
         if self.wal == Wal::Archived {
             waits.during(archiver::AWAITED, || {
-                archiver::prove(session, facts, archiver::PATIENCE)
+                archiver::check_archiving(session, facts, archiver::PATIENCE)
             })?;
         }
         let start = waits.during("the server's checkpoint", || {
@@ -192,12 +192,17 @@ impl ClusterRequest {
             session.hold_wal_from(start)?;
         }
         // Until now the slot held all WAL since the checkpoint before.
-        session.keep_from(start)?;
+        session.advance_slot(start)?;
         Ok(start)
     }
 
     /// Returns the facts that the root records.
-    fn described(&self, facts: ServerFacts, data: &Path, start: Option<Lsn>) -> root::ClusterInfo {
+    fn cluster_info(
+        &self,
+        facts: ServerFacts,
+        data: &Path,
+        start: Option<Lsn>,
+    ) -> root::ClusterInfo {
         root::ClusterInfo {
             version: facts.version,
             major: facts.major,
@@ -209,10 +214,10 @@ impl ClusterRequest {
             start_lsn: start.map(|lsn| lsn.to_string()).unwrap_or_default(),
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
-            archives: advice::archives(&facts.archive_mode),
+            archives: advice::turns_archiving_on(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
             data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-            configuration: trees::configuration(data, facts.configuration),
+            configuration: trees::outside_config_files(data, facts.configuration),
             databases: facts.databases,
             ..root::ClusterInfo::default()
         }
@@ -220,29 +225,29 @@ impl ClusterRequest {
 }
 
 /// Opens the sources of a stopped cluster that was shut down cleanly.
-fn stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
+fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
-    let (bytes, control) = stopped::clean(&data)?;
-    let (version, major) = stopped::version(&data)?;
-    let tablespaces = trees::tablespaces(&data)?;
-    let opening = Opening {
+    let (bytes, control) = stopped::read_clean_control(&data)?;
+    let (version, major) = stopped::read_version(&data)?;
+    let tablespaces = trees::linked_tablespaces(&data)?;
+    let opener = TreeOpener {
         data: &data,
         major,
         catalog: control.catalog,
         online: false,
     };
-    let (late, trees) = opening.trees(&tablespaces, reading)?;
+    let (late, trees) = opener.open_trees(&tablespaces, reading)?;
     let facts = root::ClusterInfo {
         version,
         major,
         system_identifier: control.system_identifier.to_string(),
         timeline: control.timeline,
-        stop_lsn: control.end().to_string(),
+        stop_lsn: control.wal_end().to_string(),
         checksums: control.checksum_version > 0,
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-        configuration: trees::configuration(&data, Vec::new()),
+        configuration: trees::outside_config_files(&data, Vec::new()),
         tablespaces,
         ..root::ClusterInfo::default()
     };

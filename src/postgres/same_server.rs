@@ -20,7 +20,7 @@ use std::{
 };
 
 /// How long shared storage may take to show a file that the server wrote.
-const ARRIVES: Duration = Duration::from_secs(10);
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Returns the data directory of the connected server and its control file, after checking that
 /// both have the same system identifier (rule 5).
@@ -28,7 +28,7 @@ const ARRIVES: Duration = Duration::from_secs(10);
 /// # Errors
 /// [`ErrorKind::Usage`] if the files belong to another cluster; [`ErrorKind::Permission`] if the
 /// server does not show its data directory or the directory cannot be read.
-pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
+pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
         return Err(Error::new(
             ErrorKind::Permission,
@@ -58,9 +58,9 @@ pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
 /// Returns the control file once it has the checkpoint of the backup's start (rule 5).
 ///
 /// # Errors
-/// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVES`].
-pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
-    let until = Instant::now() + ARRIVES;
+/// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVAL_LIMIT`].
+pub(super) fn await_checkpoint(data: &Path, start: Option<Lsn>) -> Result<Control> {
+    let until = Instant::now() + ARRIVAL_LIMIT;
     loop {
         let (_, control) = control::read(&control::path(data))?;
         match start {
@@ -89,17 +89,21 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
 /// # Errors
 /// [`ErrorKind::Usage`] if the server runs on other files; [`ErrorKind::Unreachable`] if the
 /// session is lost.
-pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path) -> Result<()> {
+pub(super) fn check_same_server(
+    session: &mut Session,
+    may_hold_wal: bool,
+    data: &Path,
+) -> Result<()> {
     let is_for_this = session.slot().is_none() && may_hold_wal;
     if is_for_this && session.hold_wal().is_err() {
-        session.alive()?; // all slots are in use, or the server allows no slots
+        session.check_alive()?; // all slots are in use, or the server allows no slots
     }
     let why = match session
         .slot()
         .map(|name| data.join("pg_replslot").join(name))
     {
         Some(slot) => {
-            let is_here = arrives(&slot);
+            let is_here = await_path(&slot);
             if is_for_this {
                 session.release_wal()?;
             }
@@ -122,8 +126,8 @@ pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path
 }
 
 /// Waits for `path` to appear; returns whether it did.
-fn arrives(path: &Path) -> bool {
-    let until = Instant::now() + ARRIVES;
+fn await_path(path: &Path) -> bool {
+    let until = Instant::now() + ARRIVAL_LIMIT;
     while path.symlink_metadata().is_err() {
         if Instant::now() >= until {
             return false;

@@ -10,7 +10,7 @@ use super::{
     archiver, control,
     file_copies::WalSegments,
     inventory::ManifestInventory,
-    late_files::Late,
+    late_files::LateFiles,
     lsn::Lsn,
     manifest::WalRange,
     page_stage::PageCheck,
@@ -20,7 +20,7 @@ use super::{
     stopped, summary_anchor,
     timeline::Timelines,
     trees,
-    wal_source::{FollowedWal, Follower},
+    wal_source::{FollowedWal, WalFollower},
     wal_summaries::BlockChanges,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub struct ClusterSource {
     pub(super) inventory: ManifestInventory,
     /// The first error that makes the backup void.
     pub(super) failed: Mutex<Option<Error>>,
-    pub(super) late: Arc<Late>,
+    pub(super) late: Arc<LateFiles>,
     pub(super) trees: Vec<Arc<SourceTree>>,
     pub(super) waits: Arc<Waits>,
     pub(super) followed: Mutex<FollowedWal>,
@@ -100,7 +100,7 @@ impl ClusterSource {
             }) as Arc<dyn Source>
         };
         let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
-        match cluster.followed_from() {
+        match cluster.follow_start() {
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
                 if let Err(error) = queue::start(move || watched.watch_copies(start, &over)) {
@@ -108,7 +108,7 @@ impl ClusterSource {
                 }
             }
             Some(start) if split => {
-                sources.push(Arc::new(Follower::new(cluster.clone(), start, over)))
+                sources.push(Arc::new(WalFollower::new(cluster.clone(), start, over)))
             }
             _ => {}
         }
@@ -135,21 +135,25 @@ impl ClusterSource {
     /// Returns the blocks changed since the backup `base`, if the server's WAL summaries have them.
     pub fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
         let now = self.facts();
-        self.of_summaries("changed files are read as a whole", |session| {
+        self.ask_summaries("changed files are read as a whole", |session| {
             BlockChanges::since(session, base, &now, self.sizes)
         })
     }
 
     /// Asks the server for its WAL summaries. On an error the backup continues without an answer.
-    fn of_summaries<T>(
+    fn ask_summaries<T>(
         &self,
         otherwise: &str,
         ask: impl FnOnce(&mut Session) -> Result<Option<T>>,
     ) -> Option<T> {
         let session = self.session.as_ref()?;
-        let answer = session
-            .with(Session::does_summarize)
-            .and_then(|does| if does { session.beside(ask) } else { Ok(None) });
+        let answer = session.with(Session::is_summarizing).and_then(|does| {
+            if does {
+                session.with_second_session(ask)
+            } else {
+                Ok(None)
+            }
+        });
         answer.unwrap_or_else(|error| {
             platform::debug(|| format!("{otherwise}: {}", error.line()));
             None
@@ -165,12 +169,12 @@ impl ClusterSource {
         let mut ranges = Vec::new();
         match &self.session {
             Some(session) => ranges = self.stop_server(tree, session, &mut scanned)?,
-            None => stopped::still_clean(&self.data, &self.control)?,
+            None => stopped::check_still_stopped(&self.data, &self.control)?,
         }
         self.facts.locked().unlisted = self.inventory.unlisted();
         if let Some(finished) = self.inventory.finish(&ranges)? {
             let file = Arc::new(finished.file);
-            scanned.push(self.late.stand_in(tree, b"backup_manifest", file)?);
+            scanned.push(self.late.insert_file(tree, b"backup_manifest", file)?);
         }
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         let paths = scanned.iter().map(|late| late.entry.path.clone());
@@ -186,16 +190,16 @@ impl ClusterSource {
         session: &HeldSession,
         scanned: &mut Vec<Scanned>,
     ) -> Result<Vec<WalRange>> {
-        self.note_witness();
+        self.record_anchor();
         // Read before the stop: on a standby it says where the backup is consistent (rules 15, 27).
         let (control, _) = control::read(&control::path(&self.data))?;
         let catalog = self.check_catalog(session)?;
         let stopped = session.with(|session| session.stop(false))?;
         self.check_timeline(&stopped)?;
         scanned.push(self.control_file(tree, &control)?);
-        scanned.push(self.add(tree, b"backup_label", &stopped.backup_label)?);
+        scanned.push(self.listed_late_file(tree, b"backup_label", &stopped.backup_label)?);
         if !stopped.tablespace_map.is_empty() {
-            scanned.push(self.late(tree, b"tablespace_map", &stopped.tablespace_map)?);
+            scanned.push(self.late_file(tree, b"tablespace_map", &stopped.tablespace_map)?);
         }
         let Some(start) = self.start else {
             return Ok(Vec::new());
@@ -225,25 +229,25 @@ impl ClusterSource {
         self.awaited
             .locked()
             .first()
-            .map_or_else(|| self.holds(), |path| Err(self.missing(path)))
+            .map_or_else(|| self.check_wal_kept(), |path| Err(self.loss_of(path)))
     }
 
     /// Checks that the server still keeps the WAL that the backup needs.
-    pub(super) fn holds(&self) -> Result<()> {
+    pub(super) fn check_wal_kept(&self) -> Result<()> {
         self.session
             .as_ref()
-            .map_or(Ok(()), |session| session.with(Session::holds))
+            .map_or(Ok(()), |session| session.with(Session::check_wal_kept))
     }
 
     /// Records the summary anchor for the next backup. Without one, the next backup reads more.
-    fn note_witness(&self) {
+    fn record_anchor(&self) {
         let Some(start) = self.start else {
             return;
         };
         let now = self.facts();
         let otherwise = "the next backup will not ask which blocks changed";
-        let noted = self.of_summaries(otherwise, |session| {
-            summary_anchor::of(session, &now, start)
+        let noted = self.ask_summaries(otherwise, |session| {
+            summary_anchor::find(session, &now, start)
         });
         self.facts.locked().witness = noted;
     }
@@ -252,7 +256,7 @@ impl ClusterSource {
     /// move. Records tablespaces made during the backup: recovery makes them where they are now.
     fn check_catalog(&self, session: &HeldSession) -> Result<Catalog> {
         let now = session.with(|session| session.catalog())?;
-        if let Some(name) = self.catalog.moved(&now) {
+        if let Some(name) = self.catalog.moved_database(&now) {
             let what = format!(
                 "cannot complete the backup: database {} was moved meanwhile",
                 quoted(&name.0)
@@ -261,7 +265,7 @@ impl ClusterSource {
                 .because("recovery cannot move it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
-        let mut spaces = trees::named(trees::tablespaces(&self.data)?, &now.tablespaces);
+        let mut spaces = trees::add_names(trees::linked_tablespaces(&self.data)?, &now.tablespaces);
         spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
         self.facts.locked().tablespaces_meanwhile = spaces;
         Ok(now)
@@ -279,11 +283,11 @@ impl ClusterSource {
         let mut followed = self.followed.locked();
         let (spoiled, why) = match followed.copies(segments, stop) {
             Some(copies) => (
-                self.catalog.spoiled(now, copies.found()),
+                self.catalog.spoiled_copy(now, copies.found()),
                 "recovery would copy it again, from a database that has changed since",
             ),
             None => (
-                self.catalog.made(now),
+                self.catalog.new_database(now),
                 "the WAL that records how is gone or not understood",
             ),
         };
@@ -321,13 +325,13 @@ impl ClusterSource {
         let safe = safe.ok_or_else(|| {
             Error::corrupt("cannot read \"global/pg_control\": its format is unknown")
         })?;
-        self.add(tree, b"global/pg_control", &safe)
+        self.listed_late_file(tree, b"global/pg_control", &safe)
     }
 
     /// Makes a late file that PostgreSQL's manifest lists.
-    fn add(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
-        let scanned = self.late(tree, path, bytes)?;
-        self.inventory.add(
+    fn listed_late_file(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        let scanned = self.late_file(tree, path, bytes)?;
+        self.inventory.list_made(
             path,
             bytes.len() as u64,
             scanned.entry.mtime.seconds,
@@ -337,14 +341,16 @@ impl ClusterSource {
     }
 
     /// Makes a late file that PostgreSQL's manifest does not list.
-    fn late(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
-        self.late.stand_in_bytes(tree, path, bytes)
+    fn late_file(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        self.late.insert_bytes(tree, path, bytes)
     }
 
     /// Waits until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &HeldSession, last: &str) -> Result<()> {
         let wait = || {
-            session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE))
+            session.with(|session| {
+                archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+            })
         };
         self.waits.during(archiver::AWAITED, wait).map(drop)
     }
@@ -362,11 +368,11 @@ impl ClusterSource {
         let frame = tree.read(slice, buf)?;
         for part in &frame.parts {
             match &part.what {
-                FrameContent::Whole(entry, state) => readable(&entry.path, state)?,
+                FrameContent::Whole(entry, state) => check_readable(&entry.path, state)?,
                 FrameContent::Piece { file, .. } => file
                     .failed
                     .get()
-                    .map_or(Ok(()), |why| unreadable(&file.entry.path, why))?,
+                    .map_or(Ok(()), |why| unreadable_error(&file.entry.path, why))?,
                 FrameContent::Head(..) => {}
             }
         }
@@ -376,14 +382,14 @@ impl ClusterSource {
 
 /// Fails for a file that exists and cannot be read: WAL does not replace it. A file that vanished
 /// was dropped, or WAL restores it (rule 17).
-fn readable(path: &[u8], state: &EntryState) -> Result<()> {
+fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
     match state {
-        EntryState::Unreadable(why) => unreadable(path, why),
+        EntryState::Unreadable(why) => unreadable_error(path, why),
         _ => Ok(()),
     }
 }
 
-fn unreadable(path: &[u8], why: &str) -> Result<()> {
+fn unreadable_error(path: &[u8], why: &str) -> Result<()> {
     let what = format!(
         "cannot back up the cluster: {} cannot be read",
         quoted(path)
@@ -399,9 +405,9 @@ impl Source for ClusterPart {
         let cluster = self.cluster.clone();
         Ok(Box::new(scanned.map(move |scanned| {
             let scanned = scanned?;
-            readable(&scanned.entry.path, &scanned.state)?;
-            cluster.late.is_here(&scanned.entry)?;
-            cluster.inventory.scanned(&scanned);
+            check_readable(&scanned.entry.path, &scanned.state)?;
+            cluster.late.check_not_linked(&scanned.entry)?;
+            cluster.inventory.register(&scanned);
             Ok(scanned)
         })))
     }
@@ -411,7 +417,7 @@ impl Source for ClusterPart {
     }
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
-        if let Err(error) = self.cluster.inventory.stored(record, crc32c) {
+        if let Err(error) = self.cluster.inventory.list_stored(record, crc32c) {
             self.cluster.failed.locked().get_or_insert(error);
         }
         if record.state == EntryState::Whole {

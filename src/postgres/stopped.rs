@@ -23,7 +23,7 @@ const MOST_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
-pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
+pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
     let cannot = |why: &str| {
         Error::new(
@@ -49,7 +49,7 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
 ///
 /// # Errors
 /// [`ErrorKind::System`] if it was: the backup is void.
-pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
+pub fn check_still_stopped(data: &Path, bytes: &[u8]) -> Result<()> {
     let same = control::read(&control::path(data)).is_ok_and(|(now, _)| now == bytes);
     if same && !is_running(data) {
         return Ok(());
@@ -63,7 +63,7 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Returns whether the process named in `postmaster.pid` exists.
 pub fn is_running(data: &Path) -> bool {
-    postmaster(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+    postmaster_pid(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
 /// Reads a file of the data directory that has a few lines.
@@ -73,13 +73,13 @@ pub fn is_running(data: &Path) -> bool {
 ///
 /// # Errors
 /// Those of [`safe_file::read`].
-pub fn small_text(path: &Path) -> io::Result<String> {
+pub fn read_small_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&safe_file::read(path, MOST_BYTES)?).into_owned())
 }
 
 /// The process ID in `postmaster.pid`.
-fn postmaster(data: &Path) -> Option<u32> {
-    let text = small_text(&data.join("postmaster.pid")).ok()?;
+fn postmaster_pid(data: &Path) -> Option<u32> {
+    let text = read_small_text(&data.join("postmaster.pid")).ok()?;
     // A server in single-user mode writes the negative number.
     text.lines()
         .next()?
@@ -93,7 +93,7 @@ fn postmaster(data: &Path) -> Option<u32> {
 /// control file of a cluster whose server runs.
 ///
 /// A copy without its control file cannot be started by accident (rule 9).
-pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
+pub fn live_server_reason(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let is_control = path
         .strip_suffix(b"global/pg_control")
         .is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
@@ -107,7 +107,7 @@ pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
 /// Returns whether `postmaster.pid` names a server whose working directory this process may not
 /// see.
 fn is_hidden_server(data: &Path) -> bool {
-    let Some(pid) = postmaster(data) else {
+    let Some(pid) = postmaster_pid(data) else {
         return false;
     };
     let is_server =
@@ -124,9 +124,10 @@ pub fn is_data_directory(path: &Path) -> bool {
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the version is older than 13, or the system's error.
-pub fn version(data: &Path) -> Result<(String, u32)> {
+pub fn read_version(data: &Path) -> Result<(String, u32)> {
     let path = data.join("PG_VERSION");
-    let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+    let text =
+        read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
     let text = text.trim().to_owned();
     match text.parse::<u32>() {
         Ok(major) if major >= 13 => Ok((text, major)),

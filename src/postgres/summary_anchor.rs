@@ -32,14 +32,14 @@ use std::{
 ///
 /// # Errors
 /// If the session is lost, or the role may not read summaries.
-pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
+pub fn find(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
     // A primary summarizes up to the backup's checkpoint at once; a standby waits for more WAL.
     let patience = if now.standby {
         Duration::ZERO
     } else {
         PATIENCE
     };
-    if !session.summarizes(start, patience)? {
+    if !session.await_summaries(start, patience)? {
         return Ok(None);
     }
     let reaching = session
@@ -49,7 +49,7 @@ pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option
     let Some(last) = reaching.max_by_key(|(_, end)| *end) else {
         return Ok(None);
     };
-    seen(session, now, file_name(now.timeline, last))
+    current_anchor(session, now, file_name(now.timeline, last))
 }
 
 /// Returns whether the anchor of the backup `base` still exists: then the summaries cover
@@ -57,7 +57,7 @@ pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option
 ///
 /// # Errors
 /// If the session is lost.
-pub fn is_there(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
+pub fn still_exists(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
     let Some(witness) = base
         .witness
         .as_ref()
@@ -65,12 +65,16 @@ pub fn is_there(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) ->
     else {
         return Ok(false);
     };
-    Ok(seen(session, now, witness.summary.clone())?.as_ref() == Some(witness))
+    Ok(current_anchor(session, now, witness.summary.clone())?.as_ref() == Some(witness))
 }
 
 /// Returns the anchor for the summary file `summary`, as it is now; `None` if the file does not
 /// exist.
-fn seen(session: &mut Session, now: &ClusterInfo, summary: String) -> Result<Option<Witness>> {
+fn current_anchor(
+    session: &mut Session,
+    now: &ClusterInfo,
+    summary: String,
+) -> Result<Option<Witness>> {
     let data = Path::new(OsStr::from_bytes(&now.data_directory.0));
     let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else {
         return Ok(None);

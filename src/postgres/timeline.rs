@@ -6,13 +6,13 @@
 use super::{
     lsn::{Lsn, segment_name},
     manifest::WalRange,
-    stopped::small_text,
+    stopped::read_small_text,
 };
 use crate::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
 /// Path of a timeline's history in a data directory.
-pub fn history_of(timeline: u32) -> String {
+pub fn history_path(timeline: u32) -> String {
     format!("pg_wal/{timeline:08X}.history")
 }
 
@@ -42,11 +42,11 @@ impl Timelines {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = data.join(history_of(last));
+        let path = data.join(history_path(last));
         let text =
-            small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-        Self::of(&text, last)
-            .and_then(|all| all.from(first))
+            read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        Self::parse(&text, last)
+            .and_then(|all| all.since_timeline(first))
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
@@ -57,7 +57,7 @@ impl Timelines {
 
     /// Parses the history of `last`. Each line says where a timeline ended: its number, the
     /// location, and the reason.
-    pub fn of(history: &str, last: u32) -> Option<Self> {
+    pub fn parse(history: &str, last: u32) -> Option<Self> {
         let mut begins = Lsn(0);
         let mut all = Vec::new();
         for line in history
@@ -75,27 +75,27 @@ impl Timelines {
     }
 
     /// Drops the timelines before `first`; `None` if `first` is not among them.
-    fn from(mut self, first: u32) -> Option<Self> {
+    fn since_timeline(mut self, first: u32) -> Option<Self> {
         self.0
             .truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
         Some(self)
     }
 
     /// Start of the latest timeline.
-    pub fn begin(&self) -> Lsn {
+    pub fn last_start(&self) -> Lsn {
         self.0[0].1
     }
 
     /// Returns whether this history continues from `place` on `timeline`: it did not leave that
     /// timeline earlier.
-    pub fn leads_on(&self, timeline: u32, place: Lsn) -> bool {
+    pub fn continues_from(&self, timeline: u32, place: Lsn) -> bool {
         let at = self.0.iter().position(|(other, _)| *other == timeline);
         at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
     }
 
     /// Returns the timeline with which this history left `timeline`, and where; `None` if it never
     /// left it.
-    pub fn left(&self, timeline: u32) -> Option<(u32, Lsn)> {
+    pub fn departure_from(&self, timeline: u32) -> Option<(u32, Lsn)> {
         let at = self.0.iter().position(|(other, _)| *other == timeline)?;
         at.checked_sub(1).map(|next| self.0[next])
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_segment_is_of_the_latest_timeline_that_has_it() {
         let mib = 1 << 20;
-        let timelines = Timelines::of(HISTORY, 4).unwrap();
+        let timelines = Timelines::parse(HISTORY, 4).unwrap();
         let names = |start, end, bytes| timelines.segments(Lsn(start), Lsn(end), bytes);
         assert_eq!(
             names(0x40f_0000, 0x610_0000, 16 * mib),
@@ -177,9 +177,9 @@ mod tests {
             end_lsn,
         };
         let ranges = |first| {
-            Timelines::of(HISTORY, 4)
+            Timelines::parse(HISTORY, 4)
                 .unwrap()
-                .from(first)
+                .since_timeline(first)
                 .unwrap()
                 .ranges(Lsn(0x400_0000), Lsn(0xa00_0000))
         };
@@ -190,18 +190,21 @@ mod tests {
         ];
         assert_eq!(ranges(1), all);
         assert_eq!(ranges(4), [range(4, 0x400_0000, 0xa00_0000)]);
-        assert_eq!(Timelines::of(HISTORY, 4).unwrap().from(2), None);
+        assert_eq!(
+            Timelines::parse(HISTORY, 4).unwrap().since_timeline(2),
+            None
+        );
     }
 
     #[test]
     fn a_timeline_leads_on_to_where_it_was_left() {
-        let way = Timelines::of(HISTORY, 4).unwrap();
-        let leads = |timeline, place| way.leads_on(timeline, Lsn(place));
+        let way = Timelines::parse(HISTORY, 4).unwrap();
+        let leads = |timeline, place| way.continues_from(timeline, Lsn(place));
         assert!(leads(1, 0x500_0098) && !leads(1, 0x500_0099));
         assert!(leads(3, 0x900_0000) && !leads(3, 0x900_0001));
         assert!(leads(4, u64::MAX) && !leads(2, 0) && !leads(5, 0));
         assert_eq!(
-            [1, 2, 3, 4].map(|timeline| way.left(timeline).map(|(next, _)| next)),
+            [1, 2, 3, 4].map(|timeline| way.departure_from(timeline).map(|(next, _)| next)),
             [Some(3), None, Some(4), None]
         );
     }

@@ -50,10 +50,10 @@ const BUNDLES: [&str; 5] = [
 /// [`ErrorKind::Usage`] if the mode verifies and there is no root certificate.
 pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-    let trusted = trusted(tls)?;
+    let trusted = trusted_roots(tls)?;
     let verifier = Verifier {
         trusted,
-        name_too: tls.mode == SslMode::VerifyFull,
+        checks_name: tls.mode == SslMode::VerifyFull,
         provider: Arc::clone(&provider),
     };
     let config = ClientConfig::builder_with_provider(provider)
@@ -64,15 +64,15 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     let mut config = match &tls.identity {
         None => config.with_no_client_auth(),
         Some((cert, key)) => config
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| useless(cert, key, error))?,
+            .with_client_auth_cert(read_certificates(cert)?, read_private_key(key)?)
+            .map_err(|error| client_certificate_error(cert, key, error))?,
     };
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(MakeRustlsConnect::new(config))
 }
 
 /// Returns the certificates that may sign the server's; `None` if the certificate is not checked.
-fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
+fn trusted_roots(tls: &Tls) -> Result<Option<Trusted>> {
     let file = match &tls.roots {
         CertificateRoots::None if tls.mode >= SslMode::VerifyCa => {
             return Err(Error::new(
@@ -85,7 +85,7 @@ fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
         CertificateRoots::System => system_bundle()?,
         CertificateRoots::File(file) => file.clone(),
     };
-    let certificates = certificates(&file)?;
+    let certificates = read_certificates(&file)?;
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
@@ -112,7 +112,7 @@ fn system_bundle() -> Result<PathBuf> {
     })
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = fs::read(file)
         .map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
     CertificateDer::pem_slice_iter(&text)
@@ -124,7 +124,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 
 /// Reads a private key. As in libpq, only this user may read it; root's key may be readable by a
 /// group.
-fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
     let meta = fs::metadata(file).map_err(failed)?;
     let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
@@ -144,30 +144,30 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
 
 /// Message for a server certificate of X.509 version 1, which cannot state its purpose, if it is to
 /// be verified or TLS is older than 1.3.
-const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, which works only with TLS 1.3 and without verification: \
+const SERVER_VERSION_1: &str = "the server's certificate is of version 1 of X.509, which works only with TLS 1.3 and without verification: \
     `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
 
 /// Message for a client certificate of X.509 version 1.
-const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, which cannot be a client certificate: `openssl x509 -req` makes one of \
+const CLIENT_VERSION_1: &str = "the certificate is of version 1 of X.509, which cannot be a client certificate: `openssl x509 -req` makes one of \
     version 3 if -extfile names a file with a line like subjectAltName=DNS:client";
 
 /// Returns the error for a client certificate that cannot be used.
-fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {
+fn client_certificate_error(cert: &Path, key: &Path, error: rustls::Error) -> Error {
     let cannot = Error::new(
         ErrorKind::Usage,
         format!("cannot use {cert:?} with {key:?}"),
     );
-    let is_first_version = |der: &CertificateDer<'_>| key_of_first_version(der).is_some();
-    match certificates(cert) {
-        Ok(all) if all.first().is_some_and(is_first_version) => cannot.because(OWN_FIRST_VERSION),
+    let is_version_1 = |der: &CertificateDer<'_>| key_of_version_1(der).is_some();
+    match read_certificates(cert) {
+        Ok(all) if all.first().is_some_and(is_version_1) => cannot.because(CLIENT_VERSION_1),
         _ => cannot.because(error),
     }
 }
 
 /// Returns the error for a server certificate, explained if it is of version 1.
-fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
-    if key_of_first_version(cert).is_some() {
-        rustls::Error::General(FIRST_VERSION.to_owned())
+fn server_certificate_error(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
+    if key_of_version_1(cert).is_some() {
+        rustls::Error::General(SERVER_VERSION_1.to_owned())
     } else {
         error
     }
@@ -175,7 +175,7 @@ fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
 
 /// Returns the public key in a certificate of version 1, which is enough if the identity is not
 /// checked. `None` for other versions.
-fn key_of_first_version(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+fn key_of_version_1(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
     let cert = Certificate::from_der(cert).ok()?.tbs_certificate;
     let key = cert.subject_public_key_info.to_der().ok()?;
     (cert.version == Version::V1).then(|| key.into())
@@ -193,7 +193,7 @@ struct Trusted {
 #[derive(Debug)]
 struct Verifier {
     trusted: Option<Trusted>,
-    name_too: bool,
+    checks_name: bool,
     provider: Arc<CryptoProvider>,
 }
 
@@ -239,9 +239,9 @@ impl ServerCertVerifier for Verifier {
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         if let Some(trusted) = &self.trusted {
             let cert = ParsedCertificate::try_from(end_entity)
-                .map_err(|error| unusable(end_entity, error))?;
+                .map_err(|error| server_certificate_error(end_entity, error))?;
             trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
-            if self.name_too {
+            if self.checks_name {
                 verify_server_name(&cert, server_name)?;
             }
         }
@@ -260,7 +260,7 @@ impl ServerCertVerifier for Verifier {
             signed,
             &self.provider.signature_verification_algorithms,
         )
-        .map_err(|error| unusable(cert, error))
+        .map_err(|error| server_certificate_error(cert, error))
     }
 
     fn verify_tls13_signature(
@@ -270,7 +270,7 @@ impl ServerCertVerifier for Verifier {
         signed: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        match key_of_first_version(cert) {
+        match key_of_version_1(cert) {
             Some(key) => {
                 crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
             }

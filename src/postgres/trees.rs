@@ -5,7 +5,7 @@
 //! Walking the trees is the work of [`SourceTree`].
 
 use super::{
-    late_files::Late,
+    late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
     relation,
     request::Reading,
@@ -37,7 +37,7 @@ use std::{
 };
 
 /// Facts needed to open the trees of a cluster.
-pub(super) struct Opening<'a> {
+pub(super) struct TreeOpener<'a> {
     /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
@@ -47,18 +47,18 @@ pub(super) struct Opening<'a> {
     pub(super) online: bool,
 }
 
-impl Opening<'_> {
+impl TreeOpener<'_> {
     /// Opens the data directory with the tablespaces on its device as one tree, and one tree for
     /// each other device.
-    pub(super) fn trees(
+    pub(super) fn open_trees(
         &self,
         spaces: &[Tablespace],
         reading: &Reading,
-    ) -> Result<(Arc<Late>, Vec<Arc<SourceTree>>)> {
+    ) -> Result<(Arc<LateFiles>, Vec<Arc<SourceTree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
         let layout = ClusterLayout::new(self.major, self.catalog, self.online)
-            .with_prepared(self.prepared()?);
-        let late = Arc::new(Late::new(layout, self.data.to_owned(), stored));
+            .with_prepared(self.prepared_names()?);
+        let late = Arc::new(LateFiles::new(layout, self.data.to_owned(), stored));
         let rules = Arc::new(TreeRules {
             exclude: Patterns::default(),
             exclude_caches: false,
@@ -71,14 +71,18 @@ impl Opening<'_> {
             overlay: Some(late.clone()),
             torn: |_, _| None,
         });
-        let mut devices = self.tops(spaces, reading.split)?;
+        let mut devices = self.open_tops(spaces, reading.split)?;
         let tops = devices
             .iter()
             .skip(1)
             .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
         // A tablespace inside the data directory is stored where its link is (rule 14).
         let elsewhere: HashSet<EntryPath> = tops
-            .chain(spaces.iter().filter_map(|space| self.within(space)))
+            .chain(
+                spaces
+                    .iter()
+                    .filter_map(|space| self.path_in_data_directory(space)),
+            )
             .collect();
         let tree = |(_, mut tops): (u64, Vec<Top>)| {
             tops.sort_by(|a, b| order(&a.at, &b.at));
@@ -98,7 +102,7 @@ impl Opening<'_> {
     }
 
     /// Lists the files of prepared transactions as they are now.
-    fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
+    fn prepared_names(&self) -> Result<BTreeSet<Vec<u8>>> {
         let path = self.data.join(OsStr::from_bytes(PREPARED));
         let names = fs::read_dir(&path).and_then(|entries| {
             entries
@@ -109,7 +113,7 @@ impl Opening<'_> {
     }
 
     /// Returns the path of a tablespace inside the data directory, if the tablespace is there.
-    fn within(&self, space: &Tablespace) -> Option<EntryPath> {
+    fn path_in_data_directory(&self, space: &Tablespace) -> Option<EntryPath> {
         let (place, data) = (
             dir::real_path(location_path(space)).ok()?,
             dir::real_path(self.data).ok()?,
@@ -126,7 +130,7 @@ impl Opening<'_> {
 
     /// Opens the directories where walks begin, grouped by device. The data directory comes first,
     /// with the directories that its links lead to.
-    fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
+    fn open_tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
         let top = |at: EntryPath, dir, role| Top {
             at,
             dir,
@@ -171,7 +175,7 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
     for entry in data.read_dir().map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if entry.file_type().is_ok_and(|kind| kind.is_symlink())
-            && let Some(dir) = open_if_its(&entry.path(), server)?
+            && let Some(dir) = open_server_directory(&entry.path(), server)?
         {
             found.push((entry.file_name(), dir));
         }
@@ -183,7 +187,7 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
 ///
 /// Owner and mode are read from the open directory, and the same descriptor is walked: the link may
 /// lead elsewhere by then.
-fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
+fn open_server_directory(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
     let dir = match dir::open_root(link) {
         Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
@@ -203,7 +207,7 @@ fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// The system's, if the directory cannot be listed or a link cannot be read.
-pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
+pub(super) fn linked_tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     let dir = data.join("pg_tblspc");
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let mut found = Vec::new();
@@ -235,7 +239,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
 
 /// Adds the names that the catalog has. A dangling link that the catalog does not know is dropped:
 /// a crash or a dropped tablespace leaves such links.
-pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
+pub(super) fn add_names(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
     let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
         Some((_, name)) => Some(Tablespace {
             name: name.clone(),
@@ -248,9 +252,12 @@ pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<T
 
 /// Returns the server's configuration files outside the data directory: those in `reported`, and
 /// those that links in the data directory lead to, which are stored as links (rule 14).
-pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<EntryName> {
+pub(super) fn outside_config_files(
+    data: &FilePath,
+    mut reported: Vec<EntryName>,
+) -> Vec<EntryName> {
     let Ok(real) = dir::real_path(data) else {
-        return said;
+        return reported;
     };
     for path in conf::FILES
         .map(|name| data.join(name))
@@ -262,11 +269,11 @@ pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<En
         };
         let is_here = target.starts_with(&real);
         let name = EntryName(target.into_os_string().into_vec());
-        if !is_here && !said.contains(&name) {
-            said.push(name);
+        if !is_here && !reported.contains(&name) {
+            reported.push(name);
         }
     }
-    said
+    reported
 }
 
 /// Where the tablespace is on disk.

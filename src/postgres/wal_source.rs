@@ -10,8 +10,8 @@ use super::{
     request::Wal,
     session::{HeldSession, Session},
     source::ClusterSource,
-    stopped::small_text,
-    timeline::{Timelines, history_of},
+    stopped::read_small_text,
+    timeline::{Timelines, history_path},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -32,10 +32,10 @@ use std::{
 };
 
 /// Pause between two questions to the server for its WAL position.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Segments that may wait to be stored before the backup counts as falling behind.
-const IN_TIME: u64 = 2;
+const MAX_PENDING: u64 = 2;
 
 /// WAL stored while the files are read.
 #[derive(Debug)]
@@ -44,9 +44,9 @@ pub(super) struct FollowedWal {
     /// [`Timelines::segments`].
     named: Vec<Vec<String>>,
     /// Number of these segments in the archive.
-    laid: u64,
+    stored_count: u64,
     /// Number of segments that the server had completed at the last question.
-    complete: u64,
+    completed_count: u64,
     /// Database copies found in this WAL; `None` if the WAL is not understood.
     copies: Option<Copies>,
 }
@@ -56,17 +56,17 @@ impl FollowedWal {
     pub(super) fn since(start: Option<Lsn>) -> Self {
         Self {
             named: Vec::new(),
-            laid: 0,
-            complete: 0,
+            stored_count: 0,
+            completed_count: 0,
             copies: start.map(Copies::since),
         }
     }
 
     /// Path of the first segment that is not in the archive.
-    fn next(&self) -> Option<Vec<u8>> {
+    fn first_missing(&self) -> Option<Vec<u8>> {
         self.named
-            .get(self.laid as usize)
-            .map(|same| path_of(&same[0]))
+            .get(self.stored_count as usize)
+            .map(|same| segment_path(&same[0]))
     }
 
     /// Reads on to `stop`; returns the databases copied until then, or `None` if the WAL is not
@@ -91,9 +91,9 @@ impl FollowedWal {
 
     /// Returns the position before which the WAL is in the archive and has been searched for
     /// copies: the slot may advance to it.
-    fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
+    fn release_point(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
-        let end = (start.0 / bytes + self.laid) * bytes;
+        let end = (start.0 / bytes + self.stored_count) * bytes;
         let segments = WalSegments {
             directory: directory.to_owned(),
             names: &named,
@@ -107,13 +107,13 @@ impl FollowedWal {
 }
 
 /// A stream of the segments that the server completes while other streams are read.
-pub(super) struct Follower {
+pub(super) struct WalFollower {
     cluster: Arc<ClusterSource>,
     start: Lsn,
     over: Mutex<Option<Receiver<()>>>,
 }
 
-impl Follower {
+impl WalFollower {
     /// Follows the WAL from `start` until every sender of `over` is dropped.
     pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, over: Receiver<()>) -> Self {
         Self {
@@ -124,10 +124,10 @@ impl Follower {
     }
 }
 
-impl Source for Follower {
+impl Source for WalFollower {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let facts = self.cluster.facts();
-        let follow = |over| Following {
+        let follow = |over| CompletedSegments {
             cluster: self.cluster.clone(),
             over,
             start: self.start,
@@ -148,14 +148,14 @@ impl Source for Follower {
 
     fn laid(&self, record: &Record, _: Option<u32>) {
         let mut followed = self.cluster.followed.locked();
-        match followed.next() {
+        match followed.first_missing() {
             Some(path) if record.state != EntryState::Whole || record.entry.path != path => {
                 self.cluster
                     .failed
                     .locked()
-                    .get_or_insert_with(|| self.cluster.missing(&path));
+                    .get_or_insert_with(|| self.cluster.loss_of(&path));
             }
-            _ => followed.laid += 1,
+            _ => followed.stored_count += 1,
         }
     }
 
@@ -165,12 +165,12 @@ impl Source for Follower {
 
     fn is_pressed(&self) -> bool {
         let followed = self.cluster.followed.locked();
-        followed.complete > followed.laid + IN_TIME
+        followed.completed_count > followed.stored_count + MAX_PENDING
     }
 }
 
 /// The segments that the server completes, as they are completed.
-struct Following {
+struct CompletedSegments {
     cluster: Arc<ClusterSource>,
     over: Receiver<()>,
     start: Lsn,
@@ -183,29 +183,29 @@ struct Following {
     kept: Lsn,
 }
 
-impl Iterator for Following {
+impl Iterator for CompletedSegments {
     type Item = Result<Scanned>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.complete() {
+            match self.next_completed() {
                 Ok(None) => {}
-                found => return self.or_leave(found),
+                found => return self.or_end_stream(found),
             }
-            if self.over.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+            if self.over.recv_timeout(POLL_INTERVAL) != Err(RecvTimeoutError::Timeout) {
                 return None;
             }
-            if let Err(error) = self.ask() {
-                return self.or_leave(Err(error));
+            if let Err(error) = self.poll_server() {
+                return self.or_end_stream(Err(error));
             }
         }
     }
 }
 
-impl Following {
+impl CompletedSegments {
     /// Ends the stream on an error: the WAL is then stored at the end. A lost connection stays an
     /// error.
-    fn or_leave(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
+    fn or_end_stream(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
         match found {
             Err(error) if error.kind != ErrorKind::Unreachable => {
                 platform::debug(|| format!("the WAL is stored at the end: {}", error.line()));
@@ -216,20 +216,20 @@ impl Following {
     }
 
     /// Returns the next segment if the server has completed it.
-    fn complete(&mut self) -> Result<Option<Scanned>> {
+    fn next_completed(&mut self) -> Result<Option<Scanned>> {
         let mut followed = self.cluster.followed.locked();
         let begin = (self.start.0 / self.bytes + followed.named.len() as u64) * self.bytes;
         if begin + self.bytes > self.end.0 {
             return Ok(None);
         }
         let name = segment_name(self.timeline, Lsn(begin), self.bytes);
-        let found = segment(self.cluster.tree(), &name, self.bytes)?;
+        let found = scan_segment(self.cluster.tree(), &name, self.bytes)?;
         followed.named.push(vec![name]);
         Ok(Some(found))
     }
 
     /// Asks the server for its WAL position, and advances the slot.
-    fn ask(&mut self) -> Result<()> {
+    fn poll_server(&mut self) -> Result<()> {
         let Some(session) = &self.cluster.session else {
             return Ok(());
         };
@@ -237,11 +237,12 @@ impl Following {
         let directory = self.cluster.data.join("pg_wal");
         let done = {
             let mut followed = self.cluster.followed.locked();
-            followed.complete = (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
-            followed.is_done_with(&directory, self.start, self.bytes)
+            followed.completed_count =
+                (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
+            followed.release_point(&directory, self.start, self.bytes)
         };
         if done > self.kept {
-            session.with(|session| session.keep_from(done))?;
+            session.with(|session| session.advance_slot(done))?;
             self.kept = done;
         }
         Ok(())
@@ -261,7 +262,7 @@ impl ClusterSource {
             (start.0 / bytes..=end.0 / bytes)
                 .map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)])
         };
-        while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+        while over.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let Some(session) = &self.session else { return };
             // Other calls report a lost session.
             let Ok(Some(end)) = self.wal_end(session) else {
@@ -283,16 +284,16 @@ impl ClusterSource {
     /// an earlier timeline than the current one (rule 29).
     ///
     /// A segment that both timelines have is stored twice, at the end.
-    pub(super) fn followed_from(&self) -> Option<Lsn> {
+    pub(super) fn follow_start(&self) -> Option<Lsn> {
         let timeline = self.facts().timeline;
         let begins_on_it = |start: &Lsn| {
-            let read = || small_text(&self.data.join(history_of(timeline))).ok();
+            let read = || read_small_text(&self.data.join(history_path(timeline))).ok();
             let way = if timeline == 1 {
                 None
             } else {
-                Some(read().and_then(|text| Timelines::of(&text, timeline)))
+                Some(read().and_then(|text| Timelines::parse(&text, timeline)))
             };
-            way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
+            way.is_none_or(|way| way.is_some_and(|way| way.last_start() <= *start))
         };
         self.start.filter(begins_on_it)
     }
@@ -336,7 +337,7 @@ impl ClusterSource {
         let tree = self.tree();
         // Recovery needs the history to find this timeline, and to know whether it continues from
         // here (rule 29).
-        let history = (timeline > 1).then(|| tree.look(history_of(timeline).as_bytes()));
+        let history = (timeline > 1).then(|| tree.look(history_path(timeline).as_bytes()));
         let history = history.filter(|history| history.state.is_stored());
         if self.wal != Wal::Included {
             return Ok(history.into_iter().collect());
@@ -344,8 +345,8 @@ impl ClusterSource {
         let mut stored: BTreeSet<String> = {
             let followed = self.followed.locked();
             followed
-                .next()
-                .map_or(Ok(()), |path| Err(self.missing(&path)))?;
+                .first_missing()
+                .map_or(Ok(()), |path| Err(self.loss_of(&path)))?;
             followed.named.iter().flatten().cloned().collect()
         };
         let mut files = Vec::new();
@@ -354,15 +355,15 @@ impl ClusterSource {
                 if stored.contains(name) {
                     continue;
                 }
-                match segment(tree, name, bytes) {
+                match scan_segment(tree, name, bytes) {
                     Ok(found) => files.push(found),
-                    Err(_) if at == 0 => return Err(self.missing(&path_of(name))),
+                    Err(_) if at == 0 => return Err(self.loss_of(&segment_path(name))),
                     Err(_) => continue, // only tools read the earlier timeline's copy
                 }
                 stored.insert(name.clone());
             }
         }
-        let empty = self.late.file_of(b"")?;
+        let empty = self.late.make_file(b"")?;
         // A primary ends the last segment with the backup; a restored standby may write on in it.
         let unfinished = names
             .last()
@@ -371,7 +372,10 @@ impl ClusterSource {
         for name in stored.iter().filter(|name| !unfinished.contains(name)) {
             // Keeps the restored server from archiving the segment again.
             let path = format!("pg_wal/archive_status/{name}.done");
-            files.push(self.late.stand_in(tree, path.as_bytes(), empty.clone())?);
+            files.push(
+                self.late
+                    .insert_file(tree, path.as_bytes(), empty.clone())?,
+            );
         }
         files.extend(history);
         Ok(files)
@@ -379,26 +383,28 @@ impl ClusterSource {
 
     /// Returns the error for a missing file: the reason that the session gives, or that the file is
     /// missing.
-    pub(super) fn missing(&self, path: &[u8]) -> Error {
-        self.holds().err().unwrap_or_else(|| missing(path))
+    pub(super) fn loss_of(&self, path: &[u8]) -> Error {
+        self.check_wal_kept()
+            .err()
+            .unwrap_or_else(|| missing_error(path))
     }
 }
 
 /// Scans a WAL segment; an incomplete one is an error.
-fn segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
-    let path = path_of(name);
+fn scan_segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
+    let path = segment_path(name);
     let scanned = tree.look(&path);
     if scanned.state == EntryState::Whole && scanned.entry.size() == bytes {
         return Ok(scanned);
     }
-    Err(missing(&path))
+    Err(missing_error(&path))
 }
 
-fn path_of(name: &str) -> Vec<u8> {
+fn segment_path(name: &str) -> Vec<u8> {
     format!("pg_wal/{name}").into_bytes()
 }
 
-fn missing(path: &[u8]) -> Error {
+fn missing_error(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
     Error::new(ErrorKind::System, what)
         .hint("did someone remove it? The server keeps it for the backup")

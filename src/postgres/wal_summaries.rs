@@ -95,7 +95,7 @@ impl BlockChanges {
         if now.major < 17 || !alike || from > to {
             return Ok(None);
         }
-        if !summary_anchor::is_there(session, base, now)? {
+        if !summary_anchor::still_exists(session, base, now)? {
             platform::debug(|| {
                 "the server was started since the last backup, or has another history".to_owned()
             });
@@ -103,11 +103,11 @@ impl BlockChanges {
         }
         // With equal starts there is no need to wait: the WAL of the new backup has all later
         // changes.
-        if from != to && !session.summarizes(to, PATIENCE)? {
+        if from != to && !session.await_summaries(to, PATIENCE)? {
             platform::debug(|| format!("the server has not summarized its WAL up to {to}"));
             return Ok(None);
         }
-        let Some(spans) = chain(session.summaries(now.timeline)?, from, to) else {
+        let Some(spans) = gapless_chain(session.summaries(now.timeline)?, from, to) else {
             platform::debug(|| {
                 format!("the server's summaries of its WAL do not reach from {from} to {to}")
             });
@@ -118,7 +118,7 @@ impl BlockChanges {
             ..Self::default()
         };
         for span in spans {
-            session.summary(now.timeline, span, |line| changes.add(line))?;
+            session.read_summary(now.timeline, span, |line| changes.add(line))?;
             if changes.held >= MAX_BLOCKS {
                 platform::debug(|| {
                     format!("more than {MAX_BLOCKS} blocks changed since the last backup")
@@ -126,16 +126,16 @@ impl BlockChanges {
                 return Ok(None);
             }
             if changes.held >= MAX_BLOCKS / 2 {
-                changes.settle();
+                changes.sort_blocks();
             }
         }
-        changes.settle();
+        changes.sort_blocks();
         Ok(Some(changes))
     }
 
     /// Sorts the blocks of each fork and drops duplicates: a summary has each block once, but the
     /// next may have it again.
-    fn settle(&mut self) {
+    fn sort_blocks(&mut self) {
         for blocks in self.forks.values_mut() {
             blocks.changed.sort_unstable();
             blocks.changed.dedup();
@@ -188,7 +188,7 @@ impl BlockChanges {
             .all(|part| part.state == EntryState::Whole);
         let size = scanned.entry.size();
         if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
-            && let Some(runs) = self.runs((space, database), file, size, before)
+            && let Some(runs) = self.changed_runs((space, database), file, size, before)
         {
             known.narrow(runs, size);
         }
@@ -196,7 +196,7 @@ impl BlockChanges {
 
     /// Returns the places where a file, now of `size` bytes and formerly of `before` bytes, can
     /// have changed; `None` for everywhere.
-    fn runs(
+    fn changed_runs(
         &self,
         (space, database): (u32, u32),
         file: RelationFile,
@@ -254,7 +254,7 @@ impl BlockChanges {
 }
 
 /// Returns the spans that lead from `from` to `to` without a gap; `None` if there is a gap.
-fn chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
+fn gapless_chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
     let mut at = from;
     let mut chain = Vec::new();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn runs(changes: &BlockChanges, name: &[u8], pages: u64, before: u64) -> Option<Vec<ByteRun>> {
-        changes.runs(
+        changes.changed_runs(
             (1663, 5),
             relation::parse(name).unwrap(),
             pages * 8192,
@@ -344,14 +344,14 @@ mod tests {
         };
         for _ in 0..1000 {
             (0..100).for_each(|block| known.add(line(16384, block)));
-            known.settle();
+            known.sort_blocks();
         }
         assert_eq!(
             (known.held, runs(&known, b"16384", 200, 200)),
             (100 + FORK_BLOCKS, Some(vec![run(0, 100)]))
         );
         (0..MAX_BLOCKS as u32).for_each(|number| known.add(line(number, 0)));
-        known.settle();
+        known.sort_blocks();
         assert!(known.held >= MAX_BLOCKS && known.forks.len() <= MAX_BLOCKS / FORK_BLOCKS);
     }
 
@@ -391,19 +391,19 @@ mod tests {
         let span = |from, to| (Lsn(from), Lsn(to));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
         assert_eq!(
-            chain(spans.clone(), Lsn(10), Lsn(35)),
+            gapless_chain(spans.clone(), Lsn(10), Lsn(35)),
             Some(vec![span(10, 20), span(20, 30), span(30, 40)])
         );
         assert_eq!(
-            chain(spans.clone(), Lsn(20), Lsn(40)),
+            gapless_chain(spans.clone(), Lsn(20), Lsn(40)),
             Some(vec![span(20, 30), span(30, 40)])
         );
         assert_eq!(
-            chain(spans.clone(), Lsn(35), Lsn(40)),
+            gapless_chain(spans.clone(), Lsn(35), Lsn(40)),
             Some(vec![span(30, 40)])
         );
-        assert_eq!(chain(spans.clone(), Lsn(30), Lsn(55)), None);
-        assert_eq!(chain(spans, Lsn(5), Lsn(15)), None);
-        assert_eq!(chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));
+        assert_eq!(gapless_chain(spans.clone(), Lsn(30), Lsn(55)), None);
+        assert_eq!(gapless_chain(spans, Lsn(5), Lsn(15)), None);
+        assert_eq!(gapless_chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));
     }
 }

@@ -147,9 +147,9 @@ impl Restore {
             Some(open_any(&self.from)?)
         };
         if let Some(OpenedFrom::Backup(archive)) = opened {
-            return self.run_archive(choose_backup::early_enough(self, *archive)?, meter);
+            return self.run_archive(choose_backup::choose_or(self, *archive)?, meter);
         }
-        cluster::not_asked(self)?;
+        cluster::check_not_postgres(self)?;
         match opened {
             Some(OpenedFrom::Foreign(path)) => {
                 crate::restore::tar_stream::from_file(self, &path, meter)
@@ -189,7 +189,7 @@ impl Restore {
             None => ExtraneousFiles::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
         };
-        cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
+        cluster::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
         let tree = Self {
             overwrite: self.overwrite || delta.is_some(),
@@ -476,7 +476,7 @@ impl RestoreRun<'_> {
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
-        if self.cluster.strays(&item.entry.path) {
+        if self.cluster.is_outside_server_directories(&item.entry.path) {
             let what = format!(
                 "{} is nothing that a tablespace has",
                 quoted(&item.entry.path)

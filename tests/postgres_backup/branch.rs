@@ -265,7 +265,8 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         ] {
             let ran = recovery(&repository, target).ends_with(2);
             assert!(
-                ran.err.contains("are from diverged histories") && ran.err.contains("had passed before"),
+                ran.err.contains("are from diverged histories")
+                    && ran.err.contains("had passed before"),
                 "{}",
                 ran.err
             );

@@ -90,7 +90,8 @@ fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
     let mut session =
         Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
-    let error = archiver::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
+    let error =
+        archiver::check_archiving(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
     assert!(
         error.what.contains("into the archive within 3 s"),
         "{error:?}"
@@ -258,10 +259,10 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let facts = session.facts().unwrap();
     let patience = Duration::from_secs(3);
     let begun = std::time::Instant::now();
-    archiver::prove(&mut session, &facts, patience).unwrap();
+    archiver::check_archiving(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);
     let last = session.switch_wal().unwrap();
-    archiver::wait(&mut session, &cluster.data(), &last, patience).unwrap();
+    archiver::await_segment(&mut session, &cluster.data(), &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
 }
 

@@ -197,7 +197,10 @@ fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
     for fixture in [cluster(), without_conf()] {
         let error = run(&recovering(&archived(&fixture), Mode::Point)).unwrap_err();
         assert!(
-            error.kind == ErrorKind::Usage && error.what.contains("without restore_command the server cannot fetch WAL"),
+            error.kind == ErrorKind::Usage
+                && error
+                    .what
+                    .contains("without restore_command the server cannot fetch WAL"),
             "{error}"
         );
     }

@@ -13,7 +13,7 @@ use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 /// # Errors
 /// [`ErrorKind::NotFound`] if no file has the service, [`ErrorKind::Usage`] if a keyword is
 /// unknown.
-pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
+pub(super) fn read_service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
     for file in files.iter().map(AsRef::as_ref) {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
@@ -78,7 +78,7 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
 /// Returns the lines of a password file, or a warning why it is ignored.
 ///
 /// As in libpq, a missing file is empty, and a file that others may read is ignored with a warning.
-pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
+pub(super) fn read_passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     let Ok(meta) = fs::metadata(file) else {
         return Ok(Vec::new());
     };
@@ -101,12 +101,12 @@ pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     Ok(String::from_utf8_lossy(&text)
         .lines()
         .filter(|line| !line.starts_with('#'))
-        .filter_map(fields)
+        .filter_map(split_fields)
         .collect())
 }
 
 /// Splits `host:port:database:user:password`. A backslash makes the next character literal.
-fn fields(line: &str) -> Option<[String; 5]> {
+fn split_fields(line: &str) -> Option<[String; 5]> {
     let mut fields = <[String; 5]>::default();
     let mut at = 0;
     let mut chars = line.chars();
@@ -123,7 +123,11 @@ fn fields(line: &str) -> Option<[String; 5]> {
 }
 
 /// Returns the password of the first line that matches host, port, database and user.
-pub(super) fn password(lines: &[[String; 5]], wanted: [&str; 4], file: &Path) -> Option<Secret> {
+pub(super) fn find_password(
+    lines: &[[String; 5]],
+    wanted: [&str; 4],
+    file: &Path,
+) -> Option<Secret> {
     let fits = |line: &&[String; 5]| {
         line.iter()
             .zip(wanted)
@@ -165,8 +169,8 @@ mod tests {
         let text = "#h:*:*:*:comment\nshort:line\nh:5432:db:me:on\\:e\\\\\nh:*:*:me:two:2\n*:*:*:\\*:star\n::1:*\n";
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        let lines = passwords(&file).unwrap();
-        let of = |wanted| password(&lines, wanted, &file).map(|secret| secret.text);
+        let lines = read_passwords(&file).unwrap();
+        let of = |wanted| find_password(&lines, wanted, &file).map(|secret| secret.text);
         assert_eq!(of(["h", "5432", "db", "me"]).unwrap(), "on:e\\");
         assert_eq!(of(["h", "5433", "db", "me"]).unwrap(), "two:2");
         assert_eq!(of(["h", "5433", "db", "you"]), None);
@@ -177,12 +181,16 @@ mod tests {
     fn a_password_file_that_others_may_read_is_ignored_with_a_warning() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pgpass");
-        assert_eq!(passwords(&file).unwrap().len(), 0);
+        assert_eq!(read_passwords(&file).unwrap().len(), 0);
         fs::write(&file, "*:*:*:*:x\n").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
-        assert!(passwords(&file).unwrap_err().contains("others may read it"));
         assert!(
-            passwords(dir.path())
+            read_passwords(&file)
+                .unwrap_err()
+                .contains("others may read it")
+        );
+        assert!(
+            read_passwords(dir.path())
                 .unwrap_err()
                 .contains("not a regular file")
         );

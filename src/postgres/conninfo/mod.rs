@@ -13,7 +13,7 @@ pub use precedence::Environment;
 pub use transport::{Binding, CertificateRoots, Keepalive, SslMode, Tls};
 
 use crate::error::{Error, ErrorKind, Result};
-use parse::{Given, meaningless, number, one_of};
+use parse::{Given, invalid_value, number, one_of};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 const DEFAULT_PORT: u16 = 5432;
@@ -88,7 +88,7 @@ impl Params {
     /// [`ErrorKind::Usage`] if the string or a value is invalid, [`ErrorKind::Unsupported`] if a
     /// parameter cannot be honoured, [`ErrorKind::NotFound`] if the service does not exist.
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
-        let (given, from) = precedence::layered(text, environment)?;
+        let (given, from) = precedence::collect(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
         let mut warnings = Vec::new();
         let user = text("user")
@@ -106,7 +106,7 @@ impl Params {
             connect_timeout: number::<i64>(&given, "connect_timeout")?
                 .and_then(|seconds| u64::try_from(seconds).ok().filter(|&seconds| seconds > 0))
                 .map(Duration::from_secs),
-            wanted: wanted(&given)?,
+            wanted: wanted_kind(&given)?,
             tls: Tls::new(&given, environment)?,
             keepalive: Keepalive::new(&given)?,
             warnings: Vec::new(),
@@ -135,19 +135,19 @@ impl Params {
         let Some(file) = file.or_else(|| environment.at_home(".pgpass")) else {
             return;
         };
-        let lines = match files::passwords(&file) {
+        let lines = match files::read_passwords(&file) {
             Ok(lines) => lines,
             Err(warning) => return warnings.push(warning),
         };
         for host in &mut self.hosts {
             let name = host.name_in_passfile(environment);
             let wanted = [&*name, &host.port.to_string(), &self.dbname, &self.user];
-            host.password = files::password(&lines, wanted, &file);
+            host.password = files::find_password(&lines, wanted, &file);
         }
     }
 }
 
-fn wanted(given: &Given) -> Result<ServerKind> {
+fn wanted_kind(given: &Given) -> Result<ServerKind> {
     let values = [
         ("any", ServerKind::Any),
         ("primary", ServerKind::Primary),
@@ -214,11 +214,11 @@ fn port_at(ports: &[&str], at: usize) -> Result<u16> {
         return Ok(DEFAULT_PORT);
     };
     let port = text.parse().ok().filter(|port| *port > 0);
-    port.ok_or_else(|| meaningless("port", text))
+    port.ok_or_else(|| invalid_value("port", text))
 }
 
 fn parse_address(text: &str) -> Result<IpAddr> {
-    text.parse().map_err(|_| meaningless("hostaddr", text))
+    text.parse().map_err(|_| invalid_value("hostaddr", text))
 }
 
 fn count_mismatch(hosts: usize, what: &str, count: usize) -> Error {

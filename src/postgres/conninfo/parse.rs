@@ -118,37 +118,37 @@ pub(super) fn parse(text: &str) -> Result<Given> {
         .filter(|(scheme, _)| is_ours(scheme))
         .map(|(_, rest)| rest)
     {
-        Some(rest) => url(rest),
-        None => pairs(text),
+        Some(rest) => parse_url(rest),
+        None => parse_pairs(text),
     }
 }
 
-fn unreadable(why: impl Into<String>) -> Error {
+fn parse_error(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Usage, "cannot read the connection string").because(why.into())
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
-fn url(rest: &str) -> Result<Given> {
+fn parse_url(rest: &str) -> Result<Given> {
     let mut given = Given::new();
     // As in libpq: a password may contain a "?", but a "/" only as %2F.
     let rest = match rest.find(['@', '/']) {
         Some(at) if rest[at..].starts_with('@') => {
             let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
-            put(&mut given, "user", decoded(user)?);
-            put(&mut given, "password", decoded(password)?);
+            put(&mut given, "user", percent_decoded(user)?);
+            put(&mut given, "password", percent_decoded(password)?);
             &rest[at + 1..]
         }
         _ => rest,
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (hosts, dbname) = rest.split_once('/').unwrap_or((rest, ""));
-    authority(&mut given, hosts)?;
-    put(&mut given, "dbname", decoded(dbname)?);
+    parse_hosts(&mut given, hosts)?;
+    put(&mut given, "dbname", percent_decoded(dbname)?);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair
             .split_once('=')
-            .ok_or_else(|| unreadable("a parameter of the URL has no \"=\""))?;
-        match (&*decoded(name)?, decoded(value)?) {
+            .ok_or_else(|| parse_error("a parameter of the URL has no \"=\""))?;
+        match (&*percent_decoded(name)?, percent_decoded(value)?) {
             ("ssl", value) if value == "true" => given.insert("sslmode", "require".into()),
             (name, value) => given.insert(keyword(name)?, value),
         };
@@ -164,7 +164,7 @@ fn put(given: &mut Given, name: &'static str, value: String) {
 }
 
 /// Parses the hosts and ports of a URL.
-fn authority(given: &mut Given, hosts: &str) -> Result<()> {
+fn parse_hosts(given: &mut Given, hosts: &str) -> Result<()> {
     let mut names = Vec::new();
     let mut ports = Vec::new();
     for host in hosts.split(',') {
@@ -172,14 +172,14 @@ fn authority(given: &mut Given, hosts: &str) -> Result<()> {
             Some(Some((name, ""))) => (name, ""),
             Some(Some((name, port))) if port.starts_with(':') => (name, &port[1..]),
             Some(_) => {
-                return Err(unreadable(
+                return Err(parse_error(
                     "a \"[\" begins an address that \"]\" does not end",
                 ));
             }
             None => host.split_once(':').unwrap_or((host, "")),
         };
-        names.push(decoded(name)?);
-        ports.push(decoded(port)?);
+        names.push(percent_decoded(name)?);
+        ports.push(percent_decoded(port)?);
     }
     if names.iter().any(|name| !name.is_empty()) || names.len() > 1 {
         given.insert("host", names.join(","));
@@ -191,7 +191,7 @@ fn authority(given: &mut Given, hosts: &str) -> Result<()> {
 }
 
 /// Decodes the percent-encoding of a part of a URL.
-fn decoded(text: &str) -> Result<String> {
+fn percent_decoded(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
@@ -207,30 +207,30 @@ fn decoded(text: &str) -> Result<String> {
         match digit(0).zip(digit(1)) {
             Some((high, low)) if high + low > 0 => bytes.push((high * 16 + low) as u8),
             _ => {
-                return Err(unreadable(
+                return Err(parse_error(
                     "a \"%\" is not followed by two hexadecimal digits",
                 ));
             }
         }
         rest = &tail[2..];
     }
-    String::from_utf8(bytes).map_err(|_| unreadable("the text that \"%\" encodes is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| parse_error("the text that \"%\" encodes is not UTF-8"))
 }
 
 /// Parses `keyword = value …`. A value with spaces is in single quotes; a backslash makes the next
 /// character literal.
-fn pairs(text: &str) -> Result<Given> {
+fn parse_pairs(text: &str) -> Result<Given> {
     let mut given = Given::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (name, tail) = rest
             .split_once('=')
-            .ok_or_else(|| unreadable("there is a word without \"=\""))?;
+            .ok_or_else(|| parse_error("there is a word without \"=\""))?;
         let name = name.trim_end();
         if name.contains(char::is_whitespace) {
-            return Err(unreadable("there is a word without \"=\""));
+            return Err(parse_error("there is a word without \"=\""));
         }
-        let (value, tail) = value(tail.trim_start())?;
+        let (value, tail) = parse_value(tail.trim_start())?;
         given.insert(keyword(name)?, value);
         rest = tail.trim_start();
     }
@@ -238,7 +238,7 @@ fn pairs(text: &str) -> Result<Given> {
 }
 
 /// Returns the value at the start of `text`, and the text after it.
-fn value(text: &str) -> Result<(String, &str)> {
+fn parse_value(text: &str) -> Result<(String, &str)> {
     let quoted = text.starts_with('\'');
     let mut value = String::new();
     let mut chars = text[usize::from(quoted)..].chars();
@@ -250,14 +250,14 @@ fn value(text: &str) -> Result<(String, &str)> {
             Some('\'') if quoted => return Ok((value, chars.as_str())),
             Some(space) if !quoted && space.is_whitespace() => return Ok((value, chars.as_str())),
             Some(other) => value.push(other),
-            None if quoted => return Err(unreadable("a quote is not closed")),
+            None if quoted => return Err(parse_error("a quote is not closed")),
             None => return Ok((value, "")),
         }
     }
 }
 
 /// Returns the error for a value that is not valid for the parameter.
-pub(super) fn meaningless(name: &str, value: &str) -> Error {
+pub(super) fn invalid_value(name: &str, value: &str) -> Error {
     Error::new(
         ErrorKind::Usage,
         format!("the connection parameter {name:?} cannot be {value:?}"),
@@ -271,7 +271,7 @@ pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>>
         .map(|value| value.trim())
         .filter(|value| !value.is_empty());
     value
-        .map(|value| value.parse().map_err(|_| meaningless(name, value)))
+        .map(|value| value.parse().map_err(|_| invalid_value(name, value)))
         .transpose()
 }
 
@@ -292,7 +292,7 @@ pub(super) fn one_of<T: Copy>(
                 .map(|(_, meaning)| *meaning);
             let known: Vec<_> = values.iter().map(|(known, _)| *known).collect();
             found.ok_or_else(|| {
-                meaningless(name, value).hint(format!("it is one of {}", known.join(", ")))
+                invalid_value(name, value).hint(format!("it is one of {}", known.join(", ")))
             })
         }
     }

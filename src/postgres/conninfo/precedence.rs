@@ -63,7 +63,7 @@ impl Environment {
 
 /// Returns all parameters, and the origin of the password. The first source that has a parameter
 /// decides.
-pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, String)> {
+pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, String)> {
     let mut given = parse::parse(text)?;
     let mut from = if given.contains_key("password") {
         "the connection string".to_owned()
@@ -72,7 +72,7 @@ pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, S
     };
     if let Some(service) = named(&given, environment, "service", "PGSERVICE") {
         let files = service_files(&given, environment);
-        for (name, value) in files::service(&service, &files)? {
+        for (name, value) in files::read_service(&service, &files)? {
             if name == "password" && !given.contains_key(name) {
                 from = format!("service {service:?}");
             }

@@ -11,16 +11,16 @@ use crate::{
 /// Setting: subscriptions that the server runs at the same time.
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Note: two servers write on the same timeline.
-const ARCHIVES: &str = "the server will continue on the timeline of the backup, and archive (archive_mode): its WAL can collide with that of the original server; for a copy, use --set archive_mode=off; to replace that server, --target-immediate \
+const SAME_TIMELINE_NOTE: &str = "the server will continue on the timeline of the backup, and archive (archive_mode): its WAL can collide with that of the original server; for a copy, use --set archive_mode=off; to replace that server, --target-immediate \
     --target-action promote begins a timeline of its own";
 /// Note: recovery from an archive follows the latest timeline there, whichever server wrote it.
-const ARCHIVES_ANEW: &str = "once open, the server will archive a timeline of its own (archive_mode), and later recoveries from that archive will follow it: right if it replaces the original server; for a copy, use --set archive_mode=off";
+const NEW_TIMELINE_NOTE: &str = "once open, the server will archive a timeline of its own (archive_mode), and later recoveries from that archive will follow it: right if it replaces the original server; for a copy, use --set archive_mode=off";
 
 /// Returns a note on WAL or connections that the server will need and not have.
 ///
 /// `follows` is true if its configuration names an archive or a primary; `is_all` is true if the
 /// backup has all of the configuration.
-pub(crate) fn missing(
+pub(crate) fn lacking_note(
     mode: Mode,
     cluster: &ClusterInfo,
     follows: bool,
@@ -45,7 +45,7 @@ pub(crate) fn missing(
 
 /// Returns the error for a recovery to a point without `restore_command`: the server would not
 /// start.
-pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
+pub(crate) fn no_restore_command(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
     let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, and does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
@@ -59,7 +59,7 @@ pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) 
 }
 
 /// Returns the step to provide WAL by hand, for a server that does not use the archive.
-pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
+pub(crate) fn wal_step(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
     let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
     let wal = match &cluster.wal_segments[..] {
         [first, .., last] if first != last => format!("{first} to {last}"),
@@ -72,7 +72,10 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String
 }
 
 /// Returns a note if the server will run the same subscriptions as the original server.
-pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) -> Option<String> {
+pub(crate) fn subscriptions_note(
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+) -> Option<String> {
     let is_set = options
         .settings
         .iter()
@@ -91,7 +94,7 @@ pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) ->
 
 /// Returns a note for each tablespace that recovery will make at its old location, whatever the
 /// restore does.
-pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
+pub(crate) fn new_tablespace_notes(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
     cluster.tablespaces_meanwhile.iter().map(|space| {
         let name = quoted(&space.name.0);
         let location = quoted(&space.location.0);
@@ -103,7 +106,7 @@ pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
 
 /// Returns a note that the cluster has a later timeline that does not continue from this backup,
 /// and the consequences.
-pub(crate) fn beside(
+pub(crate) fn fork_note(
     mode: Mode,
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
@@ -138,7 +141,7 @@ pub(crate) fn beside(
 }
 
 /// Returns a note if the server will archive, like the original server.
-pub(crate) fn archiving(
+pub(crate) fn archiving_note(
     mode: Mode,
     options: &RecoveryOptions,
     known: &RecoveryFacts<'_>,
@@ -148,10 +151,10 @@ pub(crate) fn archiving(
         .iter()
         .rev()
         .find(|(name, _)| name == "archive_mode");
-    let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
+    let archives = chosen.map_or(known.archives, |(_, value)| turns_archiving_on(value));
     let note = match mode {
-        Mode::None => ARCHIVES,
-        Mode::Point => ARCHIVES_ANEW,
+        Mode::None => SAME_TIMELINE_NOTE,
+        Mode::Point => NEW_TIMELINE_NOTE,
         // A standby archives only with `always`, which the operator chose for it.
         Mode::Standby => return None,
     };
@@ -159,7 +162,7 @@ pub(crate) fn archiving(
 }
 
 /// Returns whether a server with this value of `archive_mode` archives.
-pub fn archives(value: &str) -> bool {
+pub fn turns_archiving_on(value: &str) -> bool {
     !["off", "false", "no", "0"]
         .iter()
         .any(|off| value.eq_ignore_ascii_case(off))
@@ -180,7 +183,7 @@ mod tests {
                 settings,
                 ..RecoveryOptions::default()
             };
-            archiving(
+            archiving_note(
                 mode,
                 &options,
                 &RecoveryFacts {
@@ -201,6 +204,8 @@ mod tests {
             assert_eq!(said(mode, &[("archive_mode", "off")]), "");
         }
         assert_eq!(said(Mode::Standby, &[]), "");
-        assert!(archives("always") && archives("ON") && !archives("Off"));
+        assert!(
+            turns_archiving_on("always") && turns_archiving_on("ON") && !turns_archiving_on("Off")
+        );
     }
 }

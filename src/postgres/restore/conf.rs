@@ -47,7 +47,7 @@ fn unquoted(value: &str) -> String {
 }
 
 /// Quotes a value as the server does in `postgresql.auto.conf`: quotes and backslashes doubled.
-fn quoted(value: &str) -> String {
+fn quoted_value(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
 }
 
@@ -66,7 +66,7 @@ pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8>
     }
     text.extend(format!("# set by the restore of backup {backup}\n").bytes());
     for (name, value) in settings {
-        text.extend(format!("{name} = {}\n", quoted(value)).bytes());
+        text.extend(format!("{name} = {}\n", quoted_value(value)).bytes());
     }
     text
 }

@@ -87,12 +87,12 @@ pub enum Fate {
 }
 
 /// Step for a server that pauses at its target, the default action.
-const STANDS_STILL: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
+const PAUSED_STEP: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
 /// While paused, the startup process keeps the locks of transactions that it has replayed in part.
-const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits until then: to read it, restore a copy with --target-action promote";
+const LOCKED_STEP: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits until then: to read it, restore a copy with --target-action promote";
 
 /// Reason to reset a setting once the server is open.
-const IS_PASSING: &str =
+const RESET_REASON: &str =
     "it is only for this recovery, and a standby made from this server would use it too";
 
 impl ClusterPlan {
@@ -105,11 +105,11 @@ impl ClusterPlan {
         cluster: &ClusterInfo,
         known: &RecoveryFacts<'_>,
     ) -> Result<Self> {
-        let mut mounts = tablespaces::mounts(options, cluster)?;
-        let unwanted = unwanted(options, cluster)?;
+        let mut mounts = tablespaces::tablespace_mounts(options, cluster)?;
+        let unwanted = unwanted_databases(options, cluster)?;
         let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
-        notes.extend(advice::meanwhile(cluster));
-        notes.extend(advice::subscriptions(&options.recovery, cluster));
+        notes.extend(advice::new_tablespace_notes(cluster));
+        notes.extend(advice::subscriptions_note(&options.recovery, cluster));
         let mut next = steps_after_start(options, &recovery, &unwanted);
         // WAL refers to pages that it does not contain; for hash indexes even in a cluster with
         // checksums. In an emptied file such pages are holes, and recovery would stop.
@@ -127,13 +127,13 @@ impl ClusterPlan {
         };
         let left_out = left_out(options, cluster, &recovery, !mounts.is_empty());
         if let Some(dir) = &options.waldir {
-            mounts.push(tablespaces::wal(dir)?);
+            mounts.push(tablespaces::wal_mount(dir)?);
         }
         Ok(Self {
             last: Some(last),
             mounts,
             notes,
-            before_start: advice::fetch(&recovery, cluster).into_iter().collect(),
+            before_start: advice::wal_step(&recovery, cluster).into_iter().collect(),
             recovery,
             next,
             in_place: false,
@@ -154,7 +154,7 @@ impl ClusterPlan {
     }
 
     /// Returns whether every file is restored with its content.
-    pub fn is_of_everything(&self) -> bool {
+    pub fn restores_all_databases(&self) -> bool {
         self.emptied.is_empty()
     }
 
@@ -163,7 +163,7 @@ impl ClusterPlan {
     ///
     /// The backup names the location of a tablespace; a forged backup may name a place where other
     /// file names have a meaning.
-    pub fn strays(&self, path: &[u8]) -> bool {
+    pub fn is_outside_server_directories(&self, path: &[u8]) -> bool {
         self.mounts
             .iter()
             .filter(|mount| mount.at != path && entry::is_within(path, &mount.at))
@@ -202,14 +202,14 @@ fn steps_after_start(
     unwanted: &[&DatabaseInfo],
 ) -> Vec<String> {
     let mut next = Vec::new();
-    if options.recovery.stands_still() {
-        next.push(STANDS_STILL.to_owned());
+    if options.recovery.pauses_at_target() {
+        next.push(PAUSED_STEP.to_owned());
     }
-    if options.recovery.may_stand_before_a_drop() {
-        next.push(IS_LOCKED.to_owned());
+    if options.recovery.may_pause_mid_transaction() {
+        next.push(LOCKED_STEP.to_owned());
     }
-    let reset = |name: &str| format!("ALTER SYSTEM RESET {name}; -- {IS_PASSING}");
-    next.extend(recovery.passing().map(reset));
+    let reset = |name: &str| format!("ALTER SYSTEM RESET {name}; -- {RESET_REASON}");
+    next.extend(recovery.temporary_settings().map(reset));
     next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
     next
 }
@@ -258,7 +258,7 @@ fn database_of_prepared(content: &[u8]) -> Option<u32> {
 }
 
 /// Returns the databases that are not wanted. Templates and `postgres` are always wanted.
-fn unwanted<'a>(
+fn unwanted_databases<'a>(
     options: &ClusterOptions,
     cluster: &'a ClusterInfo,
 ) -> Result<Vec<&'a DatabaseInfo>> {

@@ -22,8 +22,7 @@ pub enum RecoveryTarget {
     Immediate,
 }
 
-const EARLIER: &str =
-    "choose a backup that ended before that; `fullbore list` shows them";
+const EARLIER: &str = "choose a backup that ended before that; `fullbore list` shows them";
 
 /// Returns the time in a form that the server reads in the same way in every time zone.
 fn utc(time: Timestamp) -> String {
@@ -31,8 +30,8 @@ fn utc(time: Timestamp) -> String {
 }
 
 /// Returns the note for a time target. `now` is the current time, to warn of a later target.
-pub(crate) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
-    let time = moment(text)?;
+pub(crate) fn time_note(text: &str, now: Option<Timestamp>) -> Result<String> {
+    let time = parse_time(text)?;
     let later = if now.is_some_and(|now| now < time) {
         "; that is later than now: if the WAL does not reach it, recovery ends with an error"
     } else {
@@ -42,7 +41,7 @@ pub(crate) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
 }
 
 /// Parses a time. Without an offset it is local time on this host.
-fn moment(text: &str) -> Result<Timestamp> {
+fn parse_time(text: &str) -> Result<Timestamp> {
     let local = |time: DateTime| {
         time.to_zoned(TimeZone::system())
             .map(|zoned| zoned.timestamp())
@@ -59,8 +58,8 @@ fn moment(text: &str) -> Result<Timestamp> {
 }
 
 /// Returns the target time in UTC, if the backup had ended by then.
-pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
-    let time = moment(text)?;
+pub(crate) fn checked_time(text: &str, stopped: &str) -> Result<String> {
+    let time = parse_time(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
         return Err(Error::new(ErrorKind::Usage, what).hint(EARLIER));
@@ -69,7 +68,7 @@ pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
 }
 
 /// Checks that the cluster is consistent at the target location.
-pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
+pub(crate) fn checked_lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
         let what = format!("cannot recover to LSN {text:?}: it is not an LSN");
         return Err(Error::new(ErrorKind::Usage, what).hint("use one like 0/2000028"));
@@ -89,7 +88,7 @@ pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
 
 /// Checks the name of a restore point. The server would ignore an empty name, and recover to the
 /// end of the archive.
-pub(crate) fn name(text: &str) -> Result<&str> {
+pub(crate) fn checked_name(text: &str) -> Result<&str> {
     if text.is_empty() {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -100,7 +99,7 @@ pub(crate) fn name(text: &str) -> Result<&str> {
 }
 
 /// Parses a transaction ID. The server would read a number with a leading 0 as octal.
-pub(crate) fn xid(text: &str) -> Result<u64> {
+pub(crate) fn checked_xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
         Ok(number) => Ok(number),
         Err(_) => Err(Error::new(
@@ -117,7 +116,7 @@ mod tests {
     #[test]
     fn the_note_warns_of_a_time_later_than_now() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let said = |now| until("2026-11-21T05:45:02Z", now).unwrap();
+        let said = |now| time_note("2026-11-21T05:45:02Z", now).unwrap();
         assert!(
             said(Some(at("2026-11-21T05:45:01Z")))
                 .contains("05:45:02.000000+00; that is later than now")

@@ -16,14 +16,17 @@ use std::{
 pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
 
 /// Returns a mount for each tablespace outside the data directory.
-pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<Vec<TargetMount>> {
+pub(super) fn tablespace_mounts(
+    options: &ClusterOptions,
+    cluster: &ClusterInfo,
+) -> Result<Vec<TargetMount>> {
     for (old, _) in &options.tablespaces {
         if !cluster
             .tablespaces
             .iter()
-            .any(|tablespace| is_called(tablespace, old))
+            .any(|tablespace| is_named(tablespace, old))
         {
-            return Err(unknown(old, cluster));
+            return Err(unknown_tablespace(old, cluster));
         }
     }
     // An in-place tablespace has its own path as its location.
@@ -47,37 +50,37 @@ pub fn shared(major: u32) -> SharedDirectory {
 
 /// Returns whether the tablespace is restored to its location in the backup, because the operator
 /// chose no other.
-pub fn is_where_it_was(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
-    options.tablespaces_under.is_none() && chosen(options, tablespace).is_none()
+pub fn keeps_location(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
+    options.tablespaces_under.is_none() && chosen_directory(options, tablespace).is_none()
 }
 
 /// Returns the operator's choice for this tablespace.
-fn chosen<'a>(
+fn chosen_directory<'a>(
     options: &'a ClusterOptions,
     tablespace: &Tablespace,
 ) -> Option<&'a (Vec<u8>, PathBuf)> {
     options
         .tablespaces
         .iter()
-        .find(|(old, _)| is_called(tablespace, old))
+        .find(|(old, _)| is_named(tablespace, old))
 }
 
 /// Returns the mount of a tablespace.
 fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Result<TargetMount> {
-    let chosen = chosen(options, tablespace);
+    let chosen = chosen_directory(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
         (Some((_, new)), _) => new.clone(),
-        (None, Some(dir)) => absolute(dir)?.join(own_name(tablespace)),
+        (None, Some(dir)) => absolute(dir)?.join(directory_name(tablespace)),
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
-    match plain(&directory) {
+    match plain_path(&directory) {
         Some(directory) => Ok(TargetMount {
             at: tablespace.path(),
             directory,
             shared: Some(shared(major)),
             ..TargetMount::default()
         }),
-        None => Err(misplaced(
+        None => Err(not_absolute(
             &format!("tablespace {}", quoted(&tablespace.name.0)),
             &directory,
         )),
@@ -85,8 +88,8 @@ fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Resul
 }
 
 /// Returns the mount of the WAL.
-pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
-    let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
+pub(super) fn wal_mount(dir: &Path) -> Result<TargetMount> {
+    let directory = plain_path(&absolute(dir)?).ok_or_else(|| not_absolute("the WAL", dir))?;
     Ok(TargetMount {
         at: PG_WAL.into(),
         directory,
@@ -99,7 +102,7 @@ pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
 ///
 /// The server refuses relative links. `..` after a link would be another directory for the server
 /// than for fullbore.
-fn plain(directory: &Path) -> Option<PathBuf> {
+fn plain_path(directory: &Path) -> Option<PathBuf> {
     let is_plain = directory.is_absolute()
         && !directory
             .components()
@@ -108,7 +111,7 @@ fn plain(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the error for a directory that cannot be used.
-fn misplaced(what: &str, directory: &Path) -> Error {
+fn not_absolute(what: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
         format!("cannot restore {what} to {directory:?}: that is not an absolute path"),
@@ -121,7 +124,7 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the tablespace's name if it can be a directory name, otherwise its OID.
-fn own_name(tablespace: &Tablespace) -> OsString {
+fn directory_name(tablespace: &Tablespace) -> OsString {
     let name = &tablespace.name.0[..];
     let is_plain =
         !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
@@ -133,7 +136,7 @@ fn own_name(tablespace: &Tablespace) -> OsString {
 }
 
 /// Returns whether `old` is the name, the OID or the location of the tablespace.
-fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
+fn is_named(tablespace: &Tablespace, old: &[u8]) -> bool {
     let location = |path: &[u8]| {
         Path::new(OsStr::from_bytes(path))
             .components()
@@ -145,7 +148,7 @@ fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
 }
 
 /// Returns the error for a tablespace that the backup does not have.
-fn unknown(old: &[u8], cluster: &ClusterInfo) -> Error {
+fn unknown_tablespace(old: &[u8], cluster: &ClusterInfo) -> Error {
     let known = |t: &Tablespace| {
         format!(
             "{} ({}) at {}",

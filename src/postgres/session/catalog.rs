@@ -61,9 +61,9 @@ impl Session {
 
 impl Catalog {
     /// Returns a database that is in another tablespace `now`.
-    pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
+    pub fn moved_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         let was_elsewhere = |one: &&DatabaseRow| {
-            self.of(one.oid)
+            self.database(one.oid)
                 .is_some_and(|before| before.space != one.space)
         };
         now.databases
@@ -74,29 +74,29 @@ impl Catalog {
 
     /// Returns a database of `now` that was copied in the meantime in a way that recovery cannot
     /// redo. Recovery can redo a copy of a template, because no one changes a template.
-    pub fn spoiled<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
+    pub fn spoiled_copy<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
         let is_template = |oid| {
-            self.of(oid)
-                .and(now.of(oid))
+            self.database(oid)
+                .and(now.database(oid))
                 .is_some_and(|from| from.is_template)
         };
         let spoils = |copy: &&FileCopies| copy.from == copy.database || !is_template(copy.from);
         copied
             .iter()
             .filter(spoils)
-            .find_map(|copy| now.of(copy.database))
+            .find_map(|copy| now.database(copy.database))
             .map(|one| &one.name)
     }
 
     /// Returns a database of `now` that did not exist before.
-    pub fn made<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
+    pub fn new_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         now.databases
             .iter()
-            .find(|one| self.of(one.oid).is_none())
+            .find(|one| self.database(one.oid).is_none())
             .map(|one| &one.name)
     }
 
-    fn of(&self, oid: u32) -> Option<&DatabaseRow> {
+    fn database(&self, oid: u32) -> Option<&DatabaseRow> {
         self.databases.iter().find(|one| one.oid == oid)
     }
 
@@ -129,17 +129,31 @@ mod tests {
             tablespaces: vec![(1663, "pg_default".into())],
         };
         let before = of(&[(1, 1663), (5, 1663), (6, 1663)]);
-        assert_eq!(before.moved(&of(&[(1, 1663), (6, 1663), (7, 9)])), None);
-        assert_eq!(before.moved(&of(&[(1, 1663), (5, 9)])), Some(&"5".into()));
+        assert_eq!(
+            before.moved_database(&of(&[(1, 1663), (6, 1663), (7, 9)])),
+            None
+        );
+        assert_eq!(
+            before.moved_database(&of(&[(1, 1663), (5, 9)])),
+            Some(&"5".into())
+        );
         assert!(before.is_new(9) && !before.is_new(1663));
         let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| {
             [FileCopies { database, from }]
         });
-        assert_eq!(before.spoiled(&now, &copy(7, 1)), None, "from a template");
-        assert_eq!(before.spoiled(&now, &copy(8, 5)), None, "and dropped again");
+        assert_eq!(
+            before.spoiled_copy(&now, &copy(7, 1)),
+            None,
+            "from a template"
+        );
+        assert_eq!(
+            before.spoiled_copy(&now, &copy(8, 5)),
+            None,
+            "and dropped again"
+        );
         for (database, from, name) in [(7, 5, "7"), (7, 6, "7"), (5, 5, "5")] {
             assert_eq!(
-                before.spoiled(&now, &copy(database, from)),
+                before.spoiled_copy(&now, &copy(database, from)),
                 Some(&name.into()),
                 "{database} from {from}"
             );

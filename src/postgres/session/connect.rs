@@ -1,7 +1,7 @@
 //! Connects to a server: host by host, encrypted or not as `sslmode` says. Explains the server's
 //! refusals.
 
-use super::{Session, pooler::refuse_used};
+use super::{Session, pooler::refuse_pooled_session};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform,
@@ -51,7 +51,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
     let mut failures = Vec::new();
     for wanted in rounds {
         for host in &params.hosts {
-            match session(params, host).and_then(|session| suitable(session, *wanted)) {
+            match open_session(params, host).and_then(|session| check_kind(session, *wanted)) {
                 Ok(session) => return Ok(session),
                 // As libpq: a server that was reached and refuses has the last word.
                 Err(error) if error.kind != ErrorKind::Unreachable => return Err(error),
@@ -74,7 +74,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] otherwise: another host may be suitable.
-fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
+fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
     let (is, fits) = match wanted {
         ServerKind::Primary => ("a standby", !session.standby),
         ServerKind::Standby => ("not a standby", session.standby),
@@ -91,10 +91,10 @@ fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
 }
 
 /// Opens a session with one host, and sets it up.
-fn session(params: &Params, host: &Host) -> Result<Session> {
+fn open_session(params: &Params, host: &Host) -> Result<Session> {
     let begun = Instant::now();
-    let mut client = client(params, host)?;
-    refuse_used(&mut client, || begun.elapsed())?;
+    let mut client = connect_host(params, host)?;
+    refuse_pooled_session(&mut client, || begun.elapsed())?;
     let mut session = Session {
         client: Some(client),
         place: host.to_string(),
@@ -110,7 +110,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     session
         .client()?
         .batch_execute(FIRST)
-        .map_err(|error| failed(changing, &error))?;
+        .map_err(|error| server_error(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
     let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(), \
                nullif(current_setting('max_slot_wal_keep_size', true), '-1')";
@@ -129,7 +129,7 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
 }
 
 /// Returns the encryption modes to try, in order. A socket is never encrypted, as with libpq.
-fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
+fn ssl_modes(params: &Params, host: &Host) -> &'static [config::SslMode] {
     use config::SslMode::{Disable, Prefer, Require};
     match (&host.place, params.tls.mode) {
         (SettingPlace::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
@@ -139,20 +139,20 @@ fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
     }
 }
 
-fn client(params: &Params, host: &Host) -> Result<Client> {
+fn connect_host(params: &Params, host: &Host) -> Result<Client> {
     let mut first = None;
-    for way in ways(params, host) {
-        let mut config = config(params, host);
+    for way in ssl_modes(params, host) {
+        let mut config = client_config(params, host);
         config.ssl_mode(*way);
         let tls = (*way != config::SslMode::Disable)
             .then(|| tls::connector(&params.tls))
             .transpose()?;
-        match within(params.connect_timeout, config, tls) {
+        match connect_within(params.connect_timeout, config, tls) {
             Ok(client) => return Ok(client),
             Err(failure) => {
-                let other_way_may_do = failure.other_way_may_do();
+                let may_try_other_mode = failure.may_try_other_mode();
                 first = first.or(Some(failure));
-                if !other_way_may_do {
+                if !may_try_other_mode {
                     break;
                 }
             }
@@ -163,8 +163,8 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
         params.user
     );
     Err(match first {
-        Some(ConnectFailure::Server(error)) => explained(failed(&what, &error), &error, host),
-        Some(ConnectFailure::Late(limit)) => {
+        Some(ConnectFailure::Server(error)) => with_hint(server_error(&what, &error), &error, host),
+        Some(ConnectFailure::LateFiles(limit)) => {
             Error::new(ErrorKind::Unreachable, what).because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
@@ -179,27 +179,27 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
 enum ConnectFailure {
     Server(postgres::Error),
     /// No answer within the limit.
-    Late(Duration),
+    LateFiles(Duration),
     NoThread(Error),
 }
 
 impl ConnectFailure {
     /// Returns whether another encryption mode may work: an entry of pg_hba.conf may be only for
     /// encrypted or only for plain connections, or TLS itself failed.
-    fn other_way_may_do(&self) -> bool {
+    fn may_try_other_mode(&self) -> bool {
         match self {
             Self::Server(error) => match error.code() {
                 Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
                 None => error.to_string().contains("TLS"),
             },
-            Self::Late(_) | Self::NoThread(_) => false,
+            Self::LateFiles(_) | Self::NoThread(_) => false,
         }
     }
 }
 
 /// Connects, or gives up after `limit`. The crate's own limit ends when the socket is open, and a
 /// server can be silent after that.
-fn within(
+fn connect_within(
     limit: Option<Duration>,
     config: Config,
     tls: Option<MakeRustlsConnect>,
@@ -216,11 +216,11 @@ fn within(
     start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(ConnectFailure::Server),
-        Err(_) => Err(ConnectFailure::Late(limit)),
+        Err(_) => Err(ConnectFailure::LateFiles(limit)),
     }
 }
 
-fn config(params: &Params, host: &Host) -> Config {
+fn client_config(params: &Params, host: &Host) -> Config {
     let mut config = Config::new();
     config
         .user(&params.user)
@@ -264,7 +264,7 @@ fn config(params: &Params, host: &Host) -> Config {
 }
 
 /// Adds a hint to a refusal.
-fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
+fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     let code = cause.code();
     let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
         match &host.password {
@@ -279,7 +279,7 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
         "connect as another role, as in postgres://role@host, run fullbore as the system user of that name, as in `sudo -u postgres fullbore …`, \
          or permit this role in the server's pg_hba.conf"
             .into()
-    } else if is_nobody_there(cause) {
+    } else if is_no_server(cause) {
         "is a server running there? To back up a stopped cluster, name its data directory: `fullbore backup PGDATA --offline`"
             .into()
     } else {
@@ -289,13 +289,13 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
 }
 
 /// Returns an error of the server, with its detail and hint, or of the connection.
-pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
-    let failed = Error::new(kind(error), what).because(reason(error));
-    let Some(said) = error.as_db_error() else {
+pub(super) fn server_error(what: &str, error: &postgres::Error) -> Error {
+    let failed = Error::new(error_kind(error), what).because(reason(error));
+    let Some(refusal) = error.as_db_error() else {
         return failed;
     };
-    let failed = said.detail().into_iter().fold(failed, Error::detail);
-    match said.hint() {
+    let failed = refusal.detail().into_iter().fold(failed, Error::detail);
+    match refusal.hint() {
         Some(hint) => failed.hint(hint.trim_end_matches('.').to_owned()),
         None => failed,
     }
@@ -310,7 +310,7 @@ pub(super) fn is_fatal(error: &postgres::Error) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
-fn kind(error: &postgres::Error) -> ErrorKind {
+fn error_kind(error: &postgres::Error) -> ErrorKind {
     let Some(code) = error.code() else {
         // A retry does not help without a password or with a wrong certificate.
         let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
@@ -340,7 +340,7 @@ fn is_about_certificates(error: &postgres::Error) -> bool {
     )
 }
 
-fn is_nobody_there(error: &postgres::Error) -> bool {
+fn is_no_server(error: &postgres::Error) -> bool {
     let system = innermost(error)
         .downcast_ref::<io::Error>()
         .map(io::Error::kind);
@@ -359,8 +359,8 @@ fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
 
 /// Returns the reason: the server's message, or the innermost cause.
 pub(super) fn reason(error: &postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        return said.message().to_owned();
+    if let Some(refusal) = error.as_db_error() {
+        return refusal.message().to_owned();
     }
     let innermost = innermost(error);
     match innermost.downcast_ref() {

@@ -82,7 +82,7 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<ServerFacts> {
-        let may_hold_wal = self.may_back_up()?;
+        let may_hold_wal = self.check_role()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
         let major = self.major();
         let standby = self.standby;
@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// Fails unless the role may start and stop a backup; returns whether it may create a slot.
-    fn may_back_up(&mut self) -> Result<bool> {
+    fn check_role(&mut self) -> Result<bool> {
         let needed = match self.major() {
             15.. => ["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"],
             _ => [

@@ -1,6 +1,6 @@
 //! Checks a session every second while other threads copy files.
 
-use super::{Room, Session, void};
+use super::{Session, WalSpace, void_backup};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform,
@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Interval of the checks (rule 2). Files copied after the session was lost are copied in vain.
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A session that threads share. Its loss is noticed within seconds. Dropping it ends the session.
 pub struct HeldSession {
@@ -46,14 +46,14 @@ impl HeldSession {
     ///
     /// # Errors
     /// If the system cannot start a thread.
-    pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
+    pub fn new(session: Session, params: &Params, room: Option<WalSpace>) -> Result<Self> {
         let shared = Arc::new(KeepaliveShared {
             session: Mutex::new(Some(session)),
             lost: OnceLock::new(),
         });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
-        start(move || asked.ask_until(&stopped, room))?;
+        start(move || asked.check_until(&stopped, room))?;
         Ok(Self {
             shared,
             params: params.clone(),
@@ -85,14 +85,14 @@ impl HeldSession {
     ///
     /// # Errors
     /// Those of `ask`, and of connecting to the same server again.
-    pub fn beside<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    pub fn with_second_session<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let holder =
             self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
         let Some((slot, process)) = holder else {
             return self.with(ask);
         };
         let mut session = Session::connect(&self.params)?;
-        session.is_beside(&slot, process)?;
+        session.check_slot_owner(&slot, process)?;
         ask(&mut session)
     }
 }
@@ -107,31 +107,31 @@ impl Drop for HeldSession {
 }
 
 impl KeepaliveShared {
-    fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
+    fn check_until(&self, stopped: &Receiver<()>, mut room: Option<WalSpace>) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECK_INTERVAL) {
             // Other errors do not end the session; a user may have cancelled the statement.
             if let Err(error) =
-                self.with(|session| session.alive().and_then(|()| session.keep_slot()))
+                self.with(|session| session.check_alive().and_then(|()| session.touch_slot()))
                 && error.kind == ErrorKind::Unreachable
             {
-                self.lose(error);
+                self.record_loss(error);
                 return;
             }
             let crowded = room
                 .as_mut()
                 .and_then(|room| self.with(|session| room.check(session)).err());
             if let Some(error) = crowded.filter(|error| error.kind == ErrorKind::Unreachable) {
-                self.lose(error);
-                return self.give_up();
+                self.record_loss(error);
+                return self.free_and_close();
             }
         }
     }
 
     /// Frees the WAL and ends the session: the copying threads may be waiting for their disk or a
     /// reader, and the server cannot wait.
-    fn give_up(&self) {
+    fn free_and_close(&self) {
         let mut session = self.session.locked();
-        if let Some(Err(error)) = session.as_mut().map(Session::make_room) {
+        if let Some(Err(error)) = session.as_mut().map(Session::free_wal) {
             platform::debug(|| error.line());
         }
         session.take();
@@ -145,19 +145,19 @@ impl KeepaliveShared {
         let mut session = self.session.locked();
         self.check()?;
         let Some(open) = session.as_mut() else {
-            return Err(void("the session has ended"));
+            return Err(void_backup("the session has ended"));
         };
         let done = run(open);
         if open.is_closed() {
             session.take();
-            done.map_err(|error| self.lose(error))
+            done.map_err(|error| self.record_loss(error))
         } else {
             done
         }
     }
 
     /// Records the first loss, and returns its error.
-    fn lose(&self, error: Error) -> Error {
+    fn record_loss(&self, error: Error) -> Error {
         self.lost.get_or_init(|| SessionLoss::of(error)).error()
     }
 }
@@ -175,7 +175,7 @@ impl SessionLoss {
     fn error(&self) -> Error {
         let error = Error {
             detail: self.detail.clone(),
-            ..void(&self.why)
+            ..void_backup(&self.why)
         };
         self.hint.iter().cloned().fold(error, Error::hint)
     }

@@ -16,7 +16,7 @@ mod wal_space;
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
 pub use keepalive::HeldSession;
-pub use wal_space::Room;
+pub use wal_space::WalSpace;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, ErrorKind, Result};
@@ -104,7 +104,7 @@ impl Session {
     fn client(&mut self) -> Result<&mut Client> {
         self.client
             .as_mut()
-            .ok_or_else(|| void("the session has ended"))
+            .ok_or_else(|| void_backup("the session has ended"))
     }
 
     /// Returns whether the server or the network ended the session.
@@ -151,7 +151,7 @@ impl Session {
             return Ok(());
         }
         Err(
-            void("another checkpoint came before the server began to keep its WAL")
+            void_backup("another checkpoint came before the server began to keep its WAL")
                 .hint("run it again"),
         )
     }
@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Returns the SQL function for the end of the WAL in files.
-    fn written(&self) -> &'static str {
+    fn wal_end_function(&self) -> &'static str {
         if self.standby {
             "pg_last_wal_receive_lsn()"
         } else {
@@ -188,7 +188,7 @@ impl Session {
     ///
     /// # Errors
     /// The server's; [`ErrorKind::Unreachable`] if the session is lost.
-    pub fn keep_from(&mut self, from: Lsn) -> Result<()> {
+    pub fn advance_slot(&mut self, from: Lsn) -> Result<()> {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
@@ -208,7 +208,7 @@ impl Session {
 
     /// Advances the slot to its current location: from version 18 on, a slot that is never advanced
     /// counts as idle although its session lives.
-    fn keep_slot(&mut self) -> Result<()> {
+    fn touch_slot(&mut self) -> Result<()> {
         let Some(slot) = self.slot.clone().filter(|_| self.major() >= 18) else {
             return Ok(());
         };
@@ -223,7 +223,7 @@ impl Session {
             return Ok(());
         };
         match row.get::<Option<&str>>(0)? {
-            Some(from) => self.keep_from(from.parse()?),
+            Some(from) => self.advance_slot(from.parse()?),
             None => Ok(()),
         }
     }
@@ -234,7 +234,7 @@ impl Session {
     }
 
     /// Fails unless this is the server on which the session of `process` owns the slot `slot`.
-    fn is_beside(&mut self, slot: &str, process: i32) -> Result<()> {
+    fn check_slot_owner(&mut self, slot: &str, process: i32) -> Result<()> {
         let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2";
         let what = "could not ask for the replication slot";
         let row = self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?;
@@ -282,7 +282,7 @@ impl Session {
             15.. => "SELECT pg_backup_start($1, $2)::text",
             _ => "SELECT pg_start_backup($1, $2, false)::text",
         };
-        self.alive()?;
+        self.check_alive()?;
         let row = self.row(
             "could not start the backup",
             sql,
@@ -301,7 +301,7 @@ impl Session {
     /// # Errors
     /// The server's; [`ErrorKind::Unreachable`] if the session is lost or held WAL is gone.
     pub fn stop(&mut self, wait_for_archive: bool) -> Result<Stopped> {
-        self.holds()?;
+        self.check_wal_kept()?;
         let call = match self.major() {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
@@ -344,11 +344,10 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Unreachable`] if the session is lost, the server was promoted (rule 28), or
     /// another server process answers, as behind a connection pool.
-    pub fn alive(&mut self) -> Result<()> {
+    pub fn check_alive(&mut self) -> Result<()> {
         if let Some(why) = &self.dropped {
-            let what =
-                "the server dropped the replication slot because a statement failed";
-            return Err(void(what).detail(why.clone()).hint("run it again"));
+            let what = "the server dropped the replication slot because a statement failed";
+            return Err(void_backup(what).detail(why.clone()).hint("run it again"));
         }
         let row = self.row(
             "could not ask the server",
@@ -356,11 +355,11 @@ impl Session {
             &[],
         )?;
         if self.standby && !row.get::<bool>(0)? {
-            return Err(void("the standby was promoted")
+            return Err(void_backup("the standby was promoted")
                 .hint("run it again, from the new primary or another standby"));
         }
         if row.get::<i32>(1)? != self.process {
-            return Err(void("another server process answered")
+            return Err(void_backup("another server process answered")
                 .hint("connect to the server itself, not to a connection pool"));
         }
         Ok(())
@@ -369,10 +368,10 @@ impl Session {
     /// Checks that the server still keeps the WAL of this backup.
     ///
     /// # Errors
-    /// As [`Session::alive`]; also [`ErrorKind::Unreachable`] if the WAL is gone.
-    pub fn holds(&mut self) -> Result<()> {
-        self.alive()?;
-        self.still_held()
+    /// As [`Session::check_alive`]; also [`ErrorKind::Unreachable`] if the WAL is gone.
+    pub fn check_wal_kept(&mut self) -> Result<()> {
+        self.check_alive()?;
+        self.check_slot_intact()
     }
 
     /// Returns the archiver's status, and whether the archive has everything up to and including
@@ -383,7 +382,7 @@ impl Session {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] if the session is lost.
-    pub fn archived(&mut self, last: &str) -> Result<ArchivedWal> {
+    pub fn archived_wal(&mut self, last: &str) -> Result<ArchivedWal> {
         let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
@@ -454,7 +453,7 @@ impl Session {
 
     /// Fails if the server removed WAL that the slot held, because it exceeded
     /// `max_slot_wal_keep_size`.
-    fn still_held(&mut self) -> Result<()> {
+    fn check_slot_intact(&mut self) -> Result<()> {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
@@ -467,17 +466,17 @@ impl Session {
             )?
             .get::<&str>(0)?
         {
-            "lost" => {
-                Err(void("the server has removed WAL that the backup needs")
-                    .hint(self.after_loss()))
-            }
+            "lost" => Err(
+                void_backup("the server has removed WAL that the backup needs")
+                    .hint(self.loss_hint()),
+            ),
             _ => Ok(()),
         }
     }
 
     /// Returns the hint for a lost session or lost WAL. The server writes only to its log that it
     /// ended a session because of the limit.
-    fn after_loss(&self) -> String {
+    fn loss_hint(&self) -> String {
         let limit = self.slot_limit.as_ref().filter(|_| self.slot.is_some());
         limit.map_or_else(
             || "run it again".to_owned(),
@@ -491,18 +490,18 @@ impl Session {
     }
 
     /// Returns the error for a session that `error` ended.
-    fn lost(&self, error: &postgres::Error) -> Error {
-        void(&format!(
+    fn loss_error(&self, error: &postgres::Error) -> Error {
+        void_backup(&format!(
             "the session with the server at {} was lost",
             self.place
         ))
         .detail(connect::reason(error))
-        .hint(self.after_loss())
+        .hint(self.loss_hint())
     }
 }
 
 /// Returns the error that makes a backup void.
-fn void(why: &str) -> Error {
+fn void_backup(why: &str) -> Error {
     Error::new(ErrorKind::Unreachable, "the backup is void").because(why)
 }
 

@@ -6,7 +6,7 @@
 //! older than its connection. It cleans up a session made for it before leaving, as far as the
 //! server answers.
 
-use super::{Session, connect::failed};
+use super::{Session, connect::server_error};
 use crate::{
     error::{Error, ErrorKind, Result},
     queue::start,
@@ -31,7 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for an older session; the server's.
-pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Duration) -> Result<()> {
+pub(super) fn refuse_pooled_session(
+    client: &mut Client,
+    connected: impl FnOnce() -> Duration,
+) -> Result<()> {
     let hint = "connect to the server itself, at its own port or socket: the state of a backup there must end with its connection";
     let said = match client.simple_query(AGE) {
         // Without the privilege to see the age, assume a new session. The statement may not have
@@ -39,11 +42,11 @@ pub(super) fn refuse_used(client: &mut Client, connected: impl FnOnce() -> Durat
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             let rolled_back = client.batch_execute("ROLLBACK");
             return rolled_back
-                .map_err(|error| failed("could not ask how old the session is", &error));
+                .map_err(|error| server_error("could not ask how old the session is", &error));
         }
-        said => {
-            said.map_err(|error| failed("could not ask how old the session is", &error).hint(hint))?
-        }
+        said => said.map_err(|error| {
+            server_error("could not ask how old the session is", &error).hint(hint)
+        })?,
     };
     let connected = connected();
     let age = said.iter().find_map(|message| match message {

@@ -59,7 +59,7 @@ impl Session {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        one(what, self.raw_rows(what, sql, params)?)
+        single_row(what, self.raw_rows(what, sql, params)?)
     }
 
     /// Runs a statement whose answer has one row.
@@ -69,7 +69,7 @@ impl Session {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        one(what, self.rows(what, sql, params)?)
+        single_row(what, self.rows(what, sql, params)?)
     }
 
     /// Runs a statement. An error that ends the session, or makes the server drop the slot, is
@@ -82,9 +82,11 @@ impl Session {
     ) -> Result<Vec<SqlRow>> {
         match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(SqlRow).collect()),
-            Err(error) if self.is_closed() || connect::is_fatal(&error) => Err(self.lost(&error)),
+            Err(error) if self.is_closed() || connect::is_fatal(&error) => {
+                Err(self.loss_error(&error))
+            }
             Err(error) => {
-                let failed = connect::failed(what, &error);
+                let failed = connect::server_error(what, &error);
                 if self.slot.take().is_some() {
                     self.dropped = Some(failed.line());
                 }
@@ -94,7 +96,7 @@ impl Session {
     }
 }
 
-fn one(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
+fn single_row(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
     rows.pop()
         .ok_or_else(|| Error::new(ErrorKind::System, what).because("the server gave no row"))
 }

@@ -25,7 +25,7 @@ impl Session {
     ///
     /// # Errors
     /// If the session is lost.
-    pub fn does_summarize(&mut self) -> Result<bool> {
+    pub fn is_summarizing(&mut self) -> Result<bool> {
         let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
         self.row("could not ask for a setting", on, &[])?.get(0)
     }
@@ -35,8 +35,8 @@ impl Session {
     ///
     /// # Errors
     /// If the session is lost, or the role may not read summaries.
-    pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
-        if !self.does_summarize()? {
+    pub fn await_summaries(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
+        if !self.is_summarizing()? {
             return Ok(false);
         }
         let until = Instant::now() + patience;
@@ -85,14 +85,15 @@ impl Session {
     ///
     /// # Errors
     /// If the session is lost, or the summary has been removed.
-    pub fn summary(
+    pub fn read_summary(
         &mut self,
         timeline: u32,
         (from, to): Span,
         mut each: impl FnMut(SummaryLine),
     ) -> Result<()> {
-        let failed =
-            |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
+        let failed = |error: postgres::Error| {
+            connect::server_error("could not read a summary of the WAL", &error)
+        };
         let timeline = i64::from(timeline);
         let from = from.to_string();
         let to = to.to_string();

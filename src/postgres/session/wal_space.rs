@@ -2,7 +2,7 @@
 //!
 //! A server whose disk is full stops, so the backup gives up before.
 
-use super::{Session, void};
+use super::{Session, void_backup};
 use crate::{
     error::Result,
     format::sizes,
@@ -18,23 +18,23 @@ use std::{
 
 /// There must be room for so long, at the rate of WAL so far: the next checkpoint removes the WAL
 /// of a backup that gave up.
-const LASTS: Duration = Duration::from_secs(120);
+const LASTING: Duration = Duration::from_secs(120);
 
 /// The rate counts after so long; before, it is enough if there is room until then.
 const KNOWN_AFTER: Duration = Duration::from_secs(10);
 
 /// The disk that holds the WAL.
 #[derive(Debug)]
-pub struct Room {
+pub struct WalSpace {
     directory: PathBuf,
     began: Instant,
     /// Bytes kept at the start: the slot holds all since the checkpoint before.
     first: Option<u64>,
 }
 
-impl Room {
+impl WalSpace {
     /// Watches the disk of `directory` from now on.
-    pub fn of(directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
             began: Instant::now(),
@@ -61,14 +61,14 @@ impl Room {
         let lasts = if elapsed < KNOWN_AFTER {
             KNOWN_AFTER
         } else {
-            LASTS
+            LASTING
         };
         if kept <= free || free > per_second.saturating_mul(lasts.as_secs()) {
             return Ok(());
         }
         let [free, kept, per_second] =
             [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
-        Err(void("the server's disk would soon be full of the WAL kept for the backup")
+        Err(void_backup("the server's disk would soon be full of the WAL kept for the backup")
             .detail(format!(
                 "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more each second",
                 self.directory
@@ -102,7 +102,7 @@ impl Session {
         let Some(slot) = self.slot.clone() else {
             return Ok(None);
         };
-        let now = self.written();
+        let now = self.wal_end_function();
         let sql = format!(
             "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1), \
                     {now}::text"
@@ -121,7 +121,7 @@ impl Session {
 
     /// Drops the slot, so that the server removes its WAL; at once if the role may request a
     /// checkpoint.
-    pub(super) fn make_room(&mut self) -> Result<()> {
+    pub(super) fn free_wal(&mut self) -> Result<()> {
         self.release_wal()?;
         self.rows("could not ask for a checkpoint", "CHECKPOINT", &[])
             .map(drop)

@@ -9,7 +9,7 @@ use crate::{
     postgres::{
         lsn::Lsn,
         restore::{plan::ClusterOptions, recovery},
-        timeline::{TimelineFork, Timelines, history_of},
+        timeline::{TimelineFork, Timelines, history_path},
     },
     repo::open::{is_repository, list_backups, named, open, place},
     restore::Restore,
@@ -23,15 +23,15 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// As [`open`]; [`ErrorKind::Usage`] if the cluster is ambiguous. If every backup ended after the
 /// target, the first is opened, and its plan reports it.
-pub(crate) fn opened(restore: &Restore) -> Result<Archive> {
-    early_enough(restore, open(&restore.from)?)
+pub(crate) fn open_chosen(restore: &Restore) -> Result<Archive> {
+    choose_or(restore, open(&restore.from)?)
 }
 
-/// Like [`opened`], if FROM means `last`.
+/// Like [`open_chosen`], if FROM means `last`.
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> {
+pub(crate) fn choose_or(restore: &Restore, last: Archive) -> Result<Archive> {
     let recovery = &restore.postgres.recovery;
     if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
         return Ok(last);
@@ -44,8 +44,8 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
     let system_identifier = cluster.system_identifier.clone();
     let is_last = id == last.root.id;
     let count = all.backups.len();
-    all.retain(&system_identifier);
-    if (recovery.is_choosy() || !is_last) && all.backups.len() < count {
+    all.retain_cluster(&system_identifier);
+    if (recovery.needs_specific_backup() || !is_last) && all.backups.len() < count {
         let what = format!(
             "cannot tell which cluster is meant: {:?} has backups of several clusters",
             restore.from
@@ -53,8 +53,8 @@ pub(crate) fn early_enough(restore: &Restore, last: Archive) -> Result<Archive> 
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("name a backup: @ID; `fullbore list` shows them"));
     }
-    let id = match all.beginning(recovery) {
-        Some(chosen) => all.must_be_of_one_past(chosen)?,
+    let id = match all.choose(recovery) {
+        Some(chosen) => all.check_single_history(chosen)?,
         None => id,
     };
     if id == last.root.id {
@@ -73,11 +73,11 @@ pub(crate) struct ClusterBackups {
 
 impl ClusterBackups {
     /// Returns the backups of the restored cluster; `None` if it does not come from a repository.
-    pub(crate) fn of(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
+    pub(crate) fn of_cluster(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
-        let mut kin = Self::all(&repository).ok()?;
-        kin.retain(&cluster.system_identifier);
-        Some(kin)
+        let mut backups = Self::all(&repository).ok()?;
+        backups.retain_cluster(&cluster.system_identifier);
+        Some(backups)
     }
 
     /// Lists the backups of all clusters in a repository.
@@ -90,7 +90,7 @@ impl ClusterBackups {
     }
 
     /// Keeps the backups of one cluster.
-    fn retain(&mut self, system_identifier: &str) {
+    fn retain_cluster(&mut self, system_identifier: &str) {
         let of = |root: &Root| {
             root.postgres
                 .as_ref()
@@ -116,15 +116,15 @@ impl ClusterBackups {
     }
 
     /// Returns the backup that recovery begins with; `None` if any backup fits.
-    fn beginning(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
-        if !recovery.chooses() {
+    fn choose(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
+        if !recovery.selects_backup() {
             return None;
         }
-        let way = self.way(recovery);
+        let way = self.wanted_history(recovery);
         // If it is unknown whether a backup reaches the timeline, it does not count.
         let leads = |cluster: &ClusterInfo| {
             way.as_ref()
-                .is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false))
+                .is_none_or(|(_, way)| continues_from_backup(way, cluster).unwrap_or(false))
         };
         let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
         let can = |(root, cluster): &(&Root, &ClusterInfo)| {
@@ -142,7 +142,7 @@ impl ClusterBackups {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if two histories are found.
-    fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
+    fn check_single_history(&self, chosen: &Root) -> Result<String> {
         let timeline = chosen
             .postgres
             .as_ref()
@@ -150,7 +150,7 @@ impl ClusterBackups {
         let all: Vec<_> = self.of_primaries(timeline).collect();
         let Some((one, other, why)) = (0..all.len())
             .rev()
-            .find_map(|at| of_two_pasts(all[at], &all[..at]))
+            .find_map(|at| diverged_histories(all[at], &all[..at]))
         else {
             return Ok(chosen.id.clone());
         };
@@ -172,7 +172,7 @@ impl ClusterBackups {
 
     /// Returns the timeline that recovery ends on, with its history; `None` if every backup's
     /// timeline leads there, as far as is known.
-    fn way(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
+    fn wanted_history(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
         let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
         let wanted = recovery.wanted_timeline(timelines())?;
         if timelines().all(|timeline| timeline == wanted) {
@@ -182,31 +182,31 @@ impl ClusterBackups {
             .members()
             .rfind(|(_, cluster)| cluster.timeline == wanted)?;
         let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
-        let (_, history) = small_file(&archive, history_of(wanted).as_bytes()).ok()??;
-        let timelines = Timelines::of(&String::from_utf8_lossy(&history), wanted)?;
+        let (_, history) = small_file(&archive, history_path(wanted).as_bytes()).ok()??;
+        let timelines = Timelines::parse(&String::from_utf8_lossy(&history), wanted)?;
         Some((wanted, timelines))
     }
 
     /// Returns how a backup of this cluster fails to reach the wanted timeline, if it is known to
     /// fail.
     pub(crate) fn fork(&self, restore: &Restore, cluster: &ClusterInfo) -> Option<TimelineFork> {
-        let (timeline, way) = self.way(&restore.postgres.recovery)?;
-        if leads_on(&way, cluster)? {
+        let (timeline, way) = self.wanted_history(&restore.postgres.recovery)?;
+        if continues_from_backup(&way, cluster)? {
             return None;
         }
         let (newest, _) = self
             .members()
-            .rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
+            .rfind(|(_, other)| continues_from_backup(&way, other) == Some(true))?;
         Some(TimelineFork {
             timeline,
-            left: way.left(cluster.timeline),
+            left: way.departure_from(cluster.timeline),
             newest: newest.id.clone(),
         })
     }
 
     /// Returns a note if the chosen backup comes from another server than the earlier backups of
     /// its timeline: a server that was moved, or a copy.
-    pub(crate) fn note_of_another(
+    pub(crate) fn other_server_note(
         &self,
         restore: &Restore,
         root: &Root,
@@ -230,7 +230,7 @@ impl ClusterBackups {
 
     /// Returns a note if the server continues on the timeline of later backups as if they did not
     /// exist.
-    pub(crate) fn note_of_later(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
+    pub(crate) fn later_backups_note(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
         let is_later = |(other, of): &(&Root, &ClusterInfo)| {
             other.id > root.id && of.timeline == cluster.timeline
         };
@@ -243,13 +243,13 @@ impl ClusterBackups {
     }
 
     /// Returns a note if the chosen backup is not the last one.
-    pub(crate) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
+    pub(crate) fn choice_note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
         if !was_chosen(restore) || self.backups.last().is_none_or(|last| last.id <= root.id) {
             return None;
         }
         let id = &root.id;
-        if recovery.is_choosy() {
+        if recovery.needs_specific_backup() {
             return Some(format!(
                 "backup {id} is the last one that can be recovered to the target"
             ));
@@ -266,18 +266,19 @@ impl ClusterBackups {
 /// Returns whether fullbore chose the backup, because FROM names no backup and recovery has a
 /// target.
 fn was_chosen(restore: &Restore) -> bool {
-    is_repository(&restore.from) && restore.postgres.recovery.chooses()
+    is_repository(&restore.from) && restore.postgres.recovery.selects_backup()
 }
 
 /// Returns a backup and an earlier one of its timeline that prove two histories, with the reason.
-fn of_two_pasts<'a>(
+fn diverged_histories<'a>(
     (root, cluster): (&'a Root, &ClusterInfo),
     earlier: &[(&'a Root, &ClusterInfo)],
 ) -> Option<(&'a str, &'a str, &'static str)> {
     let last_where = |is_it: &dyn Fn(&Root, &ClusterInfo) -> bool| {
         earlier.iter().rev().find(|(root, of)| is_it(root, of))
     };
-    if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of))
+    if let Some((before, _)) =
+        last_where(&|before, of| starts_before_end_of(root, cluster, before, of))
     {
         return Some((
             &root.id,
@@ -293,7 +294,7 @@ fn of_two_pasts<'a>(
 }
 
 /// Returns whether a backup begins before the end of an earlier one that was complete by then.
-fn begins_too_early(
+fn starts_before_end_of(
     root: &Root,
     cluster: &ClusterInfo,
     before: &Root,
@@ -313,12 +314,12 @@ fn begins_too_early(
 
 /// Returns whether the timelines continue from the end of a backup of this cluster; `None` if
 /// unknown.
-fn leads_on(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
+fn continues_from_backup(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
     let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
-    let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));
+    let is_last = way.continues_from(cluster.timeline, Lsn(u64::MAX));
     if is_last {
         Some(true)
     } else {
-        stop.map(|stop| way.leads_on(cluster.timeline, stop))
+        stop.map(|stop| way.continues_from(cluster.timeline, stop))
     }
 }

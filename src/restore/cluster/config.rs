@@ -38,7 +38,7 @@ pub(crate) struct Configuration {
     /// Names of files that are links out of the restored directory, and their targets.
     links: Vec<(&'static [u8], EntryPath)>,
     /// Included files that are not in the backup: the including file, and the name in it.
-    lacking: Vec<(EntryPath, String)>,
+    missing_includes: Vec<(EntryPath, String)>,
     /// See [`ConfigReader`].
     is_too_deep: bool,
     /// The directory to restore to.
@@ -61,11 +61,11 @@ impl Configuration {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
-            let Some(target) = link(archive, name)? else {
+            let Some(target) = link_target(archive, name)? else {
                 continue;
             };
-            let is_stored = match within(&to, b"", &target) {
-                Some(path) => text(archive, &path)?.is_some(),
+            let is_stored = match resolve_in_backup(&to, b"", &target) {
+                Some(path) => config_text(archive, &path)?.is_some(),
                 None => false,
             };
             if !is_stored {
@@ -76,15 +76,15 @@ impl Configuration {
             archive,
             to: &to,
             found: Vec::new(),
-            lacking: Vec::new(),
+            missing_includes: Vec::new(),
             is_too_deep: false,
         };
-        let has_main = reader.file(MAIN, 0)?;
+        let has_main = reader.read_file(MAIN, 0)?;
         let main = has_main.then_some(std::mem::take(&mut reader.found));
-        reader.file(AUTO_CONF, 0)?;
+        reader.read_file(AUTO_CONF, 0)?;
         let ConfigReader {
             found: auto,
-            lacking,
+            missing_includes,
             is_too_deep,
             ..
         } = reader;
@@ -92,7 +92,7 @@ impl Configuration {
             main,
             auto,
             links,
-            lacking,
+            missing_includes,
             is_too_deep,
             to,
         })
@@ -100,7 +100,7 @@ impl Configuration {
 
     /// Returns whether the backup has the whole configuration.
     pub(crate) fn is_whole(&self) -> bool {
-        self.main.is_some() && self.lacking.is_empty() && !self.is_too_deep
+        self.main.is_some() && self.missing_includes.is_empty() && !self.is_too_deep
     }
 
     /// Returns the value of a setting; `None` if it is empty or not set.
@@ -120,15 +120,15 @@ impl Configuration {
         };
         let shared = SHARED
             .into_iter()
-            .filter_map(|name| Some((name, self.elsewhere(self.value(name)?)?)));
-        let lacking = |(file, path): &(EntryPath, String)| {
+            .filter_map(|name| Some((name, self.outside_target(self.value(name)?)?)));
+        let missing_includes = |(file, path): &(EntryPath, String)| {
             format!(
                 "{} includes {path:?}, which is not in the backup",
                 quoted(file)
             )
         };
         let missing = self.main.is_none() && !self.links.iter().any(|(name, _)| *name == MAIN);
-        let missing = missing.then(|| not_in_the_backup(cluster));
+        let missing = missing.then(|| missing_config_note(cluster));
         let shared = shared.map(|(name, path)| {
             format!("{name} is set to {path:?}: the restored server uses that file too")
         });
@@ -139,7 +139,7 @@ impl Configuration {
         missing
             .into_iter()
             .chain(links)
-            .chain(self.lacking.iter().map(lacking))
+            .chain(self.missing_includes.iter().map(missing_includes))
             .chain(deep)
             .chain(shared)
             .collect()
@@ -148,12 +148,12 @@ impl Configuration {
     /// Returns a step that is needed before the server starts.
     pub(crate) fn before_start(&self, cluster: &ClusterInfo) -> Option<String> {
         let Some(main) = &self.main else {
-            return (!is_as_it_was(cluster, &self.to)).then(|| self.bring());
+            return (!has_original_config(cluster, &self.to)).then(|| self.missing_config_step());
         };
         // The server reads `data_directory` only from `postgresql.conf` and the files that it
         // includes.
         let data = last(main, "data_directory")?;
-        let value = self.elsewhere(data.value.clone())?;
+        let value = self.outside_target(data.value.clone())?;
         let conf = self.at(&data.file);
         Some(format!(
             "remove data_directory = {value:?} from {}: with it the server starts there",
@@ -165,7 +165,7 @@ impl Configuration {
     ///
     /// If the new file set the old data directory, the server would start there. Copying to a link
     /// would overwrite the old server's file.
-    fn bring(&self) -> String {
+    fn missing_config_step(&self) -> String {
         let links: Vec<_> = self
             .links
             .iter()
@@ -193,14 +193,14 @@ impl Configuration {
     }
 
     /// Returns the path, unless it is inside the restored directory.
-    fn elsewhere(&self, path: String) -> Option<String> {
+    fn outside_target(&self, path: String) -> Option<String> {
         (!Path::new(&path).starts_with(&self.to)).then_some(path)
     }
 }
 
 /// Returns whether `to` is the cluster's original directory, and its configuration, which is
 /// elsewhere, still exists.
-pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
+pub(crate) fn has_original_config(cluster: &ClusterInfo, to: &Path) -> bool {
     let there = |name: &EntryName| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
     let is_in_place =
         there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
@@ -218,33 +218,33 @@ struct ConfigReader<'a> {
     archive: &'a Archive,
     to: &'a Path,
     found: Vec<Setting>,
-    lacking: Vec<(EntryPath, String)>,
+    missing_includes: Vec<(EntryPath, String)>,
     /// True if files include each other too deeply. No server starts then, and reading stops.
     is_too_deep: bool,
 }
 
 impl ConfigReader<'_> {
     /// Reads the file at `path`, or the target of a link there; returns whether the backup has it.
-    fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+    fn read_file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         self.is_too_deep |= depth > MAX_DEPTH;
         if self.is_too_deep {
             return Ok(true);
         }
-        let Some(real) = self.real(path)? else {
+        let Some(real) = self.follow_link(path)? else {
             return Ok(false);
         };
-        let Some(text) = text(self.archive, &real)? else {
+        let Some(text) = config_text(self.archive, &real)? else {
             return Ok(false);
         };
         for (name, value) in conf::settings(&text) {
-            let included = within(self.to, entry::split(path).0, value.as_bytes());
+            let included = resolve_in_backup(self.to, entry::split(path).0, value.as_bytes());
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
-                ("include", Some(path)) => self.file(&path, depth + 1)?,
+                ("include", Some(path)) => self.read_file(&path, depth + 1)?,
                 ("include_if_exists", Some(path)) => {
-                    self.file(&path, depth + 1)? || !self.archive.has(&path)?
+                    self.read_file(&path, depth + 1)? || !self.archive.has(&path)?
                 }
-                ("include_dir", Some(path)) => self.directory(&path, depth + 1)?,
+                ("include_dir", Some(path)) => self.read_directory(&path, depth + 1)?,
                 _ => {
                     self.found.push(Setting {
                         file: path.to_vec(),
@@ -255,7 +255,7 @@ impl ConfigReader<'_> {
                 }
             };
             if !is_there {
-                self.lacking.push((path.to_vec(), value));
+                self.missing_includes.push((path.to_vec(), value));
             }
         }
         Ok(true)
@@ -263,12 +263,12 @@ impl ConfigReader<'_> {
 
     /// Reads the files of a directory that the server would read; returns whether the backup has
     /// the directory.
-    fn directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+    fn read_directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         if self.is_too_deep {
             return Ok(true);
         }
         let Some(real) = self
-            .real(path)?
+            .follow_link(path)?
             .filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
         else {
             return Ok(false);
@@ -287,8 +287,8 @@ impl ConfigReader<'_> {
         names.sort_unstable();
         for name in names {
             let below = entry::join(path, &name);
-            if !self.file(&below, depth)? {
-                self.lacking
+            if !self.read_file(&below, depth)? {
+                self.missing_includes
                     .push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
             }
         }
@@ -297,9 +297,9 @@ impl ConfigReader<'_> {
 
     /// Returns the path after following a link; `None` if the link leads out of the restored
     /// directory.
-    fn real(&self, path: &[u8]) -> Result<Option<EntryPath>> {
-        match link(self.archive, path)? {
-            Some(target) => Ok(within(self.to, entry::split(path).0, &target)),
+    fn follow_link(&self, path: &[u8]) -> Result<Option<EntryPath>> {
+        match link_target(self.archive, path)? {
+            Some(target) => Ok(resolve_in_backup(self.to, entry::split(path).0, &target)),
             None => Ok(Some(path.to_vec())),
         }
     }
@@ -311,7 +311,7 @@ fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
 }
 
 /// Returns the note that the configuration is not in the backup.
-fn not_in_the_backup(cluster: &ClusterInfo) -> String {
+fn missing_config_note(cluster: &ClusterInfo) -> String {
     let places: Vec<_> = cluster
         .configuration
         .iter()
@@ -327,7 +327,7 @@ fn not_in_the_backup(cluster: &ClusterInfo) -> String {
 
 /// Returns the text of a configuration file; empty if it is damaged, which the restore of the file
 /// reports.
-fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
+fn config_text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
     match small_file(archive, path) {
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
         other => Ok(other?.map(|(_, text)| text)),
@@ -335,7 +335,7 @@ fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
 }
 
 /// Returns the target of the entry at `path`, if it is a link.
-fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
+fn link_target(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     let items = archive.find(path)?;
     Ok(items.first().and_then(|item| match &item.entry.kind {
         EntryKind::Symlink(target) if item.state.is_stored() => Some(target.clone()),
@@ -345,7 +345,7 @@ fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
 
 /// Resolves `target`, found in the directory `dir` of the backup; `None` if it leads out of the
 /// backup.
-fn within(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
+fn resolve_in_backup(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
     let target = Path::new(OsStr::from_bytes(target));
     let (mut path, target) = if target.is_absolute() {
         (EntryPath::new(), target.strip_prefix(to).ok()?)

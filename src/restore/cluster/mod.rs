@@ -28,7 +28,7 @@ use crate::{
             recovery::RecoveryFacts,
             tablespaces,
         },
-        stopped::small_text,
+        stopped::read_small_text,
     },
     report::damage::Report,
     target::{
@@ -64,7 +64,7 @@ const WITHOUT_LABEL: &str = "\"global/pg_control\" is left out: a server that st
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if they have.
-pub(crate) fn not_asked(restore: &Restore) -> Result<()> {
+pub(crate) fn check_not_postgres(restore: &Restore) -> Result<()> {
     if restore.postgres == ClusterOptions::default() {
         return Ok(());
     }
@@ -91,24 +91,26 @@ pub(crate) fn plan(
     selection: &Selection,
 ) -> Result<ClusterPlan> {
     let Some(cluster) = &archive.root.postgres else {
-        return not_asked(restore).map(|()| ClusterPlan::default());
+        return check_not_postgres(restore).map(|()| ClusterPlan::default());
     };
     refuse_target(restore, selection)?;
     let is_whole = selection.holds(PG_CONTROL);
     let conf = Configuration::read(archive, &restore.to)?;
-    let kin = if is_whole {
-        ClusterBackups::of(restore, cluster)
+    let backups = if is_whole {
+        ClusterBackups::of_cluster(restore, cluster)
     } else {
         None
     };
-    let fork = kin.as_ref().and_then(|kin| kin.fork(restore, cluster));
+    let fork = backups
+        .as_ref()
+        .and_then(|backups| backups.fork(restore, cluster));
     let known = RecoveryFacts {
         fork: fork.as_ref(),
         ..recovery_facts(archive, cluster, &conf)
     };
     let mut plan = ClusterPlan::new(&restore.postgres, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
-    refuse_tablespaces_of_another(restore, cluster, &plan)?;
+    refuse_used_tablespaces(restore, cluster, &plan)?;
     tablespace_owner::refuse_foreign(restore, archive, cluster, &mut plan)?;
     if !is_whole {
         // A control file that is not restored must not be removed from the target.
@@ -117,19 +119,21 @@ pub(crate) fn plan(
         plan.notes.clear();
         return Ok(plan);
     }
-    if !plan.is_of_everything() {
+    if !plan.restores_all_databases() {
         leave_out_prepared(archive, &mut plan)?;
     }
-    if let Some(kin) = kin {
+    if let Some(backups) = backups {
         if plan.recovery.signal.is_none() {
-            plan.notes.extend(kin.note_of_later(&archive.root, cluster));
+            plan.notes
+                .extend(backups.later_backups_note(&archive.root, cluster));
         }
-        let note = kin.note_of_another(restore, &archive.root, cluster);
+        let note = backups.other_server_note(restore, &archive.root, cluster);
         plan.notes.extend(note);
-        plan.notes.extend(kin.note(restore, &archive.root));
+        plan.notes
+            .extend(backups.choice_note(restore, &archive.root));
     }
     plan.notes.extend(conf.notes(cluster));
-    plan.notes.extend(inventory::note(cluster));
+    plan.notes.extend(inventory::unlisted_note(cluster));
     plan.before_start.extend(conf.before_start(cluster));
     note_in_place(archive, cluster, &conf, &mut plan)?;
     Ok(plan)
@@ -145,7 +149,7 @@ fn refuse_target(restore: &Restore, selection: &Selection) -> Result<()> {
         return refuse_parts(&restore.to, selection);
     }
     if restore.overwrite {
-        refuse_another(&restore.to)?;
+        refuse_existing_cluster(&restore.to)?;
     }
     Ok(())
 }
@@ -159,7 +163,7 @@ fn recovery_facts<'a>(
 ) -> RecoveryFacts<'a> {
     let is_all = conf.is_whole();
     let archives = match conf.value("archive_mode") {
-        Some(mode) => advice::archives(&mode),
+        Some(mode) => advice::turns_archiving_on(&mode),
         None => cluster.archives && !is_all,
     };
     let has_command = conf.value("restore_command").is_some();
@@ -186,7 +190,7 @@ fn note_in_place(
     if value.is_some_and(|value| value.eq_ignore_ascii_case("on")) {
         return Ok(());
     }
-    if let Some(path) = in_place(archive, cluster, plan)? {
+    if let Some(path) = in_place_tablespace(archive, cluster, plan)? {
         plan.in_place = true;
         plan.notes.push(format!(
             "tablespace {} is a directory: a server recovers that only with {IN_PLACE} = on",
@@ -222,7 +226,7 @@ fn leave_out_prepared(archive: &Archive, plan: &mut ClusterPlan) -> Result<()> {
 
 /// Returns the first in-place tablespace (a directory instead of a link), if the server will
 /// recover and no option permits such tablespaces.
-fn in_place(
+fn in_place_tablespace(
     archive: &Archive,
     cluster: &ClusterInfo,
     plan: &ClusterPlan,
@@ -274,7 +278,7 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
 
 /// Refuses to restore into a tablespace that another cluster uses. The original cluster at its old
 /// place may use its own.
-fn refuse_tablespaces_of_another(
+fn refuse_used_tablespaces(
     restore: &Restore,
     cluster: &ClusterInfo,
     plan: &ClusterPlan,
@@ -290,7 +294,7 @@ fn refuse_tablespaces_of_another(
     let untold = cluster
         .tablespaces
         .iter()
-        .filter(|space| tablespaces::is_where_it_was(&restore.postgres, space));
+        .filter(|space| tablespaces::keeps_location(&restore.postgres, space));
     let places =
         untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
     let link = |mount: &TargetMount| data.join(OsStr::from_bytes(&mount.at));
@@ -313,7 +317,7 @@ fn refuse_live(to: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
     }
     let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
-    let text = match small_text(&path) {
+    let text = match read_small_text(&path) {
         Ok(text) => text,
         Err(e) => match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(()),
@@ -347,8 +351,8 @@ fn refuse_live(to: &Path) -> Result<()> {
 ///
 /// Files that the backup does not have would stay, and the server would use them: a visibility map,
 /// the next segment of a table, newer WAL. An interrupted restore has no `pg_control` and may be
-/// repeated; see [`refuse_rest`].
-fn refuse_another(to: &Path) -> Result<()> {
+/// repeated; see [`refuse_leftovers`].
+fn refuse_existing_cluster(to: &Path) -> Result<()> {
     if !has_cluster(to) {
         return Ok(());
     }
@@ -365,7 +369,7 @@ fn refuse_parts(to: &Path, selection: &Selection) -> Result<()> {
     if !has_cluster(to) {
         return Ok(());
     }
-    let Some(path) = selection.paths().iter().find(|path| is_the_servers(path)) else {
+    let Some(path) = selection.paths().iter().find(|path| is_server_file(path)) else {
         return Ok(());
     };
     let what = format!(
@@ -384,7 +388,7 @@ fn has_cluster(to: &Path) -> bool {
 }
 
 /// Returns whether the server itself writes this file.
-fn is_the_servers(path: &[u8]) -> bool {
+fn is_server_file(path: &[u8]) -> bool {
     let first = path.split(|c| *c == b'/').next().unwrap_or_default();
     let own = [
         &b"base"[..],
@@ -402,7 +406,7 @@ fn is_the_servers(path: &[u8]) -> bool {
 /// # Errors
 /// [`ErrorKind::Exists`] if the target has a file that neither the backup has nor this restore
 /// makes; those of [`extra`].
-pub(crate) fn refuse_rest(
+pub(crate) fn refuse_leftovers(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
@@ -449,7 +453,7 @@ pub(crate) fn layout(
     if !selection.paths().is_empty() {
         return layout;
     }
-    if plan.mounts.is_empty() && plan.is_of_everything() {
+    if plan.mounts.is_empty() && plan.restores_all_databases() {
         // `bytes` includes holes; the sum includes headers and the bytes kept in other backups.
         // Each is at least the bytes to be written.
         layout.bytes = totals
@@ -559,7 +563,7 @@ pub(crate) struct ClosingNotes {
 }
 
 /// Returns the note that the control file keeps its temporary name.
-fn not_whole() -> String {
+fn kept_control_note() -> String {
     format!(
         "\"global/pg_control\" is not in place, because files of the cluster are missing, or may be: it is kept as {}; rename it only if you know which are missing",
         quoted(&entry::join(b"global", UNFINISHED))
@@ -587,18 +591,18 @@ pub(crate) fn finish(
     let placed = tree.put_last(is_whole)?;
     let left_out = match placed {
         FinalPlaced::Withheld => Some(WITHOUT_LABEL.to_owned()),
-        FinalPlaced::Kept => Some(not_whole()),
+        FinalPlaced::Kept => Some(kept_control_note()),
         FinalPlaced::Done | FinalPlaced::Missing => None,
     };
     notes.extend(left_out);
     if placed == FinalPlaced::Done {
-        next.extend(barred(restore, plan));
+        next.extend(unreachable_parents(restore, plan));
         next.extend(plan.before_start.clone());
         needed = next.len();
-        next.push(if config::is_as_it_was(cluster, &restore.to) {
+        next.push(if config::has_original_config(cluster, &restore.to) {
             "start the server as before: its configuration is where it was".to_owned()
         } else {
-            start(cluster, &restore.to, plan.in_place)
+            start_command(cluster, &restore.to, plan.in_place)
         });
     }
     next.extend(plan.next.iter().cloned());
@@ -612,7 +616,7 @@ pub(crate) fn finish(
 
 /// Returns the steps that let the cluster's owner into directories above it. Directories that root
 /// makes there belong to root.
-fn barred(restore: &Restore, plan: &ClusterPlan) -> Vec<String> {
+fn unreachable_parents(restore: &Restore, plan: &ClusterPlan) -> Vec<String> {
     let Ok(owner) = restore.to.metadata() else {
         return Vec::new();
     };
@@ -662,7 +666,7 @@ fn may_enter(owner: &Metadata, dir: &Metadata) -> bool {
 
 /// Returns the command that starts the server. All files are durable, so the server need not open
 /// and sync each once more (rule 38).
-fn start(cluster: &ClusterInfo, data: &Path, in_place: bool) -> String {
+fn start_command(cluster: &ClusterInfo, data: &Path, in_place: bool) -> String {
     let sync = (cluster.major >= SYNCFS_SINCE).then_some("-c recovery_init_sync_method=syncfs");
     let in_place = in_place.then(|| format!("-c {IN_PLACE}=on"));
     let options: Vec<_> = sync
@@ -680,12 +684,12 @@ fn start(cluster: &ClusterInfo, data: &Path, in_place: bool) -> String {
 
 /// Returns the notes for a whole cluster that was restored from a stream, as `tar` restores it:
 /// only at the end is it known to be one.
-pub(crate) fn streamed(cluster: &ClusterInfo, data: &Path) -> ClosingNotes {
-    let mut notes: Vec<_> = inventory::note(cluster).into_iter().collect();
+pub(crate) fn stream_notes(cluster: &ClusterInfo, data: &Path) -> ClosingNotes {
+    let mut notes: Vec<_> = inventory::unlisted_note(cluster).into_iter().collect();
     if cluster.tablespaces.is_empty() {
         return ClosingNotes {
             notes,
-            next: vec![start(cluster, data, false)],
+            next: vec![start_command(cluster, data, false)],
             ..ClosingNotes::default()
         };
     }

@@ -36,7 +36,7 @@ pub(crate) fn refuse_foreign(
     for tablespace in cluster
         .tablespaces
         .iter()
-        .filter(|space| tablespaces::is_where_it_was(&restore.postgres, space))
+        .filter(|space| tablespaces::keeps_location(&restore.postgres, space))
     {
         let path = tablespace.path();
         let Some(mount) = plan.mounts.iter_mut().find(|mount| mount.at == path) else {
@@ -53,14 +53,14 @@ pub(crate) fn refuse_foreign(
             OwnerNames::default().uid(&owner.user)
         };
         let uid = here.unwrap_or(owner.uid);
-        must_be_held(mount, tablespace, uid, &owner)?;
+        check_holder(mount, tablespace, uid, &owner)?;
         mount.holder = Some(uid);
     }
     Ok(())
 }
 
 /// Fails unless the directory of the mount belongs to user `uid`.
-fn must_be_held(
+fn check_holder(
     mount: &TargetMount,
     tablespace: &Tablespace,
     uid: u32,

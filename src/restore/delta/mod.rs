@@ -103,7 +103,7 @@ impl<'a> Delta<'a> {
     /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = choose_backup::open_chosen(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
@@ -126,7 +126,7 @@ impl<'a> Delta<'a> {
     /// As [`Delta::run`], before it writes anything.
     pub fn foresee(&self) -> Result<()> {
         must_be_told(&self.restore.from)?;
-        let archive = choose_backup::opened(self.restore)?;
+        let archive = choose_backup::open_chosen(self.restore)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;

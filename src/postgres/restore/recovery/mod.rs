@@ -36,7 +36,7 @@ const TARGETS: [&str; 5] = [
 /// A target left in a configuration file that the restore does not write would apply to this
 /// recovery (rule 32). The server ignores an empty target only if no other target comes before it,
 /// so these come first.
-const UNLESS_SAID: [(&str, &str); 8] = [
+const TARGET_DEFAULTS: [(&str, &str); 8] = [
     ("recovery_target", ""),
     ("recovery_target_lsn", ""),
     ("recovery_target_name", ""),
@@ -48,7 +48,7 @@ const UNLESS_SAID: [(&str, &str); 8] = [
 ];
 /// Further defaults for a recovery to a point. Settings meant for a standby do not apply to it: to
 /// delay, or to remove replayed WAL from the archive.
-const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] = [
+const POINT_DEFAULTS: [(&str, &str); 3] = [
     ("recovery_min_apply_delay", "0"),
     ("archive_cleanup_command", ""),
     ("recovery_end_command", ""),
@@ -135,8 +135,8 @@ impl Recovery {
     /// They are in `postgresql.auto.conf`, which a standby made from the server later gets too.
     /// With a target, that standby leaves its primary there and opens (observed with 13, 15 and
     /// 18).
-    pub(crate) fn passing(&self) -> impl Iterator<Item = &str> {
-        let is_passing = |name: &str, value: &str| match name {
+    pub(crate) fn temporary_settings(&self) -> impl Iterator<Item = &str> {
+        let is_temporary = |name: &str, value: &str| match name {
             "recovery_target_timeline" => value != "latest",
             RESTORE_COMMAND => value == "false",
             _ => TARGETS.contains(&name) && !value.is_empty(),
@@ -144,21 +144,21 @@ impl Recovery {
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
         settings
-            .filter(move |(name, value)| is_passing(name, value))
+            .filter(move |(name, value)| is_temporary(name, value))
             .map(|(name, _)| name.as_str())
     }
 }
 
 impl RecoveryOptions {
     /// Returns whether the server pauses at its target.
-    pub(crate) fn stands_still(&self) -> bool {
+    pub(crate) fn pauses_at_target(&self) -> bool {
         self.target.is_some() && matches!(self.action, None | Some(TargetAction::Pause))
     }
 
     /// Returns whether the server may pause in the middle of a transaction that later WAL
     /// continues.
-    pub(crate) fn may_stand_before_a_drop(&self) -> bool {
-        self.stands_still() && self.target != Some(RecoveryTarget::Immediate)
+    pub(crate) fn may_pause_mid_transaction(&self) -> bool {
+        self.pauses_at_target() && self.target != Some(RecoveryTarget::Immediate)
     }
 
     /// Returns whether recovery ends with the WAL of the backup, as far as is known.
@@ -168,7 +168,7 @@ impl RecoveryOptions {
     }
 
     /// Returns whether the options are known to need a backup that not every backup satisfies.
-    pub fn is_choosy(&self) -> bool {
+    pub fn needs_specific_backup(&self) -> bool {
         self.timeline.is_some()
             || matches!(
                 self.target,
@@ -177,8 +177,8 @@ impl RecoveryOptions {
     }
 
     /// Returns whether the choice of the backup matters.
-    pub fn chooses(&self) -> bool {
-        self.is_choosy() || self.follows_timelines()
+    pub fn selects_backup(&self) -> bool {
+        self.needs_specific_backup() || self.follows_timelines()
     }
 
     /// Returns whether the server replays WAL towards a timeline other than the backup's own. From
@@ -188,16 +188,20 @@ impl RecoveryOptions {
             Some(timeline) => timeline == "current",
             None => self.target == Some(RecoveryTarget::Immediate),
         };
-        !is_own && matches!(mode(self), Ok(Mode::Point | Mode::Standby))
+        !is_own && matches!(recovery_mode(self), Ok(Mode::Point | Mode::Standby))
     }
 
     /// Returns whether recovery can begin with a backup that stopped at `stopped`, as far as is
     /// known.
     pub fn can_begin_with(&self, cluster: &ClusterInfo, stopped: &str) -> bool {
-        timeline(self, cluster).is_ok()
+        target_timeline(self, cluster).is_ok()
             && match &self.target {
-                Some(RecoveryTarget::Time(text)) => recovery_target::time(text, stopped).is_ok(),
-                Some(RecoveryTarget::Lsn(text)) => recovery_target::lsn(text, cluster).is_ok(),
+                Some(RecoveryTarget::Time(text)) => {
+                    recovery_target::checked_time(text, stopped).is_ok()
+                }
+                Some(RecoveryTarget::Lsn(text)) => {
+                    recovery_target::checked_lsn(text, cluster).is_ok()
+                }
                 _ => true,
             }
     }
@@ -226,27 +230,27 @@ pub(crate) fn plan(
     cluster: &ClusterInfo,
     known: &RecoveryFacts<'_>,
 ) -> Result<(Recovery, Vec<String>)> {
-    let mode = mode(options)?;
+    let mode = recovery_mode(options)?;
     let settings = chosen_settings(mode, options, cluster, known)?;
     check_settings(&settings)?;
     let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
     let primary = is_set(&settings, "primary_conninfo", known.primary);
     if mode == Mode::Point && !archive {
-        return Err(advice::nothing_fetches(options, cluster));
+        return Err(advice::no_restore_command(options, cluster));
     }
     let mut notes = Vec::new();
-    notes.extend(advice::missing(
+    notes.extend(advice::lacking_note(
         mode,
         cluster,
         archive || primary,
         known.is_all,
     ));
-    notes.extend(advice::archiving(mode, options, known));
+    notes.extend(advice::archiving_note(mode, options, known));
     if let Some(RecoveryTarget::Time(text)) = &options.target {
-        notes.push(recovery_target::until(text, known.now)?);
+        notes.push(recovery_target::time_note(text, known.now)?);
     }
     if let Some(fork) = known.fork {
-        notes.push(advice::beside(mode, options, cluster, fork));
+        notes.push(advice::fork_note(mode, options, cluster, fork));
     }
     let signal = match mode {
         Mode::None => None,
@@ -266,10 +270,10 @@ fn chosen_settings(
     known: &RecoveryFacts<'_>,
 ) -> Result<Vec<(String, String)>> {
     let mut settings = match mode {
-        Mode::Point => targets(options, cluster, known)?,
+        Mode::Point => target_settings(options, cluster, known)?,
         _ => Vec::new(),
     };
-    let mut timeline = timeline(options, cluster)?;
+    let mut timeline = target_timeline(options, cluster)?;
     // From a backup that cannot reach the latest timeline, the server stays on its own.
     let stays = known.fork.is_some() && options.timeline.is_none() && mode == Mode::Point;
     if timeline.is_none() && stays {
@@ -293,8 +297,8 @@ fn is_set(settings: &[(String, String)], name: &str, otherwise: bool) -> bool {
 fn with_defaults(mode: Mode, settings: Vec<(String, String)>) -> Vec<(String, String)> {
     let defaults: &[&[_]] = match mode {
         Mode::None => &[],
-        Mode::Point => &[&UNLESS_SAID, &UNLESS_SAID_TO_A_POINT],
-        Mode::Standby => &[&UNLESS_SAID],
+        Mode::Point => &[&TARGET_DEFAULTS, &POINT_DEFAULTS],
+        Mode::Standby => &[&TARGET_DEFAULTS],
     };
     let mut all = Vec::new();
     for (name, value) in defaults.iter().copied().flatten() {
@@ -307,7 +311,7 @@ fn with_defaults(mode: Mode, settings: Vec<(String, String)>) -> Vec<(String, St
 }
 
 /// Returns the kind of recovery, given or implied by other options.
-fn mode(options: &RecoveryOptions) -> Result<Mode> {
+fn recovery_mode(options: &RecoveryOptions) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
     // A restore command without other options means recovery to the end of the archive.
     let fetches = options.restore_command.is_some();
@@ -331,7 +335,9 @@ fn mode(options: &RecoveryOptions) -> Result<Mode> {
         {
             "--restore-command needs a command"
         }
-        Mode::Standby if aims => "a standby never ends its recovery: a target needs --recovery point",
+        Mode::Standby if aims => {
+            "a standby never ends its recovery: a target needs --recovery point"
+        }
         _ if options.exclusive
             && matches!(
                 options.target,
@@ -353,25 +359,27 @@ fn setting(name: &str, value: &str) -> (String, String) {
 }
 
 /// Returns the settings of the target.
-fn targets(
+fn target_settings(
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
     known: &RecoveryFacts<'_>,
 ) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(RecoveryTarget::Time(text)) => {
-            setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?)
-        }
-        Some(RecoveryTarget::Lsn(text)) => {
-            setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?)
-        }
+        Some(RecoveryTarget::Time(text)) => setting(
+            TARGET_TIME,
+            &recovery_target::checked_time(text, known.stopped)?,
+        ),
+        Some(RecoveryTarget::Lsn(text)) => setting(
+            "recovery_target_lsn",
+            recovery_target::checked_lsn(text, cluster)?,
+        ),
         Some(RecoveryTarget::Name(text)) => {
-            setting("recovery_target_name", recovery_target::name(text)?)
+            setting("recovery_target_name", recovery_target::checked_name(text)?)
         }
         Some(RecoveryTarget::Xid(text)) => setting(
             "recovery_target_xid",
-            &recovery_target::xid(text)?.to_string(),
+            &recovery_target::checked_xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
             let what = "cannot recover to immediate: the cluster was shut down for the backup, and is already consistent";
@@ -399,7 +407,7 @@ fn targets(
 ///
 /// The server's own default, `latest`, can lead to a timeline without the consistent state; so
 /// `immediate` stays on the backup's timeline (rule 31).
-fn timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<String>> {
+fn target_timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<String>> {
     let Some(timeline) = &options.timeline else {
         return Ok(
             (options.target == Some(RecoveryTarget::Immediate)).then(|| "current".to_owned())

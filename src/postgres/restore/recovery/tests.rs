@@ -89,7 +89,7 @@ fn a_server_pauses_at_a_target_by_default() {
         RecoveryOptions::default(),
     ];
     assert_eq!(
-        waits.map(|options| options.stands_still()),
+        waits.map(|options| options.pauses_at_target()),
         [true, true, false, false]
     );
 }
@@ -117,10 +117,10 @@ fn planned(options: RecoveryOptions) -> Result<String> {
             .filter(|(set, _)| set == name)
             .count()
     };
-    assert!(recovery.signal.is_none() || UNLESS_SAID.iter().all(|(name, _)| times(name) == 1));
+    assert!(recovery.signal.is_none() || TARGET_DEFAULTS.iter().all(|(name, _)| times(name) == 1));
     let is_said = |name: &str| name == "recovery_target_timeline" && options.timeline.is_some();
     let is_usual =
-        |pair: (&str, &str)| UNLESS_SAID.contains(&pair) || UNLESS_SAID_TO_A_POINT.contains(&pair);
+        |pair: (&str, &str)| TARGET_DEFAULTS.contains(&pair) || POINT_DEFAULTS.contains(&pair);
     let said = |pair: &&(String, String)| is_said(&pair.0) || !is_usual((&pair.0, &pair.1));
     let delay = times("recovery_min_apply_delay");
     assert_eq!(delay, usize::from(recovery.signal == Some(RECOVERY_SIGNAL)));
@@ -299,7 +299,7 @@ fn only_settings_for_this_recovery_are_to_be_reset() {
         )
         .unwrap();
         recovery
-            .passing()
+            .temporary_settings()
             .map(str::to_owned)
             .collect::<Vec<_>>()
             .join(" ")
@@ -551,7 +551,9 @@ fn recovery_to_a_point_without_restore_command_is_refused() {
                 let error = plan(&options, cluster, &known).unwrap_err();
                 assert!(
                     error.kind == ErrorKind::Usage
-                        && error.what.contains("without restore_command the server cannot fetch WAL"),
+                        && error
+                            .what
+                            .contains("without restore_command the server cannot fetch WAL"),
                     "{error}"
                 );
                 error.hint.unwrap().into_owned()
