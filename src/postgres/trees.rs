@@ -59,46 +59,25 @@ impl TreeOpener<'_> {
         let layout = ClusterLayout::new(self.major, self.catalog, self.online)
             .with_prepared(self.prepared_names()?);
         let late = Arc::new(LateFiles::new(layout, self.data.to_owned(), stored));
-        let rules = Arc::new(TreeRules {
-            exclude: Patterns::default(),
-            exclude_caches: false,
-            exclude_if_present: Vec::new(),
-            one_file_system: false,
-            looks_twice: false,
-            walkers: reading.walkers,
-            tricks: reading.tricks,
-            own: reading.own.clone(),
-            overlay: Some(late.clone()),
-            torn: |_, _| None,
-        });
-        let mut devices = self.open_tops(spaces, reading.split)?;
-        let tops = devices
-            .iter()
-            .skip(1)
-            .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
+        let rules = Arc::new(tree_rules(reading, &late));
+        let devices = self.open_tops(spaces, reading.split)?;
+        let other_tops = devices.iter().skip(1).flat_map(|(_, tops)| tops);
+        let mut elsewhere: HashSet<EntryPath> = other_tops.map(|top| top.at.clone()).collect();
         // A tablespace inside the data directory is stored where its link is (rule 14).
-        let elsewhere: HashSet<EntryPath> = tops
-            .chain(
-                spaces
-                    .iter()
-                    .filter_map(|space| self.path_in_data_directory(space)),
-            )
-            .collect();
-        let tree = |(_, mut tops): (u64, Vec<Top>)| {
+        let inside = |space| self.path_in_data_directory(space);
+        elsewhere.extend(spaces.iter().filter_map(inside));
+        let mut trees = Vec::new();
+        for (_, mut tops) in devices {
             tops.sort_by(|a, b| order(&a.at, &b.at));
             let elsewhere = if tops[0].at.is_empty() {
                 elsewhere.clone()
             } else {
                 HashSet::new()
             };
-            Arc::new(SourceTree::new(
-                tops,
-                elsewhere,
-                Closed::new(),
-                rules.clone(),
-            ))
-        };
-        Ok((late, devices.drain(..).map(tree).collect()))
+            let tree = SourceTree::new(tops, elsewhere, Closed::new(), rules.clone());
+            trees.push(Arc::new(tree));
+        }
+        Ok((late, trees))
     }
 
     /// Lists the files of prepared transactions as they are now.
@@ -114,18 +93,10 @@ impl TreeOpener<'_> {
 
     /// Returns the path of a tablespace inside the data directory, if the tablespace is there.
     fn path_in_data_directory(&self, space: &Tablespace) -> Option<EntryPath> {
-        let (place, data) = (
-            dir::real_path(location_path(space)).ok()?,
-            dir::real_path(self.data).ok()?,
-        );
-        Some(
-            place
-                .strip_prefix(data)
-                .ok()?
-                .as_os_str()
-                .as_bytes()
-                .to_vec(),
-        )
+        let place = dir::real_path(location_path(space)).ok()?;
+        let data = dir::real_path(self.data).ok()?;
+        let path = place.strip_prefix(data).ok()?;
+        Some(path.as_os_str().as_bytes().to_vec())
     }
 
     /// Opens the directories where walks begin, grouped by device. The data directory comes first,
@@ -160,6 +131,22 @@ impl TreeOpener<'_> {
             }
         }
         Ok(devices)
+    }
+}
+
+/// Returns the rules to walk a cluster: the overlay decides which files there are.
+fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
+    TreeRules {
+        exclude: Patterns::default(),
+        exclude_caches: false,
+        exclude_if_present: Vec::new(),
+        one_file_system: false,
+        looks_twice: false,
+        walkers: reading.walkers,
+        tricks: reading.tricks,
+        own: reading.own.clone(),
+        overlay: Some(late.clone()),
+        torn: |_, _| None,
     }
 }
 

@@ -255,28 +255,23 @@ impl ClusterSource {
     ///
     /// Used without a slot: by the end of the backup the server may have removed that WAL.
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
+        let Some(session) = &self.session else { return };
         let facts = self.facts();
-        let timeline = facts.timeline;
         let bytes = facts.wal_segment_bytes;
-        let names = |end: Lsn| {
-            (start.0 / bytes..=end.0 / bytes)
-                .map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)])
-        };
         while over.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            let Some(session) = &self.session else { return };
             // Other calls report a lost session.
             let Ok(Some(end)) = self.wal_end(session) else {
                 continue;
             };
-            let names: Vec<_> = names(end).collect();
-            self.followed.locked().copies(
-                &WalSegments {
-                    directory: self.data.join("pg_wal"),
-                    names: &names,
-                    bytes,
-                },
-                end,
-            );
+            let numbers = start.0 / bytes..=end.0 / bytes;
+            let name = |number| segment_name(facts.timeline, Lsn(number * bytes), bytes);
+            let names: Vec<_> = numbers.map(|number| vec![name(number)]).collect();
+            let segments = WalSegments {
+                directory: self.data.join("pg_wal"),
+                names: &names,
+                bytes,
+            };
+            self.followed.locked().copies(&segments, end);
         }
     }
 
@@ -285,17 +280,14 @@ impl ClusterSource {
     ///
     /// A segment that both timelines have is stored twice, at the end.
     pub(super) fn follow_start(&self) -> Option<Lsn> {
+        let start = self.start?;
         let timeline = self.facts().timeline;
-        let begins_on_it = |start: &Lsn| {
-            let read = || read_small_text(&self.data.join(history_path(timeline))).ok();
-            let way = if timeline == 1 {
-                None
-            } else {
-                Some(read().and_then(|text| Timelines::parse(&text, timeline)))
-            };
-            way.is_none_or(|way| way.is_some_and(|way| way.last_start() <= *start))
-        };
-        self.start.filter(begins_on_it)
+        if timeline == 1 {
+            return Some(start);
+        }
+        let history = read_small_text(&self.data.join(history_path(timeline))).ok()?;
+        let begins_on_it = Timelines::parse(&history, timeline)?.last_start() <= start;
+        begins_on_it.then_some(start)
     }
 
     /// Returns the end of the WAL that the server has written and the backup needs, if known.
@@ -322,40 +314,49 @@ impl ClusterSource {
         timeline: u32,
         names: &[Vec<String>],
     ) -> Result<Vec<Scanned>> {
-        let bytes = {
-            let mut facts = self.facts.locked();
-            facts.wal_segments = [names.first(), names.last()]
-                .into_iter()
-                .flatten()
-                .map(|same| same[0].clone())
-                .collect();
-            facts.wal_segment_bytes
-        };
+        let ends = [names.first(), names.last()];
+        let ends = ends.into_iter().flatten().map(|same| same[0].clone());
+        self.facts.locked().wal_segments = ends.collect();
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
             self.await_archive(session, &last[0])?;
         }
-        let tree = self.tree();
+        let mut files = Vec::new();
+        if self.wal == Wal::Included {
+            let stored = self.scan_missing_segments(names, &mut files)?;
+            self.mark_archived(names, stored, &mut files)?;
+        }
         // Recovery needs the history to find this timeline, and to know whether it continues from
         // here (rule 29).
-        let history = (timeline > 1).then(|| tree.look(history_path(timeline).as_bytes()));
-        let history = history.filter(|history| history.state.is_stored());
-        if self.wal != Wal::Included {
-            return Ok(history.into_iter().collect());
+        if timeline > 1 {
+            let history = self.tree().look(history_path(timeline).as_bytes());
+            if history.state.is_stored() {
+                files.push(history);
+            }
         }
+        Ok(files)
+    }
+
+    /// Adds the segments that are not stored yet to `files`. Returns the names of all segments
+    /// that the backup has.
+    fn scan_missing_segments(
+        &self,
+        names: &[Vec<String>],
+        files: &mut Vec<Scanned>,
+    ) -> Result<BTreeSet<String>> {
+        let bytes = self.facts.locked().wal_segment_bytes;
         let mut stored: BTreeSet<String> = {
             let followed = self.followed.locked();
-            followed
-                .first_missing()
-                .map_or(Ok(()), |path| Err(self.loss_of(&path)))?;
+            if let Some(path) = followed.first_missing() {
+                return Err(self.loss_of(&path));
+            }
             followed.named.iter().flatten().cloned().collect()
         };
-        let mut files = Vec::new();
         for same in names {
             for (at, name) in same.iter().enumerate() {
                 if stored.contains(name) {
                     continue;
                 }
-                match scan_segment(tree, name, bytes) {
+                match scan_segment(self.tree(), name, bytes) {
                     Ok(found) => files.push(found),
                     Err(_) if at == 0 => return Err(self.loss_of(&segment_path(name))),
                     Err(_) => continue, // only tools read the earlier timeline's copy
@@ -363,22 +364,29 @@ impl ClusterSource {
                 stored.insert(name.clone());
             }
         }
+        Ok(stored)
+    }
+
+    /// Adds a `.done` mark for each stored segment: it keeps the restored server from archiving
+    /// the segment again.
+    fn mark_archived(
+        &self,
+        names: &[Vec<String>],
+        stored: BTreeSet<String>,
+        files: &mut Vec<Scanned>,
+    ) -> Result<()> {
         let empty = self.late.make_file(b"")?;
         // A primary ends the last segment with the backup; a restored standby may write on in it.
-        let unfinished = names
-            .last()
-            .filter(|_| self.facts.locked().standby)
-            .map_or(&[][..], |same| same);
+        let unfinished = match names.last() {
+            Some(same) if self.facts.locked().standby => &same[..],
+            _ => &[],
+        };
         for name in stored.iter().filter(|name| !unfinished.contains(name)) {
-            // Keeps the restored server from archiving the segment again.
             let path = format!("pg_wal/archive_status/{name}.done");
-            files.push(
-                self.late
-                    .insert_file(tree, path.as_bytes(), empty.clone())?,
-            );
+            let path = path.as_bytes();
+            files.push(self.late.insert_file(self.tree(), path, empty.clone())?);
         }
-        files.extend(history);
-        Ok(files)
+        Ok(())
     }
 
     /// Returns the error for a missing file: the reason that the session gives, or that the file is

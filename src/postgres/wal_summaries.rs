@@ -82,19 +82,9 @@ impl BlockChanges {
         now: &root::ClusterInfo,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
-        let Ok(from) = base.start_lsn.parse::<Lsn>() else {
+        let Some((from, to)) = comparable_starts(base, now) else {
             return Ok(None);
         };
-        let Ok(to) = now.start_lsn.parse::<Lsn>() else {
-            return Ok(None);
-        };
-        let alike = base.timeline == now.timeline
-            && base.checksums == now.checksums
-            && base.online
-            && now.online;
-        if now.major < 17 || !alike || from > to {
-            return Ok(None);
-        }
         if !summary_anchor::still_exists(session, base, now)? {
             platform::debug(|| {
                 "the server was started since the last backup, or has another history".to_owned()
@@ -225,11 +215,19 @@ impl BlockChanges {
             .forks
             .get(&(space, database, file.number, file.fork))
             .unwrap_or(&none);
+        Some(blocks.runs(first, page, size / page, before / page))
+    }
+}
+
+impl Blocks {
+    /// Returns the changed places of a segment file that begins with block `first` and has `count`
+    /// pages, formerly `before` pages, of `page` bytes each.
+    fn runs(&self, first: u32, page: u64, count: u64, before: u64) -> Vec<ByteRun> {
         // New blocks at the end, and blocks truncated meanwhile, have changed.
-        let limit = blocks
-            .limit
-            .map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
-        let end = (size / page).min(before / page).min(limit);
+        let mut end = count.min(before);
+        if let Some(limit) = self.limit {
+            end = end.min(limit.saturating_sub(first).into());
+        }
         let mut runs: Vec<ByteRun> = Vec::new();
         let mut push = |at: u64, count: u64| match runs.last_mut() {
             Some(last) if last.offset + last.len == at * page => last.len += count * page,
@@ -238,19 +236,29 @@ impl BlockChanges {
                 len: count * page,
             }),
         };
-        let from = blocks.changed.partition_point(|block| *block < first);
-        for block in blocks.changed[from..]
-            .iter()
-            .map(|block| u64::from(block - first))
-            .take_while(|at| *at < end)
-        {
-            push(block, 1);
+        let from = self.changed.partition_point(|block| *block < first);
+        for block in &self.changed[from..] {
+            let at = u64::from(block - first);
+            if at >= end {
+                break;
+            }
+            push(at, 1);
         }
-        if end < size / page {
-            push(end, size / page - end);
+        if end < count {
+            push(end, count - end);
         }
-        Some(runs)
+        runs
     }
+}
+
+/// Returns the starts of both backups, if the summaries between them can tell all changes.
+fn comparable_starts(base: &root::ClusterInfo, now: &root::ClusterInfo) -> Option<(Lsn, Lsn)> {
+    let from: Lsn = base.start_lsn.parse().ok()?;
+    let to: Lsn = now.start_lsn.parse().ok()?;
+    let is_same_kind = base.timeline == now.timeline && base.checksums == now.checksums;
+    let both_online = base.online && now.online;
+    let is_known = now.major >= 17 && is_same_kind && both_online && from <= to;
+    is_known.then_some((from, to))
 }
 
 /// Returns the spans that lead from `from` to `to` without a gap; `None` if there is a gap.

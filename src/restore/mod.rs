@@ -189,7 +189,7 @@ impl Restore {
             None => ExtraneousFiles::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
         };
-        cluster::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
+        cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
         let tree = Self {
             overwrite: self.overwrite || delta.is_some(),

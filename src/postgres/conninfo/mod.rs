@@ -90,54 +90,43 @@ impl Params {
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
         let (given, from) = precedence::collect(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
-        let mut warnings = Vec::new();
-        let user = text("user")
-            .or_else(|| environment.user.clone())
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Usage, "cannot tell which user to connect as")
-                    .hint("name a user, as in postgres://user@host")
-            })?;
+        let user = text("user").or_else(|| environment.user.clone());
+        let user = user.ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "cannot tell which user to connect as")
+                .hint("name a user, as in postgres://user@host")
+        })?;
         let mut params = Self {
             hosts: hosts(&given, environment)?,
             user,
             dbname: text("dbname").unwrap_or_else(|| "postgres".into()),
             application_name: text("application_name").unwrap_or_else(|| "fullbore".into()),
             options: text("options"),
-            connect_timeout: number::<i64>(&given, "connect_timeout")?
-                .and_then(|seconds| u64::try_from(seconds).ok().filter(|&seconds| seconds > 0))
-                .map(Duration::from_secs),
+            connect_timeout: connect_timeout(&given)?,
             wanted: wanted_kind(&given)?,
             tls: Tls::new(&given, environment)?,
             keepalive: Keepalive::new(&given)?,
             warnings: Vec::new(),
         };
-        match text("password") {
-            Some(text) => params.hosts.iter_mut().for_each(|host| {
-                host.password = Some(Secret {
-                    text: text.clone(),
-                    from: from.clone(),
-                });
-            }),
-            None => params.look_up_passwords(text("passfile"), environment, &mut warnings),
+        if let Some(text) = text("password") {
+            let password = Secret { text, from };
+            for host in &mut params.hosts {
+                host.password = Some(password.clone());
+            }
+        } else {
+            params.look_up_passwords(text("passfile"), environment);
         }
-        params.warnings = warnings;
         Ok(params)
     }
 
     /// Takes the password of each host from the password file.
-    fn look_up_passwords(
-        &mut self,
-        file: Option<String>,
-        environment: &Environment,
-        warnings: &mut Vec<String>,
-    ) {
+    fn look_up_passwords(&mut self, file: Option<String>, environment: &Environment) {
         let file = file.map(PathBuf::from);
         let Some(file) = file.or_else(|| environment.at_home(".pgpass")) else {
             return;
         };
         let lines = match files::read_passwords(&file) {
             Ok(lines) => lines,
-            Err(warning) => return warnings.push(warning),
+            Err(warning) => return self.warnings.push(warning),
         };
         for host in &mut self.hosts {
             let name = host.name_in_passfile(environment);
@@ -145,6 +134,14 @@ impl Params {
             host.password = files::find_password(&lines, wanted, &file);
         }
     }
+}
+
+/// Returns the time to wait for a host; as in libpq, zero and negative numbers mean no limit.
+fn connect_timeout(given: &Given) -> Result<Option<Duration>> {
+    let seconds = number::<i64>(given, "connect_timeout")?;
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = seconds.filter(|&seconds| seconds > 0);
+    Ok(seconds.map(Duration::from_secs))
 }
 
 fn wanted_kind(given: &Given) -> Result<ServerKind> {

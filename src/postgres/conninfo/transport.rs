@@ -73,58 +73,58 @@ pub struct Keepalive {
 impl Tls {
     /// Reads the parameters of encryption; the default files are in `~/.postgresql`.
     pub(super) fn new(given: &Given, environment: &Environment) -> Result<Self> {
-        let path = |name: &str, default: &str| {
-            let named = given
-                .get(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from);
-            named.or_else(|| environment.at_home(default).filter(|path| path.exists()))
-        };
-        let roots = match path("sslrootcert", ".postgresql/root.crt") {
+        let roots = match file(given, environment, "sslrootcert", "root.crt") {
             Some(path) if path.as_os_str() == "system" => CertificateRoots::System,
             Some(path) => CertificateRoots::File(path),
             None => CertificateRoots::None,
         };
-        let system = roots == CertificateRoots::System;
-        let default = if system {
-            SslMode::VerifyFull
-        } else {
-            SslMode::Prefer
-        };
-        let mode = one_of(given, "sslmode", &SslMode::NAMES, default)?;
-        if system && mode != SslMode::VerifyFull {
-            // As in libpq: anyone can have a certificate that the system trusts, for another name.
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "sslrootcert=system needs sslmode=verify-full",
-            ));
-        }
-        let direct = one_of(
-            given,
-            "sslnegotiation",
-            &[("postgres", false), ("direct", true)],
-            false,
-        )?;
+        let mode = checked_mode(given, &roots)?;
+        let values = [("postgres", false), ("direct", true)];
+        let direct = one_of(given, "sslnegotiation", &values, false)?;
         if direct && mode < SslMode::Require {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "sslnegotiation=direct needs sslmode=require or more",
-            ));
+            let what = "sslnegotiation=direct needs sslmode=require or more";
+            return Err(Error::new(ErrorKind::Usage, what));
         }
+        let certificate = file(given, environment, "sslcert", "postgresql.crt");
+        // A missing key is an error once a certificate is there, so its default file may be missing.
+        let key = named_file(given, "sslkey");
+        let key = key.or_else(|| environment.at_home(".postgresql/postgresql.key"));
         Ok(Self {
             mode,
             roots,
-            identity: path("sslcert", ".postgresql/postgresql.crt").zip(
-                given
-                    .get("sslkey")
-                    .filter(|key| !key.is_empty())
-                    .map(PathBuf::from)
-                    .or_else(|| environment.at_home(".postgresql/postgresql.key")),
-            ),
+            identity: certificate.zip(key),
             channel_binding: one_of(given, "channel_binding", &Binding::NAMES, Binding::Prefer)?,
             direct,
         })
     }
+}
+
+/// Returns the file that a parameter names.
+fn named_file(given: &Given, name: &str) -> Option<PathBuf> {
+    let path = given.get(name).filter(|value| !value.is_empty());
+    path.map(PathBuf::from)
+}
+
+/// Returns the file that a parameter names, or the default file in `~/.postgresql` if it exists.
+fn file(given: &Given, environment: &Environment, name: &str, default: &str) -> Option<PathBuf> {
+    named_file(given, name).or_else(|| {
+        let path = environment.at_home(&format!(".postgresql/{default}"))?;
+        path.exists().then_some(path)
+    })
+}
+
+/// Returns the level of encryption; with the system's roots it must be `verify-full`.
+fn checked_mode(given: &Given, roots: &CertificateRoots) -> Result<SslMode> {
+    if *roots != CertificateRoots::System {
+        return one_of(given, "sslmode", &SslMode::NAMES, SslMode::Prefer);
+    }
+    let mode = one_of(given, "sslmode", &SslMode::NAMES, SslMode::VerifyFull)?;
+    if mode == SslMode::VerifyFull {
+        return Ok(mode);
+    }
+    // As in libpq: anyone can have a certificate that the system trusts, for another name.
+    let what = "sslrootcert=system needs sslmode=verify-full";
+    Err(Error::new(ErrorKind::Usage, what))
 }
 
 impl SslMode {
