@@ -116,7 +116,8 @@ fn timeout_error(
     let hint = if session.standby() {
         // The standby has archived all complete segments; the segment that its primary writes is not
         // complete.
-        "on the primary, run `SELECT pg_switch_wal()` when the files are copied; --wal included needs no archive"
+        "on the primary, run `SELECT pg_switch_wal()` when the files are copied; --wal included \
+            needs no archive"
     } else {
         "the server's log says why; --wal included needs no archive"
     };

@@ -68,7 +68,10 @@ impl LateFiles {
         );
         let error = Error::new(ErrorKind::Unsupported, what)
             .because("the server makes no links there".to_owned());
-        Err(error.hint("stop the server, and replace the link with its target, or move the target into a tablespace"))
+        Err(error.hint(
+            "stop the server, and replace the link with its target, or move the target \
+            into a tablespace",
+        ))
     }
 
     /// Makes `file` the content of `path`.

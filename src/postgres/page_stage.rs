@@ -20,7 +20,7 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 
-/// What the workers share to check pages.
+/// Data that the workers share to check pages.
 pub struct PageCheck {
     /// Trees to read wrong pages from again; one of them has the file.
     pub trees: Vec<Arc<SourceTree>>,

@@ -395,7 +395,8 @@ fn unreadable_error(path: &[u8], why: &str) -> Result<()> {
         quoted(path)
     );
     Err(Error::new(ErrorKind::System, what).because(why.to_owned()).hint(
-        "run fullbore as root or as the server's user, and move files that do not belong to the server out of its directory",
+        "run fullbore as root or as the server's user, and move files that do not belong to the \
+            server out of its directory",
     ))
 }
 

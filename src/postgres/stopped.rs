@@ -32,8 +32,10 @@ pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
         )
     };
     if is_running(data) {
-        return Err(cannot("it is running and no connection was given")
-            .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
+        return Err(cannot("it is running and no connection was given").hint(
+            "use postgres://… as the source, so that the server is told when the backup \
+                starts and ends",
+        ));
     }
     if !matches!(
         control.state,
@@ -100,7 +102,8 @@ pub fn live_server_reason(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let data =
         is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
     let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
-    let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use postgres://… as the source";
+    let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use \
+        postgres://… as the source";
     runs.then(|| why.to_owned())
 }
 

@@ -144,11 +144,13 @@ fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
 
 /// Message for a server certificate of X.509 version 1, which cannot state its purpose, if it is to
 /// be verified or TLS is older than 1.3.
-const SERVER_VERSION_1: &str = "the server's certificate is of version 1 of X.509, which works only with TLS 1.3 and without verification: \
+const SERVER_VERSION_1: &str = "the server's certificate is of version 1 of X.509, which works \
+    only with TLS 1.3 and without verification: \
     `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
 
 /// Message for a client certificate of X.509 version 1.
-const CLIENT_VERSION_1: &str = "the certificate is of version 1 of X.509, which cannot be a client certificate: `openssl x509 -req` makes one of \
+const CLIENT_VERSION_1: &str = "the certificate is of version 1 of X.509, which cannot be a \
+    client certificate: `openssl x509 -req` makes one of \
     version 3 if -extfile names a file with a line like subjectAltName=DNS:client";
 
 /// Returns the error for a client certificate that cannot be used.

@@ -11,10 +11,14 @@ use crate::{
 /// Setting: subscriptions that the server runs at the same time.
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
 /// Note: two servers write on the same timeline.
-const SAME_TIMELINE_NOTE: &str = "the server will continue on the timeline of the backup, and archive (archive_mode): its WAL can collide with that of the original server; for a copy, use --set archive_mode=off; to replace that server, --target-immediate \
+const SAME_TIMELINE_NOTE: &str = "the server will continue on the timeline of the backup, and \
+    archive (archive_mode): its WAL can collide with that of the original server; for a copy, use \
+    --set archive_mode=off; to replace that server, --target-immediate \
     --target-action promote begins a timeline of its own";
 /// Note: recovery from an archive follows the latest timeline there, whichever server wrote it.
-const NEW_TIMELINE_NOTE: &str = "once open, the server will archive a timeline of its own (archive_mode), and later recoveries from that archive will follow it: right if it replaces the original server; for a copy, use --set archive_mode=off";
+const NEW_TIMELINE_NOTE: &str = "once open, the server will archive a timeline of its own \
+    (archive_mode), and later recoveries from that archive will follow it: right if it replaces \
+    the original server; for a copy, use --set archive_mode=off";
 
 /// Returns a note on WAL or connections that the server will need and not have.
 ///
@@ -29,14 +33,17 @@ pub(crate) fn lacking_note(
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
-            "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
+            "the WAL is not in the backup, and without --recovery point the server does not ask \
+                the archive for it"
         }
         Mode::Standby if !follows && !is_all => {
-            "neither primary_conninfo nor restore_command was found, but not all of the configuration is in the backup: unless \
+            "neither primary_conninfo nor restore_command was found, but not all of the \
+                configuration is in the backup: unless \
              the rest sets one, the standby has nothing to follow"
         }
         Mode::Standby if !follows => {
-            "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
+            "neither primary_conninfo nor restore_command was found in the backup: the standby \
+                has nothing to follow"
         }
         _ => return None,
     };
@@ -46,7 +53,8 @@ pub(crate) fn lacking_note(
 /// Returns the error for a recovery to a point without `restore_command`: the server would not
 /// start.
 pub(crate) fn no_restore_command(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
-    let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, and does not start";
+    let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, \
+        and does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
         ", or --restore-command false if the WAL in the backup is enough"
@@ -67,7 +75,10 @@ pub(crate) fn wal_step(recovery: &Recovery, cluster: &ClusterInfo) -> Option<Str
         [] => format!("from {} on", cluster.start_lsn),
     };
     is_lacking.then(|| {
-        format!("put the WAL {wal} into \"pg_wal\", or restore again with --recovery point --restore-command CMD: without it the server does not start")
+        format!(
+            "put the WAL {wal} into \"pg_wal\", or restore again with --recovery point \
+            --restore-command CMD: without it the server does not start"
+        )
     })
 }
 
@@ -87,7 +98,9 @@ pub(crate) fn subscriptions_note(
         .sum();
     (count > 0 && !is_set).then(|| {
         format!(
-            "the databases have logical subscriptions ({count}): once the server is open for writing, it takes the changes meant for the original server; --set {APPLY_WORKERS}=0 prevents this"
+            "the databases have logical subscriptions ({count}): once the server is open for \
+                writing, it takes the changes meant for the original server; --set \
+                {APPLY_WORKERS}=0 prevents this"
         )
     })
 }
@@ -99,7 +112,9 @@ pub(crate) fn new_tablespace_notes(cluster: &ClusterInfo) -> impl Iterator<Item 
         let name = quoted(&space.name.0);
         let location = quoted(&space.location.0);
         format!(
-            "tablespace {name} was created while the backup ran: recovery will create it again at {location} and write there, into the files of the original server if that is on this host; a later backup avoids this"
+            "tablespace {name} was created while the backup ran: recovery will create it again at \
+                {location} and write there, into the files of the original server if that is on \
+                this host; a later backup avoids this"
         )
     })
 }
@@ -130,7 +145,8 @@ pub(crate) fn fork_note(
             format!("the server will stay on timeline {own}; ")
         }
         Mode::Point => {
-            "the server will not reach it, and may not start (with --target-timeline current it does); "
+            "the server will not reach it, and may not start (with --target-timeline current it \
+                does); "
                 .to_owned()
         }
         Mode::Standby => {

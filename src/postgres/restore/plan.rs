@@ -87,9 +87,12 @@ pub enum Fate {
 }
 
 /// Step for a server that pauses at its target, the default action.
-const PAUSED_STEP: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
+const PAUSED_STEP: &str = "at the target the server can only be read; if it is the right one, \
+    SELECT pg_wal_replay_resume();";
 /// While paused, the startup process keeps the locks of transactions that it has replayed in part.
-const LOCKED_STEP: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits until then: to read it, restore a copy with --target-action promote";
+const LOCKED_STEP: &str = "right before a DROP or TRUNCATE that table is locked until the server \
+    is open, and reading it waits until then: to read it, restore a copy with --target-action \
+    promote";
 
 /// Reason to reset a setting once the server is open.
 const RESET_REASON: &str =

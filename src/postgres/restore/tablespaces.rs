@@ -13,7 +13,8 @@ use std::{
 };
 
 /// Hint for a tablespace that cannot be restored to its place.
-pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
+pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under \
+    DIR all of them, --waldir DIR the WAL";
 
 /// Returns a mount for each tablespace outside the data directory.
 pub(super) fn tablespace_mounts(

@@ -37,7 +37,8 @@ impl Session {
     /// # Errors
     /// The server's.
     pub fn catalog(&mut self) -> Result<Catalog> {
-        let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text FROM pg_database ORDER BY oid";
+        let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text \
+            FROM pg_database ORDER BY oid";
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
         let database = |row: &SqlRow| {
             let oid = row.get(0)?;

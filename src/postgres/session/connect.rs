@@ -31,7 +31,8 @@ const OLDEST: u32 = 13;
 /// limit. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
 /// which `temp_file_limit = 0` forbids. Only a superuser may raise that limit; every role may raise
 /// the memory.
-const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET work_mem = '16MB'; \
+const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET \
+    work_mem = '16MB'; \
     SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
 /// Rule 4, and no time limits: a checkpoint or the archive may take hours.
@@ -39,7 +40,8 @@ const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg
 /// version lacks are skipped.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     ('max_parallel_workers_per_gather', '0'), ('lock_timeout', '0'), \
-    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0'), \
+    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), \
+    ('transaction_timeout', '0'), \
     ('client_connection_check_interval', '1000')) \
     AS wanted (name, value) JOIN pg_settings USING (name)";
 
@@ -112,7 +114,8 @@ fn open_session(params: &Params, host: &Host) -> Result<Session> {
         .batch_execute(FIRST)
         .map_err(|error| server_error(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
-    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(), \
+    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), \
+        pg_backend_pid(), \
                nullif(current_setting('max_slot_wal_keep_size', true), '-1')";
     let row = session.row("could not ask the server for its version", sql, &[])?;
     session.version = row.get::<i32>(0)?.unsigned_abs();
@@ -276,11 +279,13 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     } else if code.is_none() && reason(cause).contains("not valid for name") {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
-        "connect as another role, as in postgres://role@host, run fullbore as the system user of that name, as in `sudo -u postgres fullbore …`, \
+        "connect as another role, as in postgres://role@host, run fullbore as the system user of \
+            that name, as in `sudo -u postgres fullbore …`, \
          or permit this role in the server's pg_hba.conf"
             .into()
     } else if is_no_server(cause) {
-        "is a server running there? To back up a stopped cluster, name its data directory: `fullbore backup PGDATA --offline`"
+        "is a server running there? To back up a stopped cluster, name its data directory: \
+            `fullbore backup PGDATA --offline`"
             .into()
     } else {
         return error;

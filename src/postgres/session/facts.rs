@@ -64,16 +64,20 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('full_page_writes')::bool, \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode'), \
-    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
-        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name), \
+    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', \
+    'ident_file') \
+        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = \
+        'data_directory') || '/') ORDER BY name), \
     current_setting('restore_command') <> ''";
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
 const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate, \
-    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY oid";
+    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY \
+    oid";
 
-const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR rolreplication \
+const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR \
+    rolreplication \
     FROM pg_roles WHERE rolname = current_user";
 
 impl Session {
@@ -92,7 +96,10 @@ impl Session {
             version_number: self.version,
             major,
             warning: (major > NEWEST).then(|| {
-                format!("PostgreSQL {major} is newer than the versions that fullbore was tested with, up to {NEWEST}")
+                format!(
+                    "PostgreSQL {major} is newer than the versions that fullbore was tested \
+                    with, up to {NEWEST}"
+                )
             }),
             data_directory: row.name(1)?.map(|path| OsString::from_vec(path.0).into()),
             system_identifier: row.get::<i64>(2)?.cast_unsigned(),
@@ -101,13 +108,24 @@ impl Session {
             block_bytes: row.get::<i32>(4)?.cast_unsigned(),
             wal_segment_bytes: u64::from(row.get::<i32>(5)?.cast_unsigned()),
             full_page_writes: row.get(6)?,
-            data_directory_mode: u32::from_str_radix(&mode, 8)
-                .map_err(|_| Error::new(ErrorKind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
+            data_directory_mode: u32::from_str_radix(&mode, 8).map_err(|_| {
+                Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "cannot read \
+                    data_directory_mode {mode:?}"
+                    ),
+                )
+            })?,
             timeline: self.timeline()?,
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
-            configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(EntryName).collect(),
+            configuration: row
+                .get::<Vec<Vec<u8>>>(9)?
+                .into_iter()
+                .map(EntryName)
+                .collect(),
             has_restore_command: row.get(10)?,
             may_hold_wal,
         })

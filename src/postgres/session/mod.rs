@@ -198,7 +198,8 @@ impl Session {
         if !row.get::<bool>(0)? {
             return Ok(());
         }
-        let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM pg_replication_slots \
+        let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM \
+            pg_replication_slots \
                    WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
@@ -213,7 +214,8 @@ impl Session {
             return Ok(());
         };
         let sql = "SELECT restart_lsn::text FROM pg_replication_slots \
-                   WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> '0'";
+                   WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> \
+                   '0'";
         let rows = self.rows(
             "could not ask for the replication slot",
             sql,
@@ -235,7 +237,8 @@ impl Session {
 
     /// Fails unless this is the server on which the session of `process` owns the slot `slot`.
     fn check_slot_owner(&mut self, slot: &str, process: i32) -> Result<()> {
-        let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2";
+        let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND \
+            active_pid = $2";
         let what = "could not ask for the replication slot";
         let row = self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?;
         if row.get::<bool>(0)? {
@@ -383,7 +386,8 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Unreachable`] if the session is lost.
     pub fn archived_wal(&mut self, last: &str) -> Result<ArchivedWal> {
-        let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
+        let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR \
+            last_archived_time IS NULL \
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
         let at: Option<String> = row.get(0)?;
@@ -457,7 +461,8 @@ impl Session {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
-        let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
+        let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = \
+            $1), 'lost')";
         match self
             .row(
                 "could not ask for the replication slot",
@@ -482,7 +487,8 @@ impl Session {
             || "run it again".to_owned(),
             |limit| {
                 format!(
-                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive (--wal archived): a server ends the \
+                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive \
+                        (--wal archived): a server ends the \
                      session whose slot holds more"
                 )
             },
@@ -561,7 +567,8 @@ mod tests {
 
     #[test]
     fn the_timeline_is_read_from_the_label() {
-        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nLABEL: x\nSTART TIMELINE: 26\n";
+        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nLABEL: \
+            x\nSTART TIMELINE: 26\n";
         assert_eq!(start_timeline(label), Some(26));
         assert_eq!(start_timeline(b"LABEL: START TIMELINE: 1\n"), None);
     }

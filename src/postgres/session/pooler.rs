@@ -16,9 +16,11 @@ use std::{sync::mpsc, time::Duration};
 
 /// Asks for the age of the session. Changes nothing in it, and has no time limit. A pool in
 /// statement mode refuses the first statement. Memory: see `FIRST` in `connect.rs`.
-const AGE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp; \
+const AGE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0; SET \
+    LOCAL search_path = pg_catalog, pg_temp; \
     SET LOCAL work_mem = '16MB'; \
-    SELECT extract(epoch FROM clock_timestamp() - backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid(); COMMIT";
+    SELECT extract(epoch FROM clock_timestamp() - backend_start) FROM pg_stat_activity WHERE pid \
+    = pg_backend_pid(); COMMIT";
 
 /// Tolerance for the age of a session that is fullbore's alone.
 const DOUBT: Duration = Duration::from_secs(1);
@@ -35,7 +37,8 @@ pub(super) fn refuse_pooled_session(
     client: &mut Client,
     connected: impl FnOnce() -> Duration,
 ) -> Result<()> {
-    let hint = "connect to the server itself, at its own port or socket: the state of a backup there must end with its connection";
+    let hint = "connect to the server itself, at its own port or socket: the state of a backup \
+        there must end with its connection";
     let said = match client.simple_query(AGE) {
         // Without the privilege to see the age, assume a new session. The statement may not have
         // been the last, so roll back.

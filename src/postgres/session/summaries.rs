@@ -17,7 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforknumber, relblocknumber, is_limit_block \
+const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforknumber, \
+    relblocknumber, is_limit_block \
     FROM pg_wal_summary_contents($1, $2::text::pg_lsn, $3::text::pg_lsn)";
 
 impl Session {
@@ -70,7 +71,8 @@ impl Session {
     /// # Errors
     /// If the session is lost, or the role may not read summaries.
     pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
-        let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
+        let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE \
+            tli = $1";
         let rows = self.rows(
             "could not list the summaries of the WAL",
             sql,

@@ -70,10 +70,12 @@ impl WalSpace {
             [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
         Err(void_backup("the server's disk would soon be full of the WAL kept for the backup")
             .detail(format!(
-                "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more each second",
+                "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more \
+                    each second",
                 self.directory
             ))
-            .hint("make room there, take WAL from the archive (--wal archived), or run the backup when the server writes less"))
+            .hint("make room there, take WAL from the archive (--wal archived), or run the backup \
+                when the server writes less"))
     }
 }
 
@@ -104,7 +106,8 @@ impl Session {
         };
         let now = self.wal_end_function();
         let sql = format!(
-            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1), \
+            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots \
+                WHERE slot_name = $1), \
                     {now}::text"
         );
         let row = self.row(

@@ -224,7 +224,8 @@ impl ClusterBackups {
         let is = &root.id;
         let was = &before.id;
         Some(format!(
-            "backup {is} is of {this}, and the earlier backup {was} is of {other}: unless that is the same server, and it moved, name a backup"
+            "backup {is} is of {this}, and the earlier backup {was} is of {other}: unless that is \
+                the same server, and it moved, name a backup"
         ))
     }
 
@@ -236,7 +237,9 @@ impl ClusterBackups {
         };
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
-            "the server will continue on timeline {} as if no later backup existed, and the last of them is {}: if it replaces the original server, forget the later backups, as recovery could begin with one; --target-immediate --target-action \
+            "the server will continue on timeline {} as if no later backup existed, and the last \
+                of them is {}: if it replaces the original server, forget the later backups, as \
+                recovery could begin with one; --target-immediate --target-action \
              promote begins a timeline of its own",
             cluster.timeline, later.id
         ))
@@ -258,7 +261,8 @@ impl ClusterBackups {
             recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
         let why = "later ones are of a timeline that was abandoned before they ended";
         Some(format!(
-            "backup {id} is the last one that can reach timeline {timeline}; {why}; @ID selects one of them"
+            "backup {id} is the last one that can reach timeline {timeline}; {why}; @ID selects \
+                one of them"
         ))
     }
 }

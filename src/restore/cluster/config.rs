@@ -179,7 +179,8 @@ impl Configuration {
             ),
         };
         format!(
-            "{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}",
+            "{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory \
+                into {:?}",
             self.to
         )
     }

@@ -57,7 +57,8 @@ const IN_PLACE: &str = "allow_in_place_tablespaces";
 const IN_PLACE_SINCE: u32 = 15;
 /// The first version that has `recovery_init_sync_method`.
 const SYNCFS_SINCE: u32 = 14;
-const WITHOUT_LABEL: &str = "\"global/pg_control\" is left out: a server that starts without \"backup_label\" corrupts its data";
+const WITHOUT_LABEL: &str = "\"global/pg_control\" is left out: a server that starts \
+    without \"backup_label\" corrupts its data";
 
 /// Checks that the options have no part that is only for clusters.
 ///
@@ -370,7 +371,8 @@ pub(crate) struct ClosingNotes {
 /// Returns the note that the control file keeps its temporary name.
 fn kept_control_note() -> String {
     format!(
-        "\"global/pg_control\" is not in place, because files of the cluster are missing, or may be: it is kept as {}; rename it only if you know which are missing",
+        "\"global/pg_control\" is not in place, because files of the cluster are missing, or may \
+            be: it is kept as {}; rename it only if you know which are missing",
         quoted(&entry::join(b"global", UNFINISHED))
     )
 }
@@ -505,8 +507,10 @@ pub(crate) fn stream_notes(cluster: &ClusterInfo, data: &Path) -> ClosingNotes {
         .collect::<Vec<_>>()
         .join(", ");
     notes.push(format!(
-        "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there will write to {places}: \
-         move them, and write the new places into \"tablespace_map\"; a restore of a repository or an archive does this"
+        "WARNING: tablespaces are restored below \"pg_tblspc\", and a server that starts there \
+            will write to {places}: \
+         move them, and write the new places into \"tablespace_map\"; a restore of a repository \
+         or an archive does this"
     ));
     ClosingNotes {
         notes,

@@ -139,8 +139,10 @@ fn refuse_existing_cluster(to: &Path) -> Result<()> {
     let what = format!(
         "cannot restore to {to:?}: a cluster is there, and files newer than the backup would stay"
     );
-    Err(Error::new(ErrorKind::Exists, what)
-        .hint("--delta --delete lists the files that are not in the backup, and removes them; or choose another --to"))
+    Err(Error::new(ErrorKind::Exists, what).hint(
+        "--delta --delete lists the files that are not in the backup, and removes them; or \
+            choose another --to",
+    ))
 }
 
 /// Refuses to restore single server files into an existing cluster: files from different moments do
@@ -213,5 +215,8 @@ pub(crate) fn refuse_leftovers(
     );
     Err(Error::new(ErrorKind::Exists, what)
         .because("a server would use it as its own")
-        .hint("empty the directory and its tablespaces first, or use --delta --delete, which lists what it removes"))
+        .hint(
+            "empty the directory and its tablespaces first, or use --delta --delete, which \
+            lists what it removes",
+        ))
 }

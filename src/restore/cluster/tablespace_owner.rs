@@ -89,7 +89,8 @@ fn check_holder(
         );
         (whose, hint)
     };
-    let why = "root uses a directory that only the backup names if the owner of the tablespace has it already, and none of root's own";
+    let why = "root uses a directory that only the backup names if the owner of the tablespace \
+        has it already, and none of root's own";
     Err(
         Error::new(ErrorKind::Permission, format!("{what}: {whose}"))
             .because(why)

@@ -326,7 +326,8 @@ fn recovery_mode(options: &RecoveryOptions) -> Result<Mode> {
             "a target or timeline needs --recovery point"
         }
         Mode::None if fetches => {
-            "--restore-command needs --recovery point or standby; --set restore_command=CMD only adds the setting"
+            "--restore-command needs --recovery point or standby; --set restore_command=CMD only \
+                adds the setting"
         }
         _ if options
             .restore_command
@@ -382,7 +383,8 @@ fn target_settings(
             &recovery_target::checked_xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
-            let what = "cannot recover to immediate: the cluster was shut down for the backup, and is already consistent";
+            let what = "cannot recover to immediate: the cluster was shut down for the backup, \
+                and is already consistent";
             return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
         }
         Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
