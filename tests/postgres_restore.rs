@@ -339,7 +339,11 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
         paths: vec![b"base/5".to_vec()],
         ..again.clone()
     };
-    assert_refused(&part, ErrorKind::Exists, "whose files are of one moment");
+    assert_refused(
+        &part,
+        ErrorKind::Exists,
+        "and its files must be of one moment",
+    );
     fs::rename(
         place.at("to/global/pg_control"),
         place.at("to/global/.fullbore-unfinished"),
@@ -600,7 +604,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
             assert!(
                 notes.contains(
-                    "\"global/pg_control\" is left out, as files of the cluster are missing"
+                    "\"global/pg_control\" is not in place, because files of the cluster are missing"
                 ),
                 "{notes}"
             );
@@ -633,7 +637,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
         .ends_with(1)
         .has_one_error("passed over; the rest of the backup is restored");
     let said = [
-        "\"global/pg_control\" is left out, as files",
+        "\"global/pg_control\" is not in place, because files",
         "run the same command again with --overwrite",
     ];
     assert!(
@@ -728,7 +732,7 @@ fn what_is_for_clusters_only_is_refused_for_anything_else() {
             let args = args!["restore", from, "--to", place.at("to")];
             fullbore(args.into_iter().chain(option))
                 .ends_with(2)
-                .has_one_error("only for clusters");
+                .has_one_error("PostgreSQL options");
             assert!(!place.at("to").exists());
         }
     }

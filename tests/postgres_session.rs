@@ -74,23 +74,23 @@ fn a_server_is_reached_in_every_way_that_libpq_knows() {
     };
     let server = version.start(&[], &[]);
     let (port, dir) = (server.port.to_string(), text(server.dir()));
-    connect(&server.url()).alive().unwrap();
-    connect(&server.socket_url()).alive().unwrap();
+    connect(&server.url()).check_alive().unwrap();
+    connect(&server.socket_url()).check_alive().unwrap();
     connect(&format!(
         "host=127.0.0.1 port={port} password='it''s a secret'"
     ))
-    .alive()
+    .check_alive()
     .unwrap();
     connect(&format!(
         "postgres://postgres@{}:{port}/",
         dir.replace('/', "%2F")
     ))
-    .alive()
+    .check_alive()
     .unwrap();
     connect(&format!(
         "postgres://postgres:it's%20a%20secret@127.0.0.1:1,127.0.0.1:{port}/"
     ))
-    .alive()
+    .check_alive()
     .unwrap();
 
     let variables = [
@@ -99,7 +99,7 @@ fn a_server_is_reached_in_every_way_that_libpq_knows() {
         ("PGPORT", &port),
         ("PGPASSWORD", PASSWORD),
     ];
-    try_connect("", &variables).unwrap().alive().unwrap();
+    try_connect("", &variables).unwrap().check_alive().unwrap();
     let home = tempfile::tempdir().unwrap();
     let passfile = home.path().join(".pgpass");
     private(
@@ -113,7 +113,7 @@ fn a_server_is_reached_in_every_way_that_libpq_knows() {
         ("PGSERVICE", "ours"),
         ("PGPORT", "1"),
     ];
-    try_connect("", &variables).unwrap().alive().unwrap();
+    try_connect("", &variables).unwrap().check_alive().unwrap();
     fs::write(&passfile, "*:*:*:*:wrong\n").unwrap();
     let error = try_connect("", &variables).err().unwrap();
     assert!(
@@ -127,7 +127,7 @@ fn a_server_is_reached_in_every_way_that_libpq_knows() {
     };
     Session::connect(&Params::new(&format!("port={port}"), &nearby).unwrap())
         .unwrap()
-        .alive()
+        .check_alive()
         .unwrap();
 }
 
@@ -470,7 +470,7 @@ fn starts_and_stops(server: &Server) {
         "1"
     );
     let start = session.start("fullbore \u{e9}", true).unwrap();
-    session.alive().unwrap();
+    session.check_alive().unwrap();
     let stopped = session.stop(false).unwrap();
     assert!(
         start < stopped.lsn && start > Lsn(0),
@@ -601,7 +601,7 @@ fn the_loss_of_the_session_is_noticed_within_three_seconds() {
     let held = holding(&server.url(), session);
     thread::sleep(Duration::from_millis(1200));
     held.check().unwrap();
-    held.with(Session::alive).unwrap();
+    held.with(Session::check_alive).unwrap();
     let began = Instant::now();
     server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fullbore'");
     wait_until("the loss is noticed", || held.check().is_err());
@@ -693,7 +693,7 @@ fn in_a_pool_nothing_is_left_to_the_next_and_what_others_had_is_refused() {
         (error.kind, &*error.what),
         (
             ErrorKind::Unsupported,
-            "cannot back up through a pool of connections"
+            "cannot back up through a connection pool"
         )
     );
 }
@@ -804,7 +804,7 @@ fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     let segment = session.switch_wal().unwrap();
     let again = session.switch_wal().unwrap();
     assert!(again > segment, "{segment} {again}");
-    let said = |session: &mut Session| session.archived(&again).unwrap();
+    let said = |session: &mut Session| session.archived_wal(&again).unwrap();
     let began = Instant::now();
     while said(&mut session).failing.is_none() {
         assert!(began.elapsed() < Duration::from_secs(20));
@@ -815,7 +815,7 @@ fn the_archiver_is_asked_and_a_segment_can_be_ended() {
     session.start("x", true).unwrap();
     let stopped = session.stop(true).unwrap();
     let last = segment_name(stopped.timeline, Lsn(stopped.lsn.0 - 1), 1 << 20);
-    let archived = session.archived(&last).unwrap();
+    let archived = session.archived_wal(&last).unwrap();
     assert!(
         archived.done && archived.failing.is_none(),
         "{archived:?} {last}"
@@ -835,17 +835,19 @@ fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
     let held = holding(&server.url(), session);
     // In another session it costs nothing, and that is at the same server.
     let slots = "SELECT count(*) FROM pg_replication_slots";
-    let failed = held.beside(|session| session.summaries(1)).unwrap_err();
+    let failed = held
+        .with_second_session(|session| session.summaries(1))
+        .unwrap_err();
     assert!(
         failed
             .line()
             .contains("could not list the summaries of the WAL"),
         "{failed}"
     );
-    held.with(Session::alive).unwrap();
+    held.with(Session::check_alive).unwrap();
     assert_eq!(server.psql(slots), "1");
     // What it no longer has it is not asked for.
-    held.with(|session| session.keep_from(Lsn(1))).unwrap();
+    held.with(|session| session.advance_slot(Lsn(1))).unwrap();
     assert_eq!(server.psql(slots), "1");
     held.with(|session| session.summaries(1)).unwrap_err();
     assert_eq!(server.psql(slots), "0");
@@ -854,7 +856,7 @@ fn a_statement_that_fails_costs_the_slot_and_that_is_the_reason_that_is_told() {
     assert!(
         error
             .line()
-            .ends_with("dropped the replication slot, as it does when a statement fails"),
+            .ends_with("dropped the replication slot because a statement failed"),
         "{error}"
     );
     assert!(

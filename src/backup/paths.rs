@@ -208,7 +208,7 @@ impl Scope {
             walkers,
             own,
             overlay: None,
-            torn: stopped::torn,
+            torn: stopped::live_server_reason,
         }
     }
 

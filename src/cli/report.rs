@@ -64,7 +64,7 @@ pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &s
     lines.extend(
         root.postgres
             .iter()
-            .filter_map(inventory::note)
+            .filter_map(inventory::unlisted_note)
             .map(|note| format!("note: {note}")),
     );
     lines.extend(

@@ -1,4 +1,4 @@
-//! WAL that is in the server's archive, not in the backup: the proof that it gets there.
+//! Checks that WAL left out of the backup arrives in the server's archive.
 
 use super::session::{ArchivedWal, ServerFacts, Session};
 use crate::error::{Error, ErrorKind, Result};
@@ -8,68 +8,82 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the archiver may take over a segment.
+/// Time that the archiver may take for a segment.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What is waited for here, as the operator knows it.
+/// Name of this wait in the report.
 pub const AWAITED: &str = "the server's archive";
 
-/// Archiving works: a segment arrives before `patience` ends, the one that is ended now or, where the archive is behind, one
-/// before it (rule 6). On a standby only the end of the backup shows it.
+/// Checks that archiving works: within `patience` a segment arrives, either the one that this call
+/// ends or, if the archive lags, an earlier one (rule 6). On a standby only the end of the backup
+/// can show it.
 ///
 /// # Errors
-/// [`Kind::Unsupported`] if archiving is off, [`Kind::System`] if nothing arrives.
-pub fn prove(session: &mut Session, facts: &ServerFacts, patience: Duration) -> Result<()> {
+/// [`ErrorKind::Unsupported`] if archiving is off, [`ErrorKind::System`] if no segment arrives.
+pub fn check_archiving(
+    session: &mut Session,
+    facts: &ServerFacts,
+    patience: Duration,
+) -> Result<()> {
     let wanted = if facts.standby { "always" } else { "on" };
     if facts.archive_mode != "always" && facts.archive_mode != wanted {
         let what = format!(
             "cannot leave the WAL to the archive: archive_mode is {:?}",
             facts.archive_mode
         );
-        let hint = format!("set archive_mode = {wanted} on the server, or take --wal included");
+        let hint = format!("set archive_mode = {wanted} on the server, or use --wal included");
         return Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
     }
     if facts.standby {
         return Ok(());
     }
     let segment = session.switch_wal()?;
-    let before = session.archived(&segment)?.count;
-    until(session, &segment, patience, |archived| {
+    let before = session.archived_wal(&segment)?.count;
+    poll_until(session, &segment, patience, |archived| {
         archived.done || archived.count > before
     })
 }
 
-/// Wait until everything up to `segment` is in the archive (rule 25), as long as something arrives there within `patience`.
+/// Waits until everything up to `segment` is in the archive (rule 25), as long as some file arrives
+/// within each `patience`.
 ///
 /// # Errors
-/// [`Kind::System`] if nothing does, with what the archiver fails at.
-pub fn wait(session: &mut Session, data: &Path, segment: &str, patience: Duration) -> Result<()> {
-    until(session, segment, patience, |archived| {
+/// [`ErrorKind::System`] if no file arrives, with the file that the archiver fails to archive.
+pub fn await_segment(
+    session: &mut Session,
+    data: &Path,
+    segment: &str,
+    patience: Duration,
+) -> Result<()> {
+    poll_until(session, segment, patience, |archived| {
         archived.done || is_archived(data, segment)
     })
 }
 
-/// What the archiver took last may be the history of this very backup, whose name is that of its first segment: then only the mark
-/// beside the segment tells.
+/// Returns whether the marks beside the segment say that it is archived.
+///
+/// The archiver's last file may be the history of this backup, whose name is that of its first
+/// segment. Then only the marks tell.
 fn is_archived(data: &Path, segment: &str) -> bool {
     let wal = data.join("pg_wal");
-    let mark = |of: &str| {
-        wal.join("archive_status")
-            .join(format!("{segment}.{of}"))
-            .exists()
+    let mark = |state: &str| {
+        let name = format!("{segment}.{state}");
+        wal.join("archive_status").join(name).exists()
     };
     mark("done") || (!mark("ready") && !wal.join(segment).exists() && wal.is_dir())
 }
 
-fn until(
+/// Polls the archiver until `is_enough`, or until no file arrived for `patience`.
+fn poll_until(
     session: &mut Session,
     segment: &str,
     patience: Duration,
     is_enough: impl Fn(&ArchivedWal) -> bool,
 ) -> Result<()> {
-    let (mut since, mut count) = (Instant::now(), None);
+    let mut since = Instant::now();
+    let mut count = None;
     loop {
-        let archived = session.archived(segment)?;
+        let archived = session.archived_wal(segment)?;
         if is_enough(&archived) {
             return Ok(());
         }
@@ -77,13 +91,14 @@ fn until(
             since = Instant::now();
         }
         if since.elapsed() >= patience {
-            return Err(nothing_came(session, segment, patience, archived));
+            return Err(timeout_error(session, segment, patience, archived));
         }
         thread::sleep(Duration::from_millis(200));
     }
 }
 
-fn nothing_came(
+/// Returns the error for an archive in which no file arrives.
+fn timeout_error(
     session: &Session,
     segment: &str,
     patience: Duration,
@@ -91,22 +106,23 @@ fn nothing_came(
 ) -> Error {
     let seconds = patience.as_secs();
     let what = format!(
-        "could not see WAL segment {segment:?}: nothing came into the archive within {seconds} s"
+        "could not find WAL segment {segment:?}: no file came into the archive within {seconds} s"
     );
     let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
     let failing = archived
         .failing
-        .map(|name| format!("; it fails at {name}"))
+        .map(|name| format!("; it fails to archive {name}"))
         .unwrap_or_default();
-    let hint = match session.standby() {
-        // It has archived what is complete; the segment that its primary writes to is not.
-        true => {
-            "on the primary, run `SELECT pg_switch_wal()` when the files are copied; --wal included needs no archive"
-        }
-        false => "the server's log says why; --wal included does without the archive",
+    let hint = if session.standby() {
+        // The standby has archived all complete segments; the segment that its primary writes is not
+        // complete.
+        "on the primary, run `SELECT pg_switch_wal()` when the files are copied; --wal included \
+            needs no archive"
+    } else {
+        "the server's log says why; --wal included needs no archive"
     };
     Error::new(ErrorKind::System, what)
-        .because(format!("the last it archived is {last}{failing}"))
+        .because(format!("the last file it archived is {last}{failing}"))
         .hint(hint)
 }
 
@@ -116,15 +132,19 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_mark_tells_that_a_segment_is_archived_and_so_does_its_absence() {
+    fn the_mark_of_a_segment_or_its_absence_says_that_it_is_archived() {
         let dir = tempfile::tempdir().unwrap();
-        let (wal, name) = (dir.path().join("pg_wal"), "000000010000000000000006");
-        assert!(!is_archived(dir.path(), name), "nothing can be seen");
+        let wal = dir.path().join("pg_wal");
+        let name = "000000010000000000000006";
+        assert!(!is_archived(dir.path(), name), "no directory to look in");
         fs::create_dir_all(wal.join("archive_status")).unwrap();
         fs::write(wal.join(name), "").unwrap();
-        assert!(!is_archived(dir.path(), name), "it is not complete");
+        assert!(
+            !is_archived(dir.path(), name),
+            "the segment is not complete"
+        );
         fs::write(wal.join("archive_status").join(format!("{name}.ready")), "").unwrap();
-        assert!(!is_archived(dir.path(), name), "it waits");
+        assert!(!is_archived(dir.path(), name), "the segment waits");
         fs::rename(
             wal.join("archive_status").join(format!("{name}.ready")),
             wal.join("archive_status").join(format!("{name}.done")),
@@ -133,6 +153,6 @@ mod tests {
         assert!(is_archived(dir.path(), name));
         fs::remove_dir_all(wal.join("archive_status")).unwrap();
         fs::remove_file(wal.join(name)).unwrap();
-        assert!(is_archived(dir.path(), name), "the server needs it no more");
+        assert!(is_archived(dir.path(), name), "the server has removed it");
     }
 }

@@ -1,7 +1,8 @@
-//! `global/pg_control`: what a server knows of its cluster before it has read anything else of it.
+//! `global/pg_control`: the facts that a server reads about its cluster before anything else.
 //!
-//! Offsets are those of the 64-bit layouts of versions 13 to 16 (control version 1300), 17 (1700) and 18 (1800); only the
-//! last differs from the others, behind the checksum version. Numbers are in the byte order of the machine: a server reads no other.
+//! Offsets are those of the 64-bit layouts of versions 13 to 16 (control version 1300), 17 (1700)
+//! and 18 (1800). Only the last differs, after the checksum version. Numbers are in the machine's
+//! byte order: a server reads no other.
 
 use super::{lsn::Lsn, relation::Sizes};
 use crate::{
@@ -15,104 +16,107 @@ use std::{
     time::Duration,
 };
 
-/// Offset of the location of the last checkpoint.
+/// Offset of the LSN of the last checkpoint.
 const CHECKPOINT: usize = 32;
 
-/// Offset of the constant by which a server knows that its floating-point numbers are the cluster's.
+/// Offset of the constant that proves that floating-point numbers have the cluster's format.
 const FLOAT: usize = 208;
 
-/// Where recovery cannot begin: the first record of segment 0 of the WAL. No server writes that segment, whatever the size of
-/// segments, so that 0 can mean "nowhere"; and it is a place where a record could be, so it is looked for and not found.
+/// A location where recovery cannot begin: the first record of segment 0 of the WAL. Servers never
+/// write that segment, whatever the segment size, so that 0 can mean an invalid location. The value
+/// is a possible record location, so the server looks for the record and does not find it.
 const NOWHERE: u64 = 0x28;
 
-/// Reads before giving up; a server writes the file in one call of microseconds.
+/// Reads before giving up; a server writes the file in one call that takes microseconds.
 const READS: u32 = 50;
-/// It has 8 KiB. Whose it is may have put anything in its place.
+/// Limit of a read; the file has 8 KiB. The owner of the directory may have put any file in its
+/// place.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// What the server was doing when it last wrote the file.
+/// State of the server when it last wrote the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlState {
-    /// It was being made, or started.
+    /// Being made, or started.
     Startup,
     /// Shut down in order: all data is in the files.
+    /// Shut down in order: all data is in the files.
     ShutDown,
-    /// A standby, shut down in order.
+    /// Shut down in order, as a standby.
     ShutDownInRecovery,
-    /// Shutting down, or killed while it did.
+    /// Shutting down, or killed meanwhile.
     ShuttingDown,
-    /// Recovering from a crash, or killed while it did.
+    /// Recovering from a crash, or killed meanwhile.
     CrashRecovery,
-    /// A standby, or recovering from an archive; or killed while it did.
+    /// A standby, or recovering from an archive; or killed meanwhile.
     ArchiveRecovery,
-    /// Running, or killed while it ran.
+    /// Running, or killed meanwhile.
     Production,
 }
 
-/// The contents of the file, as far as a backup cares.
+/// The fields of the file that a backup uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// Identifies the cluster; its standbys have the same.
+    /// Identifies the cluster; its standbys have the same identifier.
     pub system_identifier: u64,
     /// Format of this file: 1300, 1700 or 1800.
     pub control_version: u32,
-    /// Format of the catalogs: 202209061.
+    /// Format of the catalogs, for example 202209061.
     pub catalog: u32,
-    /// What the server was doing.
+    /// State of the server.
     pub state: ControlState,
-    /// Where the record of the last checkpoint is in the WAL.
+    /// LSN of the last checkpoint record.
     pub checkpoint_lsn: u64,
-    /// Where recovery from it begins.
+    /// LSN where recovery from that checkpoint begins.
     pub redo_lsn: u64,
     /// Timeline of that checkpoint.
     pub timeline: u32,
-    /// Where a standby's data is consistent; 0 if recovery is done.
+    /// LSN from which a standby's data is consistent; 0 once recovery is done.
     pub min_recovery_lsn: u64,
-    /// Timeline of that place.
+    /// Timeline of `min_recovery_lsn`.
     pub min_recovery_timeline: u32,
-    /// Of pages, and of files of them.
+    /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u32,
-    /// Which checksum pages have; 0 if none.
+    /// Version of the page checksums; 0 without checksums.
     pub checksum_version: u32,
 }
 
 impl Control {
-    /// Understand the bytes of the file; `None` if they are torn, damaged or of a version that is not known.
+    /// Parses the bytes of the file; `None` if they are torn, damaged or of an unknown version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let crc_at = crc_at(bytes)?;
-        let intact = word(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
-        let same_floats = f64::from_ne_bytes(array(bytes, FLOAT)?) == 1_234_567.0;
+        let intact = read_u32(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        let same_floats = f64::from_ne_bytes(read_array(bytes, FLOAT)?) == 1_234_567.0;
         if !intact || !same_floats {
             return None;
         }
         Some(Self {
-            system_identifier: long(bytes, 0)?,
-            control_version: word(bytes, 8)?,
-            catalog: word(bytes, 12)?,
-            state: ControlState::of(word(bytes, 16)?)?,
-            checkpoint_lsn: long(bytes, CHECKPOINT)?,
-            redo_lsn: long(bytes, 40)?,
-            timeline: word(bytes, 48)?,
-            min_recovery_lsn: long(bytes, 136)?,
-            min_recovery_timeline: word(bytes, 144)?,
-            sizes: sizes(word(bytes, FLOAT + 8)?, word(bytes, FLOAT + 12)?)?,
-            wal_segment_bytes: word(bytes, FLOAT + 20)?,
-            checksum_version: word(bytes, FLOAT + 44)?,
+            system_identifier: read_u64(bytes, 0)?,
+            control_version: read_u32(bytes, 8)?,
+            catalog: read_u32(bytes, 12)?,
+            state: ControlState::from_number(read_u32(bytes, 16)?)?,
+            checkpoint_lsn: read_u64(bytes, CHECKPOINT)?,
+            redo_lsn: read_u64(bytes, 40)?,
+            timeline: read_u32(bytes, 48)?,
+            min_recovery_lsn: read_u64(bytes, 136)?,
+            min_recovery_timeline: read_u32(bytes, 144)?,
+            sizes: checked_sizes(read_u32(bytes, FLOAT + 8)?, read_u32(bytes, FLOAT + 12)?)?,
+            wal_segment_bytes: read_u32(bytes, FLOAT + 20)?,
+            checksum_version: read_u32(bytes, FLOAT + 44)?,
         })
     }
 }
 
 impl Control {
-    /// Up to where the WAL is in the files of a cluster that was shut down.
-    pub fn end(&self) -> Lsn {
+    /// Returns the end of the WAL in the files of a cluster that was shut down.
+    pub fn wal_end(&self) -> Lsn {
         Lsn(self.checkpoint_lsn.max(self.min_recovery_lsn))
     }
 }
 
-/// What a server can be built for: 1 to 32 KiB.
-fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
+/// Returns the sizes if a server can be built for them: pages of 1 to 32 KiB.
+fn checked_sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
     let can_be =
         page_bytes.is_power_of_two() && (1024..=32_768).contains(&page_bytes) && segment_blocks > 0;
     can_be.then_some(Sizes {
@@ -122,7 +126,7 @@ fn sizes(page_bytes: u32, segment_blocks: u32) -> Option<Sizes> {
 }
 
 impl ControlState {
-    fn of(number: u32) -> Option<Self> {
+    fn from_number(number: u32) -> Option<Self> {
         const ALL: [ControlState; 7] = [
             ControlState::Startup,
             ControlState::ShutDown,
@@ -136,16 +140,16 @@ impl ControlState {
     }
 }
 
-/// Where it is in a data directory.
+/// Path of the control file in a data directory.
 pub fn path(data: &Path) -> PathBuf {
     data.join("global/pg_control")
 }
 
-/// Read the file at `path` until it is whole: a running server may be writing it (rule 15).
+/// Reads the file at `path` until it is whole: a running server may be writing it (rule 15).
 ///
 /// # Errors
-/// The system's; [`crate::error::Kind::Corrupt`] if two reads give the same bytes and they are not understood, or if it
-/// was not whole once in half a second.
+/// The system's; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if two reads return the
+/// same bytes and they are not understood, or if the file was never whole within half a second.
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
     let mut before = Vec::new();
     for _ in 0..READS {
@@ -160,28 +164,33 @@ pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
         before = bytes;
         sleep(Duration::from_millis(10));
     }
-    let error = Error::corrupt(format!("cannot understand {path:?}")).because(why(&before));
+    let error =
+        Error::corrupt(format!("cannot understand {path:?}")).because(parse_failure(&before));
     Err(error.hint(
         "fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged",
     ))
 }
 
-fn why(bytes: &[u8]) -> String {
-    match (crc_at(bytes), word(bytes, 8)) {
+/// Returns the reason why the bytes cannot be parsed.
+fn parse_failure(bytes: &[u8]) -> String {
+    match (crc_at(bytes), read_u32(bytes, 8)) {
         (None, Some(version)) => format!("its format is {version}; 1300, 1700 and 1800 are known"),
         (None, None) => "it is too short".into(),
         _ => "its checksum does not match its contents".into(),
     }
 }
 
-/// The same file with the last checkpoint where none can be, and a matching checksum.
+/// Returns the file with an invalid location for the last checkpoint, and a matching checksum.
+/// `None` if the file is not understood.
 ///
-/// A copy of a running cluster must be recovered from where its `backup_label` says. Without the label a server would
-/// begin at the checkpoint of the control file, which is too late, and damage the data in silence; with this file it
-/// refuses to start (rules 7 and 9). With the label it does not look at what was changed. `None` if not understood.
+/// A copy of a running cluster must be recovered from the location in its `backup_label`. Without
+/// the label, a server would begin at the checkpoint of the control file. That is too late, and
+/// silently damages the data. With this file it refuses to start (rules 7 and 9). With the label,
+/// the server ignores the changed field.
 pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
     Control::parse(bytes)?;
-    let (mut bytes, crc_at) = (bytes.to_vec(), crc_at(bytes)?);
+    let mut bytes = bytes.to_vec();
+    let crc_at = crc_at(&bytes)?;
     bytes
         .get_mut(CHECKPOINT..CHECKPOINT + 8)?
         .copy_from_slice(&NOWHERE.to_ne_bytes());
@@ -190,24 +199,25 @@ pub fn without_checkpoint(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Offset of the CRC-32C of all before it. 18 has one more flag after the checksum version, before 32 random bytes.
+/// Returns the offset of the CRC-32C of all bytes before it. Version 18 has one more flag after the
+/// checksum version, before 32 random bytes.
 fn crc_at(bytes: &[u8]) -> Option<usize> {
-    match word(bytes, 8)? {
+    match read_u32(bytes, 8)? {
         1300 | 1700 => Some(FLOAT + 80),
         1800 => Some(FLOAT + 84),
         _ => None,
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    array(bytes, at).map(u32::from_ne_bytes)
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    read_array(bytes, at).map(u32::from_ne_bytes)
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    array(bytes, at).map(u64::from_ne_bytes)
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    read_array(bytes, at).map(u64::from_ne_bytes)
 }
 
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+fn read_array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
@@ -320,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_its_place_is_neither_waited_for_nor_read_to_its_end() {
+    fn a_pipe_or_a_large_file_in_its_place_is_neither_waited_for_nor_read_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let fifo = rustix::fs::FileType::Fifo;

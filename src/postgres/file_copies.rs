@@ -1,8 +1,9 @@
-//! Databases that were copied file by file, as the WAL tells.
+//! Finds in the WAL the databases that the server copied file by file.
 //!
-//! `CREATE DATABASE … STRATEGY FILE_COPY`, before 15 every one, and `ALTER DATABASE … SET TABLESPACE` leave one record: copy this
-//! directory. Recovery copies what the backup has of it: with what was changed in it later, and nothing of what was dropped or
-//! moved on by then. What a record is made of: `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
+//! `CREATE DATABASE … STRATEGY FILE_COPY` (before 15, every `CREATE DATABASE`) and `ALTER DATABASE
+//! … SET TABLESPACE` write one record: copy this directory. Recovery then copies the files in the
+//! backup. Those may have later changes, or lack files that were dropped or moved by then. For the
+//! format of records see `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
 
 use super::lsn::Lsn;
 use crate::platform::safe_file;
@@ -13,40 +14,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes of a page, unless PostgreSQL was built otherwise; then its pages do not say where they are, and nothing is understood.
+/// Bytes of a page. If PostgreSQL was built with another size, pages do not carry the expected
+/// location, and reading fails.
 const PAGE: u64 = 8192;
 const PAGE_HEADER: u64 = 24;
-/// That of the first page of a segment.
+/// Header of the first page of a segment.
 const LONG_PAGE_HEADER: u64 = 40;
 const RECORD_HEADER: usize = 24;
-/// Resource managers, and of their records those that matter.
+/// Resource managers, and the relevant record types of each.
 const XLOG: u8 = 0;
 const SWITCH: u8 = 0x40;
 const DBASE: u8 = 4;
 const COPY: u8 = 0;
-/// A record that copies is shorter.
-const MOST: usize = 256;
+/// Limit for a copy record; a real one is shorter.
+const MAX_COPY_RECORD: usize = 256;
 
-/// A database and the one it was copied from, which is itself if it was moved: their oids.
+/// OIDs of a database and of its source. Both are the same if the database was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileCopies {
     /// The copy.
     pub database: u32,
-    /// What it is a copy of.
+    /// The database that it is a copy of.
     pub from: u32,
 }
 
-/// Segments of the WAL.
+/// The segments of the WAL to read.
 pub struct WalSegments<'a> {
-    /// Where they are.
+    /// The directory that has them.
     pub directory: PathBuf,
-    /// The names that each may have, the one to read first; from the one that holds the start.
+    /// The possible names of each segment, the one to read first; from the segment with the start
+    /// on.
     pub names: &'a [Vec<String>],
-    /// Of each.
+    /// Bytes of a segment.
     pub bytes: u64,
 }
 
-/// What was copied since a place in the WAL, as far as that was read.
+/// The copies found since a location in the WAL, as far as the WAL was read.
 #[derive(Debug)]
 pub struct Copies {
     start: Lsn,
@@ -55,7 +58,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Nothing is read yet; at `start` a record begins.
+    /// Begins at `start`, the location of a record; nothing is read yet.
     pub fn since(start: Lsn) -> Self {
         Self {
             start,
@@ -64,22 +67,24 @@ impl Copies {
         }
     }
 
-    /// The record that begins here was not read.
+    /// Location of the first record that was not read.
     pub fn at(&self) -> Lsn {
         self.at
     }
 
-    /// What was copied.
+    /// The copies found.
     pub fn found(&self) -> &[FileCopies] {
         &self.found
     }
 
-    /// Read on, up to the last record that ends at `end` or before.
+    /// Reads on, up to the last record that ends at `end` or before.
     ///
     /// # Errors
-    /// The system's; `InvalidData` for what is no WAL that is understood.
+    /// The system's; `InvalidData` if the WAL is not understood.
     pub fn read(&mut self, segments: &WalSegments<'_>, end: Lsn) -> io::Result<()> {
-        let (first, at, end) = (self.start.0 / segments.bytes, self.at.0, end.0);
+        let first = self.start.0 / segments.bytes;
+        let at = self.at.0;
+        let end = end.0;
         let mut wal = CopyRecordReader {
             segments,
             first,
@@ -90,7 +95,7 @@ impl Copies {
         };
         let mut record = Vec::new();
         while wal.at < end {
-            match wal.next(&mut record) {
+            match wal.next_record(&mut record) {
                 Ok(copied) => self.found.extend(copied),
                 Err(error) if error.kind() == BEYOND => break,
                 Err(error) => return Err(error),
@@ -101,8 +106,8 @@ impl Copies {
     }
 }
 
-/// The data of a record stands behind marks that say how much of what follows.
-fn parse(mut record: &[u8]) -> Option<FileCopies> {
+/// Parses the body of a copy record. Its data follows headers that give the length of each part.
+fn parse_copy(mut record: &[u8]) -> Option<FileCopies> {
     loop {
         let (mark, rest) = record.split_first()?;
         record = match mark {
@@ -114,47 +119,50 @@ fn parse(mut record: &[u8]) -> Option<FileCopies> {
                     from: number(9)?,
                 });
             }
-            253 => rest.get(2..)?, // where it was replicated from
-            252 => rest.get(4..)?, // the transaction around it
+            253 => rest.get(2..)?, // replication origin
+            252 => rest.get(4..)?, // top-level transaction
             _ => return None,
         };
     }
 }
 
+/// Reads records one after the other.
 struct CopyRecordReader<'a> {
     segments: &'a WalSegments<'a>,
     /// Number of the first segment.
     first: u64,
     at: u64,
-    /// Nothing is read from here on.
+    /// Bytes from here on are not read.
     end: u64,
-    /// The one that was read last, and where it is.
+    /// The page read last.
     page: Vec<u8>,
+    /// The open segment: its number, its file, and the location of `page`.
     open: Option<(u64, File, u64)>,
 }
 
-/// What a reader says of a record that goes beyond its end.
+/// Error kind for a record that continues beyond `end`.
 const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 impl CopyRecordReader<'_> {
-    /// The next record, if it copies something.
-    fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<FileCopies>> {
-        self.take(RECORD_HEADER, record)?;
+    /// Reads the next record; returns the copy if it is a copy record.
+    fn next_record(&mut self, record: &mut Vec<u8>) -> io::Result<Option<FileCopies>> {
+        self.read_bytes(RECORD_HEADER, record)?;
         let len = u32::from_le_bytes([record[0], record[1], record[2], record[3]]) as usize;
-        let (kind, manager) = (record[16] & 0xf0, record[17]);
+        let kind = record[16] & 0xf0;
+        let manager = record[17];
         let rest = len
             .checked_sub(RECORD_HEADER)
             .ok_or(io::ErrorKind::InvalidData)?;
         let mut copied = None;
         match (manager, kind) {
-            (DBASE, COPY) if rest <= MOST => {
-                self.take(rest, record)?;
-                copied = Some(parse(record).ok_or(io::ErrorKind::InvalidData)?);
+            (DBASE, COPY) if rest <= MAX_COPY_RECORD => {
+                self.read_bytes(rest, record)?;
+                copied = Some(parse_copy(record).ok_or(io::ErrorKind::InvalidData)?);
             }
-            _ => self.pass(rest)?,
+            _ => self.skip_bytes(rest)?,
         }
         if self.at > self.end {
-            return Err(BEYOND.into()); // within the last page
+            return Err(BEYOND.into()); // the record ends within the last page, after `end`
         }
         let next = if (manager, kind) == (XLOG, SWITCH) {
             self.segments.bytes
@@ -165,26 +173,30 @@ impl CopyRecordReader<'_> {
         Ok(copied)
     }
 
-    fn take(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
+    /// Reads the next `len` bytes of the record into `out`.
+    fn read_bytes(&mut self, mut len: usize, out: &mut Vec<u8>) -> io::Result<()> {
         out.clear();
         while len > 0 {
             let there = self.rest_of_page()?;
             let count = there.len().min(len);
             out.extend(&there[..count]);
-            (self.at, len) = (self.at + count as u64, len - count);
+            self.at += count as u64;
+            len -= count;
         }
         Ok(())
     }
 
-    fn pass(&mut self, mut len: usize) -> io::Result<()> {
+    /// Skips the next `len` bytes of the record.
+    fn skip_bytes(&mut self, mut len: usize) -> io::Result<()> {
         while len > 0 {
             let count = self.rest_of_page()?.len().min(len);
-            (self.at, len) = (self.at + count as u64, len - count);
+            self.at += count as u64;
+            len -= count;
         }
         Ok(())
     }
 
-    /// What is left of the page, behind its header.
+    /// Returns the rest of the current page, after its header.
     fn rest_of_page(&mut self) -> io::Result<&[u8]> {
         let begin = self.at - self.at % PAGE;
         if self.at == begin {
@@ -195,17 +207,15 @@ impl CopyRecordReader<'_> {
                 PAGE_HEADER
             };
         }
-        self.read(begin)?;
+        self.load_page(begin)?;
         Ok(&self.page[(self.at - begin) as usize..])
     }
 
-    fn read(&mut self, begin: u64) -> io::Result<()> {
+    /// Reads the page at `begin`, unless it is the page read last.
+    fn load_page(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|(_, _, page)| *page == begin)
-        {
+        let is_open = |(_, _, page): &(u64, File, u64)| *page == begin;
+        if self.open.as_ref().is_some_and(is_open) {
             return Ok(());
         }
         if begin >= self.end {
@@ -213,7 +223,7 @@ impl CopyRecordReader<'_> {
         }
         let file = match self.open.take() {
             Some((open, file, _)) if open == number => file,
-            _ => safe_file::open(&self.path(number).ok_or(io::ErrorKind::NotFound)?)?,
+            _ => safe_file::open(&self.segment_path(number).ok_or(io::ErrorKind::NotFound)?)?,
         };
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
@@ -226,7 +236,8 @@ impl CopyRecordReader<'_> {
         }
     }
 
-    fn path(&self, number: u64) -> Option<PathBuf> {
+    /// Path of segment `number`.
+    fn segment_path(&self, number: u64) -> Option<PathBuf> {
         let names = self
             .segments
             .names
@@ -241,7 +252,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     #[test]
-    fn data_stands_behind_what_else_a_record_has() {
+    fn the_data_of_a_record_follows_its_headers() {
         let data: Vec<u8> = [7u32, 1663, 5, 1663]
             .iter()
             .flat_map(|number| number.to_le_bytes())
@@ -251,23 +262,28 @@ mod tests {
             database: 7,
             from: 5,
         });
-        assert_eq!(parse(&record), copied);
+        assert_eq!(parse_copy(&record), copied);
         assert_eq!(
-            parse(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()),
+            parse_copy(&[&[253, 1, 0, 252, 9, 0, 0, 0], &record[..]].concat()),
             copied
         );
         assert_eq!(
-            (parse(&record[..13]), parse(&[0, 1, 2]), parse(&[])),
+            (
+                parse_copy(&record[..13]),
+                parse_copy(&[0, 1, 2]),
+                parse_copy(&[])
+            ),
             (None, None, None)
         );
     }
 
     const SEGMENT: u64 = 1 << 20;
 
-    /// WAL from the second segment on, as a server writes it: records of these lengths behind their headers, of which each that is
-    /// 16 bytes long copies a database. Gives where it ends.
+    /// Writes WAL from the second segment on, as a server does: records of these lengths after
+    /// their headers. Each record of 16 bytes copies a database. Returns the end.
     fn written(directory: &Path, records: &[usize]) -> Lsn {
-        let (mut wal, mut at) = (Vec::new(), SEGMENT);
+        let mut wal = Vec::new();
+        let mut at = SEGMENT;
         let mut put = |bytes: &[u8], at: &mut u64| {
             for byte in bytes {
                 if at.is_multiple_of(PAGE) {
@@ -316,7 +332,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn what_is_read_bit_by_bit_is_what_is_read_at_once(
+        fn reading_in_steps_finds_the_same_as_reading_at_once(
             records in vec(prop_oneof![4 => 0usize..300, 2 => Just(16), 1 => 5_000usize..40_000, 1 => Just(1_500_000)], 1..60),
             mut ends in vec(0u64..8 << 20, 0..12),
         ) {

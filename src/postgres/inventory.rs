@@ -1,8 +1,9 @@
-//! Lists the files of a cluster in PostgreSQL's manifest, while they are stored.
+//! Writes PostgreSQL's own manifest of a cluster while the files are stored.
 //!
-//! Every file is listed, under each of its names. WAL and the manifest itself are not listed: the manifest has the ranges of the
-//! WAL instead. A link, a pipe and a device cannot be listed; their names are kept, as `pg_verifybackup` reports them. Memory: the
-//! name, size and CRC of each file with several names.
+//! Every file is listed, under each of its names. WAL and the manifest itself are not listed: the
+//! manifest has WAL ranges instead. The manifest format cannot describe links, pipes and devices;
+//! their names are kept apart, because `pg_verifybackup` reports them. Memory: the name, size and
+//! CRC of each file with several names.
 
 use super::{
     manifest::{Finished, Manifest, WalRange},
@@ -20,23 +21,24 @@ use crate::{
 };
 use std::{collections::HashMap, sync::Mutex};
 
-/// Names of links, pipes and devices that are kept, at most: a person reads them.
+/// Names of links, pipes and devices kept at most: a person reads the list.
 pub const MAX_UNLISTED: usize = 1000;
-/// Names in a message, at most.
+/// Names shown in a message at most.
 const NAMED: usize = 10;
 
-/// See the module. Any thread may tell of an entry; those of one stream come in archive order.
+/// The manifest under construction. Any thread may add entries; entries of one stream arrive in
+/// archive order.
 pub(super) struct ManifestInventory(Mutex<InventoryState>);
 
 struct InventoryState {
-    /// `None` once it is finished.
+    /// `None` once the manifest is finished.
     manifest: Option<Manifest>,
-    /// Files with several names, by their first name. The facts are known once the file is stored.
+    /// Files with several names, by first name. The facts are filled in once the file is stored.
     firsts: HashMap<EntryPath, Option<FileFacts>>,
     unlisted: Vec<EntryName>,
 }
 
-/// Facts of a file that the manifest has beside its name.
+/// Facts about a file that the manifest records beside its name.
 #[derive(Clone, Copy)]
 struct FileFacts {
     size: u64,
@@ -45,10 +47,10 @@ struct FileFacts {
 }
 
 impl ManifestInventory {
-    /// Of a cluster of version `major`.
+    /// Begins the manifest of a cluster of major version `major`.
     ///
     /// # Errors
-    /// The system's, of a temporary file.
+    /// The system's, if the temporary file cannot be made.
     pub(super) fn new(major: u32, system_identifier: u64) -> Result<Self> {
         let manifest = Some(Manifest::new(major, system_identifier)?);
         Ok(Self(Mutex::new(InventoryState {
@@ -58,8 +60,9 @@ impl ManifestInventory {
         })))
     }
 
-    /// The scan has met an entry: it may be the first name of a file, to which later ones will be links.
-    pub(super) fn scanned(&self, scanned: &Scanned) {
+    /// Registers an entry that the scan has met: it may be the first name of a file, and later
+    /// names will be links to it.
+    pub(super) fn register(&self, scanned: &Scanned) {
         if scanned.is_first {
             self.0
                 .locked()
@@ -68,23 +71,23 @@ impl ManifestInventory {
         }
     }
 
-    /// An entry is complete in the backup.
+    /// Lists an entry that is complete in the backup.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
-    pub(super) fn stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+    /// The system's, if the temporary file cannot be written.
+    pub(super) fn list_stored(&self, record: &Record, crc32c: Option<u32>) -> Result<()> {
         if record.state.is_stored() {
-            self.0.locked().stored(record, crc32c)
+            self.0.locked().list_stored(record, crc32c)
         } else {
             Ok(())
         }
     }
 
-    /// List a file that is made for the backup.
+    /// Lists a file that fullbore makes for the backup.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
-    pub(super) fn add(
+    /// The system's, if the temporary file cannot be written.
+    pub(super) fn list_made(
         &self,
         path: &[u8],
         size: u64,
@@ -101,23 +104,24 @@ impl ManifestInventory {
         )
     }
 
-    /// Ends the manifest after the last file; recovery needs `wal`. A file that comes later is not listed.
+    /// Ends the manifest after the last file, with the WAL ranges that recovery needs. A file
+    /// stored later is not listed.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's, if the temporary file cannot be written.
     pub(super) fn finish(&self, wal: &[WalRange]) -> Result<Option<Finished>> {
         let manifest = self.0.locked().manifest.take();
         manifest.map(|manifest| manifest.finish(wal)).transpose()
     }
 
-    /// Names of what is stored and cannot be listed, the first [`MAX_UNLISTED`].
+    /// Names of stored entries that the manifest cannot describe, the first [`MAX_UNLISTED`].
     pub(super) fn unlisted(&self) -> Vec<EntryName> {
         self.0.locked().unlisted.clone()
     }
 }
 
 impl InventoryState {
-    fn stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
+    fn list_stored(&mut self, record: &Record, crc32c: Option<u32>) -> Result<()> {
         let path = &record.entry.path;
         match &record.entry.kind {
             EntryKind::File { size, .. } => {
@@ -162,7 +166,8 @@ fn is_wal(path: &[u8]) -> bool {
     path.starts_with(b"pg_wal/")
 }
 
-/// Is it something that `pg_verifybackup` looks at, and that the manifest cannot describe?
+/// Returns whether `pg_verifybackup` will report this entry because the manifest cannot describe
+/// it.
 pub fn is_unlisted(entry: &Entry) -> bool {
     let is_special = !matches!(
         entry.kind,
@@ -172,8 +177,9 @@ pub fn is_unlisted(entry: &Entry) -> bool {
     is_special && !is_ignored
 }
 
-/// Names the entries that `pg_verifybackup` will report, though the restored cluster is whole.
-pub fn note(cluster: &ClusterInfo) -> Option<String> {
+/// Returns a note that names the entries `pg_verifybackup` will report although the restored
+/// cluster is intact.
+pub fn unlisted_note(cluster: &ClusterInfo) -> Option<String> {
     let names: Vec<_> = cluster
         .unlisted
         .iter()
@@ -199,12 +205,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_names_the_first_ten_are_told() {
+    fn the_note_names_the_first_ten_entries() {
         let with = |count: usize| {
             let names = (0..count)
                 .map(|n| EntryName(format!("link{n}").into()))
                 .collect();
-            note(&ClusterInfo {
+            unlisted_note(&ClusterInfo {
                 unlisted: names,
                 ..ClusterInfo::default()
             })

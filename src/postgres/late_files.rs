@@ -1,4 +1,8 @@
-//! What stands in for files, and which files there are: what the cluster's source knows better than the file system.
+//! Files that the cluster's source provides instead of the file system, and the rules which files
+//! there are.
+//!
+//! Late files, such as `backup_label`, exist only in the backup; their content is in temporary
+//! files without a name.
 
 use super::layout::ClusterLayout;
 use crate::{
@@ -25,8 +29,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// See the module.
-pub struct Late {
+/// The late files of one cluster, and the rules of its layout.
+pub struct LateFiles {
     layout: ClusterLayout,
     /// The data directory.
     data: PathBuf,
@@ -34,8 +38,8 @@ pub struct Late {
     files: RwLock<HashMap<EntryPath, Arc<File>>>,
 }
 
-impl Late {
-    /// Of a cluster with this layout in `data`, whose tablespaces are stored at these paths.
+impl LateFiles {
+    /// Begins without files, for a cluster in `data` whose tablespaces are stored at these paths.
     pub fn new(layout: ClusterLayout, data: PathBuf, tablespaces: HashSet<EntryPath>) -> Self {
         Self {
             layout,
@@ -45,15 +49,16 @@ impl Late {
         }
     }
 
-    /// Is what the server keeps at this place stored with it (rule 14)?
+    /// Checks that data of the server is stored with its entry (rule 14).
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is a link: a restored server would write to where the live one has its data.
-    pub fn is_here(&self, entry: &Entry) -> Result<()> {
+    /// [`ErrorKind::Unsupported`] if the entry is a link: a restored server would write to the live
+    /// server's data.
+    pub fn check_not_linked(&self, entry: &Entry) -> Result<()> {
         let EntryKind::Symlink(target) = &entry.kind else {
             return Ok(());
         };
-        if !self.layout.is_data(&entry.path) {
+        if !self.layout.is_server_data(&entry.path) {
             return Ok(());
         }
         let what = format!(
@@ -62,19 +67,22 @@ impl Late {
             quoted(target)
         );
         let error = Error::new(ErrorKind::Unsupported, what)
-            .because("the server has no links there".to_owned());
-        Err(error.hint("with the server stopped, put in its place what it leads to, or move that into a tablespace"))
+            .because("the server makes no links there".to_owned());
+        Err(error.hint(
+            "stop the server, and replace the link with its target, or move the target \
+            into a tablespace",
+        ))
     }
 
-    /// Let `file` be the content of `path`.
+    /// Makes `file` the content of `path`.
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
-        let failed = |e| Error::io("could not look at a temporary file", e);
+    pub fn insert_file(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
+        let failed = |e| Error::io("could not read the size of a temporary file", e);
         let size = file.metadata().map_err(failed)?.len();
-        self.insert(path, file);
-        // Owner and mode are those of a file that every cluster has.
+        self.set_content(path, file);
+        // Take owner and mode from a file that every cluster has.
         let like = tree.look(b"PG_VERSION").entry;
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -93,26 +101,26 @@ impl Late {
         Ok(Scanned::new(entry, EntryState::Whole))
     }
 
-    /// Let these bytes be the content of `path`.
+    /// Makes these bytes the content of `path`.
     ///
     /// # Errors
     /// The system's.
-    pub fn stand_in_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
-        self.stand_in(tree, path, self.file_of(bytes)?)
+    pub fn insert_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+        self.insert_file(tree, path, self.make_file(bytes)?)
     }
 
-    /// A file of these bytes, for one path or for many.
+    /// Returns a temporary file of these bytes, for one path or several.
     ///
     /// # Errors
     /// The system's.
-    pub fn file_of(&self, bytes: &[u8]) -> Result<Arc<File>> {
+    pub fn make_file(&self, bytes: &[u8]) -> Result<Arc<File>> {
         let failed = |e| Error::io("could not write a temporary file", e);
         let mut file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
         file.write_all(bytes).map_err(failed)?;
         Ok(Arc::new(file))
     }
 
-    fn insert(&self, path: &[u8], file: Arc<File>) {
+    fn set_content(&self, path: &[u8], file: Arc<File>) {
         self.files
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -120,16 +128,16 @@ impl Late {
     }
 }
 
-impl Overlay for Late {
+impl Overlay for LateFiles {
     fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
-        self.layout.pick(dir, names);
+        self.layout.retain_backed_up(dir, names);
         if dir == b"pg_tblspc" {
-            // A tablespace made since the start comes back by its WAL; its link would lead to the live one.
+            // WAL restores a tablespace made since the start; its link would lead to the live one.
             let known = |name: &DirName| {
                 self.tablespaces
                     .contains(&[b"pg_tblspc/", &name.bytes[..]].concat())
             };
-            // Not every file system says what a name is of.
+            // Some file systems do not report the kind of a name.
             let is_dir = |name: &DirName| match name.kind {
                 FileKind::Unknown => {
                     let path = self
@@ -151,10 +159,11 @@ impl Overlay for Late {
 
     fn repairs(&self, path: &[u8]) -> bool {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        self.layout.is_repaired(path) || files.contains_key(path) // what stands in has no name, and does not change
+        // A late file has no name on disk, and does not change.
+        self.layout.is_repaired_by_wal(path) || files.contains_key(path)
     }
 
     fn expects(&self, path: &[u8]) -> bool {
-        !self.layout.takes_away(path)
+        !self.layout.may_disappear(path)
     }
 }

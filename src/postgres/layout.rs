@@ -1,9 +1,11 @@
-//! Which files of a cluster are backed up, and which of them hold pages.
+//! Decides which files of a cluster are backed up, and which of them hold pages.
 //!
-//! Paths are relative to the data directory and have no slash at either end; what is in a tablespace is at
-//! `pg_tblspc/OID/…`, wherever it is on disk. Every rule applies only where the server itself would make such a file: a
-//! directory of a user that happens to be called `pg_notify` stays. Pure: nothing is opened. What is a link, and where it
-//! leads, is the walk's business (rule 14); special files are too, as it reports them.
+//! Paths are relative to the data directory, without a slash at either end; the contents of a
+//! tablespace are at `pg_tblspc/OID/…`, wherever they are on disk. Each rule applies only where the
+//! server itself makes such a file: a user's directory that happens to be called `pg_notify` is
+//! backed up.
+//!
+//! Pure: opens no file. Links and special files are the walk's work (rule 14).
 
 use super::relation::{self, RelationFork};
 use crate::{
@@ -12,8 +14,9 @@ use crate::{
 };
 use std::collections::{BTreeSet, HashSet};
 
-/// Emptied: the server removes or makes anew what is in them when it starts (rule 11). Slots of replication are left out
-/// even though they would survive: in a copy they would hold WAL back for standbys that are not its own.
+/// Directories stored empty: the server empties or fills them when it starts (rule 11). Replication
+/// slots would survive a start; they are left out because in a copy they would hold WAL back for
+/// standbys of another server.
 const EMPTIED: [&[u8]; 7] = [
     b"pg_dynshmem",
     b"pg_notify",
@@ -24,8 +27,8 @@ const EMPTIED: [&[u8]; 7] = [
     b"pg_subtrans",
 ];
 
-/// Left out of the data directory itself (rule 12). The labels and the manifest are of another backup: of the one that
-/// this cluster was restored from.
+/// Files left out of the data directory itself (rule 12). The labels and the manifest belong to
+/// another backup: the backup that this cluster was restored from.
 const SKIPPED: [&[u8]; 10] = [
     b"backup_label",
     b"backup_label.old",
@@ -39,7 +42,8 @@ const SKIPPED: [&[u8]; 10] = [
     b"tablespace_map.old",
 ];
 
-/// Status of transactions: in files of pages, which WAL has. Those of [`EMPTIED`] are not backed up.
+/// Directories of transaction status: files of pages, which WAL restores. Those of [`EMPTIED`] are
+/// not backed up.
 const STATUS: [&[u8]; 4] = [
     b"pg_commit_ts",
     b"pg_multixact/members",
@@ -47,7 +51,7 @@ const STATUS: [&[u8]; 4] = [
     b"pg_xact",
 ];
 
-/// What else it keeps there, beside relations and WAL.
+/// Other directories of the server's own data, beside relations and WAL.
 const OWN: [&[u8]; 5] = [
     b"pg_commit_ts",
     b"pg_logical",
@@ -58,19 +62,19 @@ const OWN: [&[u8]; 5] = [
 /// Where the server keeps prepared transactions.
 pub const PREPARED: &[u8] = b"pg_twophase";
 
-/// What of a cluster is backed up.
+/// The rules for one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterLayout {
-    /// Name of the one directory of a tablespace that belongs to this cluster.
+    /// Name of the directory in each tablespace that belongs to this cluster.
     version: Vec<u8>,
-    /// Has it `pg_wal/summaries`?
+    /// True if the version has `pg_wal/summaries`.
     summaries: bool,
     online: bool,
-    /// Names in `pg_twophase` when the backup had begun.
+    /// Names in `pg_twophase` just after the backup began.
     prepared: BTreeSet<Vec<u8>>,
 }
 
-/// What a directory of a cluster is.
+/// Kinds of directories in a cluster.
 #[derive(PartialEq)]
 enum ClusterPlace {
     Root,
@@ -88,39 +92,40 @@ enum ClusterPlace {
 }
 
 impl ClusterLayout {
-    /// Of version `major` with the catalog version `catalog`. `online`: the server runs, so a label is made, and WAL and
-    /// `global/pg_control` are added after everything else.
+    /// Makes the rules for major version `major` and catalog version `catalog`. `online` means that
+    /// the server runs: then a label is made, and WAL and `global/pg_control` are added after
+    /// everything else.
     pub fn new(major: u32, catalog: u32, online: bool) -> Self {
-        let (version, prepared) = (
-            format!("PG_{major}_{catalog}").into_bytes(),
-            BTreeSet::new(),
-        );
         Self {
-            version,
+            version: format!("PG_{major}_{catalog}").into_bytes(),
             summaries: major >= 17,
             online,
-            prepared,
+            prepared: BTreeSet::new(),
         }
     }
 
-    /// With the files of prepared transactions that were there when the backup had begun. Of a server that runs no others are
-    /// stored: those that a later checkpoint writes are of transactions that the WAL has, and a server that finds one of the
-    /// future does not take it from there, and from 17 on may lose the transaction.
+    /// Sets the names of the prepared-transaction files that existed just after the backup began.
+    /// From a running server only these are stored.
+    ///
+    /// A later checkpoint writes files of transactions that the WAL has. A server that finds a file
+    /// of a future transaction does not use it; from 17 on it may lose the transaction.
     #[must_use]
     pub fn with_prepared(mut self, names: BTreeSet<Vec<u8>>) -> Self {
         self.prepared = names;
         self
     }
 
-    /// Leave in `names`, which were found in the directory `dir`, those that are backed up (rules 10 to 13 and 15).
+    /// Keeps in `names`, found in the directory `dir`, the names that are backed up (rules 10 to 13
+    /// and 15).
     ///
-    /// `names` must be all names of the directory: the init fork of a relation tells about its other files.
-    pub fn pick(&self, dir: &[u8], names: &mut Vec<DirName>) {
-        match self.place(dir) {
+    /// `names` must be all names of the directory: the init fork of a relation decides about the
+    /// relation's other files.
+    pub fn retain_backed_up(&self, dir: &[u8], names: &mut Vec<DirName>) {
+        match self.classify(dir) {
             ClusterPlace::Root => names.retain(|name| self.keeps_in_root(&name.bytes)),
             ClusterPlace::Global => names.retain(|name| self.keeps_in_global(&name.bytes)),
             ClusterPlace::Databases => names.retain(|name| !name.bytes.starts_with(b"pgsql_tmp")),
-            ClusterPlace::Database => self.pick_in_database(names),
+            ClusterPlace::Database => self.retain_in_database(names),
             ClusterPlace::Tablespaces => {
                 names.retain(|name| relation::number(&name.bytes).is_some())
             }
@@ -135,38 +140,42 @@ impl ClusterLayout {
         }
     }
 
-    /// Does WAL repair the file at `path` if it changes while it is read (rules 18 to 20)? The rest are a configuration,
-    /// certificates, positions of replication: none of them is right if it is cut off or filled with zeros.
-    pub fn is_repaired(&self, path: &[u8]) -> bool {
+    /// Returns whether WAL repairs the file at `path` if it changes while it is read (rules 18 to
+    /// 20). Other files, such as configuration, certificates and replication positions, are wrong
+    /// if they are truncated or filled with zeros.
+    pub fn is_repaired_by_wal(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
-        match self.place(dir) {
+        match self.classify(dir) {
             ClusterPlace::Global | ClusterPlace::Database => relation::parse(name).is_some(),
             _ => STATUS.contains(&dir),
         }
     }
 
-    /// May the server take away what stands at `path` while it is backed up, because it says so in WAL or needs it no more? Not
-    /// what a configuration is made of: that is missing for a moment only, while somebody writes it.
-    pub fn takes_away(&self, path: &[u8]) -> bool {
+    /// Returns whether the server may remove `path` during the backup, because WAL records the
+    /// removal or the server no longer needs the file.
+    ///
+    /// False for configuration files: they are missing only for a moment, while someone writes
+    /// them.
+    pub fn may_disappear(&self, path: &[u8]) -> bool {
         let (dir, name) = split(path);
         self.online
-            && (self.is_data(path)
-                || self.place(dir) == ClusterPlace::Tablespaces
+            && (self.is_server_data(path)
+                || self.classify(dir) == ClusterPlace::Tablespaces
                 || name.ends_with(b".tmp"))
     }
 
-    /// Is what stands at `path` part of what the server itself has written? Its directories can be links, and those of its
-    /// tablespaces are.
-    pub fn is_data(&self, path: &[u8]) -> bool {
+    /// Returns whether `path` is data that the server itself wrote. Directories of it may be links;
+    /// those of tablespaces are.
+    pub fn is_server_data(&self, path: &[u8]) -> bool {
         let (dir, _) = split(path);
-        match self.place(dir) {
+        match self.classify(dir) {
             ClusterPlace::Root | ClusterPlace::Tablespaces | ClusterPlace::Emptied => false,
             ClusterPlace::Other => OWN.iter().any(|own| is_within(dir, own)),
             _ => true,
         }
     }
 
-    fn place(&self, dir: &[u8]) -> ClusterPlace {
+    fn classify(&self, dir: &[u8]) -> ClusterPlace {
         let parts: Vec<&[u8]> = dir.split(|&byte| byte == b'/').collect();
         match parts[..] {
             [b""] => ClusterPlace::Root,
@@ -188,34 +197,40 @@ impl ClusterLayout {
         }
     }
 
-    /// The files that ask for recovery stay only in a copy of a stopped server: it has no label, and without the file a
-    /// standby would end recovery where its WAL ends, and go on writing in the timeline of its primary. A backup with a
-    /// label is recovered as whoever restores it says; the file of the standby it was made on would make it wait for a
-    /// primary (pgBackRest leaves both out as well, `pg_basebackup` copies them).
+    /// Signal files, which ask for recovery, are kept only from a stopped server. Its copy has no
+    /// label; without the signal file, a standby would end recovery where its WAL ends, and write
+    /// on in its primary's timeline.
+    ///
+    /// A backup with a label is recovered as the person who restores it says. The standby's signal
+    /// file would make it wait for a primary. pgBackRest leaves both files out as well;
+    /// `pg_basebackup` copies them.
     fn keeps_in_root(&self, name: &[u8]) -> bool {
         let signal = name == b"recovery.signal" || name == b"standby.signal";
-        // Beside a socket in the data directory; with the number of a process that lives, as any may, no server starts.
+        // The lock file of a socket in the data directory. If it names a live process, which any
+        // process may be, the server does not start.
         let is_lock = name.starts_with(b".s.PGSQL.") && name.ends_with(b".lock");
         !(SKIPPED.contains(&name) || is_lock || signal && self.online)
     }
 
-    /// `pg_control` of a running server is read after everything else (rule 15).
+    /// From a running server, `pg_control` is read after everything else (rule 15).
     fn keeps_in_global(&self, name: &[u8]) -> bool {
-        !(is_cache(name) || self.online && name == b"pg_control")
+        !(is_relation_cache(name) || self.online && name == b"pg_control")
     }
 
-    /// An unlogged relation is emptied by recovery: its init fork is all that is needed (rule 13). A server that was
-    /// stopped starts without recovery, and takes the relation as it is.
-    fn pick_in_database(&self, names: &mut Vec<DirName>) {
+    /// Keeps only the init fork of an unlogged relation while the server runs: recovery empties the
+    /// relation (rule 13). A stopped server starts without recovery and uses the relation as it is.
+    fn retain_in_database(&self, names: &mut Vec<DirName>) {
         let unlogged: HashSet<u32> = names
             .iter()
             .filter(|_| self.online)
-            .filter_map(|name| unlogged(&name.bytes))
+            .filter_map(|name| unlogged_number(&name.bytes))
             .collect();
         names.retain(|DirName { bytes: name, .. }| match relation::parse(name) {
             Some(file) => file.fork == RelationFork::Init || !unlogged.contains(&file.number),
             None => {
-                !is_cache(name) && !name.starts_with(b"pgsql_tmp") && !relation::is_temporary(name)
+                !is_relation_cache(name)
+                    && !name.starts_with(b"pgsql_tmp")
+                    && !relation::is_temporary(name)
             }
         });
     }
@@ -227,12 +242,13 @@ impl ClusterLayout {
     }
 }
 
-/// The server rebuilds its relation cache when it starts; while it writes one, the name ends in a number.
-fn is_cache(name: &[u8]) -> bool {
+/// The server rebuilds its relation cache when it starts. While it writes one, the name ends in a
+/// number.
+fn is_relation_cache(name: &[u8]) -> bool {
     name.starts_with(b"pg_internal.init")
 }
 
-fn unlogged(name: &[u8]) -> Option<u32> {
+fn unlogged_number(name: &[u8]) -> Option<u32> {
     relation::parse(name)
         .filter(|file| file.fork == RelationFork::Init && file.segment == 0)
         .map(|file| file.number)
@@ -257,7 +273,7 @@ mod tests {
             inode: 1,
         };
         let mut names: Vec<DirName> = names.iter().map(name).collect();
-        ClusterLayout::new(major, 202_209_061, online).pick(dir.as_bytes(), &mut names);
+        ClusterLayout::new(major, 202_209_061, online).retain_backed_up(dir.as_bytes(), &mut names);
         names
             .into_iter()
             .map(|name| String::from_utf8(name.bytes).unwrap())
@@ -265,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn of_prepared_transactions_only_those_from_before_the_start_are_taken_while_the_server_runs() {
+    fn only_prepared_transactions_from_before_the_start_are_stored_while_the_server_runs() {
         let picked = |online| {
             let name = |bytes: &str| DirName {
                 bytes: bytes.into(),
@@ -276,14 +292,14 @@ mod tests {
             let before = BTreeSet::from([b"000002E4".to_vec(), b"000002E3".to_vec()]);
             ClusterLayout::new(15, 202_209_061, online)
                 .with_prepared(before)
-                .pick(b"pg_twophase", &mut names);
+                .retain_backed_up(b"pg_twophase", &mut names);
             names.len()
         };
         assert_eq!((picked(true), picked(false)), (1, 2));
     }
 
     #[test]
-    fn only_what_belongs_to_this_server_process_is_left_out_of_the_data_directory() {
+    fn only_files_of_this_server_process_are_left_out_of_the_data_directory() {
         let all = [
             "PG_VERSION",
             "backup_label",
@@ -393,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn of_unlogged_relations_only_the_init_forks_stay_and_of_temporary_ones_nothing() {
+    fn init_forks_of_unlogged_relations_stay_and_temporary_relations_do_not() {
         let all = [
             "10",
             "10.1",
@@ -443,9 +459,9 @@ mod tests {
         assert!(
             repaired
                 .iter()
-                .all(|path| layout.is_repaired(path.as_bytes()))
+                .all(|path| layout.is_repaired_by_wal(path.as_bytes()))
         );
-        assert!(layout.is_repaired(b"pg_multixact/offsets/0000"));
+        assert!(layout.is_repaired_by_wal(b"pg_multixact/offsets/0000"));
         let not = [
             "postgresql.auto.conf",
             "global/pg_filenode.map",
@@ -453,7 +469,10 @@ mod tests {
             "pg_logical/1",
             "mine/1259",
         ];
-        assert!(!not.iter().any(|path| layout.is_repaired(path.as_bytes())));
+        assert!(
+            !not.iter()
+                .any(|path| layout.is_repaired_by_wal(path.as_bytes()))
+        );
     }
 
     #[test]
@@ -466,7 +485,10 @@ mod tests {
             "pg_tblspc/16400/PG_15_202209061",
             "pg_multixact/members",
         ];
-        assert!(data.iter().all(|path| layout.is_data(path.as_bytes())));
+        assert!(
+            data.iter()
+                .all(|path| layout.is_server_data(path.as_bytes()))
+        );
         let not = [
             "pg_wal",
             "postgresql.conf",
@@ -475,11 +497,14 @@ mod tests {
             "conf.d/mine.conf",
             "log/now",
         ];
-        assert!(!not.iter().any(|path| layout.is_data(path.as_bytes())));
+        assert!(
+            !not.iter()
+                .any(|path| layout.is_server_data(path.as_bytes()))
+        );
     }
 
     #[test]
-    fn of_a_stopped_server_unlogged_relations_stay_whole() {
+    fn unlogged_relations_of_a_stopped_server_stay_whole() {
         let all = ["10", "10.1", "10_fsm", "10_init", "t3_10"];
         assert_eq!(
             picked(15, false, "base/5", &all),
@@ -488,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tablespace_only_the_directory_of_this_version_stays() {
+    fn only_the_directory_of_this_version_stays_in_a_tablespace() {
         assert_eq!(
             picked(15, true, "pg_tblspc", &["16400/", "1x/", "lost+found/"]),
             ["16400"]

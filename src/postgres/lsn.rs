@@ -1,11 +1,12 @@
-//! Places in the write-ahead log, and the names of the files that hold them.
+//! Locations in the write-ahead log (LSN), and the names of WAL segments.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::{fmt, str::FromStr};
 
-/// A place in the write-ahead log: bytes since the cluster was made.
+/// A location in the write-ahead log: bytes since the cluster was made.
 ///
-/// Written as the server does up to 18, `0/2000028`; read with zeros in front as well, as later ones write it.
+/// Written as servers up to 18 write it, `0/2000028`. Leading zeros, as later servers write them,
+/// are read too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Lsn(pub u64);
 
@@ -34,18 +35,20 @@ impl FromStr for Lsn {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("{text:?} is no place in the write-ahead log"),
+                    format!("{text:?} is not a location in the write-ahead log"),
                 )
             })
     }
 }
 
-/// The name of the WAL segment that holds the byte at `lsn`: 24 hexadecimal digits (`XLogFileName`).
+/// Returns the name of the WAL segment that holds the byte at `lsn`: 24 hexadecimal digits
+/// (`XLogFileName`).
 ///
-/// The last segment that a backup needs is that of the byte *before* its stop. `segment_bytes` is a power of two from
-/// 1 MiB to 1 GiB, as the server reports it.
+/// The last segment that a backup needs holds the byte *before* its stop. `segment_bytes` is a
+/// power of two from 1 MiB to 1 GiB, as the server reports it.
 pub fn segment_name(timeline: u32, lsn: Lsn, segment_bytes: u64) -> String {
-    let (number, each) = (lsn.0 / segment_bytes, (1 << 32) / segment_bytes);
+    let number = lsn.0 / segment_bytes;
+    let each = (1 << 32) / segment_bytes;
     format!("{timeline:08X}{:08X}{:08X}", number / each, number % each)
 }
 
@@ -54,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_and_written_as_the_server_does() {
+    fn an_lsn_is_read_and_written_as_the_server_does() {
         for (text, value) in [
             ("0/0", 0),
             ("0/2000028", 0x200_0028),

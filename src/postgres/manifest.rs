@@ -1,7 +1,9 @@
-//! PostgreSQL's own `backup_manifest`, byte for byte as the server writes it, for `pg_verifybackup` and `pg_combinebackup`.
+//! Writes PostgreSQL's own `backup_manifest`, byte for byte like the server, for `pg_verifybackup`
+//! and `pg_combinebackup`.
 //!
-//! Version 1 up to PostgreSQL 16, version 2 from 17 on. Files stand in it in the order they are added; WAL and the manifest
-//! itself do not. Lines go to a temporary file without a name, so millions of files cost no memory.
+//! Version 1 up to PostgreSQL 16, version 2 from 17 on. Files are listed in the order of
+//! [`Manifest::add`]; WAL and the manifest itself are not listed. Lines go to a temporary file
+//! without a name, so millions of files cost no memory.
 
 use crate::{
     error::{Error, Result},
@@ -15,40 +17,40 @@ use std::{
     io::{BufWriter, Write},
 };
 
-/// A manifest that is being written.
+/// A manifest under construction.
 pub struct Manifest {
     file: BufWriter<File>,
     digest: Sha256,
     bytes: u64,
-    /// What is between the line before and the next: a comma, except before the first.
+    /// Separator before the next line: a comma, except before the first.
     between: &'static str,
 }
 
-/// WAL that recovery needs of one timeline.
+/// The WAL of one timeline that recovery needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalRange {
     /// The timeline.
     pub timeline: u32,
-    /// Where it begins.
+    /// Start of the range.
     pub start_lsn: u64,
-    /// Where it ends; the next byte is not needed.
+    /// End of the range; the byte at this location is not needed.
     pub end_lsn: u64,
 }
 
-/// A manifest that is complete.
+/// A complete manifest.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its bytes, from 0; read them at offsets.
+    /// Its content, from offset 0; read it at offsets.
     pub file: File,
-    /// How many.
+    /// Length of the content.
     pub bytes: u64,
 }
 
 impl Manifest {
-    /// Begin the manifest of a cluster of version `major`.
+    /// Begins the manifest of a cluster of major version `major`.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's, if the temporary file cannot be made or written.
     pub fn new(major: u32, system_identifier: u64) -> Result<Self> {
         let file = anonymous_file(&std::env::temp_dir()).map_err(failed)?;
         let mut manifest = Self {
@@ -68,10 +70,11 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The file `path`, relative to the data directory, of `size` bytes; its checksum may not be known.
+    /// Lists the file `path`, relative to the data directory, of `size` bytes; its checksum may be
+    /// unknown.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's, if the temporary file cannot be written.
     pub fn add(
         &mut self,
         path: &[u8],
@@ -79,12 +82,10 @@ impl Manifest {
         mtime_seconds: i64,
         crc32c: Option<u32>,
     ) -> Result<()> {
-        let (between, path, time) = (
-            std::mem::replace(&mut self.between, ",\n"),
-            path_member(path),
-            gmt(mtime_seconds),
-        );
-        // The server prints the four bytes as they lie in its memory.
+        let between = std::mem::replace(&mut self.between, ",\n");
+        let path = path_member(path);
+        let time = gmt(mtime_seconds);
+        // The server prints the four bytes in the order of its memory.
         let crc = crc32c.map(|crc| hex(&crc.to_le_bytes()));
         let crc =
             crc.map(|crc| format!(", \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\""));
@@ -94,10 +95,10 @@ impl Manifest {
         ))
     }
 
-    /// All files were added; recovery needs `wal`, newest first.
+    /// Ends the manifest with the WAL ranges that recovery needs, newest first.
     ///
     /// # Errors
-    /// The system's, of the temporary file.
+    /// The system's, if the temporary file cannot be written.
     pub fn finish(mut self, wal: &[WalRange]) -> Result<Finished> {
         let ranges: Vec<String> = wal.iter().map(WalRange::line).collect();
         self.put(&format!(
@@ -127,28 +128,32 @@ impl WalRange {
             start_lsn,
             end_lsn,
         } = *self;
-        let (start, end) = (lsn(start_lsn), lsn(end_lsn));
+        let start = lsn(start_lsn);
+        let end = lsn(end_lsn);
         format!(
             "{{ \"Timeline\": {timeline}, \"Start-LSN\": \"{start}\", \"End-LSN\": \"{end}\" }}"
         )
     }
 }
 
-/// A place in the WAL as the server prints it: `0/2000028`.
+/// Returns a WAL location as the server prints it: `0/2000028`.
 pub fn lsn(place: u64) -> String {
     format!("{:X}/{:X}", place >> 32, place & 0xffff_ffff)
 }
 
-/// JSON has no bytes: a path that is no UTF-8 is written in hexadecimal.
+/// Returns the member with the path. JSON cannot hold bytes, so a path that is not UTF-8 is in
+/// hexadecimal.
 fn path_member(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
-        // Escapes are those of the server: short ones where JSON has them, else \u00 and two digits.
+        // The escapes are those of the server: short ones where JSON has them, otherwise \u00 and
+        // two digits.
         Ok(text) => format!("\"Path\": {}", serde_json::Value::from(text)),
         Err(_) => format!("\"Encoded-Path\": \"{}\"", hex(path)),
     }
 }
 
-/// Times beyond the year 9999 are written as the last that has four digits: nobody compares them.
+/// Returns a time as the server prints it. Times after the year 9999 are printed as the last time
+/// of that year: tools do not compare them.
 fn gmt(seconds: i64) -> String {
     let last = if seconds < 0 {
         Timestamp::MIN
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_does_not_and_may_be_empty() {
+    fn version_one_does_not_name_the_cluster_and_may_be_empty() {
         let text = text(&Manifest::new(16, 1).unwrap().finish(&[]).unwrap());
         assert!(
             text.starts_with(
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_too_far() {
+    fn times_beyond_the_calendar_are_printed() {
         assert_eq!(gmt(-1), "1969-12-31 23:59:59 GMT");
         assert!(gmt(i64::MAX).starts_with("9999-12-30") && !gmt(i64::MIN).is_empty());
     }

@@ -1,4 +1,5 @@
-//! PostgreSQL: sessions, files of a cluster, pages, WAL, the manifest of a base backup, recovery settings.
+//! PostgreSQL: sessions, the files of a cluster, pages, WAL, the manifest of a base backup,
+//! recovery settings.
 //!
 //! Rules that comments cite by number are those of `doc/postgres.md`.
 

@@ -1,11 +1,12 @@
-//! Checksums of pages, as PostgreSQL computes them.
+//! Page checksums, as PostgreSQL computes them.
 //!
-//! A page is a table of 32-bit words, 32 to a row. Each column is hashed on its own, in a variant of FNV-1a that mixes high
-//! bits back, then the columns are joined; so a processor hashes as many columns at once as its registers hold. The page's
-//! number goes in, therefore a page in the wrong place is found. A page that is being written while it is read is torn:
-//! that is legal, WAL repairs it (rule 20), so what is bad here is read once more by the caller (rule 21).
+//! A page is a table of 32-bit words, 32 in a row. Each column is hashed on its own, in a variant
+//! of FNV-1a that mixes high bits back; then the columns are joined. So a processor hashes as many
+//! columns at once as its registers hold. The block number is part of the hash, so a page in the
+//! wrong place is found. A page read while the server writes it is torn. That is legal and WAL
+//! repairs it (rule 20), so the caller reads a bad page once more (rule 21).
 
-/// Columns.
+/// Columns in a row.
 const LANES: usize = 32;
 
 /// Bytes of a row.
@@ -13,7 +14,7 @@ const ROW: usize = LANES * 4;
 
 const PRIME: u32 = 16_777_619;
 
-/// Where the columns begin; part of the format of data files.
+/// Initial hash of each column; part of the format of data files.
 const BASIS: [u32; LANES] = [
     0x5b1f_36e9,
     0xb852_5960,
@@ -49,23 +50,24 @@ const BASIS: [u32; LANES] = [
     0x959b_d756,
 ];
 
-/// What the checksum of a page says of it.
+/// Result of checking a page's checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageVerdict {
-    /// It is as it was written.
+    /// The checksum matches.
     Good,
-    /// All zeros: allocated, never written.
+    /// All zeros: allocated, but never written.
     Empty,
-    /// It does not match, but was changed since the backup began: WAL has it.
+    /// The checksum does not match, but the page changed since the backup began: WAL has it.
     Newer,
-    /// It does not match.
+    /// The checksum does not match.
     Bad,
 }
 
-/// What the checksum of `page` should be, if it is number `block` of its relation.
+/// Returns the checksum that `page` should have as block `block` of its relation.
 ///
-/// `page` is a whole number of rows of 128 bytes; 8 KiB in nearly every server, 1 to 32 KiB in others. What is left over
-/// is not looked at. The two bytes of the checksum in the page count as zeros.
+/// `page` is a whole number of rows of 128 bytes: 8 KiB in nearly every server, 1 to 32 KiB in
+/// others. Bytes beyond the last whole row are ignored. The checksum's own two bytes count as
+/// zeros.
 pub fn checksum(page: &[u8], block: u32) -> u16 {
     let (rows, _) = page.as_chunks::<ROW>();
     let Some((first, rest)) = rows.split_first() else {
@@ -76,15 +78,16 @@ pub fn checksum(page: &[u8], block: u32) -> u16 {
     let mut lanes = BASIS;
     mix(&mut lanes, &first);
     rest.iter().for_each(|row| mix(&mut lanes, row));
-    // Two rows of zeros, so that the last bits are mixed as well.
+    // Two rows of zeros mix the last bits as well.
     mix(&mut lanes, &[0; ROW]);
     mix(&mut lanes, &[0; ROW]);
     let joined = lanes.into_iter().fold(0, |joined, lane| joined ^ lane) ^ block;
-    // Never 0, which means that there is none.
+    // Never 0, which means that the page has no checksum.
     (joined % 65_535 + 1) as u16
 }
 
-/// In place, in a loop: as an array that is made anew it was not vectorized, and took 13 % of a backup.
+/// Mixes a row into the columns, in place and in a loop: a version that returned a new array was
+/// not vectorized, and took 13 % of a backup.
 #[inline(always)]
 fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
     let (words, _) = row.as_chunks::<4>();
@@ -94,8 +97,8 @@ fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
     }
 }
 
-/// Is `page`, number `block` of its relation, as it was written? `start_lsn` is where the backup began in the WAL; with
-/// `u64::MAX`, as in a cluster that is stopped, no page is newer.
+/// Checks `page`, block `block` of its relation. `start_lsn` is where the backup began in the WAL;
+/// with `u64::MAX`, for a stopped cluster, no page is newer.
 ///
 /// A page shorter than its header is bad.
 pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
@@ -103,7 +106,7 @@ pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
         return PageVerdict::Bad;
     };
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
-    // The end of the free space: 0 only where nothing was ever written.
+    // `pd_upper`, the end of the free space, is 0 only in a page never written.
     if half(14) == 0 {
         return if page.iter().all(|&byte| byte == 0) {
             PageVerdict::Empty
@@ -121,7 +124,7 @@ pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
     }
 }
 
-/// Where the last change of the page is in the WAL: two numbers, the high half first.
+/// Returns the LSN of the page's last change, stored as two 32-bit numbers, the high half first.
 fn lsn(header: &[u8; 24]) -> u64 {
     let word = |at: usize| {
         u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])

@@ -1,11 +1,12 @@
-//! The checksums of PostgreSQL's pages, looked at while they pass.
+//! Checks the checksums of PostgreSQL's pages as the frames pass.
 //!
-//! A page that is wrong is read once more: it may have been written at that moment, and then recovery writes it anew
-//! (rule 21). One that stays wrong is noted with its file; it is stored all the same, and nothing fails.
+//! A wrong page is read once more: the server may have been writing it, and then recovery rewrites
+//! it (rule 21). A page that stays wrong is recorded with its file. The page is stored all the
+//! same, and the backup continues.
 
 use super::{
     page_checksum::{PageVerdict, check},
-    relation::{Sizes, is_relation},
+    relation::{Sizes, first_block},
 };
 use crate::{
     error::Result,
@@ -19,13 +20,13 @@ use crate::{
 };
 use std::{fmt, sync::Arc};
 
-/// What all workers need to look at pages.
+/// Data that the workers share to check pages.
 pub struct PageCheck {
-    /// Where wrong pages are read again: one of these has the file.
+    /// Trees to read wrong pages from again; one of them has the file.
     pub trees: Vec<Arc<SourceTree>>,
-    /// Of pages, and of files of them.
+    /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
-    /// What was changed since is written anew by recovery.
+    /// Where the backup began. Recovery rewrites every page changed since.
     pub start_lsn: u64,
 }
 
@@ -37,34 +38,34 @@ impl fmt::Debug for PageCheck {
     }
 }
 
-/// The stage.
+/// The stage of one worker.
 pub struct PageChecks(pub Arc<PageCheck>);
 
 impl Stage for PageChecks {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
         for part in parts {
-            let Some((path, offset)) = place(part) else {
+            let Some((path, offset)) = file_part(part) else {
                 continue;
             };
             let bad = match &part.runs {
-                None => self.0.bad(
+                None => self.0.bad_pages(
                     path,
                     offset,
                     &data[part.inner as usize..][..part.len as usize],
                 ),
-                Some(runs) => self.0.bad_of(path, offset, runs, data),
+                Some(runs) => self.0.bad_pages_in_runs(path, offset, runs, data),
             };
             if !bad.is_empty() {
-                note(&mut part.what, bad);
+                record_bad_pages(&mut part.what, bad);
             }
         }
         Ok(frame)
     }
 }
 
-/// The file that a part is of, and where in it.
-fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
+/// Returns the file that a part belongs to, and the part's offset in the file.
+fn file_part(part: &FrameEntry) -> Option<(&[u8], u64)> {
     match &part.what {
         FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {
             Some((&entry.path, 0))
@@ -74,7 +75,8 @@ fn place(part: &FrameEntry) -> Option<(&[u8], u64)> {
     }
 }
 
-fn note(what: &mut FrameContent, bad: Vec<u32>) {
+/// Records bad page numbers with the file.
+fn record_bad_pages(what: &mut FrameContent, bad: Vec<u32>) {
     match what {
         FrameContent::Whole(_, state) => *state = EntryState::bad_pages(bad),
         FrameContent::Piece { file, .. } => file.bad_pages.locked().extend(bad),
@@ -83,14 +85,24 @@ fn note(what: &mut FrameContent, bad: Vec<u32>) {
 }
 
 impl PageCheck {
-    /// Of a piece of which only some was read.
-    fn bad_of(&self, path: &[u8], mut offset: u64, runs: &[StoredRun], data: &[u8]) -> Vec<u32> {
+    /// Returns the bad pages of a piece of which only some runs were read.
+    fn bad_pages_in_runs(
+        &self,
+        path: &[u8],
+        mut offset: u64,
+        runs: &[StoredRun],
+        data: &[u8],
+    ) -> Vec<u32> {
         let mut bad = Vec::new();
         for run in runs {
             offset += match *run {
                 StoredRun::Kept { len, .. } => u64::from(len),
                 StoredRun::Here { inner, len } => {
-                    bad.extend(self.bad(path, offset, &data[inner as usize..][..len as usize]));
+                    bad.extend(self.bad_pages(
+                        path,
+                        offset,
+                        &data[inner as usize..][..len as usize],
+                    ));
                     u64::from(len)
                 }
             };
@@ -98,9 +110,9 @@ impl PageCheck {
         bad
     }
 
-    /// Numbers of the pages that are wrong, of a piece of a file.
-    fn bad(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
-        let Some(first) = is_relation(path, self.sizes) else {
+    /// Returns the numbers of the bad pages in a piece of a file.
+    fn bad_pages(&self, path: &[u8], offset: u64, content: &[u8]) -> Vec<u32> {
+        let Some(first) = first_block(path, self.sizes) else {
             return Vec::new();
         };
         let bytes = u64::from(self.sizes.page_bytes);
@@ -110,13 +122,14 @@ impl PageCheck {
         let wrong = pages.filter(|(page, at)| {
             let block = first + *at as u32;
             check(page, block, self.start_lsn) == PageVerdict::Bad
-                && self.stays_bad(path, at * bytes, page, block)
+                && self.is_still_bad(path, at * bytes, page, block)
         });
         wrong.map(|(_, at)| first + at as u32).collect()
     }
 
-    /// Is it wrong when it is read again, and still the same? If it cannot be read, nobody knows better.
-    fn stays_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
+    /// Reads the page again; returns whether it is still wrong and unchanged. A page that cannot be
+    /// read again counts as bad.
+    fn is_still_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
         let mut again = Vec::new();
         let read = self
             .trees
@@ -129,7 +142,7 @@ impl PageCheck {
             Some(got) if got == page.len() => {
                 again == page && check(&again, block, self.start_lsn) == PageVerdict::Bad
             }
-            Some(_) => false, // the file was cut meanwhile
+            Some(_) => false, // the file was truncated meanwhile
             None => true,
         }
     }

@@ -1,19 +1,19 @@
-//! Names of the files that hold relations: `16384`, `16384.1`, `16384_fsm`, `16384_init`.
+//! Names of the files of relations: `16384`, `16384.1`, `16384_fsm`, `16384_init`.
 //!
-//! A relation is a run of blocks, cut into files, see [`Sizes`]; beside its main fork it may have a map of free space,
-//! a map of what is visible, and, if it is unlogged, an empty copy of itself.
+//! A relation is a run of blocks, cut into segment files, see [`Sizes`]. Beside its main fork it
+//! may have a free space map, a visibility map and, if it is unlogged, an init fork.
 
-/// How large pages and files of relations are: a server is built for one of each.
+/// Sizes of pages and of relation files; fixed when the server is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes of a page, which is a block.
+    /// Bytes of a page (block).
     pub page_bytes: u32,
-    /// Blocks of a file of a relation.
+    /// Blocks of a segment file.
     pub segment_blocks: u32,
 }
 
 impl Default for Sizes {
-    /// What nearly every server is built for: pages of 8 KiB in files of 1 GiB.
+    /// The sizes of nearly every server: pages of 8 KiB in files of 1 GiB.
     fn default() -> Self {
         Self {
             page_bytes: 8192,
@@ -26,31 +26,31 @@ impl Default for Sizes {
 const DEFAULT_TABLESPACE: u32 = 1663;
 const GLOBAL_TABLESPACE: u32 = 1664;
 
-/// What a file holds of a relation.
+/// A fork of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RelationFork {
-    /// Its rows.
+    /// Rows.
     Main,
-    /// Its free space.
+    /// Free space map.
     FreeSpace,
-    /// Which of its pages are visible to all.
+    /// Visibility map.
     Visibility,
-    /// What an unlogged relation is reset to.
+    /// Initial state of an unlogged relation.
     Init,
 }
 
-/// The name of a file, understood.
+/// A parsed file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelationFile {
-    /// Number of the relation's files; not always its OID.
+    /// File number of the relation (`relfilenode`); not always its OID.
     pub number: u32,
-    /// Which fork.
+    /// The fork.
     pub fork: RelationFork,
-    /// Which file of the fork, from 0.
+    /// Number of the segment, from 0.
     pub segment: u32,
 }
 
-/// A number as the server writes it: digits, no leading zero, not zero.
+/// Parses a number as the server writes it: digits without a leading zero, not zero.
 pub fn number(text: &[u8]) -> Option<u32> {
     let plain =
         text.first().is_some_and(|&digit| digit != b'0') && text.iter().all(u8::is_ascii_digit);
@@ -61,10 +61,10 @@ pub fn number(text: &[u8]) -> Option<u32> {
         .ok()
 }
 
-/// The name of a file of a relation that is not temporary; `None` if it is none.
+/// Parses the name of a file of a relation that is not temporary; `None` for any other name.
 pub fn parse(name: &[u8]) -> Option<RelationFile> {
-    let (stem, segment) = split(name, b'.');
-    let (stem, fork) = split(stem, b'_');
+    let (stem, segment) = split_optional(name, b'.');
+    let (stem, fork) = split_optional(stem, b'_');
     let fork = match fork {
         None => RelationFork::Main,
         Some(b"fsm") => RelationFork::FreeSpace,
@@ -80,26 +80,33 @@ pub fn parse(name: &[u8]) -> Option<RelationFile> {
     })
 }
 
-/// Is this a file of a temporary relation: `t`, the number of a session, `_`, and then as any other?
+/// Returns whether this is a file of a temporary relation: `t`, a session number, `_`, and then the
+/// name of a relation file.
 pub fn is_temporary(name: &[u8]) -> bool {
-    let Some((session, rest)) = name.strip_prefix(b"t").and_then(|rest| cut(rest, b'_')) else {
+    let Some((session, rest)) = name
+        .strip_prefix(b"t")
+        .and_then(|rest| split_once(rest, b'_'))
+    else {
         return false;
     };
     !session.is_empty() && session.iter().all(u8::is_ascii_digit) && parse(rest).is_some()
 }
 
-/// The number of the first block of the file at `path`, if its pages have checksums in a cluster that has them (rule 21).
+/// Returns the number of the first block of the file at `path`, if its pages have checksums in a
+/// cluster with checksums (rule 21).
 ///
-/// Numbers run on from one segment of a relation to the next. `None` for everything else: maps of file numbers, control
-/// file, caches, temporary relations, and whatever is not where relations are.
-pub fn is_relation(path: &[u8], sizes: Sizes) -> Option<u32> {
-    let (_, name) = place(path)?;
+/// Block numbers continue from one segment of a relation to the next. `None` for all other files:
+/// file number maps, the control file, caches, temporary relations, and files outside the
+/// directories of relations.
+pub fn first_block(path: &[u8], sizes: Sizes) -> Option<u32> {
+    let (_, name) = relation_place(path)?;
     parse(name)?.segment.checked_mul(sizes.segment_blocks)
 }
 
-/// The relation that the file at `path` is of, as the WAL names it: tablespace, database (0: shared) and the file itself.
+/// Returns the relation of the file at `path` as the WAL names it: tablespace, database (0 for
+/// shared relations) and the file.
 pub fn relation_of(path: &[u8]) -> Option<(u32, u32, RelationFile)> {
-    let (database, name) = place(path)?;
+    let (database, name) = relation_place(path)?;
     let tablespace = match path.split(|&byte| byte == b'/').collect::<Vec<_>>()[..] {
         [b"global", ..] => GLOBAL_TABLESPACE,
         [b"base", ..] => DEFAULT_TABLESPACE,
@@ -109,13 +116,14 @@ pub fn relation_of(path: &[u8]) -> Option<(u32, u32, RelationFile)> {
     Some((tablespace, database.unwrap_or(0), parse(name)?))
 }
 
-/// The number of the database that the file at `path` belongs to; `None` in `global`, and where there are no databases.
+/// Returns the OID of the database that the file at `path` belongs to; `None` in `global` and
+/// outside databases.
 pub fn database_of(path: &[u8]) -> Option<u32> {
-    place(path)?.0
+    relation_place(path)?.0
 }
 
-/// The database and the name of a file in a directory that holds relations.
-fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
+/// Returns the database and the name of a file in a directory of relations.
+fn relation_place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
     let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
     match parts[..] {
         [b"global", name] => Some((None, name)),
@@ -127,12 +135,13 @@ fn place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
     }
 }
 
-/// What is before the first `at`, and what is after it, if there is one.
-fn split(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
-    cut(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
+/// Returns the text before the first `at`, and the text after it if there is an `at`.
+fn split_optional(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
+    split_once(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
 }
 
-fn cut(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+/// Splits at the first `at`.
+fn split_once(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     let place = text.iter().position(|&byte| byte == at)?;
     Some((&text[..place], &text[place + 1..]))
 }
@@ -144,26 +153,26 @@ mod tests {
 
     #[test]
     fn block_numbers_run_on_from_segment_to_segment() {
-        let is_relation = |path: &[u8]| super::is_relation(path, Sizes::default());
-        assert_eq!(is_relation(b"base/5/16384"), Some(0));
-        assert_eq!(is_relation(b"base/5/16384.2"), Some(262_144));
-        assert_eq!(is_relation(b"base/5/16384_fsm.1"), Some(131_072));
-        assert_eq!(is_relation(b"base/5/16384_vm"), Some(0));
-        assert_eq!(is_relation(b"base/5/16384_init"), Some(0));
-        assert_eq!(is_relation(b"global/1262"), Some(0));
+        let first_block = |path: &[u8]| super::first_block(path, Sizes::default());
+        assert_eq!(first_block(b"base/5/16384"), Some(0));
+        assert_eq!(first_block(b"base/5/16384.2"), Some(262_144));
+        assert_eq!(first_block(b"base/5/16384_fsm.1"), Some(131_072));
+        assert_eq!(first_block(b"base/5/16384_vm"), Some(0));
+        assert_eq!(first_block(b"base/5/16384_init"), Some(0));
+        assert_eq!(first_block(b"global/1262"), Some(0));
         assert_eq!(
-            is_relation(b"pg_tblspc/16400/PG_15_202209061/5/16384"),
+            first_block(b"pg_tblspc/16400/PG_15_202209061/5/16384"),
             Some(0)
         );
         let others = Sizes {
             page_bytes: 32_768,
             segment_blocks: 32_768,
         };
-        assert_eq!(super::is_relation(b"base/5/16384.2", others), Some(65_536));
+        assert_eq!(super::first_block(b"base/5/16384.2", others), Some(65_536));
     }
 
     #[test]
-    fn relations_are_named_as_the_wal_names_them() {
+    fn relations_have_the_names_that_the_wal_uses() {
         let of = |path: &[u8]| {
             relation_of(path)
                 .map(|(space, database, file)| (space, database, file.number, file.segment))
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_pages_are_no_relations() {
+    fn files_without_pages_are_not_relations() {
         for path in [
             "PG_VERSION",
             "base/5/PG_VERSION",
@@ -202,7 +211,7 @@ mod tests {
             "",
         ] {
             assert_eq!(
-                is_relation(path.as_bytes(), Sizes::default()),
+                first_block(path.as_bytes(), Sizes::default()),
                 None,
                 "{path}"
             );
@@ -221,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_relations_are_known_by_their_names() {
+    fn temporary_relations_are_recognized_by_their_names() {
         for name in ["t3_16384", "t3_16384_fsm", "t12_16384.1", "t0_1_vm.3"] {
             assert!(is_temporary(name.as_bytes()), "{name}");
         }
@@ -252,8 +261,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_much(path: Vec<u8>) {
-            let _ = (is_relation(&path, Sizes::default()), database_of(&path), is_temporary(&path));
+        fn any_bytes_are_parsed_without_a_panic(path: Vec<u8>) {
+            let _ = (first_block(&path, Sizes::default()), database_of(&path), is_temporary(&path));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which cluster is to be backed up, and how; and the first steps of it, until its sources are open.
+//! The request to back up a cluster, and the first steps until its sources are open.
 
 use super::{
     archiver,
@@ -7,10 +7,10 @@ use super::{
     lsn::Lsn,
     restore::advice,
     same_server,
-    session::{Catalog, HeldSession, Room, ServerFacts, Session},
+    session::{Catalog, HeldSession, ServerFacts, Session, WalSpace},
     source::{ClusterSource, Sources},
     stopped,
-    trees::{self, Opening},
+    trees::{self, TreeOpener},
     wal_source::FollowedWal,
 };
 use crate::{
@@ -27,27 +27,27 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Which cluster, and how.
+/// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
 pub struct ClusterRequest {
-    /// Where it is.
+    /// The cluster's location.
     pub server: ClusterServer,
-    /// Should the checkpoint at the start be done at once, or spread over time?
+    /// True for a checkpoint at once; false to spread it over time.
     pub fast: bool,
-    /// Where the WAL is that the backup needs.
+    /// Location of the WAL that the backup needs.
     pub wal: Wal,
 }
 
-/// Where a cluster is.
+/// Location of a cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterServer {
-    /// It runs, and answers here.
+    /// A running server, with its connection parameters.
     Running(Box<Params>),
-    /// It is stopped; this is its data directory.
+    /// The data directory of a stopped cluster.
     Stopped(PathBuf),
 }
 
-/// Where the WAL is that a backup needs.
+/// Location of the WAL that a backup needs. The lines of its values are help texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Wal {
     /// In the backup: it starts on its own
@@ -59,7 +59,7 @@ pub enum Wal {
 }
 
 impl Wal {
-    /// As the root has it.
+    /// The value in the root.
     fn name(self) -> &'static str {
         match self {
             Self::Included => "included",
@@ -69,37 +69,39 @@ impl Wal {
     }
 }
 
-/// How its files are read.
+/// How the files of the cluster are read.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// A stream for each device?
+    /// True to make a stream for each device.
     pub split: bool,
     /// Directories listed at the same time.
     pub walkers: usize,
-    /// Where the backup goes.
+    /// Files and directories that this backup writes to; the backup excludes them.
     pub own: Own,
-    /// What the server is waited for.
+    /// Counts the time spent waiting for the server.
     pub waits: Arc<Waits>,
 }
 
 impl ClusterRequest {
-    /// Connect, begin the backup `id`, and open the sources. Without an id nothing begins: it is only looked at.
+    /// Connects, begins the backup `id`, and opens the sources. Without an id no backup begins: the
+    /// sources only estimate.
     ///
     /// # Errors
-    /// What the server says, or why its files cannot be read from here.
+    /// The server's, or the reason why its files cannot be read on this host.
     pub fn open(
         &self,
         id: Option<&str>,
         reading: &Reading,
     ) -> Result<(Arc<ClusterSource>, Sources)> {
         let cluster = match &self.server {
-            ClusterServer::Running(params) => self.running(params, id, reading)?,
-            ClusterServer::Stopped(data) => stopped(data, reading)?,
+            ClusterServer::Running(params) => self.open_running(params, id, reading)?,
+            ClusterServer::Stopped(data) => open_stopped(data, reading)?,
         };
         Ok(cluster.sources(reading.split))
     }
 
-    fn running(
+    /// Opens the sources of a running cluster.
+    fn open_running(
         &self,
         params: &Params,
         id: Option<&str>,
@@ -107,34 +109,34 @@ impl ClusterRequest {
     ) -> Result<ClusterSource> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
-        facts
-            .warning
-            .iter()
-            .for_each(|warning| crate::platform::debug(|| warning.clone()));
-        let (data, control) = same_server::files_of(&facts)?;
+        if let Some(warning) = &facts.warning {
+            crate::platform::debug(|| warning.clone());
+        }
+        let (data, control) = same_server::find_data_directory(&facts)?;
         let catalog = session.catalog()?;
         let start = id
-            .map(|id| self.begin(&mut session, &facts, (&data, id), &reading.waits))
+            .map(|id| self.begin_backup(&mut session, &facts, (&data, id), &reading.waits))
             .transpose()?;
-        // Tablespaces and databases as they are now that every change to them is in the WAL. Links first: what the catalog shows
-        // only then is behind the start, or its link is among them.
-        let links = trees::tablespaces(&data)?;
+        // Read tablespaces and databases again: from now on WAL has every change to them. Read the
+        // links first: an entry that only the later catalog has is in the WAL, or its link was
+        // read.
+        let links = trees::linked_tablespaces(&data)?;
         let facts = session.facts()?;
-        let tablespaces = trees::named(links, &facts.tablespaces);
-        let now = same_server::started(&data, start)?;
-        let opening = Opening {
+        let tablespaces = trees::add_names(links, &facts.tablespaces);
+        let now = same_server::await_checkpoint(&data, start)?;
+        let opener = TreeOpener {
             data: &data,
             major: facts.major,
             catalog: now.catalog,
             online: true,
         };
-        let (late, trees) = opening.trees(&tablespaces, reading)?;
+        let (late, trees) = opener.open_trees(&tablespaces, reading)?;
         Ok(ClusterSource {
             wal: self.wal,
             session: Some(HeldSession::new(
                 session,
                 params,
-                Some(Room::of(data.join("pg_wal"))),
+                Some(WalSpace::new(data.join("pg_wal"))),
             )?),
             control,
             catalog,
@@ -144,7 +146,7 @@ impl ClusterRequest {
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
-                ..self.described(facts, &data, start)
+                ..self.cluster_info(facts, &data, start)
             }),
             data,
             late,
@@ -155,9 +157,13 @@ impl ClusterRequest {
         })
     }
 
-    /// The slot first: from then on the server keeps the WAL that the backup will need. Not where it keeps only so much: a slot begins
-    /// at the checkpoint before, and the one of the start would end the session of a slot that is beyond the limit.
-    fn begin(
+    /// Begins the backup `id`; returns its start. The slot comes first, so that the server keeps
+    /// the WAL that the backup will need.
+    ///
+    /// If the server limits the WAL of a slot, the slot is made after the start. It would begin at
+    /// the checkpoint before, and the start's checkpoint ends the session of a slot beyond the
+    /// limit.
+    fn begin_backup(
         &self,
         session: &mut Session,
         facts: &ServerFacts,
@@ -169,17 +175,14 @@ impl ClusterRequest {
         if is_held {
             session.hold_wal()?;
         }
-        same_server::same_server(session, facts.may_hold_wal, data)?;
+        same_server::check_same_server(session, facts.may_hold_wal, data)?;
         if is_held_later {
             session.release_wal()?;
         }
-        match self.wal {
-            Wal::Archived => {
-                waits.during(archiver::AWAITED, || {
-                    archiver::prove(session, facts, archiver::PATIENCE)
-                })?;
-            }
-            Wal::Included | Wal::None => {}
+        if self.wal == Wal::Archived {
+            waits.during(archiver::AWAITED, || {
+                archiver::check_archiving(session, facts, archiver::PATIENCE)
+            })?;
         }
         let start = waits.during("the server's checkpoint", || {
             session.start(&format!("fullbore {id}"), self.fast)
@@ -187,12 +190,18 @@ impl ClusterRequest {
         if is_held_later {
             session.hold_wal_from(start)?;
         }
-        // Until now it held all since the checkpoint before.
-        session.keep_from(start)?;
+        // Until now the slot held all WAL since the checkpoint before.
+        session.advance_slot(start)?;
         Ok(start)
     }
 
-    fn described(&self, facts: ServerFacts, data: &Path, start: Option<Lsn>) -> root::ClusterInfo {
+    /// Returns the facts that the root records.
+    fn cluster_info(
+        &self,
+        facts: ServerFacts,
+        data: &Path,
+        start: Option<Lsn>,
+    ) -> root::ClusterInfo {
         root::ClusterInfo {
             version: facts.version,
             major: facts.major,
@@ -204,40 +213,40 @@ impl ClusterRequest {
             start_lsn: start.map(|lsn| lsn.to_string()).unwrap_or_default(),
             wal: self.wal.name().to_owned(),
             wal_segment_bytes: facts.wal_segment_bytes,
-            archives: advice::archives(&facts.archive_mode),
+            archives: advice::turns_archiving_on(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
             data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-            configuration: trees::configuration(data, facts.configuration),
+            configuration: trees::outside_config_files(data, facts.configuration),
             databases: facts.databases,
             ..root::ClusterInfo::default()
         }
     }
 }
 
-/// A cluster that is stopped, and was shut down cleanly.
-fn stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
+/// Opens the sources of a stopped cluster that was shut down cleanly.
+fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
-    let (bytes, control) = stopped::clean(&data)?;
-    let (version, major) = stopped::version(&data)?;
-    let tablespaces = trees::tablespaces(&data)?;
-    let opening = Opening {
+    let (bytes, control) = stopped::read_clean_control(&data)?;
+    let (version, major) = stopped::read_version(&data)?;
+    let tablespaces = trees::linked_tablespaces(&data)?;
+    let opener = TreeOpener {
         data: &data,
         major,
         catalog: control.catalog,
         online: false,
     };
-    let (late, trees) = opening.trees(&tablespaces, reading)?;
+    let (late, trees) = opener.open_trees(&tablespaces, reading)?;
     let facts = root::ClusterInfo {
         version,
         major,
         system_identifier: control.system_identifier.to_string(),
         timeline: control.timeline,
-        stop_lsn: control.end().to_string(),
+        stop_lsn: control.wal_end().to_string(),
         checksums: control.checksum_version > 0,
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
         data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-        configuration: trees::configuration(&data, Vec::new()),
+        configuration: trees::outside_config_files(&data, Vec::new()),
         tablespaces,
         ..root::ClusterInfo::default()
     };

@@ -1,7 +1,8 @@
-//! The proof that the files here are those of the server that answers.
+//! Checks that the local files belong to the server that answers.
 //!
-//! A primary and its standbys have the same identifier, and mostly the same paths on hosts of their own: files of one with the
-//! label of another are a backup that does not start, or worse, that does.
+//! A primary and its standbys share one system identifier, and mostly the same paths on different
+//! hosts. Files of one server with the backup label of another make a backup that does not start,
+//! or worse, one that starts.
 
 use super::{
     control::{self, Control, ControlState},
@@ -18,30 +19,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long storage that is shared may take to show what the server wrote.
-const ARRIVES: Duration = Duration::from_secs(10);
+/// How long shared storage may take to show a file that the server wrote.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// The data directory of the server that answers, and its control file: of the same cluster (rule 5).
+/// Returns the data directory of the connected server and its control file, after checking that
+/// both have the same system identifier (rule 5).
 ///
 /// # Errors
-/// [`Kind::Usage`] if it is of another; [`Kind::Permission`] if the server does not tell, or it cannot be read.
-pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
+/// [`ErrorKind::Usage`] if the files belong to another cluster; [`ErrorKind::Permission`] if the
+/// server does not show its data directory or the directory cannot be read.
+pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     let Some(data) = facts.data_directory.clone() else {
         return Err(Error::new(
             ErrorKind::Permission,
-            "cannot find the data directory: the server does not tell this role",
+            "cannot find the data directory: the server does not show it to this role",
         )
         .hint("`GRANT pg_read_all_settings TO …`"));
     };
     let (bytes, control) = control::read(&control::path(&data)).map_err(|error| {
         let hint =
-            format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's own");
+            format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's user");
         Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
     })?;
     if control.system_identifier != facts.system_identifier {
         let what =
-            format!("cannot back up the cluster: the files in {data:?} are those of another");
-        let (here, there) = (control.system_identifier, facts.system_identifier);
+            format!("cannot back up the cluster: the files in {data:?} belong to another cluster");
+        let here = control.system_identifier;
+        let there = facts.system_identifier;
         return Err(Error::new(ErrorKind::Usage, what)
             .because(format!(
                 "system identifier {here} here, {there} at the server"
@@ -51,12 +55,12 @@ pub(super) fn files_of(facts: &ServerFacts) -> Result<(PathBuf, Vec<u8>)> {
     Ok((data, bytes))
 }
 
-/// The control file once the checkpoint of the start has arrived in it (rule 5).
+/// Returns the control file once it has the checkpoint of the backup's start (rule 5).
 ///
 /// # Errors
-/// [`Kind::System`] if it does not arrive.
-pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
-    let until = Instant::now() + ARRIVES;
+/// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVAL_LIMIT`].
+pub(super) fn await_checkpoint(data: &Path, start: Option<Lsn>) -> Result<Control> {
+    let until = Instant::now() + ARRIVAL_LIMIT;
     loop {
         let (_, control) = control::read(&control::path(data))?;
         match start {
@@ -68,52 +72,62 @@ pub(super) fn started(data: &Path, start: Option<Lsn>) -> Result<Control> {
                     "cannot back up the cluster: the checkpoint at {start} is not in its files"
                 );
                 return Err(Error::new(ErrorKind::System, what)
-                    .hint("is the data directory on storage whose changes this host sees late?"));
+                    .hint("is the data directory on shared storage that shows changes late?"));
             }
             _ => return Ok(control),
         }
     }
 }
 
-/// Does the server run on these files? What it has just made is there: the directory of a slot, whose name no other has.
-/// Where it makes none, its process works there; or at least both are standbys, or neither is.
+/// Checks that the server runs on these files.
+///
+/// The first available proof decides:
+/// - The server makes a replication slot; its directory, with a unique name, appears here.
+/// - The server's process works in this directory.
+/// - Both are standbys, or neither is.
 ///
 /// # Errors
-/// [`Kind::Usage`] if not; [`Kind::Unreachable`] if the session is lost.
-pub(super) fn same_server(session: &mut Session, may_hold_wal: bool, data: &Path) -> Result<()> {
+/// [`ErrorKind::Usage`] if the server runs on other files; [`ErrorKind::Unreachable`] if the
+/// session is lost.
+pub(super) fn check_same_server(
+    session: &mut Session,
+    may_hold_wal: bool,
+    data: &Path,
+) -> Result<()> {
     let is_for_this = session.slot().is_none() && may_hold_wal;
     if is_for_this && session.hold_wal().is_err() {
-        session.alive()?; // all slots are taken, or the server has none
+        session.check_alive()?; // all slots are in use, or the server allows no slots
     }
     let why = match session
         .slot()
         .map(|name| data.join("pg_replslot").join(name))
     {
         Some(slot) => {
-            let is_here = arrives(&slot);
+            let is_here = await_path(&slot);
             if is_for_this {
                 session.release_wal()?;
             }
-            (!is_here).then_some("the replication slot that it made is not among them")
+            (!is_here).then_some("the replication slot that the server made is not among them")
         }
         None => {
             let runs_here = platform::works_in(session.process().unsigned_abs(), data);
             let (_, control) = control::read(&control::path(data))?;
             let is_standby = control.state == ControlState::ArchiveRecovery;
             let is_other = !runs_here && is_standby != session.standby();
-            is_other.then_some("of these and that server one is a standby, the other a primary")
+            is_other.then_some("one of the two is a standby, the other a primary")
         }
     };
     let Some(why) = why else { return Ok(()) };
     let what = format!(
-        "cannot back up the cluster: the files in {data:?} are not those of the server that answers"
+        "cannot back up the cluster: the files in {data:?} do not belong to the server that answers"
     );
     let hint = "run fullbore on the host of that server, or name the server of this host";
     Err(Error::new(ErrorKind::Usage, what).because(why).hint(hint))
 }
 
-fn arrives(path: &Path) -> bool {
-    let until = Instant::now() + ARRIVES;
+/// Waits for `path` to appear; returns whether it did.
+fn await_path(path: &Path) -> bool {
+    let until = Instant::now() + ARRIVAL_LIMIT;
     while path.symlink_metadata().is_err() {
         if Instant::now() >= until {
             return false;

@@ -1,4 +1,7 @@
-//! A cluster that is stopped: the proof that it is, and what its files say of it.
+//! A stopped cluster: checks that it is stopped, and reads facts from its files.
+//!
+//! Also reads small text files of a data directory safely. A running server is the work of
+//! `session`.
 
 use super::control::{self, Control, ControlState};
 use crate::{
@@ -11,14 +14,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The history of a timeline has a line for each before it.
+/// Limit for small text files. A timeline's history, the longest of them, has one line for each
+/// earlier timeline.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The control file of a cluster that was shut down cleanly and is not running.
+/// Returns the control file of a cluster, after checking that the cluster was shut down cleanly and
+/// is not running.
 ///
 /// # Errors
-/// [`Kind::Usage`] if it runs or was not shut down.
-pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
+/// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
+pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
     let cannot = |why: &str| {
         Error::new(
@@ -27,8 +32,10 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
         )
     };
     if is_running(data) {
-        return Err(cannot("it is running and no connection was given")
-            .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
+        return Err(cannot("it is running and no connection was given").hint(
+            "use postgres://… as the source, so that the server is told when the backup \
+                starts and ends",
+        ));
     }
     if !matches!(
         control.state,
@@ -40,11 +47,11 @@ pub fn clean(data: &Path) -> Result<(Vec<u8>, Control)> {
     Ok((bytes, control))
 }
 
-/// It was not started since `clean` gave these bytes.
+/// Checks that the cluster was not started since [`read_clean_control`] returned these bytes.
 ///
 /// # Errors
-/// [`Kind::System`] if it was: the backup is void.
-pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
+/// [`ErrorKind::System`] if it was: the backup is void.
+pub fn check_still_stopped(data: &Path, bytes: &[u8]) -> Result<()> {
     let same = control::read(&control::path(data)).is_ok_and(|(now, _)| now == bytes);
     if same && !is_running(data) {
         return Ok(());
@@ -56,24 +63,26 @@ pub fn still_clean(data: &Path, bytes: &[u8]) -> Result<()> {
     .hint("use postgres://… as the source while it runs"))
 }
 
-/// Does the process that `postmaster.pid` names exist?
+/// Returns whether the process named in `postmaster.pid` exists.
 pub fn is_running(data: &Path) -> bool {
-    postmaster(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
+    postmaster_pid(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
 }
 
-/// A file of the data directory that has a few lines. Who backs it up may do more than who owns it: no link is followed, nothing
-/// waited for, and not more read than that.
+/// Reads a file of the data directory that has a few lines.
+///
+/// fullbore may run as root while the file's owner is another user. So a link is not followed, a
+/// pipe is not waited for, and at most 1 MiB is read.
 ///
 /// # Errors
-/// As those of [`safe_file::read`].
-pub fn small_text(path: &Path) -> io::Result<String> {
+/// Those of [`safe_file::read`].
+pub fn read_small_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&safe_file::read(path, MOST_BYTES)?).into_owned())
 }
 
-/// The process that `postmaster.pid` names.
-fn postmaster(data: &Path) -> Option<u32> {
-    let text = small_text(&data.join("postmaster.pid")).ok()?;
-    // In single-user mode it is written as a negative number.
+/// The process ID in `postmaster.pid`.
+fn postmaster_pid(data: &Path) -> Option<u32> {
+    let text = read_small_text(&data.join("postmaster.pid")).ok()?;
+    // A server in single-user mode writes the negative number.
     text.lines()
         .next()?
         .trim()
@@ -82,22 +91,26 @@ fn postmaster(data: &Path) -> Option<u32> {
         .map(i32::unsigned_abs)
 }
 
-/// Why the file of this path in the directory `dir` is not to be copied as other files are: it is the control file of a cluster
-/// whose server runs. Without it, nobody starts a server on a copy by accident (rule 9).
-pub fn torn(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
+/// Returns a reason not to copy the file at `path` below `dir` like any other file: it is the
+/// control file of a cluster whose server runs.
+///
+/// A copy without its control file cannot be started by accident (rule 9).
+pub fn live_server_reason(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let is_control = path
         .strip_suffix(b"global/pg_control")
         .is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
     let data =
         is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
     let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
-    let why = "a PostgreSQL server runs on it: a copy of its files is no backup, use postgres://… as the source";
+    let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use \
+        postgres://… as the source";
     runs.then(|| why.to_owned())
 }
 
-/// Does `postmaster.pid` name a server of which this process may not see where it runs?
+/// Returns whether `postmaster.pid` names a server whose working directory this process may not
+/// see.
 fn is_hidden_server(data: &Path) -> bool {
-    let Some(pid) = postmaster(data) else {
+    let Some(pid) = postmaster_pid(data) else {
         return false;
     };
     let is_server =
@@ -105,24 +118,25 @@ fn is_hidden_server(data: &Path) -> bool {
     is_server && fs::metadata(format!("/proc/{pid}/cwd")).is_err()
 }
 
-/// Is this the data directory of a cluster?
+/// Returns whether `path` is the data directory of a cluster.
 pub fn is_data_directory(path: &Path) -> bool {
     path.join("PG_VERSION").is_file() && path.join("global/pg_control").is_file()
 }
 
-/// The version as its files say it, and the major one.
+/// Returns the text of `PG_VERSION`, and the major version.
 ///
 /// # Errors
-/// [`Kind::Unsupported`] if it is too old, or the system's error.
-pub fn version(data: &Path) -> Result<(String, u32)> {
+/// [`ErrorKind::Unsupported`] if the version is older than 13, or the system's error.
+pub fn read_version(data: &Path) -> Result<(String, u32)> {
     let path = data.join("PG_VERSION");
-    let text = small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+    let text =
+        read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
     let text = text.trim().to_owned();
     match text.parse::<u32>() {
         Ok(major) if major >= 13 => Ok((text, major)),
         _ => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("cannot back up PostgreSQL {text}: 13 and newer are known"),
+            format!("cannot back up PostgreSQL {text}: versions 13 and newer are supported"),
         )),
     }
 }

@@ -1,10 +1,14 @@
-//! Has the server the past that an earlier backup was a part of?
+//! Proves that the server's past includes an earlier backup.
 //!
-//! No place in the WAL tells. A server that was restored from an older backup and went on along the same timeline, a clone
-//! and a machine that was set back have another past with the same places, and with checkpoints at them: a backup switches to a new
-//! segment before it begins. So a backup notes what only its own past has: when the server was started, and the file of a summary
-//! of the WAL that reaches the start of the backup. Whoever sets files back has to start the server anew; where the memory of a
-//! machine is set back with them, that summary is not there, or is made once more, at another time.
+//! WAL locations do not prove it. A server restored from an older backup that continues on the same
+//! timeline, a clone, and a machine that was reset have another past with the same locations. Their
+//! checkpoints can be at the same locations too, because a backup switches to a new segment before
+//! it begins.
+//!
+//! So a backup records two facts that only its own past has: the start time of the server, and the
+//! file of a WAL summary that reaches the start of the backup. Anyone who resets the files must
+//! start the server again. If the machine's memory is reset with them, that summary does not exist,
+//! or is made again at another time.
 
 use super::{
     lsn::Lsn,
@@ -23,18 +27,19 @@ use std::{
     time::Duration,
 };
 
-/// What the backup `now` notes at its end; `None` if the server does not summarize its WAL, or did not come so far.
+/// Returns the anchor that the backup `now` records at its end; `None` if the server does not
+/// summarize its WAL, or has not reached `start`.
 ///
 /// # Errors
-/// If the session is lost, or the role may not ask.
-pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
-    // A primary summarizes as soon as the checkpoint is done that a backup begins with; a standby when something comes.
+/// If the session is lost, or the role may not read summaries.
+pub fn find(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
+    // A primary summarizes up to the backup's checkpoint at once; a standby waits for more WAL.
     let patience = if now.standby {
         Duration::ZERO
     } else {
         PATIENCE
     };
-    if !session.summarizes(start, patience)? {
+    if !session.await_summaries(start, patience)? {
         return Ok(None);
     }
     let reaching = session
@@ -44,14 +49,15 @@ pub fn of(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option
     let Some(last) = reaching.max_by_key(|(_, end)| *end) else {
         return Ok(None);
     };
-    seen(session, now, file_name(now.timeline, last))
+    current_anchor(session, now, file_name(now.timeline, last))
 }
 
-/// Is what the backup `base` noted still there, so that everything the server has done since is in its summaries?
+/// Returns whether the anchor of the backup `base` still exists: then the summaries cover
+/// everything the server did since.
 ///
 /// # Errors
 /// If the session is lost.
-pub fn is_there(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
+pub fn still_exists(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
     let Some(witness) = base
         .witness
         .as_ref()
@@ -59,19 +65,22 @@ pub fn is_there(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) ->
     else {
         return Ok(false);
     };
-    Ok(seen(session, now, witness.summary.clone())?.as_ref() == Some(witness))
+    Ok(current_anchor(session, now, witness.summary.clone())?.as_ref() == Some(witness))
 }
 
-/// As it is now.
-fn seen(session: &mut Session, now: &ClusterInfo, summary: String) -> Result<Option<Witness>> {
+/// Returns the anchor for the summary file `summary`, as it is now; `None` if the file does not
+/// exist.
+fn current_anchor(
+    session: &mut Session,
+    now: &ClusterInfo,
+    summary: String,
+) -> Result<Option<Witness>> {
     let data = Path::new(OsStr::from_bytes(&now.data_directory.0));
     let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else {
         return Ok(None);
     };
-    let (inode, ctime) = (
-        file.ino(),
-        format!("{}.{:09}", file.ctime(), file.ctime_nsec()),
-    );
+    let inode = file.ino();
+    let ctime = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
     Ok(Some(Witness {
         server_start: session.server_start()?,
         summary,
@@ -80,7 +89,7 @@ fn seen(session: &mut Session, now: &ClusterInfo, summary: String) -> Result<Opt
     }))
 }
 
-/// As the server calls it (walsummary.c): the timeline, from where, to where.
+/// Returns the server's name of a summary file (walsummary.c): the timeline, the start and the end.
 fn file_name(timeline: u32, (from, to): Span) -> String {
     format!("{timeline:08X}{:016X}{:016X}.summary", from.0, to.0)
 }
@@ -90,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summaries_are_called_as_the_server_calls_them() {
+    fn a_summary_file_has_the_name_that_the_server_gives_it() {
         let name = "0000000100000000010000280000000A0115AEE0.summary";
         assert_eq!(file_name(1, (Lsn(0x100_0028), Lsn(0xA_0115_AEE0))), name);
     }

@@ -1,60 +1,63 @@
-//! The timelines that the WAL of a backup is of.
+//! The timelines of the WAL that a backup needs.
 //!
-//! It is mostly one. A standby that follows a new primary begins its backups, up to its next restartpoint, where it was
-//! before the switch.
+//! Mostly there is one. After a standby follows a new primary, and until its next restartpoint, its
+//! backups begin on the timeline before the switch.
 
 use super::{
     lsn::{Lsn, segment_name},
     manifest::WalRange,
-    stopped::small_text,
+    stopped::read_small_text,
 };
 use crate::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
-/// Where the history of a timeline is in a data directory.
-pub fn history_of(timeline: u32) -> String {
+/// Path of a timeline's history in a data directory.
+pub fn history_path(timeline: u32) -> String {
     format!("pg_wal/{timeline:08X}.history")
 }
 
-/// The timelines on the way to one, the latest first, each with where it begins.
+/// The timelines that lead to one timeline, the latest first, each with its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timelines(Vec<(u32, Lsn)>);
 
-/// That a backup is not on the way to a timeline: its own was left before it ended, or was none of those.
+/// A backup cannot reach a timeline: the timeline's history left the backup's timeline before the
+/// backup ended, or does not contain it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimelineFork {
-    /// The timeline that is not come to,
+    /// The timeline that the backup cannot reach.
     pub timeline: u32,
-    /// the one with which the way to it left the backup's, and where,
+    /// The timeline with which the history left the backup's timeline, and where.
     pub left: Option<(u32, Lsn)>,
-    /// and the newest backup from which it is come to.
+    /// The newest backup that can reach the timeline.
     pub newest: String,
 }
 
 impl Timelines {
-    /// From `first` to `last`, as the server with the data directory `data` came from one to the other.
+    /// Reads the timelines from `first` to `last` in the server's data directory `data`.
     ///
     /// # Errors
-    /// The system's if there is no history of `last`, [`Kind::Unsupported`] if it does not lead back to `first`.
+    /// The system's if there is no history of `last`; [`ErrorKind::Unsupported`] if the history
+    /// does not lead back to `first`.
     pub fn read(data: &Path, first: u32, last: u32) -> Result<Self> {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = data.join(history_of(last));
+        let path = data.join(history_path(last));
         let text =
-            small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-        Self::of(&text, last)
-            .and_then(|all| all.from(first))
+            read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        Self::parse(&text, last)
+            .and_then(|all| all.since_timeline(first))
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("cannot find the way from timeline {first} in {path:?}"),
+                    format!("cannot find timeline {first} in the history {path:?}"),
                 )
             })
     }
 
-    /// All on the way to `last`. Each line of its history says where a timeline ended: its number, the place, and why.
-    pub fn of(history: &str, last: u32) -> Option<Self> {
+    /// Parses the history of `last`. Each line says where a timeline ended: its number, the
+    /// location, and the reason.
+    pub fn parse(history: &str, last: u32) -> Option<Self> {
         let mut begins = Lsn(0);
         let mut all = Vec::new();
         for line in history
@@ -71,33 +74,37 @@ impl Timelines {
         Some(Self(all))
     }
 
-    fn from(mut self, first: u32) -> Option<Self> {
+    /// Drops the timelines before `first`; `None` if `first` is not among them.
+    fn since_timeline(mut self, first: u32) -> Option<Self> {
         self.0
             .truncate(self.0.iter().position(|(timeline, _)| *timeline == first)? + 1);
         Some(self)
     }
 
-    /// Where the last one begins.
-    pub fn begin(&self) -> Lsn {
+    /// Start of the latest timeline.
+    pub fn last_start(&self) -> Lsn {
         self.0[0].1
     }
 
-    /// Does it go on from `place` on `timeline`, or had that been left before?
-    pub fn leads_on(&self, timeline: u32, place: Lsn) -> bool {
+    /// Returns whether this history continues from `place` on `timeline`: it did not leave that
+    /// timeline earlier.
+    pub fn continues_from(&self, timeline: u32, place: Lsn) -> bool {
         let at = self.0.iter().position(|(other, _)| *other == timeline);
         at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
     }
 
-    /// With which of them it left `timeline`, and where; `None` if it never did.
-    pub fn left(&self, timeline: u32) -> Option<(u32, Lsn)> {
+    /// Returns the timeline with which this history left `timeline`, and where; `None` if it never
+    /// left it.
+    pub fn departure_from(&self, timeline: u32) -> Option<(u32, Lsn)> {
         let at = self.0.iter().position(|(other, _)| *other == timeline)?;
         at.checked_sub(1).map(|next| self.0[next])
     }
 
-    /// What the segments are called, of so many bytes each, that hold the WAL from `start` to `end`: of one that timelines
-    /// share, the latest's, which recovery reads, comes first.
+    /// Returns the names of the segments, each of `bytes` bytes, that hold the WAL from `start` to
+    /// `end`. If timelines share a segment, the latest timeline's name comes first: recovery reads
+    /// that one.
     pub fn segments(&self, start: Lsn, end: Lsn, bytes: u64) -> Vec<Vec<String>> {
-        // The end of the last record may be the start of a segment that holds nothing of it.
+        // The end of the last record may be the start of a segment that has no byte of the record.
         let numbers = start.0 / bytes..=(end.0 - 1) / bytes;
         let names = |number: u64| {
             let mut ends = u64::MAX;
@@ -115,7 +122,8 @@ impl Timelines {
         &self.0[self.0.len() - 1]
     }
 
-    /// What recovery from `start` to `end` needs of each, the latest first, as the server lists it.
+    /// Returns the WAL range that recovery from `start` to `end` needs of each timeline, the latest
+    /// first, as the server lists them.
     pub fn ranges(&self, start: Lsn, end: Lsn) -> Vec<WalRange> {
         let mut end_lsn = end.0;
         let range = |&(timeline, begins): &(u32, Lsn)| {
@@ -143,7 +151,7 @@ mod tests {
     #[test]
     fn a_segment_is_of_the_latest_timeline_that_has_it() {
         let mib = 1 << 20;
-        let timelines = Timelines::of(HISTORY, 4).unwrap();
+        let timelines = Timelines::parse(HISTORY, 4).unwrap();
         let names = |start, end, bytes| timelines.segments(Lsn(start), Lsn(end), bytes);
         assert_eq!(
             names(0x40f_0000, 0x610_0000, 16 * mib),
@@ -153,7 +161,7 @@ mod tests {
                 vec!["000000030000000000000006"],
             ]
         );
-        let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // it ends with a segment
+        let whole = [["000000030000000000000008"], ["000000040000000000000009"]]; // ends at a segment's end
         assert_eq!(names(0x800_0000, 0xa00_0000, 16 * mib), whole);
         assert_eq!(
             names(0x8f0_0000, 0x910_0000, mib),
@@ -162,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_of_each_ends_where_the_next_begins() {
+    fn the_range_of_a_timeline_ends_where_the_next_begins() {
         let range = |timeline, start_lsn, end_lsn| WalRange {
             timeline,
             start_lsn,
             end_lsn,
         };
         let ranges = |first| {
-            Timelines::of(HISTORY, 4)
+            Timelines::parse(HISTORY, 4)
                 .unwrap()
-                .from(first)
+                .since_timeline(first)
                 .unwrap()
                 .ranges(Lsn(0x400_0000), Lsn(0xa00_0000))
         };
@@ -182,18 +190,21 @@ mod tests {
         ];
         assert_eq!(ranges(1), all);
         assert_eq!(ranges(4), [range(4, 0x400_0000, 0xa00_0000)]);
-        assert_eq!(Timelines::of(HISTORY, 4).unwrap().from(2), None);
+        assert_eq!(
+            Timelines::parse(HISTORY, 4).unwrap().since_timeline(2),
+            None
+        );
     }
 
     #[test]
     fn a_timeline_leads_on_to_where_it_was_left() {
-        let way = Timelines::of(HISTORY, 4).unwrap();
-        let leads = |timeline, place| way.leads_on(timeline, Lsn(place));
+        let way = Timelines::parse(HISTORY, 4).unwrap();
+        let leads = |timeline, place| way.continues_from(timeline, Lsn(place));
         assert!(leads(1, 0x500_0098) && !leads(1, 0x500_0099));
         assert!(leads(3, 0x900_0000) && !leads(3, 0x900_0001));
         assert!(leads(4, u64::MAX) && !leads(2, 0) && !leads(5, 0));
         assert_eq!(
-            [1, 2, 3, 4].map(|timeline| way.left(timeline).map(|(next, _)| next)),
+            [1, 2, 3, 4].map(|timeline| way.departure_from(timeline).map(|(next, _)| next)),
             [Some(3), None, Some(4), None]
         );
     }

@@ -1,8 +1,11 @@
-//! Encrypted connections, and who the server must prove to be; the words and their meaning are libpq's.
+//! Encrypted connections and the check of the server's identity, with the parameters and meanings
+//! of libpq.
 //!
-//! A certificate is checked against the roots whenever there are any, whatever the mode; the server's name only by
-//! `verify-full`. Unlike libpq: a root file that was named and is not there is an error in every mode; and a name must be
-//! among the certificate's alternative names, as its common name is not read. One of version 1 cannot be verified.
+//! If there are root certificates, the server's certificate is checked against them in every mode.
+//! The server's name is checked only by `verify-full`. Differences to libpq:
+//! - A root file that was named and is missing is an error in every mode.
+//! - The name must be among the certificate's alternative names: the common name is not read.
+//! - A certificate of X.509 version 1 cannot be verified.
 
 use super::conninfo::{CertificateRoots, SslMode, Tls};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +34,7 @@ use x509_cert::{
     der::{Decode, Encode},
 };
 
-/// Where systems keep the certificates that they trust, all in one file.
+/// Files in which systems keep their trusted certificates.
 const BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -40,17 +43,17 @@ const BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What makes connections as encrypted as `tls` says.
+/// Returns the connector for the encryption that `tls` describes.
 ///
 /// # Errors
-/// If a file of certificates or keys cannot be read or others may read the key, and [`Kind::Usage`] if the mode verifies
-/// and there is nothing to verify with.
+/// If a file of certificates or keys cannot be read or others may read the key;
+/// [`ErrorKind::Usage`] if the mode verifies and there is no root certificate.
 pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-    let trusted = trusted(tls)?;
+    let trusted = trusted_roots(tls)?;
     let verifier = Verifier {
         trusted,
-        name_too: tls.mode == SslMode::VerifyFull,
+        checks_name: tls.mode == SslMode::VerifyFull,
         provider: Arc::clone(&provider),
     };
     let config = ClientConfig::builder_with_provider(provider)
@@ -61,28 +64,28 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
     let mut config = match &tls.identity {
         None => config.with_no_client_auth(),
         Some((cert, key)) => config
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| useless(cert, key, error))?,
+            .with_client_auth_cert(read_certificates(cert)?, read_private_key(key)?)
+            .map_err(|error| client_certificate_error(cert, key, error))?,
     };
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(MakeRustlsConnect::new(config))
 }
 
-/// The certificates that may sign the server's; none if nothing is checked.
-fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
+/// Returns the certificates that may sign the server's; `None` if the certificate is not checked.
+fn trusted_roots(tls: &Tls) -> Result<Option<Trusted>> {
     let file = match &tls.roots {
         CertificateRoots::None if tls.mode >= SslMode::VerifyCa => {
             return Err(Error::new(
                 ErrorKind::Usage,
                 "there is no root certificate to verify the server with",
             )
-            .hint("name one with sslrootcert=FILE, or say sslrootcert=system"));
+            .hint("name one with sslrootcert=FILE, or use sslrootcert=system"));
         }
         CertificateRoots::None => return Ok(None),
         CertificateRoots::System => system_bundle()?,
         CertificateRoots::File(file) => file.clone(),
     };
-    let certificates = certificates(&file)?;
+    let certificates = read_certificates(&file)?;
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
@@ -96,6 +99,7 @@ fn trusted(tls: &Tls) -> Result<Option<Trusted>> {
     }))
 }
 
+/// Returns the file of the system's trusted certificates.
 fn system_bundle() -> Result<PathBuf> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let mut files = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
@@ -108,7 +112,7 @@ fn system_bundle() -> Result<PathBuf> {
     })
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let text = fs::read(file)
         .map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
     CertificateDer::pem_slice_iter(&text)
@@ -118,8 +122,9 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
         })
 }
 
-/// As libpq: a key of our own must be ours alone; one of root's may be read by a group.
-fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+/// Reads a private key. As in libpq, only this user may read it; root's key may be readable by a
+/// group.
+fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
     let meta = fs::metadata(file).map_err(failed)?;
     let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
@@ -133,62 +138,69 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
         Error::corrupt(format!("cannot read the private key {file:?}"))
             .because(error)
-            .hint("an encrypted key cannot be used; `openssl pkey` takes the password off")
+            .hint("an encrypted key cannot be used; `openssl pkey` removes the password")
     })
 }
 
-/// What is said of a certificate of version 1 if it is to be verified, as it cannot say what it is for; or TLS is older than 1.3.
-const FIRST_VERSION: &str = "the server's certificate is of version 1 of X.509, good for TLS 1.3 and only if nothing is verified: \
+/// Message for a server certificate of X.509 version 1, which cannot state its purpose, if it is to
+/// be verified or TLS is older than 1.3.
+const SERVER_VERSION_1: &str = "the server's certificate is of version 1 of X.509, which works \
+    only with TLS 1.3 and without verification: \
     `openssl x509 -req` makes one of version 3 if -extfile names a file with a subjectAltName";
 
-/// What is said of one of version 1 that is our own.
-const OWN_FIRST_VERSION: &str = "the certificate is of version 1 of X.509, of which none can be shown: `openssl x509 -req` makes one of \
-    version 3 if -extfile names a file with a line as subjectAltName=DNS:client";
+/// Message for a client certificate of X.509 version 1.
+const CLIENT_VERSION_1: &str = "the certificate is of version 1 of X.509, which cannot be a \
+    client certificate: `openssl x509 -req` makes one of \
+    version 3 if -extfile names a file with a line like subjectAltName=DNS:client";
 
-/// The error of a certificate of our own that cannot be used.
-fn useless(cert: &Path, key: &Path, error: rustls::Error) -> Error {
+/// Returns the error for a client certificate that cannot be used.
+fn client_certificate_error(cert: &Path, key: &Path, error: rustls::Error) -> Error {
     let cannot = Error::new(
         ErrorKind::Usage,
         format!("cannot use {cert:?} with {key:?}"),
     );
-    let is_first_version = |der: &CertificateDer<'_>| key_of_first_version(der).is_some();
-    match certificates(cert) {
-        Ok(all) if all.first().is_some_and(is_first_version) => cannot.because(OWN_FIRST_VERSION),
+    let is_version_1 = |der: &CertificateDer<'_>| key_of_version_1(der).is_some();
+    match read_certificates(cert) {
+        Ok(all) if all.first().is_some_and(is_version_1) => cannot.because(CLIENT_VERSION_1),
         _ => cannot.because(error),
     }
 }
 
-/// The error of a certificate, in words where it is of version 1.
-fn unusable(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
-    if key_of_first_version(cert).is_some() {
-        rustls::Error::General(FIRST_VERSION.to_owned())
+/// Returns the error for a server certificate, explained if it is of version 1.
+fn server_certificate_error(cert: &CertificateDer<'_>, error: rustls::Error) -> rustls::Error {
+    if key_of_version_1(cert).is_some() {
+        rustls::Error::General(SERVER_VERSION_1.to_owned())
     } else {
         error
     }
 }
 
-/// The public key in a certificate of version 1: good enough where nobody wants to know whose it is. `None` of any other.
-fn key_of_first_version(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+/// Returns the public key in a certificate of version 1, which is enough if the identity is not
+/// checked. `None` for other versions.
+fn key_of_version_1(cert: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
     let cert = Certificate::from_der(cert).ok()?.tbs_certificate;
     let key = cert.subject_public_key_info.to_der().ok()?;
     (cert.version == Version::V1).then(|| key.into())
 }
 
+/// Root certificates, as a store and one by one.
 #[derive(Debug)]
 struct Trusted {
     roots: RootCertStore,
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Checks a server's certificate as far as is wanted, and always that the server has its key.
+/// Checks a server's certificate as far as the mode says, and always that the server has the key of
+/// its certificate.
 #[derive(Debug)]
 struct Verifier {
     trusted: Option<Trusted>,
-    name_too: bool,
+    checks_name: bool,
     provider: Arc<CryptoProvider>,
 }
 
 impl Trusted {
+    /// Checks the signatures and the dates of a certificate.
     fn verify(
         &self,
         cert: &ParsedCertificate<'_>,
@@ -209,8 +221,9 @@ impl Trusted {
             Err(rustls::Error::InvalidCertificate(
                 error @ (Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }),
             )) => Err(rustls::Error::InvalidCertificate(error)),
-            // `openssl req -x509` makes a certificate that is its own authority, which no chain may end in by the
-            // standard. That it was given as a root is more than a signature.
+            // `openssl req -x509` makes a certificate that is its own authority; by the standard no
+            // chain may end in one. Its presence among the roots is a stronger proof than a
+            // signature.
             Err(_) if self.certificates.iter().any(|root| root == der) => Ok(()),
             checked => checked,
         }
@@ -228,9 +241,9 @@ impl ServerCertVerifier for Verifier {
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         if let Some(trusted) = &self.trusted {
             let cert = ParsedCertificate::try_from(end_entity)
-                .map_err(|error| unusable(end_entity, error))?;
+                .map_err(|error| server_certificate_error(end_entity, error))?;
             trusted.verify(&cert, end_entity, intermediates, now, &self.provider)?;
-            if self.name_too {
+            if self.checks_name {
                 verify_server_name(&cert, server_name)?;
             }
         }
@@ -249,7 +262,7 @@ impl ServerCertVerifier for Verifier {
             signed,
             &self.provider.signature_verification_algorithms,
         )
-        .map_err(|error| unusable(cert, error))
+        .map_err(|error| server_certificate_error(cert, error))
     }
 
     fn verify_tls13_signature(
@@ -259,7 +272,7 @@ impl ServerCertVerifier for Verifier {
         signed: &DigitallySignedStruct,
     ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        match key_of_first_version(cert) {
+        match key_of_version_1(cert) {
             Some(key) => {
                 crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
             }

@@ -1,7 +1,11 @@
-//! Opens the trees of a cluster: its data directory, and what is on other devices.
+//! Opens the directory trees of a cluster: the data directory, and the tablespaces on other
+//! devices.
+//!
+//! Also reads the links in `pg_tblspc` and finds configuration files outside the data directory.
+//! Walking the trees is the work of [`SourceTree`].
 
 use super::{
-    late_files::Late,
+    late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
     relation,
     request::Reading,
@@ -32,67 +36,52 @@ use std::{
     sync::Arc,
 };
 
-/// What is needed to open the trees.
-pub(super) struct Opening<'a> {
+/// Facts needed to open the trees of a cluster.
+pub(super) struct TreeOpener<'a> {
     /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
-    /// Version of the catalog: names the directories in tablespaces.
+    /// Catalog version number; names the cluster's directory in each tablespace.
     pub(super) catalog: u32,
-    /// Does the server run?
+    /// True if the server runs.
     pub(super) online: bool,
 }
 
-impl Opening<'_> {
-    /// The data directory with the tablespaces on its device, and a tree for each other device.
-    pub(super) fn trees(
+impl TreeOpener<'_> {
+    /// Opens the data directory with the tablespaces on its device as one tree, and one tree for
+    /// each other device.
+    pub(super) fn open_trees(
         &self,
         spaces: &[Tablespace],
         reading: &Reading,
-    ) -> Result<(Arc<Late>, Vec<Arc<SourceTree>>)> {
+    ) -> Result<(Arc<LateFiles>, Vec<Arc<SourceTree>>)> {
         let stored = spaces.iter().map(Tablespace::path).collect();
         let layout = ClusterLayout::new(self.major, self.catalog, self.online)
-            .with_prepared(self.prepared()?);
-        let late = Arc::new(Late::new(layout, self.data.to_owned(), stored));
-        let rules = Arc::new(TreeRules {
-            exclude: Patterns::default(),
-            exclude_caches: false,
-            exclude_if_present: Vec::new(),
-            one_file_system: false,
-            looks_twice: false,
-            walkers: reading.walkers,
-            own: reading.own.clone(),
-            overlay: Some(late.clone()),
-            torn: |_, _| None,
-        });
-        let mut devices = self.tops(spaces, reading.split)?;
-        let tops = devices
-            .iter()
-            .skip(1)
-            .flat_map(|(_, tops)| tops.iter().map(|top| top.at.clone()));
-        // One whose directory is in the data directory is stored where its link is (rule 14).
-        let elsewhere: HashSet<EntryPath> = tops
-            .chain(spaces.iter().filter_map(|space| self.within(space)))
-            .collect();
-        let tree = |(_, mut tops): (u64, Vec<Top>)| {
+            .with_prepared(self.prepared_names()?);
+        let late = Arc::new(LateFiles::new(layout, self.data.to_owned(), stored));
+        let rules = Arc::new(tree_rules(reading, &late));
+        let devices = self.open_tops(spaces, reading.split)?;
+        let other_tops = devices.iter().skip(1).flat_map(|(_, tops)| tops);
+        let mut elsewhere: HashSet<EntryPath> = other_tops.map(|top| top.at.clone()).collect();
+        // A tablespace inside the data directory is stored where its link is (rule 14).
+        let inside = |space| self.path_in_data_directory(space);
+        elsewhere.extend(spaces.iter().filter_map(inside));
+        let mut trees = Vec::new();
+        for (_, mut tops) in devices {
             tops.sort_by(|a, b| order(&a.at, &b.at));
             let elsewhere = if tops[0].at.is_empty() {
                 elsewhere.clone()
             } else {
                 HashSet::new()
             };
-            Arc::new(SourceTree::new(
-                tops,
-                elsewhere,
-                Closed::new(),
-                rules.clone(),
-            ))
-        };
-        Ok((late, devices.drain(..).map(tree).collect()))
+            let tree = SourceTree::new(tops, elsewhere, Closed::new(), rules.clone());
+            trees.push(Arc::new(tree));
+        }
+        Ok((late, trees))
     }
 
-    /// The names of the files of prepared transactions as they are now.
-    fn prepared(&self) -> Result<BTreeSet<Vec<u8>>> {
+    /// Lists the files of prepared transactions as they are now.
+    fn prepared_names(&self) -> Result<BTreeSet<Vec<u8>>> {
         let path = self.data.join(OsStr::from_bytes(PREPARED));
         let names = fs::read_dir(&path).and_then(|entries| {
             entries
@@ -102,24 +91,17 @@ impl Opening<'_> {
         names.map_err(|e| Error::io(format!("could not list {path:?}"), e))
     }
 
-    /// The path of a tablespace in the data directory, if its directory is there.
-    fn within(&self, space: &Tablespace) -> Option<EntryPath> {
-        let (place, data) = (
-            dir::real_path(place(space)).ok()?,
-            dir::real_path(self.data).ok()?,
-        );
-        Some(
-            place
-                .strip_prefix(data)
-                .ok()?
-                .as_os_str()
-                .as_bytes()
-                .to_vec(),
-        )
+    /// Returns the path of a tablespace inside the data directory, if the tablespace is there.
+    fn path_in_data_directory(&self, space: &Tablespace) -> Option<EntryPath> {
+        let place = dir::real_path(location_path(space)).ok()?;
+        let data = dir::real_path(self.data).ok()?;
+        let path = place.strip_prefix(data).ok()?;
+        Some(path.as_os_str().as_bytes().to_vec())
     }
 
-    /// Where walks begin, for each device; the data directory's first, with the directories that links in it lead to.
-    fn tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
+    /// Opens the directories where walks begin, grouped by device. The data directory comes first,
+    /// with the directories that its links lead to.
+    fn open_tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
         let top = |at: EntryPath, dir, role| Top {
             at,
             dir,
@@ -141,7 +123,7 @@ impl Opening<'_> {
                 .push(top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
-            let (stat, top) = open(space.path(), place(space), TopRole::Mounted)?;
+            let (stat, top) = open(space.path(), location_path(space), TopRole::Mounted)?;
             let device = device(&stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
@@ -152,16 +134,35 @@ impl Opening<'_> {
     }
 }
 
-/// Names in the data directory that are links to directories, as `initdb --waldir` makes one, and these, open: they are stored as
-/// the directories they lead to (rule 14). What is not of the server's user, or made for its group, is none of the cluster: the link
-/// stays one. Else that user would have what a backup by root can read.
+/// Returns the rules to walk a cluster: the overlay decides which files there are.
+fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
+    TreeRules {
+        exclude: Patterns::default(),
+        exclude_caches: false,
+        exclude_if_present: Vec::new(),
+        one_file_system: false,
+        looks_twice: false,
+        walkers: reading.walkers,
+        tricks: reading.tricks,
+        own: reading.own.clone(),
+        overlay: Some(late.clone()),
+        torn: |_, _| None,
+    }
+}
+
+/// Opens the directories that links in the data directory lead to, such as a `pg_wal` made by
+/// `initdb --waldir`. They are stored as directories (rule 14).
+///
+/// A link to a directory that neither belongs to the server's user nor is writable for its group is
+/// not part of the cluster; it stays a link. Otherwise the server's user could have a backup by
+/// root read any directory.
 fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, OwnedFd)>> {
     let failed = |e| Error::io(format!("could not list {data:?}"), e);
     let mut found = Vec::new();
     for entry in data.read_dir().map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if entry.file_type().is_ok_and(|kind| kind.is_symlink())
-            && let Some(dir) = open_if_its(&entry.path(), server)?
+            && let Some(dir) = open_server_directory(&entry.path(), server)?
         {
             found.push((entry.file_name(), dir));
         }
@@ -169,9 +170,11 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
     Ok(found)
 }
 
-/// The directory that a link leads to, if it is the server's. What is open is asked, and what was asked is walked: the link may
+/// Opens the directory that a link leads to, if it belongs to the server.
+///
+/// Owner and mode are read from the open directory, and the same descriptor is walked: the link may
 /// lead elsewhere by then.
-fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
+fn open_server_directory(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
     let dir = match dir::open_root(link) {
         Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
@@ -184,12 +187,14 @@ fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     Ok((there.uid == server.uid || is_for_group).then_some(dir))
 }
 
-/// The tablespaces, by number, from the links in `pg_tblspc`, as the server itself finds them: a relative link leads on from there.
-/// What they are called is in the catalog alone.
+/// Returns the tablespaces, sorted by OID, from the links in `pg_tblspc`. A relative link is
+/// resolved from there, as the server does.
+///
+/// Names stay empty: only the catalog has them.
 ///
 /// # Errors
-/// The system's.
-pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
+/// The system's, if the directory cannot be listed or a link cannot be read.
+pub(super) fn linked_tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     let dir = data.join("pg_tblspc");
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let mut found = Vec::new();
@@ -203,7 +208,7 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
                 dir::real_path(&entry.path()).unwrap_or(dir.join(location))
             }
             Ok(location) => location,
-            // A tablespace in place is a directory, and one that was dropped just now has no link.
+            // An in-place tablespace is a directory; a tablespace dropped just now has no link.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => {
                 continue;
             }
@@ -219,24 +224,27 @@ pub(super) fn tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
     Ok(found)
 }
 
-/// With the names that the catalog has. A link to nothing that it does not know is what a crash, or a tablespace that was dropped,
-/// leaves.
-pub(super) fn named(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
+/// Adds the names that the catalog has. A dangling link that the catalog does not know is dropped:
+/// a crash or a dropped tablespace leaves such links.
+pub(super) fn add_names(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
     let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
         Some((_, name)) => Some(Tablespace {
             name: name.clone(),
             ..link
         }),
-        None => place(&link).exists().then_some(link),
+        None => location_path(&link).exists().then_some(link),
     };
     links.into_iter().filter_map(named).collect()
 }
 
-/// The files of a server's configuration that are outside of its data directory: those that it `said`, and those that links in the
-/// data directory lead to, which are stored as links (rule 14).
-pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<EntryName> {
+/// Returns the server's configuration files outside the data directory: those in `reported`, and
+/// those that links in the data directory lead to, which are stored as links (rule 14).
+pub(super) fn outside_config_files(
+    data: &FilePath,
+    mut reported: Vec<EntryName>,
+) -> Vec<EntryName> {
     let Ok(real) = dir::real_path(data) else {
-        return said;
+        return reported;
     };
     for path in conf::FILES
         .map(|name| data.join(name))
@@ -248,14 +256,15 @@ pub(super) fn configuration(data: &FilePath, mut said: Vec<EntryName>) -> Vec<En
         };
         let is_here = target.starts_with(&real);
         let name = EntryName(target.into_os_string().into_vec());
-        if !is_here && !said.contains(&name) {
-            said.push(name);
+        if !is_here && !reported.contains(&name) {
+            reported.push(name);
         }
     }
-    said
+    reported
 }
 
-fn place(space: &Tablespace) -> &FilePath {
+/// Where the tablespace is on disk.
+fn location_path(space: &Tablespace) -> &FilePath {
     FilePath::new(OsStr::from_bytes(&space.location.0))
 }
 
@@ -265,7 +274,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_was_asked_whose_it_is_is_what_is_walked() {
+    fn the_directory_whose_owner_was_checked_is_the_one_walked() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         ["data", "wal", "other"]

@@ -1,5 +1,7 @@
-//! The WAL that a backup needs. What is complete of it is stored while the files are read, and the slot moved on behind that, so
-//! that the server keeps little (decision 29); the rest is known at the end.
+//! The WAL that a backup needs.
+//!
+//! Complete segments are stored while the files are read, and the replication slot advances behind
+//! them, so that the server keeps little WAL (decision 29). The rest is stored at the end.
 
 use super::{
     control,
@@ -8,8 +10,8 @@ use super::{
     request::Wal,
     session::{HeldSession, Session},
     source::ClusterSource,
-    stopped::small_text,
-    timeline::{Timelines, history_of},
+    stopped::read_small_text,
+    timeline::{Timelines, history_path},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -29,44 +31,46 @@ use std::{
     time::Duration,
 };
 
-/// How often the server is asked for more.
-const EVERY: Duration = Duration::from_secs(1);
+/// Pause between two questions to the server for its WAL position.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Segments that may wait to be stored.
-const IN_TIME: u64 = 2;
+/// Segments that may wait to be stored before the backup counts as falling behind.
+const MAX_PENDING: u64 = 2;
 
-/// What was stored while the files were read.
+/// WAL stored while the files are read.
 #[derive(Debug)]
 pub(super) struct FollowedWal {
-    /// Names of the segments, from the one that holds the start; as [`Segments`] has them.
+    /// Names of the segments, from the segment of the start on; in the order of
+    /// [`Timelines::segments`].
     named: Vec<Vec<String>>,
-    /// How many of them are in the archive,
-    laid: u64,
-    /// and how many the server had completed when it was last asked.
-    complete: u64,
-    /// What they tell; none where they are not understood.
+    /// Number of these segments in the archive.
+    stored_count: u64,
+    /// Number of segments that the server had completed at the last question.
+    completed_count: u64,
+    /// Database copies found in this WAL; `None` if the WAL is not understood.
     copies: Option<Copies>,
 }
 
 impl FollowedWal {
-    /// From the start on.
+    /// Begins at `start`, with an empty list.
     pub(super) fn since(start: Option<Lsn>) -> Self {
         Self {
             named: Vec::new(),
-            laid: 0,
-            complete: 0,
+            stored_count: 0,
+            completed_count: 0,
             copies: start.map(Copies::since),
         }
     }
 
-    /// The first that is not in the archive.
-    fn next(&self) -> Option<Vec<u8>> {
+    /// Path of the first segment that is not in the archive.
+    fn first_missing(&self) -> Option<Vec<u8>> {
         self.named
-            .get(self.laid as usize)
-            .map(|same| path_of(&same[0]))
+            .get(self.stored_count as usize)
+            .map(|same| segment_path(&same[0]))
     }
 
-    /// Databases that were copied up to `stop`, if that can be known.
+    /// Reads on to `stop`; returns the databases copied until then, or `None` if the WAL is not
+    /// understood.
     pub(super) fn copies(&mut self, segments: &WalSegments<'_>, stop: Lsn) -> Option<&Copies> {
         self.read_copies(segments, stop);
         self.copies.as_ref()
@@ -79,16 +83,17 @@ impl FollowedWal {
             .map(|copies| copies.read(segments, end))
         {
             platform::debug(|| {
-                format!("the WAL does not tell which databases were copied: {error}")
+                format!("could not read in the WAL which databases were copied: {error}")
             });
             self.copies = None;
         }
     }
 
-    /// The WAL before this is in the archive, and nothing more is to be known of it.
-    fn is_done_with(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
+    /// Returns the position before which the WAL is in the archive and has been searched for
+    /// copies: the slot may advance to it.
+    fn release_point(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
-        let end = (start.0 / bytes + self.laid) * bytes;
+        let end = (start.0 / bytes + self.stored_count) * bytes;
         let segments = WalSegments {
             directory: directory.to_owned(),
             names: &named,
@@ -101,15 +106,15 @@ impl FollowedWal {
     }
 }
 
-/// A stream of the segments that are completed while other streams are read.
-pub(super) struct Follower {
+/// A stream of the segments that the server completes while other streams are read.
+pub(super) struct WalFollower {
     cluster: Arc<ClusterSource>,
     start: Lsn,
     over: Mutex<Option<Receiver<()>>>,
 }
 
-impl Follower {
-    /// Of WAL from `start`, until nobody holds the other end of `over`.
+impl WalFollower {
+    /// Follows the WAL from `start` until every sender of `over` is dropped.
     pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, over: Receiver<()>) -> Self {
         Self {
             cluster,
@@ -119,10 +124,10 @@ impl Follower {
     }
 }
 
-impl Source for Follower {
+impl Source for WalFollower {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let facts = self.cluster.facts();
-        let follow = |over| Following {
+        let follow = |over| CompletedSegments {
             cluster: self.cluster.clone(),
             over,
             start: self.start,
@@ -143,14 +148,14 @@ impl Source for Follower {
 
     fn on_stored(&self, record: &Record, _: Option<u32>) {
         let mut followed = self.cluster.followed.locked();
-        match followed.next() {
+        match followed.first_missing() {
             Some(path) if record.state != EntryState::Whole || record.entry.path != path => {
                 self.cluster
                     .failed
                     .locked()
-                    .get_or_insert_with(|| self.cluster.missing(&path));
+                    .get_or_insert_with(|| self.cluster.loss_of(&path));
             }
-            _ => followed.laid += 1,
+            _ => followed.stored_count += 1,
         }
     }
 
@@ -160,45 +165,47 @@ impl Source for Follower {
 
     fn is_falling_behind(&self) -> bool {
         let followed = self.cluster.followed.locked();
-        followed.complete > followed.laid + IN_TIME
+        followed.completed_count > followed.stored_count + MAX_PENDING
     }
 }
 
-struct Following {
+/// The segments that the server completes, as they are completed.
+struct CompletedSegments {
     cluster: Arc<ClusterSource>,
     over: Receiver<()>,
     start: Lsn,
     timeline: u32,
-    /// Of a segment.
+    /// Bytes of a segment.
     bytes: u64,
-    /// Up to here the server has written.
+    /// The server has written WAL up to here.
     end: Lsn,
-    /// From here on the slot keeps it.
+    /// The slot keeps WAL from here on.
     kept: Lsn,
 }
 
-impl Iterator for Following {
+impl Iterator for CompletedSegments {
     type Item = Result<Scanned>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.complete() {
+            match self.next_completed() {
                 Ok(None) => {}
-                found => return self.or_leave(found),
+                found => return self.or_end_stream(found),
             }
-            if self.over.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+            if self.over.recv_timeout(POLL_INTERVAL) != Err(RecvTimeoutError::Timeout) {
                 return None;
             }
-            if let Err(error) = self.ask() {
-                return self.or_leave(Err(error));
+            if let Err(error) = self.poll_server() {
+                return self.or_end_stream(Err(error));
             }
         }
     }
 }
 
-impl Following {
-    /// What cannot be followed comes at the end, if only the server is still there.
-    fn or_leave(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
+impl CompletedSegments {
+    /// Ends the stream on an error: the WAL is then stored at the end. A lost connection stays an
+    /// error.
+    fn or_end_stream(&self, found: Result<Option<Scanned>>) -> Option<Result<Scanned>> {
         match found {
             Err(error) if error.kind != ErrorKind::Unreachable => {
                 platform::debug(|| format!("the WAL is stored at the end: {}", error.line()));
@@ -208,20 +215,21 @@ impl Following {
         }
     }
 
-    /// The next segment, if the server has come to its end.
-    fn complete(&mut self) -> Result<Option<Scanned>> {
+    /// Returns the next segment if the server has completed it.
+    fn next_completed(&mut self) -> Result<Option<Scanned>> {
         let mut followed = self.cluster.followed.locked();
         let begin = (self.start.0 / self.bytes + followed.named.len() as u64) * self.bytes;
         if begin + self.bytes > self.end.0 {
             return Ok(None);
         }
         let name = segment_name(self.timeline, Lsn(begin), self.bytes);
-        let found = segment(self.cluster.tree(), &name, self.bytes)?;
+        let found = scan_segment(self.cluster.tree(), &name, self.bytes)?;
         followed.named.push(vec![name]);
         Ok(Some(found))
     }
 
-    fn ask(&mut self) -> Result<()> {
+    /// Asks the server for its WAL position, and advances the slot.
+    fn poll_server(&mut self) -> Result<()> {
         let Some(session) = &self.cluster.session else {
             return Ok(());
         };
@@ -229,11 +237,12 @@ impl Following {
         let directory = self.cluster.data.join("pg_wal");
         let done = {
             let mut followed = self.cluster.followed.locked();
-            followed.complete = (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
-            followed.is_done_with(&directory, self.start, self.bytes)
+            followed.completed_count =
+                (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
+            followed.release_point(&directory, self.start, self.bytes)
         };
         if done > self.kept {
-            session.with(|session| session.keep_from(done))?;
+            session.with(|session| session.advance_slot(done))?;
             self.kept = done;
         }
         Ok(())
@@ -241,51 +250,50 @@ impl Following {
 }
 
 impl ClusterSource {
-    /// Without a slot the server may have removed what is to be known of the WAL when the backup ends: which databases were copied is
-    /// read as it is written, until nobody holds the other end of `over`.
+    /// Searches the WAL for database copies as it is written, until every sender of `over` is
+    /// dropped.
+    ///
+    /// Used without a slot: by the end of the backup the server may have removed that WAL.
     pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
+        let Some(session) = &self.session else { return };
         let facts = self.facts();
-        let (timeline, bytes) = (facts.timeline, facts.wal_segment_bytes);
-        let names = |end: Lsn| {
-            (start.0 / bytes..=end.0 / bytes)
-                .map(|at| vec![segment_name(timeline, Lsn(at * bytes), bytes)])
-        };
-        while over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-            let Some(session) = &self.session else { return };
-            // That the session is lost, others notice.
+        let bytes = facts.wal_segment_bytes;
+        while over.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            // Other calls report a lost session.
             let Ok(Some(end)) = self.wal_end(session) else {
                 continue;
             };
-            let names: Vec<_> = names(end).collect();
-            self.followed.locked().copies(
-                &WalSegments {
-                    directory: self.data.join("pg_wal"),
-                    names: &names,
-                    bytes,
-                },
-                end,
-            );
+            let numbers = start.0 / bytes..=end.0 / bytes;
+            let name = |number| segment_name(facts.timeline, Lsn(number * bytes), bytes);
+            let names: Vec<_> = numbers.map(|number| vec![name(number)]).collect();
+            let segments = WalSegments {
+                directory: self.data.join("pg_wal"),
+                names: &names,
+                bytes,
+            };
+            self.followed.locked().copies(&segments, end);
         }
     }
 
-    /// From where the WAL can be followed: from the start, unless that is on a timeline before the one of now (rule 29). Of a segment
-    /// that both have, both are stored, at the end.
-    pub(super) fn followed_from(&self) -> Option<Lsn> {
+    /// Returns where to follow the WAL from: from the start of the backup, unless the start is on
+    /// an earlier timeline than the current one (rule 29).
+    ///
+    /// A segment that both timelines have is stored twice, at the end.
+    pub(super) fn follow_start(&self) -> Option<Lsn> {
+        let start = self.start?;
         let timeline = self.facts().timeline;
-        let begins_on_it = |start: &Lsn| {
-            let read = || small_text(&self.data.join(history_of(timeline))).ok();
-            let way = if timeline == 1 {
-                None
-            } else {
-                Some(read().and_then(|text| Timelines::of(&text, timeline)))
-            };
-            way.is_none_or(|way| way.is_some_and(|way| way.begin() <= *start))
-        };
-        self.start.filter(begins_on_it)
+        if timeline == 1 {
+            return Some(start);
+        }
+        let history = read_small_text(&self.data.join(history_path(timeline))).ok()?;
+        let begins_on_it = Timelines::parse(&history, timeline)?.last_start() <= start;
+        begins_on_it.then_some(start)
     }
 
-    /// Up to where the server has written WAL that the backup needs, if that can be known. Of a standby it is what it is consistent
-    /// with, as at the stop: what it has beyond, it may be meant to delay, and a server that has it replays it.
+    /// Returns the end of the WAL that the server has written and the backup needs, if known.
+    ///
+    /// On a standby this is its consistency point, as at the stop. WAL beyond it may be delayed on
+    /// purpose, and a server that has it replays it.
     fn wal_end(&self, session: &HeldSession) -> Result<Option<Lsn>> {
         let facts = self.facts();
         if !facts.standby {
@@ -296,91 +304,116 @@ impl ClusterSource {
             .then_some(Lsn(control.min_recovery_lsn)))
     }
 
-    /// The WAL from start to stop (rule 25), as far as it is not stored yet: it is in `pg_wal`, as the slot held it, or it is in the
-    /// archive.
+    /// Returns the WAL files from start to stop (rule 25) that are not stored yet.
+    ///
+    /// With [`Wal::Included`] they are in `pg_wal`, where the slot held them; with
+    /// [`Wal::Archived`] this waits until the archive has the last.
     pub(super) fn wal_files(
         &self,
         session: &HeldSession,
         timeline: u32,
         names: &[Vec<String>],
     ) -> Result<Vec<Scanned>> {
-        let bytes = {
-            let mut facts = self.facts.locked();
-            facts.wal_segments = [names.first(), names.last()]
-                .into_iter()
-                .flatten()
-                .map(|same| same[0].clone())
-                .collect();
-            facts.wal_segment_bytes
-        };
+        let ends = [names.first(), names.last()];
+        let ends = ends.into_iter().flatten().map(|same| same[0].clone());
+        self.facts.locked().wal_segments = ends.collect();
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
             self.await_archive(session, &last[0])?;
         }
-        let tree = self.tree();
-        // Without it recovery does not find the way to this timeline, and nobody knows whether it led on from here (rule 29).
-        let history = (timeline > 1).then(|| tree.look(history_of(timeline).as_bytes()));
-        let history = history.filter(|history| history.state.is_stored());
-        if self.wal != Wal::Included {
-            return Ok(history.into_iter().collect());
+        let mut files = Vec::new();
+        if self.wal == Wal::Included {
+            let stored = self.scan_missing_segments(names, &mut files)?;
+            self.mark_archived(names, stored, &mut files)?;
         }
+        // Recovery needs the history to find this timeline, and to know whether it continues from
+        // here (rule 29).
+        if timeline > 1 {
+            let history = self.tree().look(history_path(timeline).as_bytes());
+            if history.state.is_stored() {
+                files.push(history);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Adds the segments that are not stored yet to `files`. Returns the names of all segments
+    /// that the backup has.
+    fn scan_missing_segments(
+        &self,
+        names: &[Vec<String>],
+        files: &mut Vec<Scanned>,
+    ) -> Result<BTreeSet<String>> {
+        let bytes = self.facts.locked().wal_segment_bytes;
         let mut stored: BTreeSet<String> = {
             let followed = self.followed.locked();
-            followed
-                .next()
-                .map_or(Ok(()), |path| Err(self.missing(&path)))?;
+            if let Some(path) = followed.first_missing() {
+                return Err(self.loss_of(&path));
+            }
             followed.named.iter().flatten().cloned().collect()
         };
-        let mut files = Vec::new();
         for same in names {
             for (at, name) in same.iter().enumerate() {
                 if stored.contains(name) {
                     continue;
                 }
-                match segment(tree, name, bytes) {
+                match scan_segment(self.tree(), name, bytes) {
                     Ok(found) => files.push(found),
-                    Err(_) if at == 0 => return Err(self.missing(&path_of(name))),
-                    Err(_) => continue, // what an earlier timeline has of it, only tools look at
+                    Err(_) if at == 0 => return Err(self.loss_of(&segment_path(name))),
+                    Err(_) => continue, // only tools read the earlier timeline's copy
                 }
                 stored.insert(name.clone());
             }
         }
-        let empty = self.late.file_of(b"")?;
-        // A primary ends the last segment with the backup; that of a standby the restored server may write on.
-        let unfinished = names
-            .last()
-            .filter(|_| self.facts.locked().standby)
-            .map_or(&[][..], |same| same);
-        for name in stored.iter().filter(|name| !unfinished.contains(name)) {
-            // So that the restored server does not archive it again.
-            let path = format!("pg_wal/archive_status/{name}.done");
-            files.push(self.late.stand_in(tree, path.as_bytes(), empty.clone())?);
-        }
-        files.extend(history);
-        Ok(files)
+        Ok(stored)
     }
 
-    /// What the server kept is not there, and why.
-    pub(super) fn missing(&self, path: &[u8]) -> Error {
-        self.holds().err().unwrap_or_else(|| missing(path))
+    /// Adds a `.done` mark for each stored segment: it keeps the restored server from archiving
+    /// the segment again.
+    fn mark_archived(
+        &self,
+        names: &[Vec<String>],
+        stored: BTreeSet<String>,
+        files: &mut Vec<Scanned>,
+    ) -> Result<()> {
+        let empty = self.late.make_file(b"")?;
+        // A primary ends the last segment with the backup; a restored standby may write on in it.
+        let unfinished = match names.last() {
+            Some(same) if self.facts.locked().standby => &same[..],
+            _ => &[],
+        };
+        for name in stored.iter().filter(|name| !unfinished.contains(name)) {
+            let path = format!("pg_wal/archive_status/{name}.done");
+            let path = path.as_bytes();
+            files.push(self.late.insert_file(self.tree(), path, empty.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Returns the error for a missing file: the reason that the session gives, or that the file is
+    /// missing.
+    pub(super) fn loss_of(&self, path: &[u8]) -> Error {
+        self.check_wal_kept()
+            .err()
+            .unwrap_or_else(|| missing_error(path))
     }
 }
 
-/// A segment of the WAL, whole.
-fn segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
-    let path = path_of(name);
+/// Scans a WAL segment; an incomplete one is an error.
+fn scan_segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
+    let path = segment_path(name);
     let scanned = tree.look(&path);
     if scanned.state == EntryState::Whole && scanned.entry.size() == bytes {
         return Ok(scanned);
     }
-    Err(missing(&path))
+    Err(missing_error(&path))
 }
 
-fn path_of(name: &str) -> Vec<u8> {
+fn segment_path(name: &str) -> Vec<u8> {
     format!("pg_wal/{name}").into_bytes()
 }
 
-fn missing(path: &[u8]) -> Error {
+fn missing_error(path: &[u8]) -> Error {
     let what = format!("cannot complete the backup: {} is not there", quoted(path));
     Error::new(ErrorKind::System, what)
-        .hint("was it removed by hand? The server itself keeps it for the backup")
+        .hint("did someone remove it? The server keeps it for the backup")
 }

@@ -1,9 +1,13 @@
-//! Which blocks changed since an earlier backup, as the server's summaries of its WAL say (PostgreSQL 17 and later).
+//! Finds the blocks changed since an earlier backup, in the server's summaries of its WAL
+//! (PostgreSQL 17 and later).
 //!
-//! What the WAL does not mention has not changed, but for hints that a reader may set at any time, and maps of free space and
-//! of what is visible, which are read as a whole (rule 23). If the summaries have a gap, or are of another past than the earlier backup (see
-//! [`witness`]), or anything of the cluster changed that the WAL does not tell (rules 22, 24), nobody knows, and changed files
-//! are read.
+//! A block that the WAL does not mention has not changed, with two exceptions: hints, which a
+//! reader may set at any time, and the free space and visibility maps, which are read as a whole
+//! (rule 23).
+//!
+//! Changed files are read as a whole if the summaries have a gap, if they belong to another past
+//! than the earlier backup (see [`summary_anchor`]), or if something changed that the WAL does not
+//! record (rules 22, 24).
 
 use super::{
     lsn::Lsn,
@@ -20,31 +24,32 @@ use crate::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// How long the server may take to summarize the WAL up to the start of the backup.
+/// Time that the server may take to summarize the WAL up to the start of the backup.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Blocks that are remembered, 64 MiB of them; of a cluster where more changed, changed files are read.
+/// Limit for remembered blocks: they take 64 MiB. If more blocks changed, changed files are read.
 const MAX_BLOCKS: usize = 16 << 20;
 
-/// What a fork costs beside its blocks, in blocks.
+/// Memory of a fork beside its blocks, counted in blocks.
 const FORK_BLOCKS: usize = 32;
 
-/// See the module. Four bytes for each block that changed, up to `MAX_BLOCKS`.
+/// Changed blocks by fork. Memory: four bytes for each changed block, up to [`MAX_BLOCKS`].
 #[derive(Debug, Clone, Default)]
 pub struct BlockChanges {
     forks: HashMap<Name, Blocks>,
-    /// Of pages, and of files of them.
+    /// Bytes of a page, and pages of a segment file.
     sizes: Sizes,
-    /// What is in memory of them, in blocks; at [`MAX_BLOCKS`] the rest is missing.
+    /// Memory in use, counted in blocks; at [`MAX_BLOCKS`] further changes are not recorded.
     held: usize,
 }
 
-/// Tablespace, database, number of the files, and which fork.
+/// Tablespace, database, file number and fork.
 type Name = (u32, u32, u32, RelationFork);
 
+/// Changes of one fork.
 #[derive(Debug, Clone, Default)]
 struct Blocks {
-    /// Blocks from this on were cut off, or made anew.
+    /// Blocks from this number on were truncated, or made anew.
     limit: Option<u32>,
     changed: Vec<u32>,
 }
@@ -52,21 +57,22 @@ struct Blocks {
 /// A line of a summary.
 #[derive(Debug, Clone, Copy)]
 pub struct SummaryLine {
-    /// Tablespace, database, number of the files.
+    /// Tablespace, database and file number.
     pub relation: (u32, u32, u32),
     /// Number of the fork.
     pub fork: i16,
-    /// A block that changed, or, if `is_limit`, the least length that the fork had.
+    /// A changed block or, if `is_limit`, the shortest length of the fork.
     pub block: u32,
-    /// See `block`.
+    /// True if `block` is a length.
     pub is_limit: bool,
 }
 
-/// A summary that the server has: from where to where.
+/// A summary of the server: its start and its end.
 pub type Span = (Lsn, Lsn);
 
 impl BlockChanges {
-    /// Changes from the start of the backup `base` to `start`, on the same timeline; `None` if the server does not know.
+    /// Returns the changes from the start of the backup `base` to the start of `now`, on the same
+    /// timeline; `None` if the server does not know them.
     ///
     /// # Errors
     /// If the session is lost.
@@ -76,29 +82,22 @@ impl BlockChanges {
         now: &root::ClusterInfo,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
-        let (Ok(from), Ok(to)) = (base.start_lsn.parse::<Lsn>(), now.start_lsn.parse::<Lsn>())
-        else {
+        let Some((from, to)) = comparable_starts(base, now) else {
             return Ok(None);
         };
-        let alike = base.timeline == now.timeline
-            && base.checksums == now.checksums
-            && base.online
-            && now.online;
-        if now.major < 17 || !alike || from > to {
-            return Ok(None);
-        }
-        if !summary_anchor::is_there(session, base, now)? {
+        if !summary_anchor::still_exists(session, base, now)? {
             platform::debug(|| {
-                "the server was started since the last backup, or has another past".to_owned()
+                "the server was started since the last backup, or has another history".to_owned()
             });
             return Ok(None);
         }
-        // Nothing to wait for: what is behind this place is in the WAL of the new backup.
-        if from != to && !session.summarizes(to, PATIENCE)? {
+        // With equal starts there is no need to wait: the WAL of the new backup has all later
+        // changes.
+        if from != to && !session.await_summaries(to, PATIENCE)? {
             platform::debug(|| format!("the server has not summarized its WAL up to {to}"));
             return Ok(None);
         }
-        let Some(spans) = chain(session.summaries(now.timeline)?, from, to) else {
+        let Some(spans) = gapless_chain(session.summaries(now.timeline)?, from, to) else {
             platform::debug(|| {
                 format!("the server's summaries of its WAL do not reach from {from} to {to}")
             });
@@ -109,7 +108,7 @@ impl BlockChanges {
             ..Self::default()
         };
         for span in spans {
-            session.summary(now.timeline, span, |line| changes.add(line))?;
+            session.read_summary(now.timeline, span, |line| changes.add(line))?;
             if changes.held >= MAX_BLOCKS {
                 platform::debug(|| {
                     format!("more than {MAX_BLOCKS} blocks changed since the last backup")
@@ -117,15 +116,16 @@ impl BlockChanges {
                 return Ok(None);
             }
             if changes.held >= MAX_BLOCKS / 2 {
-                changes.settle();
+                changes.sort_blocks();
             }
         }
-        changes.settle();
+        changes.sort_blocks();
         Ok(Some(changes))
     }
 
-    /// Put the blocks of each fork in order. A summary has each of them once, but the next may have it again.
-    fn settle(&mut self) {
+    /// Sorts the blocks of each fork and drops duplicates: a summary has each block once, but the
+    /// next may have it again.
+    fn sort_blocks(&mut self) {
         for blocks in self.forks.values_mut() {
             blocks.changed.sort_unstable();
             blocks.changed.dedup();
@@ -134,6 +134,7 @@ impl BlockChanges {
         self.held = changed + self.forks.len() * FORK_BLOCKS;
     }
 
+    /// Records a line of a summary.
     fn add(&mut self, line: SummaryLine) {
         if self.held >= MAX_BLOCKS {
             return;
@@ -152,18 +153,16 @@ impl BlockChanges {
             .or_default();
         self.held += usize::from(!line.is_limit);
         if line.is_limit {
-            blocks.limit = Some(
-                blocks
-                    .limit
-                    .map_or(line.block, |limit| limit.min(line.block)),
-            );
+            let limit = blocks.limit.unwrap_or(u32::MAX);
+            blocks.limit = Some(limit.min(line.block));
         } else {
             blocks.changed.push(line.block);
         }
         self.held += (self.forks.len() - forks) * FORK_BLOCKS;
     }
 
-    /// Say of a file that would be read and compared where it can have changed.
+    /// Limits the read of a file to the places that can have changed, if the file would be read and
+    /// compared.
     pub fn narrow(&self, scanned: &mut Scanned) {
         let Some(known) = scanned
             .known
@@ -179,14 +178,15 @@ impl BlockChanges {
             .all(|part| part.state == EntryState::Whole);
         let size = scanned.entry.size();
         if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
-            && let Some(runs) = self.runs((space, database), file, size, before)
+            && let Some(runs) = self.changed_runs((space, database), file, size, before)
         {
             known.narrow(runs, size);
         }
     }
 
-    /// Where a file of `size` bytes that had `before` bytes can have changed; `None`: anywhere.
-    fn runs(
+    /// Returns the places where a file, now of `size` bytes and formerly of `before` bytes, can
+    /// have changed; `None` for everywhere.
+    fn changed_runs(
         &self,
         (space, database): (u32, u32),
         file: RelationFile,
@@ -194,15 +194,15 @@ impl BlockChanges {
         before: u64,
     ) -> Option<Vec<ByteRun>> {
         let page = u64::from(self.sizes.page_bytes);
-        if matches!(
+        let is_map = matches!(
             file.fork,
             RelationFork::FreeSpace | RelationFork::Visibility
-        ) || !size.is_multiple_of(page)
-            || !before.is_multiple_of(page)
-        {
+        );
+        if is_map || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
             return None;
         }
-        // Number 0 speaks of a whole database whose files were copied, or that was made anew: its blocks are not mentioned.
+        // File number 0 means that the files of a whole database were copied, or the database was
+        // made: its blocks are not listed.
         if self
             .forks
             .contains_key(&(space, database, 0, RelationFork::Main))
@@ -215,11 +215,19 @@ impl BlockChanges {
             .forks
             .get(&(space, database, file.number, file.fork))
             .unwrap_or(&none);
-        // What is new at the end, or was cut off meanwhile, is not what it was.
-        let limit = blocks
-            .limit
-            .map_or(u64::MAX, |limit| u64::from(limit.saturating_sub(first)));
-        let end = (size / page).min(before / page).min(limit);
+        Some(blocks.runs(first, page, size / page, before / page))
+    }
+}
+
+impl Blocks {
+    /// Returns the changed places of a segment file that begins with block `first` and has `count`
+    /// pages, formerly `before` pages, of `page` bytes each.
+    fn runs(&self, first: u32, page: u64, count: u64, before: u64) -> Vec<ByteRun> {
+        // New blocks at the end, and blocks truncated meanwhile, have changed.
+        let mut end = count.min(before);
+        if let Some(limit) = self.limit {
+            end = end.min(limit.saturating_sub(first).into());
+        }
         let mut runs: Vec<ByteRun> = Vec::new();
         let mut push = |at: u64, count: u64| match runs.last_mut() {
             Some(last) if last.offset + last.len == at * page => last.len += count * page,
@@ -228,25 +236,36 @@ impl BlockChanges {
                 len: count * page,
             }),
         };
-        let from = blocks.changed.partition_point(|block| *block < first);
-        for block in blocks.changed[from..]
-            .iter()
-            .map(|block| u64::from(block - first))
-            .take_while(|at| *at < end)
-        {
-            push(block, 1);
+        let from = self.changed.partition_point(|block| *block < first);
+        for block in &self.changed[from..] {
+            let at = u64::from(block - first);
+            if at >= end {
+                break;
+            }
+            push(at, 1);
         }
-        if end < size / page {
-            push(end, size / page - end);
+        if end < count {
+            push(end, count - end);
         }
-        Some(runs)
+        runs
     }
 }
 
-/// Those of the spans that lead from `from` to `to` without a gap.
-fn chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
+/// Returns the starts of both backups, if the summaries between them can tell all changes.
+fn comparable_starts(base: &root::ClusterInfo, now: &root::ClusterInfo) -> Option<(Lsn, Lsn)> {
+    let from: Lsn = base.start_lsn.parse().ok()?;
+    let to: Lsn = now.start_lsn.parse().ok()?;
+    let is_same_kind = base.timeline == now.timeline && base.checksums == now.checksums;
+    let both_online = base.online && now.online;
+    let is_known = now.major >= 17 && is_same_kind && both_online && from <= to;
+    is_known.then_some((from, to))
+}
+
+/// Returns the spans that lead from `from` to `to` without a gap; `None` if there is a gap.
+fn gapless_chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
-    let (mut at, mut chain) = (from, Vec::new());
+    let mut at = from;
+    let mut chain = Vec::new();
     for (start, end) in spans {
         if at >= to || start > at {
             break;
@@ -285,7 +304,7 @@ mod tests {
     }
 
     fn runs(changes: &BlockChanges, name: &[u8], pages: u64, before: u64) -> Option<Vec<ByteRun>> {
-        changes.runs(
+        changes.changed_runs(
             (1663, 5),
             relation::parse(name).unwrap(),
             pages * 8192,
@@ -294,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_the_wal_mentions_have_changed_and_no_others() {
+    fn only_blocks_that_the_wal_mentions_have_changed() {
         let changes = changes(&[(3, false), (4, false), (9, false), (131_074, false)]);
         assert_eq!(
             runs(&changes, b"16384", 10, 10),
@@ -323,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_change_again_and_again_are_remembered_once_and_no_more_than_there_is_room_for() {
+    fn repeated_changes_are_remembered_once_and_memory_is_limited() {
         let mut known = BlockChanges::default();
         let line = |relation: u32, block: u32| SummaryLine {
             relation: (1663, 5, relation),
@@ -333,19 +352,19 @@ mod tests {
         };
         for _ in 0..1000 {
             (0..100).for_each(|block| known.add(line(16384, block)));
-            known.settle();
+            known.sort_blocks();
         }
         assert_eq!(
             (known.held, runs(&known, b"16384", 200, 200)),
             (100 + FORK_BLOCKS, Some(vec![run(0, 100)]))
         );
         (0..MAX_BLOCKS as u32).for_each(|number| known.add(line(number, 0)));
-        known.settle();
+        known.sort_blocks();
         assert!(known.held >= MAX_BLOCKS && known.forks.len() <= MAX_BLOCKS / FORK_BLOCKS);
     }
 
     #[test]
-    fn what_is_new_or_was_cut_off_has_changed() {
+    fn new_and_truncated_blocks_have_changed() {
         let grown = changes(&[(3, false)]);
         assert_eq!(
             runs(&grown, b"16384", 12, 10),
@@ -363,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_database_that_was_copied_everything_may_have_changed() {
+    fn every_block_of_a_copied_database_may_have_changed() {
         let mut copied = changes(&[(3, false)]);
         copied.add(SummaryLine {
             relation: (1663, 5, 0),
@@ -376,23 +395,23 @@ mod tests {
     }
 
     #[test]
-    fn summaries_with_a_gap_say_nothing() {
+    fn summaries_with_a_gap_are_not_used() {
         let span = |from, to| (Lsn(from), Lsn(to));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
         assert_eq!(
-            chain(spans.clone(), Lsn(10), Lsn(35)),
+            gapless_chain(spans.clone(), Lsn(10), Lsn(35)),
             Some(vec![span(10, 20), span(20, 30), span(30, 40)])
         );
         assert_eq!(
-            chain(spans.clone(), Lsn(20), Lsn(40)),
+            gapless_chain(spans.clone(), Lsn(20), Lsn(40)),
             Some(vec![span(20, 30), span(30, 40)])
         );
         assert_eq!(
-            chain(spans.clone(), Lsn(35), Lsn(40)),
+            gapless_chain(spans.clone(), Lsn(35), Lsn(40)),
             Some(vec![span(30, 40)])
         );
-        assert_eq!(chain(spans.clone(), Lsn(30), Lsn(55)), None);
-        assert_eq!(chain(spans, Lsn(5), Lsn(15)), None);
-        assert_eq!(chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));
+        assert_eq!(gapless_chain(spans.clone(), Lsn(30), Lsn(55)), None);
+        assert_eq!(gapless_chain(spans, Lsn(5), Lsn(15)), None);
+        assert_eq!(gapless_chain(vec![], Lsn(5), Lsn(5)), Some(vec![]));
     }
 }

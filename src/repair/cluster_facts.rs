@@ -50,7 +50,7 @@ pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) 
                 .as_deref()
                 .and_then(stop)
                 .unwrap_or_default(),
-            None => control.end().to_string(),
+            None => control.wal_end().to_string(),
         },
         stopped: String::new(),
         wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),

@@ -48,7 +48,7 @@ struct RestoreWorker {
 impl RestoreRun<'_> {
     /// First pass: everything but hard links and the metadata of directories.
     pub(super) fn content(&self, hands: &WorkerLimit<'_>) -> Result<()> {
-        if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
+        if self.selection.paths().is_empty() && self.cluster.restores_all_databases() {
             self.meter
                 .total_bytes
                 .store(self.archive.root.totals.bytes, Relaxed);

@@ -150,7 +150,7 @@ impl Forecast {
             let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let archive = choose_backup::opened(&self.restore, self.restore.overwrite)?;
+        let archive = choose_backup::open_chosen(&self.restore, self.restore.overwrite)?;
         let selection = Selection::new(&self.restore.paths)?;
         must_be_there(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
@@ -209,7 +209,7 @@ impl Forecast {
     /// What is done differently for a cluster, as far as it says which files come back.
     fn plan(&self, archive: &Archive) -> Result<ClusterPlan> {
         let Some(facts) = &archive.root.postgres else {
-            return cluster::not_asked(&self.restore).map(|()| ClusterPlan::default());
+            return cluster::check_not_postgres(&self.restore).map(|()| ClusterPlan::default());
         };
         let known = RecoveryFacts {
             stopped: archive.root.captured(),

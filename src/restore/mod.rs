@@ -157,7 +157,7 @@ impl Restore {
             return self.run_archive(*archive, meter);
         }
         self.filter.must_be_empty(&self.from)?;
-        cluster::not_asked(self)?;
+        cluster::check_not_postgres(self)?;
         match opened {
             Some(OpenedFrom::Foreign(path)) => {
                 crate::restore::tar_stream::from_file(self, &path, meter)
@@ -197,7 +197,7 @@ impl Restore {
             None => ExtraneousFiles::default(),
             Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
         };
-        cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
+        cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
         let tree = Self {
             overwrite: self.overwrite || delta.is_some(),
@@ -493,7 +493,7 @@ impl RestoreRun<'_> {
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
-        if self.cluster.strays(&item.entry.path) {
+        if self.cluster.is_outside_server_directories(&item.entry.path) {
             let what = format!(
                 "{} is nothing that a tablespace has",
                 quoted(&item.entry.path)

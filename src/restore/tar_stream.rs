@@ -111,7 +111,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         .and_then(|root| root.postgres.as_ref())
         .filter(|_| is_whole);
     let last = cluster
-        .map(|cluster| cluster::streamed(cluster, &restore.to))
+        .map(|cluster| cluster::stream_notes(cluster, &restore.to))
         .unwrap_or_default();
     Ok(Summary {
         id: root.map(|root| root.id.clone()).unwrap_or_default(),

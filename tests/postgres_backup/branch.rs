@@ -134,7 +134,7 @@ fn recovery_begins_on_the_way_to_the_latest_timeline_whoever_was_backed_up_last(
         let both = Branches::new(version);
         let fetch = ["--restore-command", &both.fetch];
         let chosen = format!(
-            "backup {} is the last one on the way to timeline 2; later ones",
+            "backup {} is the last one that can reach timeline 2; later ones",
             both.ids[1]
         );
         let (ran, restored) = both.restored("", &fetch);
@@ -176,7 +176,7 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
         let both = Branches::new(version);
         let why = "timeline 2 forked at 0/";
         let newest = format!(
-            "the newest backup on the way to timeline 2 is {}",
+            "the newest backup that can reach timeline 2 is {}",
             both.ids[1]
         );
         let told = |ran: &Ran, words: &str| {
@@ -265,7 +265,8 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         ] {
             let ran = recovery(&repository, target).ends_with(2);
             assert!(
-                ran.err.contains("are of two") && ran.err.contains("had passed before"),
+                ran.err.contains("are from diverged histories")
+                    && ran.err.contains("had passed before"),
                 "{}",
                 ran.err
             );
@@ -286,7 +287,7 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
             fullbore(line)
                 .ends_with(0)
                 .err
-                .contains("as if no later backup had been made")
+                .contains("as if no later backup existed")
         );
         let named = repository.with_file_name(format!("repository@{}", ids[1]));
         recovery(&named, &["--target-time", &time]).ends_with(0);
@@ -298,7 +299,7 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         back_up(&copy, &repository);
         let ran = recovery(&repository, &["--target-time", &now(&live)]).ends_with(0);
         assert!(
-            ran.err.contains("if that is not the same server"),
+            ran.err.contains("unless that is the same server"),
             "{}",
             ran.err
         );

@@ -543,7 +543,7 @@ fn a_configuration_behind_a_link_is_named() {
     let to = cluster.path("restored");
     let ran = fullbore(args!["restore", cluster.path("online"), "--to", to]).ends_with(0);
     let wanted = format!(
-        "next: remove {:?}, so that nothing is written",
+        "next: remove {:?}, so that no file is written",
         to.join("postgresql.conf")
     );
     assert!(ran.err.contains(&wanted), "{}", ran.err);

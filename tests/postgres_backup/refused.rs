@@ -113,7 +113,7 @@ fn a_role_without_rights_is_told_which_it_needs() {
         refused(
             &url,
             &place,
-            "the server does not tell this role",
+            "the server does not show it to this role",
             "pg_read_all_settings",
         );
         cluster.psql(&rights[0]);
@@ -237,7 +237,7 @@ fn files_of_another_cluster_are_not_taken_for_those_of_the_server() {
         args![cluster.data(), server.data(), FULLBORE, server.socket_url()],
     );
     if or_skip(ran.out.contains("mounted"), "nothing can be mounted here") {
-        ran.ends_with(2).has_one_error("those of another");
+        ran.ends_with(2).has_one_error("belong to another cluster");
     }
 }
 

@@ -96,10 +96,10 @@ fn the_files_of_the_primary_are_not_taken_for_those_of_its_standby() {
             }
             let ran = ran
                 .ends_with(2)
-                .has_one_error("are not those of the server that answers");
+                .has_one_error("do not belong to the server that answers");
             assert!(
                 ran.err
-                    .contains("the replication slot that it made is not among them"),
+                    .contains("the replication slot that the server made is not among them"),
                 "{}",
                 ran.err
             );

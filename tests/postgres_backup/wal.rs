@@ -90,13 +90,14 @@ fn an_archive_that_takes_nothing_is_an_error_that_names_the_segment() {
     let mut session =
         Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
-    let error = archiver::prove(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
+    let error =
+        archiver::check_archiving(&mut session, &facts, Duration::from_secs(3)).unwrap_err();
     assert!(
         error.what.contains("into the archive within 3 s"),
         "{error:?}"
     );
     assert!(
-        error.line().contains("; it fails at 0000"),
+        error.line().contains("; it fails to archive 0000"),
         "{}",
         error.line()
     );
@@ -198,7 +199,7 @@ fn wal_that_nobody_looked_for_is_warned_of() {
     .ends_with(0);
     let first = ran.err.lines().find(|line| line.starts_with("next: "));
     assert!(
-        first.is_some_and(|line| line.contains("into \"pg_wal\", or restore once more with")),
+        first.is_some_and(|line| line.contains("into \"pg_wal\", or restore again with")),
         "{}",
         ran.err
     );
@@ -258,10 +259,10 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let facts = session.facts().unwrap();
     let patience = Duration::from_secs(3);
     let begun = std::time::Instant::now();
-    archiver::prove(&mut session, &facts, patience).unwrap();
+    archiver::check_archiving(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);
     let last = session.switch_wal().unwrap();
-    archiver::wait(&mut session, &cluster.data(), &last, patience).unwrap();
+    archiver::await_segment(&mut session, &cluster.data(), &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
 }
 
@@ -483,7 +484,7 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
             .has_one_error(&first);
         restore("", &other, ["--target-time", "yesterday"])
             .ends_with(2)
-            .has_one_error("it is no time");
+            .has_one_error("it is not a time");
         assert!(!other.exists());
         let plan = args![
             "restore",

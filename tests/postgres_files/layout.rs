@@ -57,7 +57,7 @@ fn the_files_of_a_running_cluster_are_those_that_pg_basebackup_takes() {
     walk(
         Path::new(&root),
         "",
-        &|dir, names| layout.pick(dir, names),
+        &|dir, names| layout.retain_backed_up(dir, names),
         &mut ours,
     );
     walk(Path::new(&copy), "", &|_, _| {}, &mut theirs);

@@ -3,7 +3,7 @@
 use super::server::{Cluster, walk};
 use fullbore::postgres::{
     page_checksum::{PageVerdict, check},
-    relation::{Sizes, is_relation},
+    relation::{Sizes, first_block},
 };
 use std::{fs, path::Path};
 
@@ -41,7 +41,7 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
     let (root, mut all, mut pages, mut missed) = (cluster.path("data"), Vec::new(), 0, 0);
     walk(Path::new(&root), "", &|_, _| {}, &mut all);
     for path in &all {
-        let Some(first) = is_relation(path.as_bytes(), Sizes::default()) else {
+        let Some(first) = first_block(path.as_bytes(), Sizes::default()) else {
             continue;
         };
         let mut bytes = fs::read(Path::new(&root).join(path)).unwrap();
@@ -59,7 +59,7 @@ fn every_page_of_a_stopped_cluster_is_good_and_damage_is_found() {
         }
     }
     assert!(all.iter().any(|path| path.starts_with("pg_tblspc/")
-        && is_relation(path.as_bytes(), Sizes::default()).is_some()));
+        && first_block(path.as_bytes(), Sizes::default()).is_some()));
     // 16 bits miss one in 65,535.
     assert!(pages > 4000 && missed <= 2, "{missed} of {pages} missed");
 }

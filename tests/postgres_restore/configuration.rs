@@ -32,7 +32,7 @@ fn a_server_that_would_start_in_the_old_directory_is_not_just_started() {
     let next = run(&place.plan()).unwrap().next;
     let conf = place.at("to/postgresql.conf");
     let first = format!(
-        "take data_directory = \"/srv/old\" out of {conf:?}: with it the server starts there"
+        "remove data_directory = \"/srv/old\" from {conf:?}: with it the server starts there"
     );
     assert!(
         next.len() == 2 && next[0] == first && next[1].starts_with("pg_ctl"),
@@ -118,7 +118,7 @@ fn a_link_to_what_is_in_the_backup_is_followed() {
     let summary = run(&place.plan()).unwrap();
     assert_eq!(summary.notes, [""; 0]);
     assert!(
-        summary.next[0].starts_with("take data_directory = \"/srv/old\" out of "),
+        summary.next[0].starts_with("remove data_directory = \"/srv/old\" from "),
         "{:?}",
         summary.next
     );
@@ -159,7 +159,7 @@ fn what_is_included_counts_where_it_is_included() {
     let place = Place::with(&fixture, |_| {});
     let summary = run(&place.plan()).unwrap();
     let first = format!(
-        "take data_directory = \"/srv/two\" out of {:?}: with it",
+        "remove data_directory = \"/srv/two\" from {:?}: with it",
         place.at("to/conf.d/b.conf")
     );
     assert!(summary.next[0].starts_with(&first), "{:?}", summary.next);
@@ -197,7 +197,10 @@ fn a_restore_command_that_is_included_counts_and_one_elsewhere_is_not_missed() {
     for fixture in [cluster(), without_conf()] {
         let error = run(&recovering(&archived(&fixture), Mode::Point)).unwrap_err();
         assert!(
-            error.kind == ErrorKind::Usage && error.what.contains("nothing says how to fetch WAL"),
+            error.kind == ErrorKind::Usage
+                && error
+                    .what
+                    .contains("without restore_command the server cannot fetch WAL"),
             "{error}"
         );
     }

@@ -250,7 +250,7 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
         assert_refused(
             &with(&place, to.clone()),
             ErrorKind::Usage,
-            "nothing says how to fetch WAL",
+            "without restore_command the server cannot fetch WAL",
         );
         assert_refused(
             &with(&place, to),

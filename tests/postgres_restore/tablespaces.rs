@@ -73,8 +73,8 @@ fn places_that_a_tablespace_cannot_have_are_refused() {
     fs::create_dir(at("real")).unwrap();
     symlink(at("real"), at("link")).unwrap();
     let cases = [
-        (place.moved("fast", "here"), "no absolute path"),
-        (place.moved("fast", at("x/../y")), "no absolute path"),
+        (place.moved("fast", "here"), "not an absolute path"),
+        (place.moved("fast", at("x/../y")), "not an absolute path"),
         (
             place.moved("fast", at("to/pg_tblspc/16400")),
             "or within it",
@@ -318,7 +318,7 @@ fn a_tablespace_that_recovery_will_make_where_it_was_is_spoken_of() {
         cluster.tablespaces_meanwhile = vec![late]
     });
     let notes = run(&place.plan()).unwrap().notes;
-    let said = "tablespace \"late\" was created while the backup ran: recovery will create it at \"/srv/late\" again";
+    let said = "tablespace \"late\" was created while the backup ran: recovery will create it again at \"/srv/late\"";
     assert!(notes.len() == 1 && notes[0].starts_with(said), "{notes:?}");
     let shown = runs::fullbore(args!["show", place.at("repo")])
         .ends_with(0)

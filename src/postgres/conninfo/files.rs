@@ -1,4 +1,4 @@
-//! The two files of libpq: services, and passwords.
+//! Reads libpq's two files: services and passwords.
 
 use super::{
     Secret,
@@ -7,13 +7,13 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-/// What the first of `files` that knows the service says of it.
-///
-/// A file that is not there knows none.
+/// Returns the parameters of a service, from the first of `files` that has it. A missing file has
+/// no services.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if no file knows the service, [`Kind::Usage`] if a keyword is unknown.
-pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
+/// [`ErrorKind::NotFound`] if no file has the service, [`ErrorKind::Usage`] if a keyword is
+/// unknown.
+pub(super) fn read_service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
     for file in files.iter().map(AsRef::as_ref) {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
@@ -41,7 +41,7 @@ pub(super) fn service(name: &str, files: &[impl AsRef<Path>]) -> Result<Given> {
     ))
 }
 
-/// The lines below `[name]`, up to the next section.
+/// Returns the parameters below `[name]`, up to the next section; `None` without that section.
 fn section(name: &str, text: &str) -> Result<Option<Given>> {
     let heading = format!("[{name}]");
     let lines = text
@@ -61,30 +61,30 @@ fn section(name: &str, text: &str) -> Result<Option<Given>> {
             )
         })?;
         match parse::keyword(key.trim())? {
-            // As libpq: a service does not name another.
+            // As in libpq: a service does not refer to another.
             "service" | "servicefile" => {
                 return Err(Error::new(
                     ErrorKind::Usage,
                     format!("service {name:?} names another service"),
                 ));
             }
-            // As libpq: the first of two counts.
+            // As in libpq: the first of two lines counts.
             key => given.entry(key).or_insert_with(|| value.trim().to_owned()),
         };
     }
     Ok(Some(given))
 }
 
-/// The lines of a password file, or a line of warning why it is ignored.
+/// Returns the lines of a password file, or a warning why it is ignored.
 ///
-/// As libpq: a file that is not there holds nothing; one that others may read is ignored with a warning.
-pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
+/// As in libpq, a missing file is empty, and a file that others may read is ignored with a warning.
+pub(super) fn read_passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     let Ok(meta) = fs::metadata(file) else {
         return Ok(Vec::new());
     };
     if !meta.is_file() {
         return Err(format!(
-            "the password file {file:?} is ignored: it is no regular file"
+            "the password file {file:?} is ignored: it is not a regular file"
         ));
     }
     if meta.mode() & 0o077 != 0 {
@@ -101,16 +101,18 @@ pub(super) fn passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     Ok(String::from_utf8_lossy(&text)
         .lines()
         .filter(|line| !line.starts_with('#'))
-        .filter_map(fields)
+        .filter_map(split_fields)
         .collect())
 }
 
-/// `host:port:database:user:password`; a backslash takes the next character as it is.
-fn fields(line: &str) -> Option<[String; 5]> {
-    let (mut fields, mut at, mut chars) = (<[String; 5]>::default(), 0, line.chars());
+/// Splits `host:port:database:user:password`. A backslash makes the next character literal.
+fn split_fields(line: &str) -> Option<[String; 5]> {
+    let mut fields = <[String; 5]>::default();
+    let mut at = 0;
+    let mut chars = line.chars();
     while let Some(next) = chars.next() {
         match next {
-            // An escaped star is no wildcard, and stays escaped until it is compared.
+            // An escaped star is not a wildcard; it stays escaped until the comparison.
             '\\' if chars.as_str().starts_with('*') && at < 4 => fields[at].push('\\'),
             '\\' => fields[at].extend(chars.next()),
             ':' if at < 4 => at += 1,
@@ -120,8 +122,12 @@ fn fields(line: &str) -> Option<[String; 5]> {
     (at == 4).then_some(fields)
 }
 
-/// The password of the first line that fits.
-pub(super) fn password(lines: &[[String; 5]], wanted: [&str; 4], file: &Path) -> Option<Secret> {
+/// Returns the password of the first line that matches host, port, database and user.
+pub(super) fn find_password(
+    lines: &[[String; 5]],
+    wanted: [&str; 4],
+    file: &Path,
+) -> Option<Secret> {
     let fits = |line: &&[String; 5]| {
         line.iter()
             .zip(wanted)
@@ -157,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_that_of_the_first_line_that_fits() {
+    fn the_first_line_that_matches_gives_the_password() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pgpass");
         let text = "#h:*:*:*:comment\nshort:line\nh:5432:db:me:on\\:e\\\\\nh:*:*:me:two:2\n*:*:*:\\*:star\n::1:*\n";
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        let lines = passwords(&file).unwrap();
-        let of = |wanted| password(&lines, wanted, &file).map(|secret| secret.text);
+        let lines = read_passwords(&file).unwrap();
+        let of = |wanted| find_password(&lines, wanted, &file).map(|secret| secret.text);
         assert_eq!(of(["h", "5432", "db", "me"]).unwrap(), "on:e\\");
         assert_eq!(of(["h", "5433", "db", "me"]).unwrap(), "two:2");
         assert_eq!(of(["h", "5433", "db", "you"]), None);
@@ -175,14 +181,18 @@ mod tests {
     fn a_password_file_that_others_may_read_is_ignored_with_a_warning() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pgpass");
-        assert_eq!(passwords(&file).unwrap().len(), 0);
+        assert_eq!(read_passwords(&file).unwrap().len(), 0);
         fs::write(&file, "*:*:*:*:x\n").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
-        assert!(passwords(&file).unwrap_err().contains("others may read it"));
         assert!(
-            passwords(dir.path())
+            read_passwords(&file)
                 .unwrap_err()
-                .contains("no regular file")
+                .contains("others may read it")
+        );
+        assert!(
+            read_passwords(dir.path())
+                .unwrap_err()
+                .contains("not a regular file")
         );
     }
 }

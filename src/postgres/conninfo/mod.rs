@@ -1,7 +1,8 @@
-//! How a server is reached: what users of libpq expect, in its order of precedence.
+//! Connection parameters with the meaning and precedence that users of libpq expect.
 //!
-//! What the connection string says counts, then the service, then the environment, then the defaults. A parameter that
-//! asks for a check which is not made here is refused, not ignored. No error and no `Debug` shows a password.
+//! The connection string comes first, then the service, the environment and the defaults. A
+//! parameter that asks for a check fullbore does not make is refused, not ignored. No error and no
+//! `Debug` output shows a password.
 
 mod files;
 mod parse;
@@ -12,64 +13,64 @@ pub use precedence::Environment;
 pub use transport::{Binding, CertificateRoots, Keepalive, SslMode, Tls};
 
 use crate::error::{Error, ErrorKind, Result};
-use parse::{Given, meaningless, number, one_of};
+use parse::{Given, invalid_value, number, one_of};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 const DEFAULT_PORT: u16 = 5432;
 
-/// How to connect to a server. Does not say what is wrong with it until it is tried.
+/// Parameters of a connection. Mistakes that only the server can notice appear when connecting.
 #[derive(Debug, Clone)]
 pub struct Params {
-    /// Where, in the order of trying.
+    /// Hosts, in the order of trying.
     pub hosts: Vec<Host>,
-    /// As whom.
+    /// Role name.
     pub user: String,
-    /// To which database; a backup is of all of them.
+    /// Database to connect to; a backup contains all databases.
     pub dbname: String,
-    /// How the server sees this program.
+    /// Name of this program in the server's views.
     pub application_name: String,
-    /// Settings for the server, as its command line has them.
+    /// Settings for the server, in the syntax of its command line.
     pub options: Option<String>,
-    /// How long to wait for one host; for ever if none.
+    /// Time to wait for each host; `None` waits without limit.
     pub connect_timeout: Option<Duration>,
-    /// Which kind of server will do.
+    /// Kind of server wanted.
     pub wanted: ServerKind,
-    /// How the connection is encrypted.
+    /// Encryption of the connection.
     pub tls: Tls,
-    /// How a dead peer is noticed.
+    /// Detection of a dead peer.
     pub keepalive: Keepalive,
-    /// What was ignored, a line each.
+    /// Ignored settings, one line each.
     pub warnings: Vec<String>,
 }
 
-/// One server that may be tried.
+/// A server to try.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Where it listens.
+    /// Where the server listens.
     pub place: SettingPlace,
-    /// On which port; of a socket, part of its name.
+    /// The port; for a socket, part of its file name.
     pub port: u16,
-    /// The password for it, if one is known.
+    /// The password for this host, if known.
     pub password: Option<Secret>,
 }
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingPlace {
-    /// In a directory, on a Unix socket.
+    /// On a Unix socket in this directory.
     Socket(PathBuf),
-    /// On a network: a name or an address, and an address to use instead of asking for that of the name.
+    /// On a network: a name or an address, and an address to use without resolving the name.
     Network(String, Option<IpAddr>),
 }
 
-/// A password, and where it came from. `Debug` shows the latter.
+/// A password and its origin. `Debug` shows only the origin.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     pub(super) text: String,
     pub(super) from: String,
 }
 
-/// Which kind of server will do (`target_session_attrs`).
+/// Kind of server wanted (`target_session_attrs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ServerKind {
@@ -80,73 +81,70 @@ pub enum ServerKind {
 }
 
 impl Params {
-    /// What `text` says, a URL or keywords with values, and what it leaves to the service, the environment and the defaults.
+    /// Reads `text`, a URL or keywords with values, and completes it from the service, the
+    /// environment and the defaults.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the string cannot be read or a value means nothing, [`Kind::Unsupported`] if a parameter cannot
-    /// be honoured, [`Kind::NotFound`] if there is no such service.
+    /// [`ErrorKind::Usage`] if the string or a value is invalid, [`ErrorKind::Unsupported`] if a
+    /// parameter cannot be honoured, [`ErrorKind::NotFound`] if the service does not exist.
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
-        let (given, from) = precedence::layered(text, environment)?;
+        let (given, from) = precedence::collect(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
-        let mut warnings = Vec::new();
-        let user = text("user")
-            .or_else(|| environment.user.clone())
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Usage, "cannot tell as whom to connect")
-                    .hint("name a user, as in postgres://user@host")
-            })?;
+        let user = text("user").or_else(|| environment.user.clone());
+        let user = user.ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "cannot tell which user to connect as")
+                .hint("name a user, as in postgres://user@host")
+        })?;
         let mut params = Self {
             hosts: hosts(&given, environment)?,
             user,
             dbname: text("dbname").unwrap_or_else(|| "postgres".into()),
             application_name: text("application_name").unwrap_or_else(|| "fullbore".into()),
             options: text("options"),
-            connect_timeout: number::<i64>(&given, "connect_timeout")?
-                .and_then(|seconds| u64::try_from(seconds).ok().filter(|&seconds| seconds > 0))
-                .map(Duration::from_secs),
-            wanted: wanted(&given)?,
+            connect_timeout: connect_timeout(&given)?,
+            wanted: wanted_kind(&given)?,
             tls: Tls::new(&given, environment)?,
             keepalive: Keepalive::new(&given)?,
             warnings: Vec::new(),
         };
-        match text("password") {
-            Some(text) => params.hosts.iter_mut().for_each(|host| {
-                host.password = Some(Secret {
-                    text: text.clone(),
-                    from: from.clone(),
-                });
-            }),
-            None => params.look_up_passwords(text("passfile"), environment, &mut warnings),
+        if let Some(text) = text("password") {
+            let password = Secret { text, from };
+            for host in &mut params.hosts {
+                host.password = Some(password.clone());
+            }
+        } else {
+            params.look_up_passwords(text("passfile"), environment);
         }
-        params.warnings = warnings;
         Ok(params)
     }
 
-    fn look_up_passwords(
-        &mut self,
-        file: Option<String>,
-        environment: &Environment,
-        warnings: &mut Vec<String>,
-    ) {
-        let Some(file) = file
-            .map(PathBuf::from)
-            .or_else(|| environment.at_home(".pgpass"))
-        else {
+    /// Takes the password of each host from the password file.
+    fn look_up_passwords(&mut self, file: Option<String>, environment: &Environment) {
+        let file = file.map(PathBuf::from);
+        let Some(file) = file.or_else(|| environment.at_home(".pgpass")) else {
             return;
         };
-        let lines = match files::passwords(&file) {
+        let lines = match files::read_passwords(&file) {
             Ok(lines) => lines,
-            Err(warning) => return warnings.push(warning),
+            Err(warning) => return self.warnings.push(warning),
         };
         for host in &mut self.hosts {
             let name = host.name_in_passfile(environment);
             let wanted = [&*name, &host.port.to_string(), &self.dbname, &self.user];
-            host.password = files::password(&lines, wanted, &file);
+            host.password = files::find_password(&lines, wanted, &file);
         }
     }
 }
 
-fn wanted(given: &Given) -> Result<ServerKind> {
+/// Returns the time to wait for a host; as in libpq, zero and negative numbers mean no limit.
+fn connect_timeout(given: &Given) -> Result<Option<Duration>> {
+    let seconds = number::<i64>(given, "connect_timeout")?;
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = seconds.filter(|&seconds| seconds > 0);
+    Ok(seconds.map(Duration::from_secs))
+}
+
+fn wanted_kind(given: &Given) -> Result<ServerKind> {
     let values = [
         ("any", ServerKind::Any),
         ("primary", ServerKind::Primary),
@@ -158,59 +156,25 @@ fn wanted(given: &Given) -> Result<ServerKind> {
     one_of(given, "target_session_attrs", &values, ServerKind::Any)
 }
 
-/// As many as there are names, or addresses if there are no names.
+/// Returns one host for each name, or for each address if there are no names.
 fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
-    let list = |name: &str| -> Vec<&str> {
-        given
-            .get(name)
-            .filter(|value| !value.is_empty())
-            .map_or(Vec::new(), |value| value.split(',').collect())
-    };
-    let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
+    let names = list(given, "host");
+    let addresses = list(given, "hostaddr");
+    let ports = list(given, "port");
     let count = names.len().max(addresses.len()).max(1);
-    let odd = |what: &str, is: usize| {
-        Error::new(
-            ErrorKind::Usage,
-            format!("there are {count} hosts and {is} {what}"),
-        )
-    };
     if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
-        return Err(odd("addresses", addresses.len()));
+        return Err(count_mismatch(count, "addresses", addresses.len()));
     }
     if ports.len() > 1 && ports.len() != count {
-        return Err(odd("ports", ports.len()));
+        return Err(count_mismatch(count, "ports", ports.len()));
     }
     let mut hosts = Vec::new();
     for at in 0..count {
-        let port = match ports
-            .get(at)
-            .or(ports.first())
-            .map(|port| port.trim())
-            .filter(|port| !port.is_empty())
-        {
-            Some(port) => port
-                .parse()
-                .ok()
-                .filter(|port| *port > 0)
-                .ok_or_else(|| meaningless("port", port))?,
-            None => DEFAULT_PORT,
-        };
-        let part = |list: &[&str]| {
-            list.get(at)
-                .map(|part| part.trim())
-                .filter(|part| !part.is_empty())
-                .map(str::to_owned)
-        };
-        let address = part(&addresses)
-            .map(|address| {
-                address
-                    .parse()
-                    .map_err(|_| meaningless("hostaddr", &address))
-            })
-            .transpose()?;
-        let places = match (part(&names), address) {
+        let port = port_at(&ports, at)?;
+        let address = part(&addresses, at).map(parse_address).transpose()?;
+        let places = match (part(&names, at), address) {
             (Some(name), None) if name.starts_with('/') => vec![SettingPlace::Socket(name.into())],
-            (Some(name), address) => vec![SettingPlace::Network(name, address)],
+            (Some(name), address) => vec![SettingPlace::Network(name.to_owned(), address)],
             (None, Some(address)) => {
                 vec![SettingPlace::Network(address.to_string(), Some(address))]
             }
@@ -225,7 +189,41 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-/// The sockets that are there, else this machine by its name.
+/// Splits a value at its commas; empty if the parameter is not given.
+fn list<'a>(given: &'a Given, name: &str) -> Vec<&'a str> {
+    match given.get(name) {
+        Some(value) if !value.is_empty() => value.split(',').collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns part `at` of a list, unless it is empty.
+fn part<'a>(list: &[&'a str], at: usize) -> Option<&'a str> {
+    list.get(at)
+        .map(|part| part.trim())
+        .filter(|part| !part.is_empty())
+}
+
+/// Returns the port of host `at`; a single port is for all hosts.
+fn port_at(ports: &[&str], at: usize) -> Result<u16> {
+    let at = if at < ports.len() { at } else { 0 };
+    let Some(text) = part(ports, at) else {
+        return Ok(DEFAULT_PORT);
+    };
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| invalid_value("port", text))
+}
+
+fn parse_address(text: &str) -> Result<IpAddr> {
+    text.parse().map_err(|_| invalid_value("hostaddr", text))
+}
+
+fn count_mismatch(hosts: usize, what: &str, count: usize) -> Error {
+    let what = format!("there are {hosts} hosts and {count} {what}");
+    Error::new(ErrorKind::Usage, what)
+}
+
+/// Returns the sockets that exist in the default directories, or else this machine by its name.
 fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
     let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let places: Vec<_> = environment
@@ -243,6 +241,7 @@ fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
 }
 
 impl Host {
+    /// The host name to look for in the password file.
     fn name_in_passfile(&self, environment: &Environment) -> String {
         match &self.place {
             SettingPlace::Socket(dir) if environment.socket_directories.contains(dir) => {
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_given_is_this_machine_as_this_user() {
+    fn without_parameters_the_server_is_this_machine_and_the_role_this_user() {
         let params = params("", &[]);
         assert_eq!(
             (&*params.user, &*params.dbname, &*params.application_name),
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_before_the_service_and_that_before_the_environment() {
+    fn the_string_comes_before_the_service_and_the_service_before_the_environment() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(
             dir.path().join("pg_service.conf"),
@@ -470,7 +469,7 @@ mod tests {
         assert_eq!(
             found.tls.roots,
             CertificateRoots::File(dir.join("root.crt")),
-            "as the system knows it, where nobody says it"
+            "the system's home directory is used where HOME is empty"
         );
         fs::set_permissions(
             home.path().join(".pgpass"),

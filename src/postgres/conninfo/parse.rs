@@ -1,25 +1,26 @@
-//! Connection strings: URLs, and keywords with values.
+//! Parses connection strings: URLs, and keywords with values.
 //!
-//! No error repeats the string: it may hold a password.
+//! No error repeats the string: it may contain a password.
 
 use crate::error::{Error, ErrorKind, Result};
 use Use::{Honoured, Ignored, Refused};
 use std::{collections::BTreeMap, str::FromStr};
 
-/// What is given, by keyword. Never printed.
+/// Parameters by keyword. Never printed: one may be a password.
 pub(super) type Given = BTreeMap<&'static str, String>;
 
-/// What becomes of a keyword.
+/// How fullbore treats a keyword.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Honoured,
-    /// Changes nothing that a backup could notice.
+    /// Has no effect on a backup.
     Ignored,
-    /// Asks for a check that is not made: to ignore it would be to trust more than the user does.
+    /// Asks for a check that fullbore does not make. Ignoring it would mean to trust more than the
+    /// user does.
     Refused,
 }
 
-/// The keywords of libpq 18, the variable of the environment for each, and what becomes of it here.
+/// The keywords of libpq 18, with the environment variable and the treatment of each.
 pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
     ("application_name", "PGAPPNAME", Honoured),
     ("channel_binding", "PGCHANNELBINDING", Honoured),
@@ -82,17 +83,18 @@ pub(super) const KEYWORDS: [(&str, &str, Use); 51] = [
     ("user", "PGUSER", Honoured),
 ];
 
-/// The keyword as the table has it.
+/// Returns the keyword as it is in [`KEYWORDS`].
 ///
 /// # Errors
-/// [`Kind::Usage`] with the name if it is none, [`Kind::Unsupported`] if it is refused.
+/// [`ErrorKind::Usage`] with the name if the keyword is unknown, [`ErrorKind::Unsupported`] if it
+/// is refused.
 pub(super) fn keyword(name: &str) -> Result<&'static str> {
     match KEYWORDS.iter().find(|(known, ..)| *known == name) {
         Some((known, _, Refused)) => Err(Error::new(
             ErrorKind::Unsupported,
             format!("cannot honour the connection parameter {known:?}"),
         )
-        .hint("leave it out, if the connection may do without")),
+        .hint("remove it if the connection does not need it")),
         Some((known, ..)) => Ok(known),
         None => Err(Error::new(
             ErrorKind::Usage,
@@ -101,10 +103,10 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
     }
 }
 
-/// What a URL or a string of keywords says.
+/// Parses a URL or a string of keywords.
 ///
 /// # Errors
-/// [`Kind::Usage`] if it is neither, or a keyword is unknown.
+/// [`ErrorKind::Usage`] if the string is neither, or a keyword is unknown.
 pub(super) fn parse(text: &str) -> Result<Given> {
     let is_ours = |scheme: &str| {
         ["postgres", "postgresql"]
@@ -116,37 +118,37 @@ pub(super) fn parse(text: &str) -> Result<Given> {
         .filter(|(scheme, _)| is_ours(scheme))
         .map(|(_, rest)| rest)
     {
-        Some(rest) => url(rest),
-        None => pairs(text),
+        Some(rest) => parse_url(rest),
+        None => parse_pairs(text),
     }
 }
 
-fn unreadable(why: impl Into<String>) -> Error {
+fn parse_error(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Usage, "cannot read the connection string").because(why.into())
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
-fn url(rest: &str) -> Result<Given> {
+fn parse_url(rest: &str) -> Result<Given> {
     let mut given = Given::new();
-    // As libpq: a password may hold a "?", but a "/" only as %2F.
+    // As in libpq: a password may contain a "?", but a "/" only as %2F.
     let rest = match rest.find(['@', '/']) {
         Some(at) if rest[at..].starts_with('@') => {
             let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
-            put(&mut given, "user", decoded(user)?);
-            put(&mut given, "password", decoded(password)?);
+            put(&mut given, "user", percent_decoded(user)?);
+            put(&mut given, "password", percent_decoded(password)?);
             &rest[at + 1..]
         }
         _ => rest,
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (hosts, dbname) = rest.split_once('/').unwrap_or((rest, ""));
-    authority(&mut given, hosts)?;
-    put(&mut given, "dbname", decoded(dbname)?);
+    parse_hosts(&mut given, hosts)?;
+    put(&mut given, "dbname", percent_decoded(dbname)?);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair
             .split_once('=')
-            .ok_or_else(|| unreadable("a parameter of the URL has no \"=\""))?;
-        match (&*decoded(name)?, decoded(value)?) {
+            .ok_or_else(|| parse_error("a parameter of the URL has no \"=\""))?;
+        match (&*percent_decoded(name)?, percent_decoded(value)?) {
             ("ssl", value) if value == "true" => given.insert("sslmode", "require".into()),
             (name, value) => given.insert(keyword(name)?, value),
         };
@@ -154,27 +156,30 @@ fn url(rest: &str) -> Result<Given> {
     Ok(given)
 }
 
+/// Adds a parameter unless it is empty.
 fn put(given: &mut Given, name: &'static str, value: String) {
     if !value.is_empty() {
         given.insert(name, value);
     }
 }
 
-fn authority(given: &mut Given, hosts: &str) -> Result<()> {
-    let (mut names, mut ports) = (Vec::new(), Vec::new());
+/// Parses the hosts and ports of a URL.
+fn parse_hosts(given: &mut Given, hosts: &str) -> Result<()> {
+    let mut names = Vec::new();
+    let mut ports = Vec::new();
     for host in hosts.split(',') {
         let (name, port) = match host.strip_prefix('[').map(|host| host.split_once(']')) {
             Some(Some((name, ""))) => (name, ""),
             Some(Some((name, port))) if port.starts_with(':') => (name, &port[1..]),
             Some(_) => {
-                return Err(unreadable(
+                return Err(parse_error(
                     "a \"[\" begins an address that \"]\" does not end",
                 ));
             }
             None => host.split_once(':').unwrap_or((host, "")),
         };
-        names.push(decoded(name)?);
-        ports.push(decoded(port)?);
+        names.push(percent_decoded(name)?);
+        ports.push(percent_decoded(port)?);
     }
     if names.iter().any(|name| !name.is_empty()) || names.len() > 1 {
         given.insert("host", names.join(","));
@@ -185,8 +190,10 @@ fn authority(given: &mut Given, hosts: &str) -> Result<()> {
     Ok(())
 }
 
-fn decoded(text: &str) -> Result<String> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+/// Decodes the percent-encoding of a part of a URL.
+fn percent_decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
         if first != b'%' {
             bytes.push(first);
@@ -200,81 +207,83 @@ fn decoded(text: &str) -> Result<String> {
         match digit(0).zip(digit(1)) {
             Some((high, low)) if high + low > 0 => bytes.push((high * 16 + low) as u8),
             _ => {
-                return Err(unreadable(
+                return Err(parse_error(
                     "a \"%\" is not followed by two hexadecimal digits",
                 ));
             }
         }
         rest = &tail[2..];
     }
-    String::from_utf8(bytes).map_err(|_| unreadable("what \"%\" encodes is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| parse_error("the text that \"%\" encodes is not UTF-8"))
 }
 
-/// `keyword = value …`: a value with spaces stands in single quotes; a backslash takes the next character as it is.
-fn pairs(text: &str) -> Result<Given> {
-    let (mut given, mut rest) = (Given::new(), text.trim_start());
+/// Parses `keyword = value …`. A value with spaces is in single quotes; a backslash makes the next
+/// character literal.
+fn parse_pairs(text: &str) -> Result<Given> {
+    let mut given = Given::new();
+    let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (name, tail) = rest
             .split_once('=')
-            .ok_or_else(|| unreadable("there is a word without \"=\""))?;
+            .ok_or_else(|| parse_error("there is a word without \"=\""))?;
         let name = name.trim_end();
         if name.contains(char::is_whitespace) {
-            return Err(unreadable("there is a word without \"=\""));
+            return Err(parse_error("there is a word without \"=\""));
         }
-        let (value, tail) = value(tail.trim_start())?;
+        let (value, tail) = parse_value(tail.trim_start())?;
         given.insert(keyword(name)?, value);
         rest = tail.trim_start();
     }
     Ok(given)
 }
 
-/// The value at the start of `text`, and what follows it.
-fn value(text: &str) -> Result<(String, &str)> {
+/// Returns the value at the start of `text`, and the text after it.
+fn parse_value(text: &str) -> Result<(String, &str)> {
     let quoted = text.starts_with('\'');
-    let (mut value, mut chars) = (String::new(), text[usize::from(quoted)..].chars());
+    let mut value = String::new();
+    let mut chars = text[usize::from(quoted)..].chars();
     loop {
         match chars.next() {
             Some('\\') => value.extend(chars.next()),
-            // Two quotes are one, as in SQL; libpq refuses them.
+            // Two quotes mean one, as in SQL; libpq refuses them.
             Some('\'') if quoted && chars.as_str().starts_with('\'') => value.extend(chars.next()),
             Some('\'') if quoted => return Ok((value, chars.as_str())),
             Some(space) if !quoted && space.is_whitespace() => return Ok((value, chars.as_str())),
             Some(other) => value.push(other),
-            None if quoted => return Err(unreadable("a quote is not closed")),
+            None if quoted => return Err(parse_error("a quote is not closed")),
             None => return Ok((value, "")),
         }
     }
 }
 
-pub(super) fn meaningless(name: &str, value: &str) -> Error {
+/// Returns the error for a value that is not valid for the parameter.
+pub(super) fn invalid_value(name: &str, value: &str) -> Error {
     Error::new(
         ErrorKind::Usage,
         format!("the connection parameter {name:?} cannot be {value:?}"),
     )
 }
 
+/// Returns a parameter as a number; `None` if it is empty or not given.
 pub(super) fn number<T: FromStr>(given: &Given, name: &str) -> Result<Option<T>> {
     let value = given
         .get(name)
         .map(|value| value.trim())
         .filter(|value| !value.is_empty());
     value
-        .map(|value| value.parse().map_err(|_| meaningless(name, value)))
+        .map(|value| value.parse().map_err(|_| invalid_value(name, value)))
         .transpose()
 }
 
-/// The value as one of those that have a meaning.
+/// Returns the meaning of a parameter that has a few valid values.
 pub(super) fn one_of<T: Copy>(
     given: &Given,
     name: &str,
     values: &[(&str, T)],
     default: T,
 ) -> Result<T> {
-    match given
-        .get(name)
-        .map(String::as_str)
-        .filter(|value| !value.is_empty())
-    {
+    let value = given.get(name).map(String::as_str);
+    match value.filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => {
             let found = values
@@ -283,7 +292,7 @@ pub(super) fn one_of<T: Copy>(
                 .map(|(_, meaning)| *meaning);
             let known: Vec<_> = values.iter().map(|(known, _)| *known).collect();
             found.ok_or_else(|| {
-                meaningless(name, value).hint(format!("it is one of {}", known.join(", ")))
+                invalid_value(name, value).hint(format!("it is one of {}", known.join(", ")))
             })
         }
     }
@@ -354,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_without_a_word_of_it() {
+    fn an_invalid_string_is_refused_without_repeating_it() {
         for text in [
             "postgres://u:secret%4@h",
             "postgres://u:secret%00@h",

@@ -1,4 +1,5 @@
-//! What is given where, in the order of precedence: the connection string, the service, the environment.
+//! Collects parameters in their order of precedence: the connection string, the service, the
+//! environment.
 
 use super::{
     files,
@@ -14,20 +15,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a connection depends on besides its string.
+/// The surroundings that a connection depends on, besides its string.
 pub struct Environment {
-    /// Variables, by name; those of libpq and `HOME` count.
+    /// Environment variables by name; those of libpq and `HOME` are used.
     pub variables: HashMap<String, String>,
-    /// The user of the system, who is the user of the server if none is named.
+    /// The operating system's user, who is the default role.
     pub user: Option<String>,
-    /// The home directory of that user, if `HOME` names none.
+    /// The home directory of that user, used if `HOME` is not set.
     pub home: Option<PathBuf>,
-    /// Where a server on this machine listens, by default. The first is tried first.
+    /// Default socket directories of a server on this machine, in the order of trying.
     pub socket_directories: Vec<PathBuf>,
 }
 
 impl Environment {
-    /// That of this process. A variable that is not UTF-8 is not there.
+    /// Returns the environment of this process. Variables that are not UTF-8 are ignored.
     pub fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -37,79 +38,87 @@ impl Environment {
             variables: env::vars_os().filter_map(text).collect(),
             user: (!user.is_empty()).then(|| user.to_string()),
             home: platform::owner::home_of(platform::user().0),
-            // Debian's, and PostgreSQL's own.
+            // Debian's directory, then PostgreSQL's own.
             socket_directories: vec!["/var/run/postgresql".into(), "/tmp".into()],
         }
     }
 
+    /// The value of a variable, unless it is empty.
     fn variable(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str)
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
     }
 
-    /// A file in the user's home directory.
+    /// Path of a file in the user's home directory.
     pub(super) fn at_home(&self, file: &str) -> Option<PathBuf> {
-        let said = self
-            .variable("HOME")
-            .filter(|home| !home.is_empty())
-            .map(PathBuf::from);
-        Some(said.or_else(|| self.home.clone())?.join(file))
+        let home = match self.variable("HOME") {
+            Some(home) => PathBuf::from(home),
+            None => self.home.clone()?,
+        };
+        Some(home.join(file))
     }
 }
 
-/// All that is given, first come first; and where the password came from.
-pub(super) fn layered(text: &str, environment: &Environment) -> Result<(Given, String)> {
+/// Returns all parameters, and the origin of the password. The first source that has a parameter
+/// decides.
+pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, String)> {
     let mut given = parse::parse(text)?;
     let mut from = if given.contains_key("password") {
-        "the connection string"
+        "the connection string".to_owned()
     } else {
-        "PGPASSWORD"
-    }
-    .to_owned();
-    let named = |given: &Given, name: &str, variable: &str| {
-        let named = given
-            .get(name)
-            .map(String::as_str)
-            .or_else(|| environment.variable(variable));
-        named.filter(|named| !named.is_empty()).map(str::to_owned)
+        "PGPASSWORD".to_owned()
     };
-    if let Some(service) = named(&given, "service", "PGSERVICE") {
-        let own = named(&given, "servicefile", "PGSERVICEFILE").map(PathBuf::from);
-        // Where Debian's libpq looks.
-        let system = environment
-            .variable("PGSYSCONFDIR")
-            .unwrap_or("/etc/postgresql-common");
-        let files = own
-            .or_else(|| environment.at_home(".pg_service.conf"))
-            .into_iter();
-        let files: Vec<_> = files
-            .chain([Path::new(system).join("pg_service.conf")])
-            .collect();
-        for (name, value) in files::service(&service, &files)? {
+    if let Some(service) = named(&given, environment, "service", "PGSERVICE") {
+        let files = service_files(&given, environment);
+        for (name, value) in files::read_service(&service, &files)? {
             if name == "password" && !given.contains_key(name) {
                 from = format!("service {service:?}");
             }
             given.entry(name).or_insert(value);
         }
     }
-    for (name, variable, _) in KEYWORDS
-        .iter()
-        .filter(|(.., becomes)| *becomes != Use::Ignored)
+    add_variables(&mut given, environment)?;
+    if given
+        .get("gssencmode")
+        .is_some_and(|mode| mode == "require")
     {
-        match environment
-            .variable(variable)
-            .filter(|value| !value.is_empty())
-        {
-            Some(value) if !given.contains_key(name) => {
-                given.insert(parse::keyword(name)?, value.to_owned())
-            }
-            _ => None,
-        };
+        let what = "cannot encrypt a connection with GSSAPI";
+        return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    match given.get("gssencmode").map(String::as_str) {
-        Some("require") => Err(Error::new(
-            ErrorKind::Unsupported,
-            "cannot encrypt a connection with GSSAPI",
-        )),
-        _ => Ok((given, from)),
+    Ok((given, from))
+}
+
+/// Returns a parameter from the string or, if the string does not have it, from a variable; `None`
+/// if it is empty.
+fn named(given: &Given, environment: &Environment, name: &str, variable: &str) -> Option<String> {
+    let value = given.get(name).map(String::as_str);
+    let value = value.or_else(|| environment.variable(variable))?;
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// Returns the service files to read, in order: the user's, then the system's.
+fn service_files(given: &Given, environment: &Environment) -> Vec<PathBuf> {
+    let own = named(given, environment, "servicefile", "PGSERVICEFILE").map(PathBuf::from);
+    let own = own.or_else(|| environment.at_home(".pg_service.conf"));
+    // The default directory of Debian's libpq.
+    let system = environment
+        .variable("PGSYSCONFDIR")
+        .unwrap_or("/etc/postgresql-common");
+    let system = Path::new(system).join("pg_service.conf");
+    own.into_iter().chain([system]).collect()
+}
+
+/// Adds the parameters that only the environment has. Variables of ignored parameters are not read.
+fn add_variables(given: &mut Given, environment: &Environment) -> Result<()> {
+    for (name, variable, becomes) in KEYWORDS {
+        if becomes == Use::Ignored || given.contains_key(name) {
+            continue;
+        }
+        if let Some(value) = environment.variable(variable) {
+            given.insert(parse::keyword(name)?, value.to_owned());
+        }
     }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! How a connection is encrypted, and how it is kept.
+//! Parameters of encryption and of the detection of a dead peer.
 
 use super::{
     parse::{Given, number, one_of},
@@ -7,22 +7,22 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use std::{path::PathBuf, time::Duration};
 
-/// How a connection is encrypted.
+/// Encryption of a connection.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// How much of it is wanted.
+    /// Level of encryption wanted.
     pub mode: SslMode,
-    /// Who may sign the server's certificate.
+    /// Authorities that may sign the server's certificate.
     pub roots: CertificateRoots,
-    /// The client's certificate and its key.
+    /// Paths of the client's certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Is the password bound to the encrypted connection?
+    /// Whether the password is bound to the encrypted connection.
     pub channel_binding: Binding,
-    /// Does encryption begin at once, as 17 and newer permit?
+    /// True if TLS begins at once, as servers from 17 on permit.
     pub direct: bool,
 }
 
-/// How much encryption is wanted (`sslmode`).
+/// Level of encryption wanted (`sslmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 #[allow(missing_docs)]
 pub enum SslMode {
@@ -34,18 +34,18 @@ pub enum SslMode {
     VerifyFull,
 }
 
-/// Who may sign the server's certificate.
+/// Authorities that may sign the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateRoots {
-    /// Anybody, as nobody asks.
+    /// Any: the certificate is not checked.
     None,
-    /// Whom the system trusts.
+    /// Those that the system trusts.
     System,
     /// Those in a file.
     File(PathBuf),
 }
 
-/// Is the password bound to the encrypted connection (`channel_binding`)?
+/// Whether the password is bound to the encrypted connection (`channel_binding`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Binding {
@@ -54,75 +54,77 @@ pub enum Binding {
     Require,
 }
 
-/// How a dead peer is noticed while a statement takes long.
+/// Detection of a dead peer while a statement runs for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Is it asked at all?
+    /// False to send no probes.
     pub wanted: bool,
-    /// After how much silence.
+    /// Silence before the first probe.
     pub idle: Duration,
-    /// Then how often.
+    /// Pause between probes.
     pub interval: Duration,
-    /// How many times in vain.
+    /// Unanswered probes that end the connection.
     pub count: u32,
-    /// For how long sent data may stay unacknowledged; if zero, as long as the system has it, a quarter of an hour.
+    /// Time that sent data may stay unacknowledged; zero means the system's default, a quarter of
+    /// an hour.
     pub user_timeout: Duration,
 }
 
 impl Tls {
+    /// Reads the parameters of encryption; the default files are in `~/.postgresql`.
     pub(super) fn new(given: &Given, environment: &Environment) -> Result<Self> {
-        let path = |name: &str, default: &str| {
-            let named = given
-                .get(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from);
-            named.or_else(|| environment.at_home(default).filter(|path| path.exists()))
-        };
-        let roots = match path("sslrootcert", ".postgresql/root.crt") {
+        let roots = match file(given, environment, "sslrootcert", "root.crt") {
             Some(path) if path.as_os_str() == "system" => CertificateRoots::System,
             Some(path) => CertificateRoots::File(path),
             None => CertificateRoots::None,
         };
-        let system = roots == CertificateRoots::System;
-        let default = if system {
-            SslMode::VerifyFull
-        } else {
-            SslMode::Prefer
-        };
-        let mode = one_of(given, "sslmode", &SslMode::NAMES, default)?;
-        if system && mode != SslMode::VerifyFull {
-            // As libpq: anybody can have a certificate that the system trusts, for another name.
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "sslrootcert=system needs sslmode=verify-full",
-            ));
-        }
-        let direct = one_of(
-            given,
-            "sslnegotiation",
-            &[("postgres", false), ("direct", true)],
-            false,
-        )?;
+        let mode = checked_mode(given, &roots)?;
+        let values = [("postgres", false), ("direct", true)];
+        let direct = one_of(given, "sslnegotiation", &values, false)?;
         if direct && mode < SslMode::Require {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "sslnegotiation=direct needs sslmode=require or more",
-            ));
+            let what = "sslnegotiation=direct needs sslmode=require or more";
+            return Err(Error::new(ErrorKind::Usage, what));
         }
+        let certificate = file(given, environment, "sslcert", "postgresql.crt");
+        // A missing key is an error once a certificate is there, so its default file may be missing.
+        let key = named_file(given, "sslkey");
+        let key = key.or_else(|| environment.at_home(".postgresql/postgresql.key"));
         Ok(Self {
             mode,
             roots,
-            identity: path("sslcert", ".postgresql/postgresql.crt").zip(
-                given
-                    .get("sslkey")
-                    .filter(|key| !key.is_empty())
-                    .map(PathBuf::from)
-                    .or_else(|| environment.at_home(".postgresql/postgresql.key")),
-            ),
+            identity: certificate.zip(key),
             channel_binding: one_of(given, "channel_binding", &Binding::NAMES, Binding::Prefer)?,
             direct,
         })
     }
+}
+
+/// Returns the file that a parameter names.
+fn named_file(given: &Given, name: &str) -> Option<PathBuf> {
+    let path = given.get(name).filter(|value| !value.is_empty());
+    path.map(PathBuf::from)
+}
+
+/// Returns the file that a parameter names, or the default file in `~/.postgresql` if it exists.
+fn file(given: &Given, environment: &Environment, name: &str, default: &str) -> Option<PathBuf> {
+    named_file(given, name).or_else(|| {
+        let path = environment.at_home(&format!(".postgresql/{default}"))?;
+        path.exists().then_some(path)
+    })
+}
+
+/// Returns the level of encryption; with the system's roots it must be `verify-full`.
+fn checked_mode(given: &Given, roots: &CertificateRoots) -> Result<SslMode> {
+    if *roots != CertificateRoots::System {
+        return one_of(given, "sslmode", &SslMode::NAMES, SslMode::Prefer);
+    }
+    let mode = one_of(given, "sslmode", &SslMode::NAMES, SslMode::VerifyFull)?;
+    if mode == SslMode::VerifyFull {
+        return Ok(mode);
+    }
+    // As in libpq: anyone can have a certificate that the system trusts, for another name.
+    let what = "sslrootcert=system needs sslmode=verify-full";
+    Err(Error::new(ErrorKind::Usage, what))
 }
 
 impl SslMode {
@@ -145,7 +147,8 @@ impl Binding {
 }
 
 impl Keepalive {
-    /// Sooner than the system's two hours: a backup that has lost its session is void, and should not be copied to its end.
+    /// Reads the parameters. The default is shorter than the system's two hours: a backup that lost
+    /// its session is void and should stop early.
     pub(super) fn new(given: &Given) -> Result<Self> {
         let seconds = |name, default| {
             Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {

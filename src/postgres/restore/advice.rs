@@ -1,4 +1,5 @@
-//! What an operator should know of how a restored server recovers: what it will want and not have, and whom it can hurt.
+//! Notes about the recovery of a restored server: what it will lack, and which other servers it can
+//! harm.
 
 use super::recovery::{Mode, Recovery, RecoveryFacts, RecoveryOptions};
 use crate::{
@@ -7,19 +8,23 @@ use crate::{
     postgres::timeline::TimelineFork,
 };
 
-/// How many subscriptions are served at the same time.
+/// Setting: subscriptions that the server runs at the same time.
 const APPLY_WORKERS: &str = "max_logical_replication_workers";
-/// Two servers that write the same timeline.
-const ARCHIVES: &str = "the server will go on along the timeline of the backup, and archive (archive_mode): its WAL can get in the way of \
-    that of the server that was backed up; for a copy --set archive_mode=off; if it takes that server's place, --target-immediate \
+/// Note: two servers write on the same timeline.
+const SAME_TIMELINE_NOTE: &str = "the server will continue on the timeline of the backup, and \
+    archive (archive_mode): its WAL can collide with that of the original server; for a copy, use \
+    --set archive_mode=off; to replace that server, --target-immediate \
     --target-action promote begins a timeline of its own";
-/// A recovery from an archive goes to the latest timeline that is there, whoever wrote it.
-const ARCHIVES_ANEW: &str = "once the server is open it will archive a timeline of its own (archive_mode), which recoveries from that \
-    archive follow from then on: right if it takes the place of the server that was backed up; for a copy --set archive_mode=off";
+/// Note: recovery from an archive follows the latest timeline there, whichever server wrote it.
+const NEW_TIMELINE_NOTE: &str = "once open, the server will archive a timeline of its own \
+    (archive_mode), and later recoveries from that archive will follow it: right if it replaces \
+    the original server; for a copy, use --set archive_mode=off";
 
-/// What the server will want and not have: `follows` says whether its configuration, of which the backup may have all, names an archive
-/// or a primary.
-pub(crate) fn missing(
+/// Returns a note on WAL or connections that the server will need and not have.
+///
+/// `follows` is true if its configuration names an archive or a primary; `is_all` is true if the
+/// backup has all of the configuration.
+pub(crate) fn lacking_note(
     mode: Mode,
     cluster: &ClusterInfo,
     follows: bool,
@@ -28,23 +33,28 @@ pub(crate) fn missing(
     let included = !cluster.online || cluster.wal == "included";
     let note = match mode {
         Mode::None if !included => {
-            "the WAL is not in the backup, and without --recovery point the server does not ask the archive for it"
+            "the WAL is not in the backup, and without --recovery point the server does not ask \
+                the archive for it"
         }
         Mode::Standby if !follows && !is_all => {
-            "neither primary_conninfo nor restore_command was found, but not all of the configuration is in the backup: unless \
+            "neither primary_conninfo nor restore_command was found, but not all of the \
+                configuration is in the backup: unless \
              the rest sets one, the standby has nothing to follow"
         }
         Mode::Standby if !follows => {
-            "neither primary_conninfo nor restore_command was found in the backup: the standby has nothing to follow"
+            "neither primary_conninfo nor restore_command was found in the backup: the standby \
+                has nothing to follow"
         }
         _ => return None,
     };
     Some(note.to_owned())
 }
 
-/// That a server which is to recover to a point would not even start.
-pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
-    let what = "cannot recover to a point: nothing says how to fetch WAL, and without restore_command the server does not start";
+/// Returns the error for a recovery to a point without `restore_command`: the server would not
+/// start.
+pub(crate) fn no_restore_command(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
+    let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, \
+        and does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
         ", or --restore-command false if the WAL in the backup is enough"
@@ -52,12 +62,12 @@ pub(crate) fn nothing_fetches(options: &RecoveryOptions, cluster: &ClusterInfo) 
         ""
     };
     Error::new(ErrorKind::Usage, what).hint(format!(
-        "say it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
+        "set it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
     ))
 }
 
-/// What a server that asks no archive must be given by hand.
-pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
+/// Returns the step to provide WAL by hand, for a server that does not use the archive.
+pub(crate) fn wal_step(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String> {
     let is_lacking = cluster.online && cluster.wal != "included" && recovery.signal.is_none();
     let wal = match &cluster.wal_segments[..] {
         [first, .., last] if first != last => format!("{first} to {last}"),
@@ -65,12 +75,18 @@ pub(crate) fn fetch(recovery: &Recovery, cluster: &ClusterInfo) -> Option<String
         [] => format!("from {} on", cluster.start_lsn),
     };
     is_lacking.then(|| {
-        format!("put the WAL {wal} into \"pg_wal\", or restore once more with --recovery point --restore-command CMD: without it the server does not start")
+        format!(
+            "put the WAL {wal} into \"pg_wal\", or restore again with --recovery point \
+            --restore-command CMD: without it the server does not start"
+        )
     })
 }
 
-/// That the server will be a second one with the subscriptions of the one that was backed up.
-pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) -> Option<String> {
+/// Returns a note if the server will run the same subscriptions as the original server.
+pub(crate) fn subscriptions_note(
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+) -> Option<String> {
     let is_set = options
         .settings
         .iter()
@@ -82,25 +98,30 @@ pub(crate) fn subscriptions(options: &RecoveryOptions, cluster: &ClusterInfo) ->
         .sum();
     (count > 0 && !is_set).then(|| {
         format!(
-            "the databases have logical subscriptions ({count}): as soon as the server is open for writing it takes the changes that \
-             are meant for the one that was backed up; --set {APPLY_WORKERS}=0 lets it take none"
+            "the databases have logical subscriptions ({count}): once the server is open for \
+                writing, it takes the changes meant for the original server; --set \
+                {APPLY_WORKERS}=0 prevents this"
         )
     })
 }
 
-/// That recovery makes tablespaces where they were, whatever the restore does.
-pub(crate) fn meanwhile(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
+/// Returns a note for each tablespace that recovery will make at its old location, whatever the
+/// restore does.
+pub(crate) fn new_tablespace_notes(cluster: &ClusterInfo) -> impl Iterator<Item = String> {
     cluster.tablespaces_meanwhile.iter().map(|space| {
-        let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
+        let name = quoted(&space.name.0);
+        let location = quoted(&space.location.0);
         format!(
-            "tablespace {name} was created while the backup ran: recovery will create it at {location} again and write there, \
-             into the files of the server that was backed up if that is on this host; a later backup is without that"
+            "tablespace {name} was created while the backup ran: recovery will create it again at \
+                {location} and write there, into the files of the original server if that is on \
+                this host; a later backup avoids this"
         )
     })
 }
 
-/// That the cluster has a later timeline, which does not lead on from the backup, and what comes of it.
-pub(crate) fn beside(
+/// Returns a note that the cluster has a later timeline that does not continue from this backup,
+/// and the consequences.
+pub(crate) fn fork_note(
     mode: Mode,
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
@@ -115,7 +136,7 @@ pub(crate) fn beside(
             format!("timeline {next} forked at {at}, before this backup ended on timeline {own}")
         }
         None => format!(
-            "timeline {timeline} did not come from timeline {own}, which this backup ended on"
+            "timeline {timeline} does not descend from timeline {own}, on which this backup ended"
         ),
     };
     let and = match mode {
@@ -124,18 +145,19 @@ pub(crate) fn beside(
             format!("the server will stay on timeline {own}; ")
         }
         Mode::Point => {
-            "the server will not get there, and may not start (--target-timeline current does); "
+            "the server will not reach it, and may not start (with --target-timeline current it \
+                does); "
                 .to_owned()
         }
         Mode::Standby => {
             format!("a standby made from it cannot follow a server on timeline {timeline}; ")
         }
     };
-    format!("{why}: {and}the newest backup on the way to timeline {timeline} is {newest}")
+    format!("{why}: {and}the newest backup that can reach timeline {timeline} is {newest}")
 }
 
-/// That it will archive, as the server that was backed up does.
-pub(crate) fn archiving(
+/// Returns a note if the server will archive, like the original server.
+pub(crate) fn archiving_note(
     mode: Mode,
     options: &RecoveryOptions,
     known: &RecoveryFacts<'_>,
@@ -145,18 +167,18 @@ pub(crate) fn archiving(
         .iter()
         .rev()
         .find(|(name, _)| name == "archive_mode");
-    let archives = chosen.map_or(known.archives, |(_, value)| archives(value));
+    let archives = chosen.map_or(known.archives, |(_, value)| turns_archiving_on(value));
     let note = match mode {
-        Mode::None => ARCHIVES,
-        Mode::Point => ARCHIVES_ANEW,
-        // As long as it follows the primary it archives nothing, but with `always`, which is meant so.
+        Mode::None => SAME_TIMELINE_NOTE,
+        Mode::Point => NEW_TIMELINE_NOTE,
+        // A standby archives only with `always`, which the operator chose for it.
         Mode::Standby => return None,
     };
     archives.then(|| note.to_owned())
 }
 
-/// Does this value of `archive_mode` have a server archive?
-pub fn archives(value: &str) -> bool {
+/// Returns whether a server with this value of `archive_mode` archives.
+pub fn turns_archiving_on(value: &str) -> bool {
     !["off", "false", "no", "0"]
         .iter()
         .any(|off| value.eq_ignore_ascii_case(off))
@@ -167,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_would_archive_on_the_timeline_of_another_is_spoken_of() {
+    fn the_note_warns_of_archiving_on_the_timeline_of_another_server() {
         let said = |mode, settings: &[(&str, &str)]| {
             let settings = settings
                 .iter()
@@ -177,7 +199,7 @@ mod tests {
                 settings,
                 ..RecoveryOptions::default()
             };
-            archiving(
+            archiving_note(
                 mode,
                 &options,
                 &RecoveryFacts {
@@ -188,7 +210,7 @@ mod tests {
             .unwrap_or_default()
         };
         for (mode, words) in [
-            (Mode::None, "along the timeline of the backup"),
+            (Mode::None, "on the timeline of the backup"),
             (Mode::Point, "a timeline of its own"),
         ] {
             assert!(
@@ -198,6 +220,8 @@ mod tests {
             assert_eq!(said(mode, &[("archive_mode", "off")]), "");
         }
         assert_eq!(said(Mode::Standby, &[]), "");
-        assert!(archives("always") && archives("ON") && !archives("Off"));
+        assert!(
+            turns_archiving_on("always") && turns_archiving_on("ON") && !turns_archiving_on("Off")
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! Configuration files of a server: what they set, and text added to them.
+//! Parses the configuration files of a server, and adds settings.
 
-/// Where a server keeps its configuration, unless that says otherwise.
+/// Names of the configuration files in a data directory.
 pub const FILES: [&str; 3] = ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"];
 
-/// What the text of a configuration file sets, and which files it includes, in order: names in small letters, and values.
+/// Returns the settings and include directives of a configuration file, in order: names in lower
+/// case, and values.
 pub fn settings(text: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(text);
     text.lines()
@@ -12,7 +13,7 @@ pub fn settings(text: &[u8]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Name and raw value of a line that sets something.
+/// Returns the name and the raw value of a line that has a setting.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let line = line.trim_start();
     let end = line
@@ -24,7 +25,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     (!name.is_empty()).then_some((name, value))
 }
 
-/// What stands in quotes, or up to the first space.
+/// Returns the text in quotes, or the text up to the first space.
 fn unquoted(value: &str) -> String {
     let Some(inner) = value.strip_prefix('\'') else {
         return value
@@ -33,7 +34,8 @@ fn unquoted(value: &str) -> String {
             .unwrap_or_default()
             .to_owned();
     };
-    let (mut text, mut chars) = (String::new(), inner.chars().peekable());
+    let mut text = String::new();
+    let mut chars = inner.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '\'' if chars.peek() != Some(&'\'') => break,
@@ -44,12 +46,13 @@ fn unquoted(value: &str) -> String {
     text
 }
 
-/// A value as the server quotes it in `postgresql.auto.conf`: quotes and backslashes doubled.
-fn quoted(value: &str) -> String {
+/// Quotes a value as the server does in `postgresql.auto.conf`: quotes and backslashes doubled.
+fn quoted_value(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
 }
 
-/// The text of `postgresql.auto.conf` with more settings, and without the targets of an earlier recovery (rule 32).
+/// Returns the text of `postgresql.auto.conf` with more settings. Targets of an earlier recovery
+/// become comments (rule 32).
 pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(old.len() + 512);
     for line in old.split_inclusive(|c| *c == b'\n') {
@@ -63,12 +66,12 @@ pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8>
     }
     text.extend(format!("# set by the restore of backup {backup}\n").bytes());
     for (name, value) in settings {
-        text.extend(format!("{name} = {}\n", quoted(value)).bytes());
+        text.extend(format!("{name} = {}\n", quoted_value(value)).bytes());
     }
     text
 }
 
-/// Does the line set `recovery_target`, or anything of it?
+/// Returns whether the line sets a recovery target.
 fn is_target(line: &[u8]) -> bool {
     let line = String::from_utf8_lossy(line);
     let name = assignment(&line).map(|(name, _)| name.to_ascii_lowercase());
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_amended_is_read_back() {
+    fn amended_settings_are_read_back() {
         for text in ["", "a", "it's", r"\\x\'", "with space # no comment", "'"] {
             let conf = amend(b"", &[("x".into(), text.into())], "ID");
             assert_eq!(settings(&conf), [("x".to_owned(), text.to_owned())]);

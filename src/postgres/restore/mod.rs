@@ -1,6 +1,6 @@
-//! What a restore must know of a cluster: which files go where and when, its settings, its recovery.
+//! Plans the restore of a cluster: which files are restored where and when, settings, recovery.
 //!
-//! Everything here is computed from the backup; reading and writing files is in `restore/cluster`.
+//! Everything here is computed from the backup; `restore/cluster` reads and writes the files.
 
 pub mod advice;
 pub mod conf;

@@ -1,10 +1,14 @@
-//! What restoring a cluster needs besides its files.
+//! Plans the restore of a cluster, beside its files.
 //!
-//! From what is known of the cluster and what the operator wants to a plan: which paths are elsewhere, which files come
-//! back empty, not at all or last, what is written besides. Nothing here reads or writes. "Rule N" is a rule of online
-//! backups and restores, as PostgreSQL's own tools and their peers follow them.
+//! Combines the facts about the cluster and the operator's options: which paths are elsewhere;
+//! which files are restored empty, not at all or last; which files are written in addition. Reads
+//! and writes no file. "Rule N" is a rule of `doc/postgres.md`.
 
-use super::recovery::{Recovery, RecoveryFacts};
+use super::{
+    advice,
+    recovery::{self, Recovery, RecoveryFacts, RecoveryOptions},
+    tablespaces,
+};
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{
@@ -16,161 +20,135 @@ use crate::{
 };
 use std::path::PathBuf;
 
-/// The file without which no server starts.
+/// The file without which a server does not start.
 pub const PG_CONTROL: &[u8] = b"global/pg_control";
-/// What tells a server that its files come from a backup, and where recovery begins.
+/// Tells a server that its files come from a backup, and where recovery begins.
 pub const BACKUP_LABEL: &[u8] = b"backup_label";
-/// The directory of the WAL.
+/// Directory of the WAL.
 pub const PG_WAL: &str = "pg_wal";
-/// Has a server make the links of its tablespaces.
+/// Makes a server create the links of its tablespaces.
 pub const TABLESPACE_MAP: &[u8] = b"tablespace_map";
-/// Settings that the server itself writes; it reads them after `postgresql.conf`.
+/// Settings that the server itself writes; read after `postgresql.conf`.
 pub const AUTO_CONF: &[u8] = b"postgresql.auto.conf";
-/// Written by a server that runs.
+/// Written by a running server.
 pub const POSTMASTER_PID: &[u8] = b"postmaster.pid";
-/// Has recovery go on where WAL speaks of pages that are not there.
+/// Lets recovery continue where WAL refers to missing pages.
 const IGNORE_INVALID_PAGES: &str = "ignore_invalid_pages";
-/// The database that tools connect to.
+/// Database that tools connect to.
 const MAINTENANCE: &[u8] = b"postgres";
 
-/// What an operator may want of the restore of a cluster.
+/// The operator's options for the restore of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterOptions {
-    /// Tablespaces, by location, name or number, and where they are to be.
+    /// Tablespaces, by location, name or OID, and their new directories.
     pub tablespaces: Vec<(Vec<u8>, PathBuf)>,
-    /// Where all other tablespaces are to be, each below its name.
+    /// Directory for all other tablespaces, each below its name.
     pub tablespaces_under: Option<PathBuf>,
-    /// Where the WAL is to be; `None`: in the data directory.
+    /// Directory for the WAL; `None` for the data directory.
     pub waldir: Option<PathBuf>,
-    /// Databases that are wanted; none means all of them.
+    /// Databases to restore; empty for all.
     pub databases: Vec<String>,
-    /// How the server recovers, and with which settings.
-    pub recovery: crate::postgres::restore::recovery::RecoveryOptions,
+    /// Recovery and settings.
+    pub recovery: RecoveryOptions,
 }
 
-/// What is to be done besides writing the files.
+/// Steps of a restore beside writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterPlan {
     /// Tablespaces.
     pub mounts: Vec<TargetMount>,
-    /// The file that is put in place last.
+    /// The file to put in place last.
     pub last: Option<FinalFile>,
-    /// How the server recovers.
+    /// Settings and signal file for recovery.
     pub recovery: Recovery,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
-    /// What is to be done before the server is started, one line for each step,
+    /// Steps before the server starts, one line each.
     pub before_start: Vec<String>,
-    /// and after that.
+    /// Steps after the server has started, one line each.
     pub next: Vec<String>,
-    /// Does the server recover only if it is told that tablespaces may be directories of the cluster itself?
+    /// True if the server recovers only with `allow_in_place_tablespaces`.
     pub in_place: bool,
-    /// Numbers of the databases that come back empty.
+    /// OIDs of the databases that are restored empty.
     emptied: Vec<u32>,
+    /// Paths that are not restored.
     left_out: Vec<entry::EntryPath>,
 }
 
-/// What becomes of an entry.
+/// Treatment of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is restored.
+    /// Restored.
     Restored,
-    /// It becomes a file of the same size without content.
+    /// Restored as a file of the same size without content.
     Emptied,
-    /// It is not restored.
+    /// Not restored.
     LeftOut,
 }
 
-/// What a server does at a target, unless told.
-const STANDS_STILL: &str = "at the target the server can only be read; if it is the right one, SELECT pg_wal_replay_resume();";
-/// The startup process holds the locks of transactions that it has replayed in part, as long as it stands still.
-const IS_LOCKED: &str = "right before a DROP or TRUNCATE that table is locked until the server is open, and reading it waits for ever: \
-    to read it, restore a copy with --target-action promote";
+/// Step for a server that pauses at its target, the default action.
+const PAUSED_STEP: &str = "at the target the server can only be read; if it is the right one, \
+    SELECT pg_wal_replay_resume();";
+/// While paused, the startup process keeps the locks of transactions that it has replayed in part.
+const LOCKED_STEP: &str = "right before a DROP or TRUNCATE that table is locked until the server \
+    is open, and reading it waits until then: to read it, restore a copy with --target-action \
+    promote";
 
-/// Why a setting is to be reset when the server is open.
-const IS_PASSING: &str =
-    "it is for this recovery alone, and a standby made from this server would obey it too";
+/// Reason to reset a setting once the server is open.
+const RESET_REASON: &str =
+    "it is only for this recovery, and a standby made from this server would use it too";
 
 impl ClusterPlan {
-    /// The plan for a cluster.
+    /// Makes the plan for a cluster.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for what cannot be done with this cluster.
+    /// [`ErrorKind::Usage`] if an option does not fit this cluster.
     pub fn new(
         options: &ClusterOptions,
         cluster: &ClusterInfo,
         known: &RecoveryFacts<'_>,
     ) -> Result<Self> {
-        let mut mounts = crate::postgres::restore::tablespaces::mounts(options, cluster)?;
-        let unwanted = unwanted(options, cluster)?;
-        let (mut recovery, mut notes) =
-            crate::postgres::restore::recovery::plan(&options.recovery, cluster, known)?;
-        notes.extend(crate::postgres::restore::advice::meanwhile(cluster));
-        notes.extend(crate::postgres::restore::advice::subscriptions(
-            &options.recovery,
-            cluster,
-        ));
-        let mut next = Vec::new();
-        if options.recovery.stands_still() {
-            next.push(STANDS_STILL.to_owned());
-        }
-        if options.recovery.may_stand_before_a_drop() {
-            next.push(IS_LOCKED.to_owned());
-        }
-        next.extend(
-            recovery
-                .passing()
-                .map(|name| format!("ALTER SYSTEM RESET {name}; -- {IS_PASSING}")),
-        );
-        next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
-        // WAL speaks of pages that it does not bring, of hash indexes also where pages have checksums: in those that are holes now,
-        // recovery would stop.
+        let mut mounts = tablespaces::tablespace_mounts(options, cluster)?;
+        let unwanted = unwanted_databases(options, cluster)?;
+        let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;
+        notes.extend(advice::new_tablespace_notes(cluster));
+        notes.extend(advice::subscriptions_note(&options.recovery, cluster));
+        let mut next = steps_after_start(options, &recovery, &unwanted);
+        // WAL refers to pages that it does not contain; for hash indexes even in a cluster with
+        // checksums. In an emptied file such pages are holes, and recovery would stop.
         if cluster.online && !unwanted.is_empty() {
             recovery
                 .settings
                 .push((IGNORE_INVALID_PAGES.to_owned(), "on".to_owned()));
             next.push(format!("ALTER SYSTEM RESET {IGNORE_INVALID_PAGES};"));
         }
-        // A server without `backup_label` would start from the wrong checkpoint, and nobody would notice (rule 9).
+        // Without `backup_label` a server would silently start from the wrong checkpoint (rule 9).
         let only_with = cluster.online.then(|| BACKUP_LABEL.to_vec());
-        let mut left_out: Vec<&'static [u8]> = vec![POSTMASTER_PID];
-        if cluster.online || options.recovery.is_chosen() {
-            // Signals of an earlier recovery are not meant for this one (rule 12).
-            left_out.extend([
-                crate::postgres::restore::recovery::RECOVERY_SIGNAL,
-                crate::postgres::restore::recovery::STANDBY_SIGNAL,
-            ]);
-        } // A standby that was shut down goes on as one: it must not write on the timeline of its primary.
-        left_out.extend(recovery.changes_settings().then_some(AUTO_CONF));
-        // The server would make our links anew, from where the tablespaces were (rule 36).
-        left_out.extend((!mounts.is_empty()).then_some(TABLESPACE_MAP));
-        mounts.extend(
-            options
-                .waldir
-                .as_deref()
-                .map(crate::postgres::restore::tablespaces::wal)
-                .transpose()?,
-        );
+        let last = FinalFile {
+            path: PG_CONTROL.to_vec(),
+            only_with,
+        };
+        let left_out = left_out(options, cluster, &recovery, !mounts.is_empty());
+        if let Some(dir) = &options.waldir {
+            mounts.push(tablespaces::wal_mount(dir)?);
+        }
         Ok(Self {
-            last: Some(FinalFile {
-                path: PG_CONTROL.to_vec(),
-                only_with,
-            }),
+            last: Some(last),
             mounts,
             notes,
-            before_start: crate::postgres::restore::advice::fetch(&recovery, cluster)
-                .into_iter()
-                .collect(),
+            before_start: advice::wal_step(&recovery, cluster).into_iter().collect(),
             recovery,
             next,
             in_place: false,
             emptied: unwanted.into_iter().map(|database| database.oid).collect(),
-            left_out: left_out.into_iter().map(<[u8]>::to_vec).collect(),
+            left_out,
         })
     }
 
-    /// Leave out a transaction that was prepared, by its file in `pg_twophase`, if it is of a database that comes back empty: nobody
-    /// could end it there, nor drop the database because of it. Is it?
+    /// Leaves out a prepared transaction, by its file in `pg_twophase`, if its database is restored
+    /// empty. Returns whether it is left out.
+    ///
+    /// Such a transaction could not be ended, and would keep its database from being dropped.
     pub fn leave_out_prepared(&mut self, path: &[u8], content: &[u8]) -> bool {
         let is_lost =
             database_of_prepared(content).is_some_and(|database| self.emptied.contains(&database));
@@ -178,14 +156,17 @@ impl ClusterPlan {
         is_lost
     }
 
-    /// Does every file come back with its content?
-    pub fn is_of_everything(&self) -> bool {
+    /// Returns whether every file is restored with its content.
+    pub fn restores_all_databases(&self) -> bool {
         self.emptied.is_empty()
     }
 
-    /// Is the entry at `path` in a tablespace beside what servers have there? Where a tablespace goes is the word of the
-    /// backup, and of a forged one it may be a place where other names mean something.
-    pub fn strays(&self, path: &[u8]) -> bool {
+    /// Returns whether the entry at `path` is in a tablespace but outside the server's own
+    /// directories there.
+    ///
+    /// The backup names the location of a tablespace; a forged backup may name a place where other
+    /// file names have a meaning.
+    pub fn is_outside_server_directories(&self, path: &[u8]) -> bool {
         self.mounts
             .iter()
             .filter(|mount| mount.at != path && entry::is_within(path, &mount.at))
@@ -198,42 +179,89 @@ impl ClusterPlan {
             })
     }
 
-    /// Is the entry at `path` not restored? Something else may be written there, so its other names are no links to that.
+    /// Returns whether the entry at `path` is not restored. Another file may be written there, so
+    /// the entry's other names are not links to it.
     pub fn leaves_out(&self, path: &[u8]) -> bool {
         self.fate(path) == Fate::LeftOut
     }
 
-    /// What becomes of the entry at `path`.
+    /// Returns the treatment of the entry at `path`.
     pub fn fate(&self, path: &[u8]) -> Fate {
         let is_emptied = || database_of(path).is_some_and(|oid| self.emptied.contains(&oid));
-        match () {
-            () if self.left_out.iter().any(|left_out| left_out == path) => Fate::LeftOut,
-            () if !self.emptied.is_empty() && is_emptied() => Fate::Emptied,
-            () => Fate::Restored,
+        if self.left_out.iter().any(|left_out| left_out == path) {
+            Fate::LeftOut
+        } else if !self.emptied.is_empty() && is_emptied() {
+            Fate::Emptied
+        } else {
+            Fate::Restored
         }
     }
 }
 
-/// The database whose content a file is. `PG_VERSION` is of none: `DROP DATABASE` wants to find it (rule 39).
+/// Returns the steps for the time after the server has started, one line each.
+fn steps_after_start(
+    options: &ClusterOptions,
+    recovery: &Recovery,
+    unwanted: &[&DatabaseInfo],
+) -> Vec<String> {
+    let mut next = Vec::new();
+    if options.recovery.pauses_at_target() {
+        next.push(PAUSED_STEP.to_owned());
+    }
+    if options.recovery.may_pause_mid_transaction() {
+        next.push(LOCKED_STEP.to_owned());
+    }
+    let reset = |name: &str| format!("ALTER SYSTEM RESET {name}; -- {RESET_REASON}");
+    next.extend(recovery.temporary_settings().map(reset));
+    next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
+    next
+}
+
+/// Returns the paths that are not restored.
+fn left_out(
+    options: &ClusterOptions,
+    cluster: &ClusterInfo,
+    recovery: &Recovery,
+    has_mounts: bool,
+) -> Vec<entry::EntryPath> {
+    let mut left_out: Vec<&[u8]> = vec![POSTMASTER_PID];
+    // Signal files of an earlier recovery do not apply to this one (rule 12). A standby that was shut
+    // down stays a standby: it must not write on its primary's timeline.
+    if cluster.online || options.recovery.is_chosen() {
+        left_out.extend([recovery::RECOVERY_SIGNAL, recovery::STANDBY_SIGNAL]);
+    }
+    if recovery.changes_settings() {
+        left_out.push(AUTO_CONF);
+    }
+    // The server would replace the new links with the old locations of the tablespaces (rule 36).
+    if has_mounts {
+        left_out.push(TABLESPACE_MAP);
+    }
+    left_out.into_iter().map(<[u8]>::to_vec).collect()
+}
+
+/// Returns the database whose content the file is. `PG_VERSION` belongs to none: `DROP DATABASE`
+/// needs it (rule 39).
 fn database_of(path: &[u8]) -> Option<u32> {
     relation::database_of(path).filter(|_| !path.ends_with(b"/PG_VERSION"))
 }
 
-/// The database that a prepared transaction is of, by its file: `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic
-/// number, the length, the transaction's number, and that of the database, 4 bytes each.
+/// Returns the database of a prepared transaction, from its file.
+///
+/// `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic number, the length, the
+/// transaction's ID, and the database's OID, 4 bytes each.
 fn database_of_prepared(content: &[u8]) -> Option<u32> {
     let number = |at: usize| {
         Some(u32::from_ne_bytes(
             content.get(at..at + 4)?.try_into().ok()?,
         ))
     };
-    (number(4)? as usize == content.len())
-        .then(|| number(12))
-        .flatten()
+    let is_whole = number(4)? as usize == content.len();
+    if is_whole { number(12) } else { None }
 }
 
-/// Numbers and names of the databases that are not wanted. Templates and `postgres` always are.
-fn unwanted<'a>(
+/// Returns the databases that are not wanted. Templates and `postgres` are always wanted.
+fn unwanted_databases<'a>(
     options: &ClusterOptions,
     cluster: &'a ClusterInfo,
 ) -> Result<Vec<&'a DatabaseInfo>> {
@@ -277,8 +305,11 @@ fn unwanted<'a>(
         .collect())
 }
 
-/// The statement; where the name cannot be written, one for `psql` that makes it. A database that has subscriptions is not dropped, and
-/// they can be dropped only in there.
+/// Returns the statements that drop a database; if its name is not UTF-8, a statement with which
+/// `psql` makes the name.
+///
+/// A database with subscriptions cannot be dropped, and they can be dropped only from inside; so
+/// they are deleted first.
 fn drop_database(database: &DatabaseInfo) -> impl Iterator<Item = String> {
     let oid = database.oid;
     let subscribes = (database.subscriptions > 0)

@@ -1,4 +1,4 @@
-//! Where recovery ends, as an operator writes it and as the server reads it.
+//! Checks recovery targets, and writes them as the server reads them.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -7,44 +7,41 @@ use crate::{
 };
 use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
 
-/// Where recovery ends.
+/// The point at which recovery ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecoveryTarget {
-    /// With the last transaction before this time, as the operator wrote it.
+    /// The last transaction before this time, as the operator wrote it.
     Time(String),
-    /// At this place in the WAL, as `0/2000028`.
+    /// This WAL location, for example `0/2000028`.
     Lsn(String),
-    /// At this restore point.
+    /// This restore point.
     Name(String),
-    /// With this transaction.
+    /// This transaction.
     Xid(String),
     /// As soon as the cluster is consistent.
     Immediate,
 }
 
-const EARLIER: &str =
-    "a backup is wanted that ended before that; `fullbore list` shows which there are";
+const EARLIER: &str = "choose a backup that ended before that; `fullbore list` shows them";
 
-/// As the server reads it whatever its own time zone.
+/// Returns the time in a form that the server reads in the same way in every time zone.
 fn utc(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S.%6f+00").to_string()
 }
 
-/// What is said of a time that is recovered to.
-pub(crate) fn until(text: &str, now: Option<Timestamp>) -> Result<String> {
-    let time = moment(text)?;
-    let later =
-        "; that is later than now: if the WAL does not come to it, recovery ends with an error";
+/// Returns the note for a time target. `now` is the current time, to warn of a later target.
+pub(crate) fn time_note(text: &str, now: Option<Timestamp>) -> Result<String> {
+    let time = parse_time(text)?;
     let later = if now.is_some_and(|now| now < time) {
-        later
+        "; that is later than now: if the WAL does not reach it, recovery ends with an error"
     } else {
         ""
     };
     Ok(format!("the server will recover to {}{later}", utc(time)))
 }
 
-/// A time; without an offset it is local time here.
-fn moment(text: &str) -> Result<Timestamp> {
+/// Parses a time. Without an offset it is local time on this host.
+fn parse_time(text: &str) -> Result<Timestamp> {
     let local = |time: DateTime| {
         time.to_zoned(TimeZone::system())
             .map(|zoned| zoned.timestamp())
@@ -55,14 +52,14 @@ fn moment(text: &str) -> Result<Timestamp> {
     parsed
         .or_else(|_| text.parse::<DateTime>().and_then(local))
         .map_err(|_| {
-            let what = format!("cannot recover to time {text:?}: it is no time");
+            let what = format!("cannot recover to time {text:?}: it is not a time");
             Error::new(ErrorKind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
         })
 }
 
-/// The time in UTC, if the backup had ended by then.
-pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
-    let time = moment(text)?;
+/// Returns the target time in UTC, if the backup had ended by then.
+pub(crate) fn checked_time(text: &str, stopped: &str) -> Result<String> {
+    let time = parse_time(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
         let what = format!("cannot recover to {time}: the backup ended later, at {end}");
         return Err(Error::new(ErrorKind::Usage, what).hint(EARLIER));
@@ -70,16 +67,16 @@ pub(crate) fn time(text: &str, stopped: &str) -> Result<String> {
     Ok(utc(time))
 }
 
-/// A place in the WAL at which the cluster is consistent.
-pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
+/// Checks that the cluster is consistent at the target location.
+pub(crate) fn checked_lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
-        let what = format!("cannot recover to LSN {text:?}: it is none");
+        let what = format!("cannot recover to LSN {text:?}: it is not an LSN");
         return Err(Error::new(ErrorKind::Usage, what).hint("use one like 0/2000028"));
     };
     let why = match cluster.stop_lsn.parse::<Lsn>() {
         Ok(stop) if wanted < stop => format!("the backup is consistent only at {stop}"),
         Ok(_) => return Ok(text),
-        // So it is with older backups of clusters that were shut down.
+        // Some backups of clusters that were shut down have no stop location.
         Err(_) => "the backup does not say where it is consistent".to_owned(),
     };
     Err(Error::new(
@@ -89,8 +86,9 @@ pub(crate) fn lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     .hint(EARLIER))
 }
 
-/// An empty one would be no target to the server: it would go on to the end of the archive.
-pub(crate) fn name(text: &str) -> Result<&str> {
+/// Checks the name of a restore point. The server would ignore an empty name, and recover to the
+/// end of the archive.
+pub(crate) fn checked_name(text: &str) -> Result<&str> {
     if text.is_empty() {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -100,13 +98,13 @@ pub(crate) fn name(text: &str) -> Result<&str> {
     Ok(text)
 }
 
-/// The server would take a number that begins with 0 for an octal one.
-pub(crate) fn xid(text: &str) -> Result<u64> {
+/// Parses a transaction ID. The server would read a number with a leading 0 as octal.
+pub(crate) fn checked_xid(text: &str) -> Result<u64> {
     match text.parse::<u64>() {
         Ok(number) => Ok(number),
         Err(_) => Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot recover to transaction {text:?}: it is no number"),
+            format!("cannot recover to transaction {text:?}: it is not a number"),
         )),
     }
 }
@@ -116,9 +114,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_is_later_than_now_is_spoken_of() {
+    fn the_note_warns_of_a_time_later_than_now() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let said = |now| until("2026-11-21T05:45:02Z", now).unwrap();
+        let said = |now| time_note("2026-11-21T05:45:02Z", now).unwrap();
         assert!(
             said(Some(at("2026-11-21T05:45:01Z")))
                 .contains("05:45:02.000000+00; that is later than now")

@@ -1,4 +1,4 @@
-//! Where tablespaces and the WAL are to be.
+//! Decides where tablespaces and the WAL are restored.
 
 use super::plan::{ClusterOptions, PG_WAL};
 use crate::{
@@ -12,21 +12,25 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// What to try if a tablespace cannot be where it is to be.
-pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under DIR all of them, --waldir DIR the WAL";
+/// Hint for a tablespace that cannot be restored to its place.
+pub const HINT: &str = "--tablespace OLD=NEW restores a tablespace elsewhere, --tablespaces-under \
+    DIR all of them, --waldir DIR the WAL";
 
-/// A mount for each tablespace that is not in the data directory.
-pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<Vec<TargetMount>> {
+/// Returns a mount for each tablespace outside the data directory.
+pub(super) fn tablespace_mounts(
+    options: &ClusterOptions,
+    cluster: &ClusterInfo,
+) -> Result<Vec<TargetMount>> {
     for (old, _) in &options.tablespaces {
         if !cluster
             .tablespaces
             .iter()
-            .any(|tablespace| is_called(tablespace, old))
+            .any(|tablespace| is_named(tablespace, old))
         {
-            return Err(unknown(old, cluster));
+            return Err(unknown_tablespace(old, cluster));
         }
     }
-    // One that was made in place is at its location.
+    // An in-place tablespace has its own path as its location.
     let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
     cluster
         .tablespaces
@@ -36,7 +40,8 @@ pub(super) fn mounts(options: &ClusterOptions, cluster: &ClusterInfo) -> Result<
         .collect()
 }
 
-/// In one location clusters of several versions may have a directory each, as after `pg_upgrade` (rule 10).
+/// Clusters of several versions may each have a directory in one location, for example after
+/// `pg_upgrade` (rule 10).
 pub fn shared(major: u32) -> SharedDirectory {
     SharedDirectory {
         all: b"PG_".to_vec(),
@@ -44,45 +49,48 @@ pub fn shared(major: u32) -> SharedDirectory {
     }
 }
 
-/// Is it restored to where the backup says that it was, and not to where the operator says?
-pub fn is_where_it_was(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
-    options.tablespaces_under.is_none() && chosen(options, tablespace).is_none()
+/// Returns whether the tablespace is restored to its location in the backup, because the operator
+/// chose no other.
+pub fn keeps_location(options: &ClusterOptions, tablespace: &Tablespace) -> bool {
+    options.tablespaces_under.is_none() && chosen_directory(options, tablespace).is_none()
 }
 
-fn chosen<'a>(
+/// Returns the operator's choice for this tablespace.
+fn chosen_directory<'a>(
     options: &'a ClusterOptions,
     tablespace: &Tablespace,
 ) -> Option<&'a (Vec<u8>, PathBuf)> {
     options
         .tablespaces
         .iter()
-        .find(|(old, _)| is_called(tablespace, old))
+        .find(|(old, _)| is_named(tablespace, old))
 }
 
+/// Returns the mount of a tablespace.
 fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Result<TargetMount> {
-    let chosen = chosen(options, tablespace);
+    let chosen = chosen_directory(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
         (Some((_, new)), _) => new.clone(),
-        (None, Some(dir)) => absolute(dir)?.join(own_name(tablespace)),
+        (None, Some(dir)) => absolute(dir)?.join(directory_name(tablespace)),
         (None, None) => PathBuf::from(OsStr::from_bytes(&tablespace.location.0)),
     };
-    match plain(&directory) {
+    match plain_path(&directory) {
         Some(directory) => Ok(TargetMount {
             at: tablespace.path(),
             directory,
             shared: Some(shared(major)),
             ..TargetMount::default()
         }),
-        None => Err(misplaced(
+        None => Err(not_absolute(
             &format!("tablespace {}", quoted(&tablespace.name.0)),
             &directory,
         )),
     }
 }
 
-/// A mount for the WAL.
-pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
-    let directory = plain(&absolute(dir)?).ok_or_else(|| misplaced("the WAL", dir))?;
+/// Returns the mount of the WAL.
+pub(super) fn wal_mount(dir: &Path) -> Result<TargetMount> {
+    let directory = plain_path(&absolute(dir)?).ok_or_else(|| not_absolute("the WAL", dir))?;
     Ok(TargetMount {
         at: PG_WAL.into(),
         directory,
@@ -90,9 +98,12 @@ pub(super) fn wal(dir: &Path) -> Result<TargetMount> {
     })
 }
 
-/// Without a slash at its end, as the server writes its links. It refuses relative ones; `..` would be another directory for it
-/// than for us if a link is on the way.
-fn plain(directory: &Path) -> Option<PathBuf> {
+/// Returns the path without a slash at its end, as the server writes its links; `None` if the path
+/// is relative or has `..`.
+///
+/// The server refuses relative links. `..` after a link would be another directory for the server
+/// than for fullbore.
+fn plain_path(directory: &Path) -> Option<PathBuf> {
     let is_plain = directory.is_absolute()
         && !directory
             .components()
@@ -100,10 +111,11 @@ fn plain(directory: &Path) -> Option<PathBuf> {
     is_plain.then(|| directory.components().collect())
 }
 
-fn misplaced(what: &str, directory: &Path) -> Error {
+/// Returns the error for a directory that cannot be used.
+fn not_absolute(what: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
-        format!("cannot restore {what} to {directory:?}: that is no absolute path"),
+        format!("cannot restore {what} to {directory:?}: that is not an absolute path"),
     )
     .hint(HINT)
 }
@@ -112,8 +124,8 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
     std::path::absolute(dir).map_err(|e| Error::io(format!("could not look at {dir:?}"), e))
 }
 
-/// Its name, if that can be the name of a directory, else its number.
-fn own_name(tablespace: &Tablespace) -> OsString {
+/// Returns the tablespace's name if it can be a directory name, otherwise its OID.
+fn directory_name(tablespace: &Tablespace) -> OsString {
     let name = &tablespace.name.0[..];
     let is_plain =
         !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0));
@@ -124,7 +136,8 @@ fn own_name(tablespace: &Tablespace) -> OsString {
     }
 }
 
-fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
+/// Returns whether `old` is the name, the OID or the location of the tablespace.
+fn is_named(tablespace: &Tablespace, old: &[u8]) -> bool {
     let location = |path: &[u8]| {
         Path::new(OsStr::from_bytes(path))
             .components()
@@ -135,7 +148,8 @@ fn is_called(tablespace: &Tablespace, old: &[u8]) -> bool {
         || location(old) == location(&tablespace.location.0)
 }
 
-fn unknown(old: &[u8], cluster: &ClusterInfo) -> Error {
+/// Returns the error for a tablespace that the backup does not have.
+fn unknown_tablespace(old: &[u8], cluster: &ClusterInfo) -> Error {
     let known = |t: &Tablespace| {
         format!(
             "{} ({}) at {}",

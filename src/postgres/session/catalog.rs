@@ -1,45 +1,49 @@
-//! Where databases are, and which tablespaces there are: what PostgreSQL's WAL does not repair if it changes during a backup.
+//! The server's databases and tablespaces: changes that PostgreSQL's WAL cannot repair in a backup.
 //!
-//! A database is moved by copying its directory, and WAL says only that: recovery copies what the backup has of it, which may be
-//! nothing any more. A tablespace is created anew where it was, whatever is there when somebody recovers.
+//! The server moves a database by copying its directory, and WAL records only the copy. Recovery
+//! copies the files in the backup, which may be incomplete by then. Recovery makes a new tablespace
+//! at its original path, whatever is there.
 
 use super::{Session, rows::SqlRow};
 use crate::{error::Result, format::root::EntryName, postgres::file_copies::FileCopies};
 
-/// See the module.
+/// The databases and tablespaces at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// All databases, by their numbers.
+    /// All databases, sorted by OID.
     pub databases: Vec<DatabaseRow>,
-    /// Numbers and names of the tablespaces.
+    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
 }
 
-/// What the catalog says of a database.
+/// A row of `pg_database`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DatabaseRow {
-    /// Its number.
+    /// OID of the database.
     pub oid: u32,
-    /// Its name.
+    /// Name of the database.
     pub name: EntryName,
-    /// The number of its tablespace.
+    /// OID of its tablespace.
     pub space: u32,
-    /// Are others made from it?
+    /// True if the database is a template.
     pub is_template: bool,
-    /// The transaction that wrote this.
+    /// The transaction that wrote this row.
     pub version: String,
 }
 
 impl Session {
-    /// As it is now.
+    /// Reads the catalog as it is now.
     ///
     /// # Errors
     /// The server's.
     pub fn catalog(&mut self) -> Result<Catalog> {
-        let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text FROM pg_database ORDER BY oid";
+        let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text \
+            FROM pg_database ORDER BY oid";
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
         let database = |row: &SqlRow| {
-            let (oid, name, space) = (row.get(0)?, EntryName(row.get(1)?), row.get(2)?);
+            let oid = row.get(0)?;
+            let name = EntryName(row.get(1)?);
+            let space = row.get(2)?;
             Ok(DatabaseRow {
                 oid,
                 name,
@@ -57,10 +61,10 @@ impl Session {
 }
 
 impl Catalog {
-    /// A database that is in another tablespace now.
-    pub fn moved<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
+    /// Returns a database that is in another tablespace `now`.
+    pub fn moved_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         let was_elsewhere = |one: &&DatabaseRow| {
-            self.of(one.oid)
+            self.database(one.oid)
                 .is_some_and(|before| before.space != one.space)
         };
         now.databases
@@ -69,35 +73,35 @@ impl Catalog {
             .map(|one| &one.name)
     }
 
-    /// A database that is there `now` and was copied in the meantime such that recovery cannot copy it. It can where that was from a
-    /// template, which nobody works in.
-    pub fn spoiled<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
+    /// Returns a database of `now` that was copied in the meantime in a way that recovery cannot
+    /// redo. Recovery can redo a copy of a template, because no one changes a template.
+    pub fn spoiled_copy<'a>(&self, now: &'a Self, copied: &[FileCopies]) -> Option<&'a EntryName> {
         let is_template = |oid| {
-            self.of(oid)
-                .and(now.of(oid))
+            self.database(oid)
+                .and(now.database(oid))
                 .is_some_and(|from| from.is_template)
         };
         let spoils = |copy: &&FileCopies| copy.from == copy.database || !is_template(copy.from);
         copied
             .iter()
             .filter(spoils)
-            .find_map(|copy| now.of(copy.database))
+            .find_map(|copy| now.database(copy.database))
             .map(|one| &one.name)
     }
 
-    /// A database that is there `now` and was not.
-    pub fn made<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
+    /// Returns a database of `now` that did not exist before.
+    pub fn new_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         now.databases
             .iter()
-            .find(|one| self.of(one.oid).is_none())
+            .find(|one| self.database(one.oid).is_none())
             .map(|one| &one.name)
     }
 
-    fn of(&self, oid: u32) -> Option<&DatabaseRow> {
+    fn database(&self, oid: u32) -> Option<&DatabaseRow> {
         self.databases.iter().find(|one| one.oid == oid)
     }
 
-    /// Was this tablespace made since?
+    /// Returns whether this tablespace was made since.
     pub fn is_new(&self, oid: u32) -> bool {
         self.tablespaces.iter().all(|(known, _)| *known != oid)
     }
@@ -108,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_moved_is_found_and_what_was_made_or_dropped_was_not_moved() {
+    fn only_a_database_in_another_tablespace_has_moved() {
         let of = |databases: &[(u32, u32)]| Catalog {
             databases: databases
                 .iter()
@@ -126,17 +130,31 @@ mod tests {
             tablespaces: vec![(1663, "pg_default".into())],
         };
         let before = of(&[(1, 1663), (5, 1663), (6, 1663)]);
-        assert_eq!(before.moved(&of(&[(1, 1663), (6, 1663), (7, 9)])), None);
-        assert_eq!(before.moved(&of(&[(1, 1663), (5, 9)])), Some(&"5".into()));
+        assert_eq!(
+            before.moved_database(&of(&[(1, 1663), (6, 1663), (7, 9)])),
+            None
+        );
+        assert_eq!(
+            before.moved_database(&of(&[(1, 1663), (5, 9)])),
+            Some(&"5".into())
+        );
         assert!(before.is_new(9) && !before.is_new(1663));
         let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| {
             [FileCopies { database, from }]
         });
-        assert_eq!(before.spoiled(&now, &copy(7, 1)), None, "from a template");
-        assert_eq!(before.spoiled(&now, &copy(8, 5)), None, "and dropped again");
+        assert_eq!(
+            before.spoiled_copy(&now, &copy(7, 1)),
+            None,
+            "from a template"
+        );
+        assert_eq!(
+            before.spoiled_copy(&now, &copy(8, 5)),
+            None,
+            "and dropped again"
+        );
         for (database, from, name) in [(7, 5, "7"), (7, 6, "7"), (5, 5, "5")] {
             assert_eq!(
-                before.spoiled(&now, &copy(database, from)),
+                before.spoiled_copy(&now, &copy(database, from)),
                 Some(&name.into()),
                 "{database} from {from}"
             );

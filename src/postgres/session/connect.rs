@@ -1,6 +1,7 @@
-//! How a server is reached: host by host, encrypted and not, as `sslmode` has it; and what its refusals mean.
+//! Connects to a server: host by host, encrypted or not as `sslmode` says. Explains the server's
+//! refusals.
 
-use super::{Session, pooler::refuse_used};
+use super::{Session, pooler::refuse_pooled_session};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform,
@@ -21,20 +22,26 @@ use std::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// The oldest version that was tried.
+/// The oldest supported version.
 const OLDEST: u32 = 13;
 
-/// Before anything that has a name, or takes time: a database's owner may have put functions of his own before the system's, and
-/// a role may have been given little time. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
-/// which `temp_file_limit = 0` forbids; only a superuser may raise that limit, and anybody the memory.
-const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET work_mem = '16MB'; \
+/// The first statement of a session, before any that uses names or takes time.
+///
+/// A database owner may have put functions before the system's, and a role may have a short time
+/// limit. With `work_mem = 64kB` the rows of `pg_settings` (about 200 kB) go to a temporary file,
+/// which `temp_file_limit = 0` forbids. Only a superuser may raise that limit; every role may raise
+/// the memory.
+const FIRST: &str = "SET statement_timeout = 0; SET search_path = pg_catalog, pg_temp; SET \
+    work_mem = '16MB'; \
     SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off";
 
-/// Rule 4, and no limits: a checkpoint or an archive may take hours, and one that nobody waits for any more ends. Those that a version
-/// lacks are left out.
+/// Rule 4, and no time limits: a checkpoint or the archive may take hours.
+/// `client_connection_check_interval` ends a statement whose client is gone. Settings that a
+/// version lacks are skipped.
 const SETTINGS: &str = "SELECT set_config(name, value, false) FROM (VALUES \
     ('max_parallel_workers_per_gather', '0'), ('lock_timeout', '0'), \
-    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('transaction_timeout', '0'), \
+    ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), \
+    ('transaction_timeout', '0'), \
     ('client_connection_check_interval', '1000')) \
     AS wanted (name, value) JOIN pg_settings USING (name)";
 
@@ -46,7 +53,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
     let mut failures = Vec::new();
     for wanted in rounds {
         for host in &params.hosts {
-            match session(params, host).and_then(|session| suitable(session, *wanted)) {
+            match open_session(params, host).and_then(|session| check_kind(session, *wanted)) {
                 Ok(session) => return Ok(session),
                 // As libpq: a server that was reached and refuses has the last word.
                 Err(error) if error.kind != ErrorKind::Unreachable => return Err(error),
@@ -65,9 +72,11 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
     Err(others.into_iter().fold(first, Error::detail))
 }
 
+/// Returns the session if the server is of the wanted kind.
+///
 /// # Errors
-/// [`Kind::Unreachable`]: another host may do.
-fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
+/// [`ErrorKind::Unreachable`] otherwise: another host may be suitable.
+fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
     let (is, fits) = match wanted {
         ServerKind::Primary => ("a standby", !session.standby),
         ServerKind::Standby => ("not a standby", session.standby),
@@ -83,10 +92,11 @@ fn suitable(session: Session, wanted: ServerKind) -> Result<Session> {
     }
 }
 
-fn session(params: &Params, host: &Host) -> Result<Session> {
+/// Opens a session with one host, and sets it up.
+fn open_session(params: &Params, host: &Host) -> Result<Session> {
     let begun = Instant::now();
-    let mut client = client(params, host)?;
-    refuse_used(&mut client, || begun.elapsed())?;
+    let mut client = connect_host(params, host)?;
+    refuse_pooled_session(&mut client, || begun.elapsed())?;
     let mut session = Session {
         client: Some(client),
         place: host.to_string(),
@@ -102,27 +112,27 @@ fn session(params: &Params, host: &Host) -> Result<Session> {
     session
         .client()?
         .batch_execute(FIRST)
-        .map_err(|error| failed(changing, &error))?;
+        .map_err(|error| server_error(changing, &error))?;
     session.rows(changing, SETTINGS, &[])?;
-    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_backend_pid(), \
+    let sql = "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), \
+        pg_backend_pid(), \
                nullif(current_setting('max_slot_wal_keep_size', true), '-1')";
     let row = session.row("could not ask the server for its version", sql, &[])?;
     session.version = row.get::<i32>(0)?.unsigned_abs();
     session.standby = row.get(1)?;
     session.process = row.get(2)?;
     session.slot_limit = row.get(3)?;
-    match session.major() {
-        OLDEST.. => Ok(session),
-        old => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot back up PostgreSQL {old}"),
-        )
-        .hint("the oldest version that can be backed up is 13")),
+    let major = session.major();
+    if major >= OLDEST {
+        return Ok(session);
     }
+    let what = format!("cannot back up PostgreSQL {major}");
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .hint("the oldest version that can be backed up is 13"))
 }
 
-/// The ways to try, each with the crate's word for it. A socket is never encrypted, as with libpq.
-fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
+/// Returns the encryption modes to try, in order. A socket is never encrypted, as with libpq.
+fn ssl_modes(params: &Params, host: &Host) -> &'static [config::SslMode] {
     use config::SslMode::{Disable, Prefer, Require};
     match (&host.place, params.tls.mode) {
         (SettingPlace::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
@@ -132,20 +142,20 @@ fn ways(params: &Params, host: &Host) -> &'static [config::SslMode] {
     }
 }
 
-fn client(params: &Params, host: &Host) -> Result<Client> {
+fn connect_host(params: &Params, host: &Host) -> Result<Client> {
     let mut first = None;
-    for way in ways(params, host) {
-        let mut config = config(params, host);
+    for way in ssl_modes(params, host) {
+        let mut config = client_config(params, host);
         config.ssl_mode(*way);
         let tls = (*way != config::SslMode::Disable)
             .then(|| tls::connector(&params.tls))
             .transpose()?;
-        match within(params.connect_timeout, config, tls) {
+        match connect_within(params.connect_timeout, config, tls) {
             Ok(client) => return Ok(client),
             Err(failure) => {
-                let other_way_may_do = failure.other_way_may_do();
+                let may_try_other_mode = failure.may_try_other_mode();
                 first = first.or(Some(failure));
-                if !other_way_may_do {
+                if !may_try_other_mode {
                     break;
                 }
             }
@@ -156,8 +166,8 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
         params.user
     );
     Err(match first {
-        Some(ConnectFailure::Server(error)) => explained(failed(&what, &error), &error, host),
-        Some(ConnectFailure::Late(limit)) => {
+        Some(ConnectFailure::Server(error)) => with_hint(server_error(&what, &error), &error, host),
+        Some(ConnectFailure::LateFiles(limit)) => {
             Error::new(ErrorKind::Unreachable, what).because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
@@ -168,27 +178,31 @@ fn client(params: &Params, host: &Host) -> Result<Client> {
     })
 }
 
+/// Why a connection failed.
 enum ConnectFailure {
     Server(postgres::Error),
-    Late(Duration),
+    /// No answer within the limit.
+    LateFiles(Duration),
     NoThread(Error),
 }
 
 impl ConnectFailure {
-    /// An entry of pg_hba.conf may be for encrypted connections only, or for others only; or TLS itself failed.
-    fn other_way_may_do(&self) -> bool {
+    /// Returns whether another encryption mode may work: an entry of pg_hba.conf may be only for
+    /// encrypted or only for plain connections, or TLS itself failed.
+    fn may_try_other_mode(&self) -> bool {
         match self {
             Self::Server(error) => match error.code() {
                 Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
                 None => error.to_string().contains("TLS"),
             },
-            Self::Late(_) | Self::NoThread(_) => false,
+            Self::LateFiles(_) | Self::NoThread(_) => false,
         }
     }
 }
 
-/// Connect, or give up. The crate's own limit ends when the socket is open, and a server can be silent after that.
-fn within(
+/// Connects, or gives up after `limit`. The crate's own limit ends when the socket is open, and a
+/// server can be silent after that.
+fn connect_within(
     limit: Option<Duration>,
     config: Config,
     tls: Option<MakeRustlsConnect>,
@@ -201,15 +215,15 @@ fn within(
         return connect().map_err(ConnectFailure::Server);
     };
     let (done, answer) = mpsc::channel();
-    // Nobody listens any more if it was too late.
+    // After the limit the receiver is gone, and the result is dropped.
     start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(ConnectFailure::Server),
-        Err(_) => Err(ConnectFailure::Late(limit)),
+        Err(_) => Err(ConnectFailure::LateFiles(limit)),
     }
 }
 
-fn config(params: &Params, host: &Host) -> Config {
+fn client_config(params: &Params, host: &Host) -> Config {
     let mut config = Config::new();
     config
         .user(&params.user)
@@ -252,8 +266,8 @@ fn config(params: &Params, host: &Host) -> Config {
     config
 }
 
-/// The error with what to do about it.
-fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
+/// Adds a hint to a refusal.
+fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     let code = cause.code();
     let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
         match &host.password {
@@ -261,15 +275,17 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
             None => return error,
         }
     } else if code.is_none() && reason(cause).contains("password missing") {
-        "give one with PGPASSWORD, ~/.pgpass or the service file".into()
+        "set one with PGPASSWORD, ~/.pgpass or the service file".into()
     } else if code.is_none() && reason(cause).contains("not valid for name") {
         "the certificate is for another name; sslmode=verify-ca does not compare names".into()
     } else if code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) {
-        "connect as another role, as in postgres://role@host, run this as that user of the system, as in `sudo -u postgres fullbore …`, \
-         or permit this one in the server's pg_hba.conf"
+        "connect as another role, as in postgres://role@host, run fullbore as the system user of \
+            that name, as in `sudo -u postgres fullbore …`, \
+         or permit this role in the server's pg_hba.conf"
             .into()
-    } else if is_nobody_there(cause) {
-        "is a server running there? One that is stopped is backed up by its data directory: `fullbore backup PGDATA --offline`"
+    } else if is_no_server(cause) {
+        "is a server running there? To back up a stopped cluster, name its data directory: \
+            `fullbore backup PGDATA --offline`"
             .into()
     } else {
         return error;
@@ -277,20 +293,21 @@ fn explained(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     error.hint(hint)
 }
 
-/// An error of the server, with its detail and its hint, or of the connection to it.
-pub(super) fn failed(what: &str, error: &postgres::Error) -> Error {
-    let failed = Error::new(kind(error), what).because(reason(error));
-    let Some(said) = error.as_db_error() else {
+/// Returns an error of the server, with its detail and hint, or of the connection.
+pub(super) fn server_error(what: &str, error: &postgres::Error) -> Error {
+    let failed = Error::new(error_kind(error), what).because(reason(error));
+    let Some(refusal) = error.as_db_error() else {
         return failed;
     };
-    let failed = said.detail().into_iter().fold(failed, Error::detail);
-    match said.hint() {
+    let failed = refusal.detail().into_iter().fold(failed, Error::detail);
+    match refusal.hint() {
         Some(hint) => failed.hint(hint.trim_end_matches('.').to_owned()),
         None => failed,
     }
 }
 
-/// Has the server ended the session with it? The connection shows that only a moment later.
+/// Returns whether the server ended the session with this error. The connection reports it only a
+/// moment later.
 pub(super) fn is_fatal(error: &postgres::Error) -> bool {
     let severity = error
         .as_db_error()
@@ -298,9 +315,9 @@ pub(super) fn is_fatal(error: &postgres::Error) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
-fn kind(error: &postgres::Error) -> ErrorKind {
+fn error_kind(error: &postgres::Error) -> ErrorKind {
     let Some(code) = error.code() else {
-        // To try again brings neither a password nor another certificate.
+        // A retry does not help without a password or with a wrong certificate.
         let hopeless = reason(error).contains("password missing") || is_about_certificates(error);
         return if hopeless {
             ErrorKind::Permission
@@ -311,7 +328,7 @@ fn kind(error: &postgres::Error) -> ErrorKind {
     match code.code() {
         "28000" | "28P01" | "42501" => ErrorKind::Permission,
         "53100" => ErrorKind::Full,
-        // Starting up, shutting down, too many connections.
+        // The server is starting, stopping, or has too many connections.
         "57P01" | "57P02" | "57P03" | "53300" => ErrorKind::Unreachable,
         _ => ErrorKind::System,
     }
@@ -328,7 +345,7 @@ fn is_about_certificates(error: &postgres::Error) -> bool {
     )
 }
 
-fn is_nobody_there(error: &postgres::Error) -> bool {
+fn is_no_server(error: &postgres::Error) -> bool {
     let system = innermost(error)
         .downcast_ref::<io::Error>()
         .map(io::Error::kind);
@@ -345,10 +362,10 @@ fn innermost(error: &postgres::Error) -> &(dyn std::error::Error + 'static) {
         .unwrap_or(outer)
 }
 
-/// Why, in the words of the one who knows best: the server, or the innermost cause.
+/// Returns the reason: the server's message, or the innermost cause.
 pub(super) fn reason(error: &postgres::Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        return said.message().to_owned();
+    if let Some(refusal) = error.as_db_error() {
+        return refusal.message().to_owned();
     }
     let innermost = innermost(error);
     match innermost.downcast_ref() {

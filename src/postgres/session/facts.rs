@@ -1,4 +1,4 @@
-//! What a backup must know of a server before it begins, and whether the role may take one.
+//! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
 use super::{Session, rows::SqlRow};
 use crate::{
@@ -8,33 +8,34 @@ use crate::{
 use postgres::types::Type;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
-/// The newest version that was tried.
+/// The newest version that was tested.
 const NEWEST: u32 = 18;
 
-/// What a backup must know of a server.
+/// Facts about a server that a backup needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerFacts {
-    /// As the server says it: `15.18 (Debian 15.18-0+deb12u1)`.
+    /// The server's own words: `15.18 (Debian 15.18-0+deb12u1)`.
     pub version: String,
-    /// `150018`.
+    /// For example `150018`.
     pub version_number: u32,
-    /// `15`.
+    /// For example `15`.
     pub major: u32,
-    /// A line to show, if the version is newer than any that was tried.
+    /// A warning, if the version is newer than any tested one.
     pub warning: Option<String>,
-    /// Where it is; not known to a role that may not read all settings.
+    /// The data directory; `None` if the role may not read all settings.
     pub data_directory: Option<PathBuf>,
     /// Identifies the cluster.
     pub system_identifier: u64,
-    /// Is it a standby?
+    /// True for a standby.
     pub standby: bool,
-    /// Do its pages have checksums?
+    /// True if pages have checksums.
     pub checksums: bool,
     /// Bytes of a page.
     pub block_bytes: u32,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u64,
-    /// Is it on? If not, a primary turns it on during a backup, and a standby's backup fails (rule 20).
+    /// Value of the setting. If it is off, a primary turns it on during a backup, and a standby's
+    /// backup fails (rule 20).
     pub full_page_writes: bool,
     /// Permissions of the data directory: 0o700 or 0o750.
     pub data_directory_mode: u32,
@@ -42,15 +43,15 @@ pub struct ServerFacts {
     pub timeline: u32,
     /// `off`, `on` or `always`.
     pub archive_mode: String,
-    /// Has it a `restore_command`?
+    /// True if a `restore_command` is set.
     pub has_restore_command: bool,
-    /// Numbers of the tablespaces, and what they are called.
+    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
-    /// All databases, by number.
+    /// All databases, sorted by OID.
     pub databases: Vec<DatabaseInfo>,
-    /// Files of its configuration that are outside of the data directory.
+    /// Configuration files outside the data directory.
     pub configuration: Vec<EntryName>,
-    /// May the role create a slot, see [`Session::hold_wal`]?
+    /// True if the role may create a slot, see [`Session::hold_wal`].
     pub may_hold_wal: bool,
 }
 
@@ -63,34 +64,42 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('full_page_writes')::bool, \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode'), \
-    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', 'ident_file') \
-        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = 'data_directory') || '/') ORDER BY name), \
+    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', \
+    'ident_file') \
+        AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = \
+        'data_directory') || '/') ORDER BY name), \
     current_setting('restore_command') <> ''";
 
 const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
 
 const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate, \
-    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY oid";
+    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY \
+    oid";
 
-const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR rolreplication \
+const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR \
+    rolreplication \
     FROM pg_roles WHERE rolname = current_user";
 
 impl Session {
-    /// What a backup must know.
+    /// Asks the server for the facts.
     ///
     /// # Errors
-    /// [`Kind::Permission`] with the statements to run, if the role may not take a backup.
+    /// [`ErrorKind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<ServerFacts> {
-        let may_hold_wal = self.may_back_up()?;
+        let may_hold_wal = self.check_role()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
-        let (major, standby) = (self.major(), self.standby);
+        let major = self.major();
+        let standby = self.standby;
         let mode: String = row.get(7)?;
         Ok(ServerFacts {
             version: row.get(0)?,
             version_number: self.version,
             major,
             warning: (major > NEWEST).then(|| {
-                format!("PostgreSQL {major} is newer than any that fullbore was tried with, which is {NEWEST}")
+                format!(
+                    "PostgreSQL {major} is newer than the versions that fullbore was tested \
+                    with, up to {NEWEST}"
+                )
             }),
             data_directory: row.name(1)?.map(|path| OsString::from_vec(path.0).into()),
             system_identifier: row.get::<i64>(2)?.cast_unsigned(),
@@ -99,13 +108,24 @@ impl Session {
             block_bytes: row.get::<i32>(4)?.cast_unsigned(),
             wal_segment_bytes: u64::from(row.get::<i32>(5)?.cast_unsigned()),
             full_page_writes: row.get(6)?,
-            data_directory_mode: u32::from_str_radix(&mode, 8)
-                .map_err(|_| Error::new(ErrorKind::Unsupported, format!("cannot read data_directory_mode {mode:?}")))?,
+            data_directory_mode: u32::from_str_radix(&mode, 8).map_err(|_| {
+                Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "cannot read \
+                    data_directory_mode {mode:?}"
+                    ),
+                )
+            })?,
             timeline: self.timeline()?,
             archive_mode: row.get(8)?,
             tablespaces: self.tablespaces()?,
             databases: self.databases()?,
-            configuration: row.get::<Vec<Vec<u8>>>(9)?.into_iter().map(EntryName).collect(),
+            configuration: row
+                .get::<Vec<Vec<u8>>>(9)?
+                .into_iter()
+                .map(EntryName)
+                .collect(),
             has_restore_command: row.get(10)?,
             may_hold_wal,
         })
@@ -135,8 +155,8 @@ impl Session {
         rows.iter().map(database).collect()
     }
 
-    /// Fails unless the role may start and stop a backup; says whether it may create a slot.
-    fn may_back_up(&mut self) -> Result<bool> {
+    /// Fails unless the role may start and stop a backup; returns whether it may create a slot.
+    fn check_role(&mut self) -> Result<bool> {
         let needed = match self.major() {
             15.. => ["pg_backup_start(text, boolean)", "pg_backup_stop(boolean)"],
             _ => [
@@ -145,8 +165,9 @@ impl Session {
             ],
         };
         let role = self.row("could not ask the server for the role", ROLE, &[])?;
-        let (name, ident, superuser): (String, String, bool) =
-            (role.get(0)?, role.get(1)?, role.get(2)?);
+        let name: String = role.get(0)?;
+        let ident: String = role.get(1)?;
+        let superuser: bool = role.get(2)?;
         let mut missing = Vec::new();
         for function in needed.iter().filter(|_| !superuser) {
             let sql = "SELECT has_function_privilege($1, 'execute')";
@@ -164,7 +185,7 @@ impl Session {
         if missing.is_empty() {
             return role.get(3);
         }
-        // Also what it will want next: the place of the data directory, and a slot.
+        // Grants that the backup needs next: to read the data directory's path, and to make a slot.
         missing.extend([
             format!("GRANT pg_read_all_settings TO {ident};"),
             format!("ALTER ROLE {ident} REPLICATION;"),
@@ -174,7 +195,7 @@ impl Session {
             format!("the role {name:?} may not take a backup"),
         );
         Err(missing.into_iter().fold(error, Error::detail).hint(format!(
-            "connect as a superuser, or have one run these in database {:?}",
+            "connect as a superuser, or let a superuser run these in database {:?}",
             self.database()?
         )))
     }

@@ -1,6 +1,6 @@
-//! A session that is asked every second whether it is still there, while others copy.
+//! Checks a session every second while other threads copy files.
 
-use super::{Room, Session, void};
+use super::{Session, WalSpace, void_backup};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform,
@@ -15,25 +15,25 @@ use std::{
     time::Duration,
 };
 
-/// How often the server is asked (rule 2): what is copied after the session was lost is copied in vain.
-const EVERY: Duration = Duration::from_secs(1);
+/// Interval of the checks (rule 2). Files copied after the session was lost are copied in vain.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session that threads share, and whose loss is noticed within seconds. Dropping it ends the session.
+/// A session that threads share. Its loss is noticed within seconds. Dropping it ends the session.
 pub struct HeldSession {
     shared: Arc<KeepaliveShared>,
-    /// How the server was reached.
+    /// Parameters of the connection.
     params: Params,
-    /// Dropped, it ends the thread that asks.
+    /// Dropping it ends the thread that checks.
     _stop: Sender<()>,
 }
 
 struct KeepaliveShared {
-    /// None once it is lost or over.
+    /// `None` once the session is lost or over.
     session: Mutex<Option<Session>>,
     lost: OnceLock<SessionLoss>,
 }
 
-/// The parts of an error that can be given more than once.
+/// The parts of an error, to make the same error several times.
 struct SessionLoss {
     why: String,
     detail: Vec<String>,
@@ -41,18 +41,19 @@ struct SessionLoss {
 }
 
 impl HeldSession {
-    /// Begin to ask; `room` is where the server keeps WAL for it, which was reached by `params`.
+    /// Begins the checks. `params` reach the same server; `room` is the disk where the server keeps
+    /// WAL for the session.
     ///
     /// # Errors
-    /// If the system has no thread for it.
-    pub fn new(session: Session, params: &Params, room: Option<Room>) -> Result<Self> {
+    /// If the system cannot start a thread.
+    pub fn new(session: Session, params: &Params, room: Option<WalSpace>) -> Result<Self> {
         let shared = Arc::new(KeepaliveShared {
             session: Mutex::new(Some(session)),
             lost: OnceLock::new(),
         });
         let (stop, stopped) = channel();
         let asked = Arc::clone(&shared);
-        start(move || asked.ask_until(&stopped, room))?;
+        start(move || asked.check_until(&stopped, room))?;
         Ok(Self {
             shared,
             params: params.clone(),
@@ -60,41 +61,44 @@ impl HeldSession {
         })
     }
 
-    /// Is the session still there, as far as was noticed? Costs one load, from any thread.
+    /// Fails if the loss of the session was noticed. Costs one load, from any thread.
     ///
     /// # Errors
-    /// That the backup is void, and why; each time.
+    /// The backup is void, with the reason; each time.
     pub fn check(&self) -> Result<()> {
         self.shared.check()
     }
 
-    /// Run something in the session; meanwhile it is not asked, as its statements notice the loss themselves.
+    /// Runs `run` in the session. The checks pause meanwhile: its statements notice the loss
+    /// themselves.
     ///
     /// # Errors
-    /// Those of `run`, or of [`Held::check`].
+    /// Those of `run`, or of [`HeldSession::check`].
     pub fn with<T>(&self, run: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         self.shared.with(run)
     }
 
-    /// Ask something that may fail without harm: of a session that has a slot in another one, as the server drops the slots of one
-    /// with a statement that fails.
+    /// Runs statements that may fail without harm.
+    ///
+    /// If the session has a slot, `ask` runs in a second session: the server drops the slots of a
+    /// session in which a statement fails.
     ///
     /// # Errors
-    /// Those of `ask`, and of a session with the same server.
-    pub fn beside<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    /// Those of `ask`, and of connecting to the same server again.
+    pub fn with_second_session<T>(&self, ask: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let holder =
             self.with(|session| Ok(session.slot.clone().map(|slot| (slot, session.process))))?;
         let Some((slot, process)) = holder else {
             return self.with(ask);
         };
         let mut session = Session::connect(&self.params)?;
-        session.is_beside(&slot, process)?;
+        session.check_slot_owner(&slot, process)?;
         ask(&mut session)
     }
 }
 
 impl Drop for HeldSession {
-    /// Ends the session now, or, if the server is being asked, once it has answered.
+    /// Ends the session now or, if a statement is running, after the server's answer.
     fn drop(&mut self) {
         if let Ok(mut session) = self.shared.session.try_lock() {
             session.take();
@@ -103,30 +107,31 @@ impl Drop for HeldSession {
 }
 
 impl KeepaliveShared {
-    fn ask_until(&self, stopped: &Receiver<()>, mut room: Option<Room>) {
-        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
-            // Of any other kind is, for one, that somebody has cancelled the question.
+    fn check_until(&self, stopped: &Receiver<()>, mut room: Option<WalSpace>) {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(CHECK_INTERVAL) {
+            // Other errors do not end the session; a user may have cancelled the statement.
             if let Err(error) =
-                self.with(|session| session.alive().and_then(|()| session.keep_slot()))
+                self.with(|session| session.check_alive().and_then(|()| session.touch_slot()))
                 && error.kind == ErrorKind::Unreachable
             {
-                self.lose(error);
+                self.record_loss(error);
                 return;
             }
             let crowded = room
                 .as_mut()
                 .and_then(|room| self.with(|session| room.check(session)).err());
             if let Some(error) = crowded.filter(|error| error.kind == ErrorKind::Unreachable) {
-                self.lose(error);
-                return self.give_up();
+                self.record_loss(error);
+                return self.free_and_close();
             }
         }
     }
 
-    /// Whoever copies may be waiting, for its own disk or a reader: the server does not.
-    fn give_up(&self) {
+    /// Frees the WAL and ends the session: the copying threads may be waiting for their disk or a
+    /// reader, and the server cannot wait.
+    fn free_and_close(&self) {
         let mut session = self.session.locked();
-        if let Some(Err(error)) = session.as_mut().map(Session::make_room) {
+        if let Some(Err(error)) = session.as_mut().map(Session::free_wal) {
             platform::debug(|| error.line());
         }
         session.take();
@@ -140,19 +145,19 @@ impl KeepaliveShared {
         let mut session = self.session.locked();
         self.check()?;
         let Some(open) = session.as_mut() else {
-            return Err(void("the session has ended"));
+            return Err(void_backup("the session has ended"));
         };
         let done = run(open);
         if open.is_closed() {
             session.take();
-            done.map_err(|error| self.lose(error))
+            done.map_err(|error| self.record_loss(error))
         } else {
             done
         }
     }
 
-    /// Remember the first reason, and give it.
-    fn lose(&self, error: Error) -> Error {
+    /// Records the first loss, and returns its error.
+    fn record_loss(&self, error: Error) -> Error {
         self.lost.get_or_init(|| SessionLoss::of(error)).error()
     }
 }
@@ -170,7 +175,7 @@ impl SessionLoss {
     fn error(&self) -> Error {
         let error = Error {
             detail: self.detail.clone(),
-            ..void(&self.why)
+            ..void_backup(&self.why)
         };
         self.hint.iter().cloned().fold(error, Error::hint)
     }

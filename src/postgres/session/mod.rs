@@ -1,7 +1,8 @@
-//! The session that a backup of a running cluster lives in.
+//! The session that a backup of a running cluster depends on.
 //!
-//! One session starts the backup and ends it; if it is lost between the two, the backup is void (rule 2). So it waits for
-//! ever, says when it is gone, and takes the slot that holds its WAL with it. What is copied meanwhile is not its business.
+//! One session starts the backup and ends it; if it is lost in between, the backup is void (rule
+//! 2). So the session has no time limits, reports its own loss, and owns the slot that holds its
+//! WAL. Reading the files is done elsewhere.
 
 mod catalog;
 mod connect;
@@ -15,7 +16,7 @@ mod wal_space;
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
 pub use keepalive::HeldSession;
-pub use wal_space::Room;
+pub use wal_space::WalSpace;
 
 use super::{conninfo::Params, lsn::Lsn};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,71 +26,77 @@ use postgres::{
 };
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// The server's clock, as RFC 3339 in UTC.
+/// SQL for the server's clock, as RFC 3339 in UTC.
 const NOW: &str =
     "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
 
-/// A connection to a server that is known to be new enough.
+/// A connection to a server of a supported version.
 pub struct Session {
-    /// None once it is left.
+    /// `None` once the session is closed.
     client: Option<Client>,
-    /// Where the server is, for messages.
+    /// Address of the server, for messages.
     place: String,
     version: u32,
-    /// What must not change until the end: is it a standby, and which of its processes serves us?
+    /// True if the server was a standby at the start. This and `process` must not change until the
+    /// end.
     standby: bool,
+    /// The server process of this session.
     process: i32,
-    /// The slot that holds WAL, if there is one.
+    /// The slot that holds WAL, if any.
     slot: Option<String>,
-    /// `max_slot_wal_keep_size`, as in `64MB`, if it is set: a checkpoint ends the session whose slot holds more.
+    /// `max_slot_wal_keep_size`, for example `64MB`, if set. A checkpoint ends the session whose
+    /// slot holds more.
     slot_limit: Option<String>,
-    /// Why the server has dropped it: it does so when a statement of its session fails.
+    /// Why the server dropped the slot: it does so when a statement of the slot's session fails.
     dropped: Option<String>,
-    /// Has a backup begun that has not ended?
+    /// True between the start and the stop of a backup.
     in_backup: bool,
 }
 
-/// What the server said at the end of a backup.
+/// The server's answer at the end of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
     /// Recovery is consistent here. The last segment it needs holds the byte before.
     pub lsn: Lsn,
-    /// When that was by the server's clock, as RFC 3339 in UTC: no transaction before it is later.
+    /// The server's clock at that moment, as RFC 3339 in UTC: no earlier transaction has a later
+    /// time.
     pub time: String,
     /// The file `backup_label`, byte for byte (rule 7).
     pub backup_label: Vec<u8>,
-    /// The file `tablespace_map`, byte for byte; empty if there is to be none.
+    /// The file `tablespace_map`, byte for byte; empty if the backup needs none.
     pub tablespace_map: Vec<u8>,
     /// The timeline that the backup began on.
     pub start_timeline: u32,
-    /// The timeline that it ended on; another one only on a standby whose primary was replaced.
+    /// The timeline that the backup ended on; differs only on a standby whose primary was replaced.
     pub timeline: u32,
 }
 
-/// What the server's archiver says.
+/// The status of the server's archiver.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ArchivedWal {
-    /// Is everything up to the segment that was asked for in the archive?
+    /// True if everything up to the requested segment is in the archive.
     pub done: bool,
-    /// Files that it has archived since its figures were last reset.
+    /// Files archived since the statistics were last reset.
     pub count: i64,
-    /// The last file it has archived.
+    /// The last archived file.
     pub last: Option<String>,
-    /// The file that it fails to archive now.
+    /// The file that the archiver currently fails to archive.
     pub failing: Option<String>,
 }
 
 impl Session {
-    /// The first server that answers and will do, with settings that let a session wait for hours.
+    /// Connects to the first suitable host, with settings that let a session wait for hours.
     ///
     /// # Errors
-    /// [`Kind::Permission`] if the server refuses the user, [`Kind::Unreachable`] if none can be reached now,
-    /// [`Kind::Unsupported`] if it is older than 13. No error holds the password.
+    /// [`ErrorKind::Permission`] if the server refuses the user, [`ErrorKind::Unreachable`] if no
+    /// host can be reached now, [`ErrorKind::Unsupported`] if the server is older than 13. No error
+    /// contains the password.
     pub fn connect(params: &Params) -> Result<Self> {
         connect::connect(params)
     }
 
-    /// Was the server a standby when the session began? It still is, or the session is void.
+    /// Returns whether the server was a standby when the session began. If that changes, the
+    /// session is void.
     pub fn standby(&self) -> bool {
         self.standby
     }
@@ -97,10 +104,10 @@ impl Session {
     fn client(&mut self) -> Result<&mut Client> {
         self.client
             .as_mut()
-            .ok_or_else(|| void("the session has ended"))
+            .ok_or_else(|| void_backup("the session has ended"))
     }
 
-    /// Has the server, or the way to it, ended the session?
+    /// Returns whether the server or the network ended the session.
     fn is_closed(&self) -> bool {
         self.client.as_ref().is_none_or(Client::is_closed)
     }
@@ -109,10 +116,12 @@ impl Session {
         self.version / 10_000
     }
 
-    /// Have the server keep its WAL from its last checkpoint on, until this session ends: a temporary slot. Gives where that is.
+    /// Makes a temporary slot, so that the server keeps its WAL from its last checkpoint on until
+    /// this session ends. Returns that checkpoint's location.
     ///
     /// # Errors
-    /// [`Kind::Permission`] or [`Kind::Unsupported`] with what to change, if the server cannot.
+    /// [`ErrorKind::Permission`] or [`ErrorKind::Unsupported`] with the setting to change, if the
+    /// server refuses.
     pub fn hold_wal(&mut self) -> Result<Lsn> {
         let name = format!(
             "fullbore_{}_{:08x}",
@@ -131,27 +140,29 @@ impl Session {
         row.get::<&str>(0)?.parse()
     }
 
-    /// The same, where the backup that began at `start` needs all from there on.
+    /// Like [`Session::hold_wal`], for a backup that began at `start` and needs all WAL from there
+    /// on.
     ///
     /// # Errors
-    /// As [`Session::hold_wal`]; [`Kind::Unreachable`] if there was another checkpoint since: WAL before that may be gone.
+    /// As [`Session::hold_wal`]; [`ErrorKind::Unreachable`] if another checkpoint came in between:
+    /// WAL before it may be gone.
     pub fn hold_wal_from(&mut self, start: Lsn) -> Result<()> {
         if self.hold_wal()? <= start {
             return Ok(());
         }
         Err(
-            void("there was another checkpoint before the server could be told to keep its WAL")
+            void_backup("another checkpoint came before the server began to keep its WAL")
                 .hint("run it again"),
         )
     }
 
-    /// Does the server keep WAL for a slot only up to a limit?
+    /// Returns whether the server limits the WAL that it keeps for a slot.
     pub fn has_slot_limit(&self) -> bool {
         self.slot_limit.is_some()
     }
 
-    /// The function that says up to where WAL is in files.
-    fn written(&self) -> &'static str {
+    /// Returns the SQL function for the end of the WAL in files.
+    fn wal_end_function(&self) -> &'static str {
         if self.standby {
             "pg_last_wal_receive_lsn()"
         } else {
@@ -159,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Up to where a primary has written WAL.
+    /// Returns the location up to which a primary has written WAL.
     ///
     /// # Errors
     /// If the session is lost.
@@ -173,74 +184,71 @@ impl Session {
         .parse()
     }
 
-    /// Have the server keep WAL no longer that is before `from`, if the role may say so.
+    /// Lets the server remove WAL before `from`, if the role may advance a slot.
     ///
     /// # Errors
-    /// The server's; [`Kind::Unreachable`] if the session is lost.
-    pub fn keep_from(&mut self, from: Lsn) -> Result<()> {
+    /// The server's; [`ErrorKind::Unreachable`] if the session is lost.
+    pub fn advance_slot(&mut self, from: Lsn) -> Result<()> {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
         let may =
             "SELECT has_function_privilege('pg_replication_slot_advance(name, pg_lsn)', 'execute')";
-        if !self
-            .row("could not ask for a privilege", may, &[])?
-            .get::<bool>(0)?
-        {
+        let row = self.row("could not ask for a privilege", may, &[])?;
+        if !row.get::<bool>(0)? {
             return Ok(());
         }
-        let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM pg_replication_slots \
+        let sql = "SELECT pg_replication_slot_advance(slot_name, $2::pg_lsn)::text FROM \
+            pg_replication_slots \
                    WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
-        self.rows("could not move the replication slot on", sql, &params)
+        self.rows("could not advance the replication slot", sql, &params)
             .map(drop)
     }
 
-    /// Move the slot on to where it is: from version 18 on, one that is never moved counts as idle, though its session is there.
-    fn keep_slot(&mut self) -> Result<()> {
+    /// Advances the slot to its current location: from version 18 on, a slot that is never advanced
+    /// counts as idle although its session lives.
+    fn touch_slot(&mut self) -> Result<()> {
         let Some(slot) = self.slot.clone().filter(|_| self.major() >= 18) else {
             return Ok(());
         };
         let sql = "SELECT restart_lsn::text FROM pg_replication_slots \
-                   WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> '0'";
+                   WHERE slot_name = $1 AND current_setting('idle_replication_slot_timeout') <> \
+                   '0'";
         let rows = self.rows(
             "could not ask for the replication slot",
             sql,
             &[(&slot, Type::NAME)],
         )?;
-        match rows
-            .first()
-            .map(|row| row.get::<Option<&str>>(0))
-            .transpose()?
-            .flatten()
-        {
-            Some(from) => self.keep_from(from.parse()?),
+        let Some(row) = rows.first() else {
+            return Ok(());
+        };
+        match row.get::<Option<&str>>(0)? {
+            Some(from) => self.advance_slot(from.parse()?),
             None => Ok(()),
         }
     }
 
-    /// The slot, if there is one.
+    /// The name of the slot, if any.
     pub fn slot(&self) -> Option<&str> {
         self.slot.as_deref()
     }
 
-    /// Fails unless the server is the one where the session of `process` has the slot `slot`.
-    fn is_beside(&mut self, slot: &str, process: i32) -> Result<()> {
-        let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND active_pid = $2";
+    /// Fails unless this is the server on which the session of `process` owns the slot `slot`.
+    fn check_slot_owner(&mut self, slot: &str, process: i32) -> Result<()> {
+        let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND \
+            active_pid = $2";
         let what = "could not ask for the replication slot";
-        match self
-            .row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?
-            .get::<bool>(0)?
-        {
-            true => Ok(()),
-            false => {
-                Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"))
-            }
+        let row = self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?;
+        if row.get::<bool>(0)? {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"))
         }
     }
 
-    /// Have the server keep no WAL any more.
+    /// Drops the slot: the server no longer keeps WAL for this session.
     ///
     /// # Errors
     /// If the session is lost.
@@ -257,24 +265,27 @@ impl Session {
         .map(drop)
     }
 
-    /// The process of the server that serves us, by the server's own number.
+    /// The process ID of this session's server process, on the server's host.
     pub fn process(&self) -> i32 {
         self.process
     }
 
-    /// Tell the server that a backup begins, and get where recovery will begin.
+    /// Starts a backup; returns the location where recovery will begin.
     ///
-    /// `fast` asks for a checkpoint at once; else this waits for a spread one, minutes (rule 3).
+    /// `fast` requests a checkpoint at once; otherwise this waits for a spread one, which takes
+    /// minutes (rule 3).
     ///
     /// # Errors
-    /// The server's, as when `full_page_writes` was off on a standby (rule 20); [`Kind::Unreachable`] if it is lost.
+    /// The server's, for example if `full_page_writes` was off on a standby (rule 20);
+    /// [`ErrorKind::Unreachable`] if the session is lost.
     pub fn start(&mut self, label: &str, fast: bool) -> Result<Lsn> {
-        // Rule 1: the functions were renamed in 15; before, "false" asks for the kind of backup that 15 kept.
+        // Rule 1: version 15 renamed the functions. Before, `false` requests the non-exclusive
+        // backup, the only kind since.
         let sql = match self.major() {
             15.. => "SELECT pg_backup_start($1, $2)::text",
             _ => "SELECT pg_start_backup($1, $2, false)::text",
         };
-        self.alive()?;
+        self.check_alive()?;
         let row = self.row(
             "could not start the backup",
             sql,
@@ -284,15 +295,16 @@ impl Session {
         row.get::<&str>(0)?.parse()
     }
 
-    /// Tell the server that everything was copied, and get what a restore needs.
+    /// Ends the backup after everything was copied; returns the data that a restore needs.
     ///
-    /// Waits until the archive has all WAL if that is asked for; a standby waits only with `archive_mode = always`
-    /// (rule 26). The server refuses if it was promoted since (rule 28).
+    /// If `wait_for_archive`, waits until the archive has all WAL; a standby waits only with
+    /// `archive_mode = always` (rule 26). The server refuses if it was promoted meanwhile (rule
+    /// 28).
     ///
     /// # Errors
-    /// The server's; [`Kind::Unreachable`] if the session is lost, or WAL that was held is gone.
+    /// The server's; [`ErrorKind::Unreachable`] if the session is lost or held WAL is gone.
     pub fn stop(&mut self, wait_for_archive: bool) -> Result<Stopped> {
-        self.holds()?;
+        self.check_wal_kept()?;
         let call = match self.major() {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
@@ -306,7 +318,8 @@ impl Session {
             &[(&wait_for_archive, Type::BOOL)],
         )?;
         self.in_backup = false;
-        let (lsn, backup_label): (&str, Vec<u8>) = (row.get(0)?, row.get(1)?);
+        let lsn: &str = row.get(0)?;
+        let backup_label: Vec<u8> = row.get(1)?;
         let start_timeline = start_timeline(&backup_label).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
@@ -329,16 +342,15 @@ impl Session {
         })
     }
 
-    /// Is the session still the one it was?
+    /// Checks that the session is still the same.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`] if it is lost, or the server was promoted (rule 28), or another of its processes serves us, as
-    /// behind a pool of connections.
-    pub fn alive(&mut self) -> Result<()> {
+    /// [`ErrorKind::Unreachable`] if the session is lost, the server was promoted (rule 28), or
+    /// another server process answers, as behind a connection pool.
+    pub fn check_alive(&mut self) -> Result<()> {
         if let Some(why) = &self.dropped {
-            let what =
-                "the server has dropped the replication slot, as it does when a statement fails";
-            return Err(void(what).detail(why.clone()).hint("run it again"));
+            let what = "the server dropped the replication slot because a statement failed";
+            return Err(void_backup(what).detail(why.clone()).hint("run it again"));
         }
         let row = self.row(
             "could not ask the server",
@@ -346,39 +358,48 @@ impl Session {
             &[],
         )?;
         if self.standby && !row.get::<bool>(0)? {
-            return Err(void("the standby was promoted")
+            return Err(void_backup("the standby was promoted")
                 .hint("run it again, from the new primary or another standby"));
         }
         if row.get::<i32>(1)? != self.process {
-            return Err(void("another process of the server answered")
-                .hint("connect to the server itself, not to a pool of connections"));
+            return Err(void_backup("another server process answered")
+                .hint("connect to the server itself, not to a connection pool"));
         }
         Ok(())
     }
 
-    /// Does the server still keep the WAL for it?
+    /// Checks that the server still keeps the WAL of this backup.
     ///
     /// # Errors
-    /// As [`Session::alive`]; [`Kind::Unreachable`] too if it does not.
-    pub fn holds(&mut self) -> Result<()> {
-        self.alive()?;
-        self.still_held()
+    /// As [`Session::check_alive`]; also [`ErrorKind::Unreachable`] if the WAL is gone.
+    pub fn check_wal_kept(&mut self) -> Result<()> {
+        self.check_alive()?;
+        self.check_slot_intact()
     }
 
-    /// Does the archive have everything up to and including segment `last`?
+    /// Returns the archiver's status, and whether the archive has everything up to and including
+    /// segment `last`.
     ///
-    /// The archiver takes segments in the order of their names, so the last one speaks for those before it.
+    /// The archiver takes segments in the order of their names, so the last archived one stands for
+    /// all before it.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`] if the session is lost.
-    pub fn archived(&mut self, last: &str) -> Result<ArchivedWal> {
-        let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR last_archived_time IS NULL \
+    /// [`ErrorKind::Unreachable`] if the session is lost.
+    pub fn archived_wal(&mut self, last: &str) -> Result<ArchivedWal> {
+        let sql = "SELECT last_archived_wal, CASE WHEN last_failed_time > last_archived_time OR \
+            last_archived_time IS NULL \
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
-        let (at, failing): (Option<String>, Option<String>) = (row.get(0)?, row.get(1)?);
-        // A history file sorts behind the segments of its timeline's parent, and a partial segment is not the segment.
-        let segment = |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
-        let done = at.as_ref().filter(segment).is_some_and(|at| **at >= *last);
+        let at: Option<String> = row.get(0)?;
+        let failing: Option<String> = row.get(1)?;
+        // A history file sorts after the segments of its parent timeline; a partial segment is not
+        // the segment.
+        let is_segment =
+            |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
+        let done = at
+            .as_ref()
+            .filter(is_segment)
+            .is_some_and(|at| **at >= *last);
         Ok(ArchivedWal {
             done,
             count: row.get(2)?,
@@ -387,10 +408,11 @@ impl Session {
         })
     }
 
-    /// End the current WAL segment, so that it is archived, and get its name (rules 6 and 26).
+    /// Ends the current WAL segment so that it is archived; returns its name (rules 6 and 26).
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] on a standby: only the primary can; [`Kind::Permission`].
+    /// [`ErrorKind::Unsupported`] on a standby: only the primary can; [`ErrorKind::Permission`] if
+    /// the role may not.
     pub fn switch_wal(&mut self) -> Result<String> {
         if self.standby {
             return Err(Error::new(
@@ -399,7 +421,7 @@ impl Session {
             )
             .hint("on the primary, run `SELECT pg_switch_wal()`"));
         }
-        // A segment that nothing was written to is not ended, so something is.
+        // The server does not end an empty segment, so write a message first.
         let note = "SELECT pg_logical_emit_message(false, 'fullbore', 'switch')::text";
         self.row("could not write to the WAL", note, &[])?;
         let row = self.row(
@@ -410,9 +432,10 @@ impl Session {
         row.map_err(switch_hint)?.get(0)
     }
 
-    /// The timeline that WAL is written or replayed on.
+    /// Returns the timeline on which WAL is written or replayed.
     fn timeline(&mut self) -> Result<u32> {
-        // pg_control lags behind a promotion until the next checkpoint; the name of the current segment does not.
+        // After a promotion pg_control lags until the next checkpoint; the name of the current
+        // segment does not.
         let sql = if self.standby {
             "SELECT lpad(to_hex(greatest((SELECT timeline_id FROM pg_control_checkpoint()), \
              (SELECT min_recovery_end_timeline FROM pg_control_recovery()))), 8, '0')"
@@ -427,17 +450,19 @@ impl Session {
             .ok_or_else(|| {
                 Error::new(
                     ErrorKind::Unsupported,
-                    format!("{name:?} is no name of a WAL segment"),
+                    format!("{name:?} is not the name of a WAL segment"),
                 )
             })
     }
 
-    /// The server drops what a slot holds once that exceeds `max_slot_wal_keep_size`.
-    fn still_held(&mut self) -> Result<()> {
+    /// Fails if the server removed WAL that the slot held, because it exceeded
+    /// `max_slot_wal_keep_size`.
+    fn check_slot_intact(&mut self) -> Result<()> {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
-        let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1), 'lost')";
+        let sql = "SELECT coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = \
+            $1), 'lost')";
         match self
             .row(
                 "could not ask for the replication slot",
@@ -446,59 +471,61 @@ impl Session {
             )?
             .get::<&str>(0)?
         {
-            "lost" => {
-                Err(void("the server has removed WAL that the backup needs")
-                    .hint(self.after_loss()))
-            }
+            "lost" => Err(
+                void_backup("the server has removed WAL that the backup needs")
+                    .hint(self.loss_hint()),
+            ),
             _ => Ok(()),
         }
     }
 
-    /// What to do where the session or its WAL is lost. The server says in its log alone that it ended a session for the limit.
-    fn after_loss(&self) -> String {
+    /// Returns the hint for a lost session or lost WAL. The server writes only to its log that it
+    /// ended a session because of the limit.
+    fn loss_hint(&self) -> String {
         let limit = self.slot_limit.as_ref().filter(|_| self.slot.is_some());
         limit.map_or_else(
             || "run it again".to_owned(),
             |limit| {
                 format!(
-                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive (--wal archived): a server ends the \
+                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive \
+                        (--wal archived): a server ends the \
                      session whose slot holds more"
                 )
             },
         )
     }
 
-    fn lost(&self, error: &postgres::Error) -> Error {
-        void(&format!(
+    /// Returns the error for a session that `error` ended.
+    fn loss_error(&self, error: &postgres::Error) -> Error {
+        void_backup(&format!(
             "the session with the server at {} was lost",
             self.place
         ))
         .detail(connect::reason(error))
-        .hint(self.after_loss())
+        .hint(self.loss_hint())
     }
 }
 
-/// An error after which nothing that was copied is worth anything.
-fn void(why: &str) -> Error {
+/// Returns the error that makes a backup void.
+fn void_backup(why: &str) -> Error {
     Error::new(ErrorKind::Unreachable, "the backup is void").because(why)
 }
 
-/// What to change, by the server's reason.
+/// Adds the setting to change, according to the server's reason.
 fn slot_hint(error: Error) -> Error {
     let Some(why) = error.source.as_ref().map(ToString::to_string) else {
         return error;
     };
-    let hint = match () {
-        () if error.kind == ErrorKind::Permission => {
-            "the role needs REPLICATION: `ALTER ROLE … REPLICATION`"
-        }
-        () if why.contains("max_replication_slots")
-            || why.contains("all replication slots are in use") =>
-        {
-            "raise max_replication_slots on the server, or drop a slot that nobody uses"
-        }
-        () if why.contains("wal_level") => "set wal_level = replica on the server",
-        () => return error,
+    let hint = if error.kind == ErrorKind::Permission {
+        "the role needs REPLICATION: `ALTER ROLE … REPLICATION`"
+    } else if why.contains("max_replication_slots")
+        || why.contains("all replication slots are in use")
+    {
+        "raise max_replication_slots on the server, or drop an unused slot"
+    } else if why.contains("wal_level") {
+        "set wal_level = replica on the server"
+    } else {
+        return error;
     };
     Error {
         kind: if error.kind == ErrorKind::Permission {
@@ -511,17 +538,17 @@ fn slot_hint(error: Error) -> Error {
     .hint(hint)
 }
 
-/// A role that may back up need not be one that may do this.
+/// Adds a hint: a role that may back up may lack the privilege to switch WAL.
 fn switch_hint(error: Error) -> Error {
     match error.kind {
         ErrorKind::Permission => error.hint(
-            "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or take --wal included",
+            "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO …`, or use --wal included",
         ),
         _ => error,
     }
 }
 
-/// The number in the line `START TIMELINE: 1`.
+/// Returns the number in the line `START TIMELINE: 1`.
 fn start_timeline(label: &[u8]) -> Option<u32> {
     let prefix = b"START TIMELINE: ";
     let line = label
@@ -540,7 +567,8 @@ mod tests {
 
     #[test]
     fn the_timeline_is_read_from_the_label() {
-        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nLABEL: x\nSTART TIMELINE: 26\n";
+        let label = b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nLABEL: \
+            x\nSTART TIMELINE: 26\n";
         assert_eq!(start_timeline(label), Some(26));
         assert_eq!(start_timeline(b"LABEL: START TIMELINE: 1\n"), None);
     }

@@ -1,4 +1,4 @@
-//! What a server answers, whatever it is: a value that cannot be understood is an error.
+//! Rows of the server's answers. A value of an unexpected type is an error.
 
 use super::{Session, connect};
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
 };
 use postgres::types::{FromSql, ToSql, Type};
 
-/// One row.
+/// One row of an answer.
 pub(super) struct SqlRow(pub(super) postgres::Row);
 
 impl SqlRow {
-    /// Column `at`.
+    /// Returns column `at`.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] if it is of another type, or text that is not in UTF-8.
+    /// [`ErrorKind::Unsupported`] if the column is of another type, or is text that is not UTF-8.
     pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
         let failed = |error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
@@ -27,15 +27,17 @@ impl SqlRow {
         self.0.try_get(at).map_err(failed)
     }
 
-    /// Column `at`, bytes, as a name; none if it is null.
+    /// Returns column `at`, bytes, as a name; `None` if it is null.
     pub(super) fn name(&self, at: usize) -> Result<Option<EntryName>> {
         Ok(self.get::<Option<Vec<u8>>>(at)?.map(EntryName))
     }
 }
 
 impl Session {
-    /// As [`Session::rows`], but `textsend` gives what is stored, byte for byte: names of databases, and paths, are in the encoding of
-    /// whoever made them, and the server would translate them, or refuse to.
+    /// Like [`Session::rows`], but `textsend` returns the stored bytes unchanged.
+    ///
+    /// Names of databases and paths have the encoding of their author. The server would translate
+    /// them, or refuse to.
     pub(super) fn raw_rows(
         &mut self,
         what: &str,
@@ -50,26 +52,28 @@ impl Session {
         rows
     }
 
-    /// The one row of that.
+    /// Like [`Session::raw_rows`], for an answer of one row.
     pub(super) fn raw_row(
         &mut self,
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        one(what, self.raw_rows(what, sql, params)?)
+        single_row(what, self.raw_rows(what, sql, params)?)
     }
 
-    /// The one row of an answer.
+    /// Runs a statement whose answer has one row.
     pub(super) fn row(
         &mut self,
         what: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        one(what, self.rows(what, sql, params)?)
+        single_row(what, self.rows(what, sql, params)?)
     }
 
+    /// Runs a statement. An error that ends the session, or makes the server drop the slot, is
+    /// recorded.
     pub(super) fn rows(
         &mut self,
         what: &str,
@@ -78,9 +82,11 @@ impl Session {
     ) -> Result<Vec<SqlRow>> {
         match self.client()?.query_typed(sql, params) {
             Ok(rows) => Ok(rows.into_iter().map(SqlRow).collect()),
-            Err(error) if self.is_closed() || connect::is_fatal(&error) => Err(self.lost(&error)),
+            Err(error) if self.is_closed() || connect::is_fatal(&error) => {
+                Err(self.loss_error(&error))
+            }
             Err(error) => {
-                let failed = connect::failed(what, &error);
+                let failed = connect::server_error(what, &error);
                 if self.slot.take().is_some() {
                     self.dropped = Some(failed.line());
                 }
@@ -90,7 +96,7 @@ impl Session {
     }
 }
 
-fn one(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
+fn single_row(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
     rows.pop()
         .ok_or_else(|| Error::new(ErrorKind::System, what).because("the server gave no row"))
 }

@@ -1,4 +1,4 @@
-//! What the server knows of its own WAL.
+//! Reads the server's summaries of its own WAL (versions 17 and newer).
 
 use super::{Session, connect, rows::SqlRow};
 use crate::{
@@ -17,25 +17,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforknumber, relblocknumber, is_limit_block \
+const CONTENTS: &str = "SELECT reltablespace, reldatabase, relfilenode, relforknumber, \
+    relblocknumber, is_limit_block \
     FROM pg_wal_summary_contents($1, $2::text::pg_lsn, $3::text::pg_lsn)";
 
 impl Session {
-    /// Does the server summarize its WAL?
+    /// Returns whether the server summarizes its WAL.
     ///
     /// # Errors
     /// If the session is lost.
-    pub fn does_summarize(&mut self) -> Result<bool> {
+    pub fn is_summarizing(&mut self) -> Result<bool> {
         let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
         self.row("could not ask for a setting", on, &[])?.get(0)
     }
 
-    /// Does the server summarize its WAL, and has it done so up to `lsn`? Waits at most for `patience`.
+    /// Waits up to `patience` until the server has summarized its WAL up to `lsn`; returns whether
+    /// it has.
     ///
     /// # Errors
-    /// If the session is lost, or the role may not ask.
-    pub fn summarizes(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
-        if !self.does_summarize()? {
+    /// If the session is lost, or the role may not read summaries.
+    pub fn await_summaries(&mut self, lsn: Lsn, patience: Duration) -> Result<bool> {
+        if !self.is_summarizing()? {
             return Ok(false);
         }
         let until = Instant::now() + patience;
@@ -54,7 +56,7 @@ impl Session {
         }
     }
 
-    /// When the server was started, in seconds since 1970 to the microsecond.
+    /// Returns the start time of the server, in seconds since 1970 to the microsecond.
     ///
     /// # Errors
     /// If the session is lost.
@@ -64,12 +66,13 @@ impl Session {
             .get(0)
     }
 
-    /// The summaries there are of a timeline.
+    /// Returns the available summaries of a timeline.
     ///
     /// # Errors
-    /// If the session is lost, or the role may not ask.
+    /// If the session is lost, or the role may not read summaries.
     pub fn summaries(&mut self, timeline: u32) -> Result<Vec<Span>> {
-        let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE tli = $1";
+        let sql = "SELECT start_lsn::text, end_lsn::text FROM pg_available_wal_summaries() WHERE \
+            tli = $1";
         let rows = self.rows(
             "could not list the summaries of the WAL",
             sql,
@@ -80,19 +83,22 @@ impl Session {
             .collect()
     }
 
-    /// Call `each` with the lines of one summary, as they come.
+    /// Calls `each` with the lines of one summary, one after the other.
     ///
     /// # Errors
     /// If the session is lost, or the summary has been removed.
-    pub fn summary(
+    pub fn read_summary(
         &mut self,
         timeline: u32,
         (from, to): Span,
         mut each: impl FnMut(SummaryLine),
     ) -> Result<()> {
-        let failed =
-            |error: postgres::Error| connect::failed("could not read a summary of the WAL", &error);
-        let (timeline, from, to) = (i64::from(timeline), from.to_string(), to.to_string());
+        let failed = |error: postgres::Error| {
+            connect::server_error("could not read a summary of the WAL", &error)
+        };
+        let timeline = i64::from(timeline);
+        let from = from.to_string();
+        let to = to.to_string();
         let params: [(&(dyn ToSql + Sync), Type); 3] = [
             (&timeline, Type::INT8),
             (&from, Type::TEXT),

@@ -1,6 +1,8 @@
-//! Room for the WAL that a server keeps for a backup. One whose disk is full stops, so the backup gives up before.
+//! Watches the disk space for the WAL that a server keeps for a backup.
+//!
+//! A server whose disk is full stops, so the backup gives up before.
 
-use super::{Session, void};
+use super::{Session, void_backup};
 use crate::{
     error::Result,
     format::sizes,
@@ -14,24 +16,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For so long there must be room, as fast as WAL was written so far: what is given up is removed by the next checkpoint.
-const LASTS: Duration = Duration::from_secs(120);
+/// There must be room for so long, at the rate of WAL so far: the next checkpoint removes the WAL
+/// of a backup that gave up.
+const LASTING: Duration = Duration::from_secs(120);
 
-/// How fast that is, is known after so long; before, it is enough if there is room until then.
+/// The rate counts after so long; before, it is enough if there is room until then.
 const KNOWN_AFTER: Duration = Duration::from_secs(10);
 
-/// The disk that WAL is kept on.
+/// The disk that holds the WAL.
 #[derive(Debug)]
-pub struct Room {
+pub struct WalSpace {
     directory: PathBuf,
     began: Instant,
-    /// Bytes that were kept when it began: the slot holds all since the checkpoint before.
+    /// Bytes kept at the start: the slot holds all since the checkpoint before.
     first: Option<u64>,
 }
 
-impl Room {
-    /// Of `directory`, from now on.
-    pub fn of(directory: PathBuf) -> Self {
+impl WalSpace {
+    /// Watches the disk of `directory` from now on.
+    pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
             began: Instant::now(),
@@ -39,10 +42,11 @@ impl Room {
         }
     }
 
-    /// Is there room enough? What is not known is no reason to give up.
+    /// Checks that there is enough room. Unknown figures are no reason to give up.
     ///
     /// # Errors
-    /// That the backup is void, if it keeps more than there is room for and the rest will not last.
+    /// The backup is void, if the slot keeps more than there is room for and the rest will not
+    /// last.
     pub(super) fn check(&mut self, session: &mut Session) -> Result<()> {
         let Some((kept, end)) = session.kept_bytes()? else {
             return Ok(());
@@ -57,23 +61,26 @@ impl Room {
         let lasts = if elapsed < KNOWN_AFTER {
             KNOWN_AFTER
         } else {
-            LASTS
+            LASTING
         };
         if kept <= free || free > per_second.saturating_mul(lasts.as_secs()) {
             return Ok(());
         }
         let [free, kept, per_second] =
             [free, kept, per_second].map(|bytes| bytes.div_ceil(1_000_000));
-        Err(void("the server's disk would soon be full of the WAL that is kept for it")
+        Err(void_backup("the server's disk would soon be full of the WAL kept for the backup")
             .detail(format!(
-                "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more each second",
+                "in {:?} {free} MB are free; the slot keeps {kept} MB, and {per_second} MB more \
+                    each second",
                 self.directory
             ))
-            .hint("make room there, take WAL from the archive (--wal archived), or run it when less is written"))
+            .hint("make room there, take WAL from the archive (--wal archived), or run the backup \
+                when the server writes less"))
     }
 }
 
-/// Bytes of the segments in `directory` behind `end`, which the server has made or used before and will write next.
+/// Returns the bytes of the segments in `directory` after `end`: the server has made or recycled
+/// them and writes them next.
 fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
     let waits = |entry: fs::DirEntry| {
         let name = entry
@@ -82,7 +89,9 @@ fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
             .ok()
             .filter(|name| name.len() == 24)?;
         let half = |at: usize| u64::from_str_radix(name.get(at..at + 8)?, 16).ok();
-        let (bytes, high, low) = (entry.metadata().ok()?.len(), half(8)?, half(16)?);
+        let bytes = entry.metadata().ok()?.len();
+        let high = half(8)?;
+        let low = half(16)?;
         let number = (high << 32).checked_div(bytes)?.checked_add(low)?;
         (number > end.0 / bytes).then_some(bytes)
     };
@@ -90,14 +99,15 @@ fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
 }
 
 impl Session {
-    /// Bytes of WAL that the slot keeps, if there is one, and where it ends.
+    /// Returns the bytes of WAL that the slot keeps, if there is a slot, and the end of the WAL.
     fn kept_bytes(&mut self) -> Result<Option<(u64, Lsn)>> {
         let Some(slot) = self.slot.clone() else {
             return Ok(None);
         };
-        let now = self.written();
+        let now = self.wal_end_function();
         let sql = format!(
-            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = $1), \
+            "SELECT (SELECT pg_wal_lsn_diff({now}, restart_lsn)::int8 FROM pg_replication_slots \
+                WHERE slot_name = $1), \
                     {now}::text"
         );
         let row = self.row(
@@ -112,8 +122,9 @@ impl Session {
         Ok(kept.zip(end))
     }
 
-    /// Have the server remove what it kept, now if the role may say so.
-    pub(super) fn make_room(&mut self) -> Result<()> {
+    /// Drops the slot, so that the server removes its WAL; at once if the role may request a
+    /// checkpoint.
+    pub(super) fn free_wal(&mut self) -> Result<()> {
         self.release_wal()?;
         self.rows("could not ask for a checkpoint", "CHECKPOINT", &[])
             .map(drop)

@@ -1,4 +1,5 @@
-//! The backup that recovery begins with: of a repository the last one of the cluster from which the server comes to where it is to.
+//! Chooses the backup that recovery begins with: the last backup of the cluster in a repository
+//! from which the server can reach its target.
 
 use crate::archive::small_file::small_file;
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     postgres::{
         lsn::Lsn,
         restore::{plan::ClusterOptions, recovery},
-        timeline::{TimelineFork, Timelines, history_of},
+        timeline::{TimelineFork, Timelines, history_path},
     },
     repo::{
         open::{is_repository, list_backups, named, open, place},
@@ -20,23 +21,24 @@ use crate::{
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
-/// Opens it, for a restore `in_place` over a tree that is there or not; if nothing is recovered to, or a backup is named, the backup that FROM means.
+/// Opens the chosen backup, for a restore `in_place` over an existing tree or not; without a target, or
+/// with a named backup, the backup that FROM means.
 ///
 /// # Errors
-/// As [`of_cluster`] and [`open`].
-pub(crate) fn opened(restore: &Restore, in_place: bool) -> Result<Archive> {
-    match of_cluster(restore, in_place)? {
+/// As [`choose_of_cluster`] and [`open`].
+pub(crate) fn open_chosen(restore: &Restore, in_place: bool) -> Result<Archive> {
+    match choose_of_cluster(restore, in_place)? {
         Some(archive) => Ok(archive),
         None => open(&restore.from, &restore.filter),
     }
 }
 
-/// The backup of a cluster in a repository, if an option asks for a cluster and no backup is named. If all ended later than the
-/// target it is the first one, and what is planned with it says so.
+/// Chooses the backup of a cluster in a repository, if an option asks for a cluster and no backup is
+/// named. If every backup ended after the target, the first is opened, and its plan reports it.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if it is not clear which cluster is meant; as [`open`].
-pub(crate) fn of_cluster(restore: &Restore, in_place: bool) -> Result<Option<Archive>> {
+/// [`ErrorKind::Usage`] if the cluster is ambiguous; as [`open`].
+pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Option<Archive>> {
     if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
         return Ok(None);
     }
@@ -45,45 +47,48 @@ pub(crate) fn of_cluster(restore: &Restore, in_place: bool) -> Result<Option<Arc
     let Some((newest, cluster)) = all.members().next_back() else {
         return Ok(None);
     };
-    let (id, system_identifier) = (newest.id.clone(), cluster.system_identifier.clone());
+    let id = newest.id.clone();
+    let system_identifier = cluster.system_identifier.clone();
     let count = all.backups.len();
     let mut sources = SourceList::default();
     all.backups.iter().for_each(|root| sources.add(root));
-    all.retain(&system_identifier);
+    all.retain_cluster(&system_identifier);
     let is_one = all.backups.len() == count;
-    // Servers of one cluster have one history, in which recovery finds its way; but no server takes the place of another unasked.
-    if in_place || !(recovery.chooses() && is_one) {
+    // The servers of one cluster share one history, so recovery can choose among their backups. In
+    // place, one server must not replace another without being named.
+    if in_place || !(recovery.selects_backup() && is_one) {
         restore.filter.must_be_one(&sources, repository)?;
     }
-    if recovery.chooses() && !is_one {
+    if recovery.selects_backup() && !is_one {
         let what = format!(
-            "cannot tell which cluster is meant: {:?} has backups of several",
+            "cannot tell which cluster is meant: {:?} has backups of several clusters",
             restore.from
         );
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("name a backup: @ID; `fullbore list` shows them"));
     }
     check_later(repository, &id)?;
-    let id = match all.beginning(recovery) {
-        Some(chosen) => all.must_be_of_one_past(chosen)?,
+    let id = match all.choose(recovery) {
+        Some(chosen) => all.check_single_history(chosen)?,
         None => id,
     };
     open(named(&restore.from, &id), &BackupFilter::default()).map(Some)
 }
 
-/// The backups of clusters in a repository, oldest first; mostly of one. What cannot be read is not among them.
+/// The backups of clusters in a repository, oldest first; mostly of one cluster. Unreadable backups
+/// are left out.
 pub(crate) struct ClusterBackups {
     repository: PathBuf,
     backups: Vec<Root>,
 }
 
 impl ClusterBackups {
-    /// Those of the cluster that is restored; `None` if it does not come from a repository.
-    pub(crate) fn of(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
+    /// Returns the backups of the restored cluster; `None` if it does not come from a repository.
+    pub(crate) fn of_cluster(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (repository, _) = place(&restore.from).ok()?;
-        let mut kin = Self::all(&repository, &BackupFilter::default()).ok()?;
-        kin.retain(&cluster.system_identifier);
-        Some(kin)
+        let mut backups = Self::all(&repository, &BackupFilter::default()).ok()?;
+        backups.retain_cluster(&cluster.system_identifier);
+        Some(backups)
     }
 
     fn all(repository: &Path, filter: &BackupFilter) -> Result<Self> {
@@ -97,7 +102,8 @@ impl ClusterBackups {
         })
     }
 
-    fn retain(&mut self, system_identifier: &str) {
+    /// Keeps the backups of one cluster.
+    fn retain_cluster(&mut self, system_identifier: &str) {
         let of = |root: &Root| {
             root.postgres
                 .as_ref()
@@ -106,13 +112,14 @@ impl ClusterBackups {
         self.backups.retain(|root| of(root) == Some(true));
     }
 
+    /// The backups with their cluster's facts.
     fn members(&self) -> impl DoubleEndedIterator<Item = (&Root, &ClusterInfo)> + Clone {
         self.backups
             .iter()
             .filter_map(|root| Some((root, root.postgres.as_ref()?)))
     }
 
-    /// Those of servers that wrote this timeline; a standby may be behind its primary.
+    /// The backups of primaries on a timeline. A standby's backup is left out: it may lag behind.
     fn of_primaries(
         &self,
         timeline: u32,
@@ -121,16 +128,16 @@ impl ClusterBackups {
             .filter(move |(_, cluster)| cluster.timeline == timeline && !cluster.standby)
     }
 
-    /// The one that recovery begins with; `None` if it may be any.
-    fn beginning(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
-        if !recovery.chooses() {
+    /// Returns the backup that recovery begins with; `None` if any backup fits.
+    fn choose(&self, recovery: &recovery::RecoveryOptions) -> Option<&Root> {
+        if !recovery.selects_backup() {
             return None;
         }
-        let way = self.way(recovery);
-        // Of one of which it is not known nobody can tell whether a timeline leads on from there.
+        let way = self.wanted_history(recovery);
+        // If it is unknown whether a backup reaches the timeline, it does not count.
         let leads = |cluster: &ClusterInfo| {
             way.as_ref()
-                .is_none_or(|(_, way)| leads_on(way, cluster).unwrap_or(false))
+                .is_none_or(|(_, way)| continues_from_backup(way, cluster).unwrap_or(false))
         };
         let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
         let can = |(root, cluster): &(&Root, &ClusterInfo)| {
@@ -140,12 +147,15 @@ impl ClusterBackups {
         found.map(|(root, _)| root)
     }
 
-    /// Its id, if nothing shows that servers of two pasts wrote its timeline: a copy that went on, or the server after it was set back.
-    /// WAL of the one brings what the other has to no state that ever was, and nobody notices.
+    /// Returns the ID of the chosen backup, after checking that no two diverged servers wrote its
+    /// timeline: a copy that continued, or a server after a reset.
+    ///
+    /// WAL of one history, replayed on a backup of the other, silently leads to a state that never
+    /// existed.
     ///
     /// # Errors
-    /// [`Kind::Usage`].
-    fn must_be_of_one_past(&self, chosen: &Root) -> Result<String> {
+    /// [`ErrorKind::Usage`] if two histories are found.
+    fn check_single_history(&self, chosen: &Root) -> Result<String> {
         let timeline = chosen
             .postgres
             .as_ref()
@@ -153,28 +163,29 @@ impl ClusterBackups {
         let all: Vec<_> = self.of_primaries(timeline).collect();
         let Some((one, other, why)) = (0..all.len())
             .rev()
-            .find_map(|at| of_two_pasts(all[at], &all[..at]))
+            .find_map(|at| diverged_histories(all[at], &all[..at]))
         else {
             return Ok(chosen.id.clone());
         };
         let what = format!(
-            "cannot tell which past of the cluster is meant: backups {other} and {one} are of two"
+            "cannot choose a backup: {other} and {one} are from diverged histories of this cluster"
         );
         let why = format!("both are of timeline {timeline}, and {why}");
         let best = format!(
-            "the last one that may lead to the target is @{}, of {}",
+            "the last backup that may reach the target is @{}, of {}",
             chosen.id,
             source_text(&chosen.source)
         );
         Err(Error::new(ErrorKind::Usage, what)
             .because(why)
             .hint(format!(
-                "name a backup, or forget those of the past that was given up; {best}"
+                "name a backup, or forget those of the abandoned history; {best}"
             )))
     }
 
-    /// The timeline that recovery ends on, and all on the way there; `None` if that of each backup leads there, as far as is known.
-    fn way(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
+    /// Returns the timeline that recovery ends on, with its history; `None` if every backup's
+    /// timeline leads there, as far as is known.
+    fn wanted_history(&self, recovery: &recovery::RecoveryOptions) -> Option<(u32, Timelines)> {
         let timelines = || self.members().map(|(_, cluster)| cluster.timeline);
         let wanted = recovery.wanted_timeline(timelines())?;
         if timelines().all(|timeline| timeline == wanted) {
@@ -184,32 +195,31 @@ impl ClusterBackups {
             .members()
             .rfind(|(_, cluster)| cluster.timeline == wanted)?;
         let archive = Archive::open_backup(&self.repository, &root.id).ok()?;
-        let (_, history) = small_file(&archive, history_of(wanted).as_bytes()).ok()??;
-        Some((
-            wanted,
-            Timelines::of(&String::from_utf8_lossy(&history), wanted)?,
-        ))
+        let (_, history) = small_file(&archive, history_path(wanted).as_bytes()).ok()??;
+        let timelines = Timelines::parse(&String::from_utf8_lossy(&history), wanted)?;
+        Some((wanted, timelines))
     }
 
-    /// How a backup of this cluster is not on that way, if it is known that it is not.
+    /// Returns how a backup of this cluster fails to reach the wanted timeline, if it is known to
+    /// fail.
     pub(crate) fn fork(&self, restore: &Restore, cluster: &ClusterInfo) -> Option<TimelineFork> {
-        let (timeline, way) = self.way(&restore.postgres.recovery)?;
-        if leads_on(&way, cluster)? {
+        let (timeline, way) = self.wanted_history(&restore.postgres.recovery)?;
+        if continues_from_backup(&way, cluster)? {
             return None;
         }
         let (newest, _) = self
             .members()
-            .rfind(|(_, other)| leads_on(&way, other) == Some(true))?;
+            .rfind(|(_, other)| continues_from_backup(&way, other) == Some(true))?;
         Some(TimelineFork {
             timeline,
-            left: way.left(cluster.timeline),
+            left: way.departure_from(cluster.timeline),
             newest: newest.id.clone(),
         })
     }
 
-    /// What is to be said where the backup that was chosen is of another server than those before it on its timeline: of one that was
-    /// moved, or of a copy.
-    pub(crate) fn note_of_another(
+    /// Returns a note if the chosen backup comes from another server than the earlier backups of
+    /// its timeline: a server that was moved, or a copy.
+    pub(crate) fn other_server_note(
         &self,
         restore: &Restore,
         root: &Root,
@@ -219,70 +229,78 @@ impl ClusterBackups {
             .of_primaries(cluster.timeline)
             .rfind(|(before, _)| before.id < root.id);
         let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
-        (was_chosen(restore) && !cluster.standby).then(|| {
-            let (this, other) = (source_text(&root.source), source_text(&before.source));
-            let (is, was) = (&root.id, &before.id);
-            format!(
-                "backup {is} is of {this}, and backup {was} before it was of {other}: if that is not the same server that was \
-                 moved, name a backup"
-            )
-        })
+        if !was_chosen(restore) || cluster.standby {
+            return None;
+        }
+        let this = source_text(&root.source);
+        let other = source_text(&before.source);
+        let is = &root.id;
+        let was = &before.id;
+        Some(format!(
+            "backup {is} is of {this}, and the earlier backup {was} is of {other}: unless that is \
+                the same server, and it moved, name a backup"
+        ))
     }
 
-    /// What is to be said where the server goes on along the timeline of a backup as if later ones had not been made.
-    pub(crate) fn note_of_later(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
+    /// Returns a note if the server continues on the timeline of later backups as if they did not
+    /// exist.
+    pub(crate) fn later_backups_note(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
         let is_later = |(other, of): &(&Root, &ClusterInfo)| {
             other.id > root.id && of.timeline == cluster.timeline
         };
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
-            "the server goes on along timeline {} as if no later backup had been made, and the last of them is {}: if it takes the \
-             place of the one that was backed up, forget them, as recovery could begin with one; --target-immediate --target-action \
+            "the server will continue on timeline {} as if no later backup existed, and the last \
+                of them is {}: if it replaces the original server, forget the later backups, as \
+                recovery could begin with one; --target-immediate --target-action \
              promote begins a timeline of its own",
             cluster.timeline, later.id
         ))
     }
 
-    /// What is to be said where it is not the last one that was chosen.
-    pub(crate) fn note(&self, restore: &Restore, root: &Root) -> Option<String> {
+    /// Returns a note if the chosen backup is not the last one.
+    pub(crate) fn choice_note(&self, restore: &Restore, root: &Root) -> Option<String> {
         let recovery = &restore.postgres.recovery;
         if !was_chosen(restore) || self.backups.last().is_none_or(|last| last.id <= root.id) {
             return None;
         }
         let id = &root.id;
-        if recovery.is_choosy() {
+        if recovery.needs_specific_backup() {
             return Some(format!(
                 "backup {id} is the last one that can be recovered to the target"
             ));
         }
         let timeline =
             recovery.wanted_timeline(self.members().map(|(_, cluster)| cluster.timeline))?;
-        let why = "later ones are of a timeline that was left before they ended";
+        let why = "later ones are of a timeline that was abandoned before they ended";
         Some(format!(
-            "backup {id} is the last one on the way to timeline {timeline}; {why}, @ID takes one of them"
+            "backup {id} is the last one that can reach timeline {timeline}; {why}; @ID selects \
+                one of them"
         ))
     }
 }
 
-/// Was the backup that is restored not named, but chosen for where the server is to come to?
+/// Returns whether fullbore chose the backup, because FROM names no backup and recovery has a
+/// target.
 fn was_chosen(restore: &Restore) -> bool {
-    is_repository(&restore.from) && restore.postgres.recovery.chooses()
+    is_repository(&restore.from) && restore.postgres.recovery.selects_backup()
 }
 
-/// A backup, and one of the earlier ones of its timeline by which it shows that they are of two pasts, with the reason.
-fn of_two_pasts<'a>(
+/// Returns a backup and an earlier one of its timeline that prove two histories, with the reason.
+fn diverged_histories<'a>(
     (root, cluster): (&'a Root, &ClusterInfo),
     earlier: &[(&'a Root, &ClusterInfo)],
 ) -> Option<(&'a str, &'a str, &'static str)> {
     let last_where = |is_it: &dyn Fn(&Root, &ClusterInfo) -> bool| {
         earlier.iter().rev().find(|(root, of)| is_it(root, of))
     };
-    if let Some((before, _)) = last_where(&|before, of| begins_too_early(root, cluster, before, of))
+    if let Some((before, _)) =
+        last_where(&|before, of| starts_before_end_of(root, cluster, before, of))
     {
         return Some((
             &root.id,
             &before.id,
-            "the second began at a place in the WAL that the first had passed before",
+            "the second began at a WAL location that the first had passed before",
         ));
     }
     let (before, _) = earlier
@@ -292,8 +310,8 @@ fn of_two_pasts<'a>(
     Some((&root.id, &before.id, "two servers were backed up in turn"))
 }
 
-/// Does a backup begin before the place where one ended that was over by then?
-fn begins_too_early(
+/// Returns whether a backup begins before the end of an earlier one that was complete by then.
+fn starts_before_end_of(
     root: &Root,
     cluster: &ClusterInfo,
     before: &Root,
@@ -311,13 +329,14 @@ fn begins_too_early(
             .is_some_and(|(begin, end)| begin < end)
 }
 
-/// Does a way lead on from where a backup of this cluster ended? `None` if that is not known.
-fn leads_on(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
+/// Returns whether the timelines continue from the end of a backup of this cluster; `None` if
+/// unknown.
+fn continues_from_backup(way: &Timelines, cluster: &ClusterInfo) -> Option<bool> {
     let stop: Option<Lsn> = cluster.stop_lsn.parse().ok();
-    let is_last = way.leads_on(cluster.timeline, Lsn(u64::MAX));
+    let is_last = way.continues_from(cluster.timeline, Lsn(u64::MAX));
     if is_last {
         Some(true)
     } else {
-        stop.map(|stop| way.leads_on(cluster.timeline, stop))
+        stop.map(|stop| way.continues_from(cluster.timeline, stop))
     }
 }

@@ -1,5 +1,7 @@
-//! What the configuration of a cluster says of where its server was. The restored one would go on there: start in the old data
-//! directory, or have its configuration written over the old one's, through a link.
+//! Reads the restored configuration for paths of the original server.
+//!
+//! The restored server would use these paths: start in the old data directory, or share files with
+//! the old server. A link would let a new configuration overwrite the old one.
 
 use crate::archive::small_file::small_file;
 use crate::{
@@ -20,29 +22,30 @@ use std::{
 };
 
 const MAIN: &[u8] = b"postgresql.conf";
-/// Settings with the path of a file that two servers would share.
+/// Settings with the path of a file that both servers would share.
 const SHARED: [&str; 3] = ["hba_file", "ident_file", "external_pid_file"];
 
-/// How deep files may include others, as the server has it.
+/// Limit for nested includes, the same as the server's.
 const MAX_DEPTH: u32 = 10;
 
-/// See the module.
+/// The configuration in a backup.
 pub(crate) struct Configuration {
-    /// What `postgresql.conf` sets, with what it includes; `None` if the backup does not have it.
+    /// Settings of `postgresql.conf` and the files that it includes; `None` if the backup does not
+    /// have it.
     main: Option<Vec<Setting>>,
-    /// What the server itself has written; it counts more.
+    /// Settings that the server itself wrote; they override `main`.
     auto: Vec<Setting>,
-    /// Files that are links, and where to; only those that lead out of what is restored.
+    /// Names of files that are links out of the restored directory, and their targets.
     links: Vec<(&'static [u8], EntryPath)>,
-    /// What is included and not in the backup: the file that does it, and what it names.
-    lacking: Vec<(EntryPath, String)>,
-    /// See [`Reader`].
+    /// Included files that are not in the backup: the including file, and the name in it.
+    missing_includes: Vec<(EntryPath, String)>,
+    /// See [`ConfigReader`].
     is_too_deep: bool,
-    /// Where it will be.
+    /// The directory to restore to.
     to: PathBuf,
 }
 
-/// A line of a file.
+/// One setting, and the file that has it.
 struct Setting {
     file: EntryPath,
     name: String,
@@ -50,21 +53,22 @@ struct Setting {
 }
 
 impl Configuration {
-    /// That of a backup, which will be restored to `to`.
+    /// Reads the configuration in a backup that will be restored to `to`.
     ///
     /// # Errors
-    /// Damage to a page, and those of [`content`].
+    /// Damage to a page, and those of [`small_file`].
     pub(crate) fn read(archive: &Archive, to: &Path) -> Result<Self> {
         let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
-            let Some(target) = link(archive, name)? else {
+            let Some(target) = link_target(archive, name)? else {
                 continue;
             };
-            if within(&to, b"", &target)
-                .map_or(Ok(None), |path| text(archive, &path))?
-                .is_none()
-            {
+            let is_stored = match resolve_in_backup(&to, b"", &target) {
+                Some(path) => config_text(archive, &path)?.is_some(),
+                None => false,
+            };
+            if !is_stored {
                 links.push((name, target));
             }
         }
@@ -72,15 +76,15 @@ impl Configuration {
             archive,
             to: &to,
             found: Vec::new(),
-            lacking: Vec::new(),
+            missing_includes: Vec::new(),
             is_too_deep: false,
         };
-        let has_main = reader.file(MAIN, 0)?;
+        let has_main = reader.read_file(MAIN, 0)?;
         let main = has_main.then_some(std::mem::take(&mut reader.found));
-        reader.file(AUTO_CONF, 0)?;
+        reader.read_file(AUTO_CONF, 0)?;
         let ConfigReader {
             found: auto,
-            lacking,
+            missing_includes,
             is_too_deep,
             ..
         } = reader;
@@ -88,24 +92,24 @@ impl Configuration {
             main,
             auto,
             links,
-            lacking,
+            missing_includes,
             is_too_deep,
             to,
         })
     }
 
-    /// Is all of it in the backup?
+    /// Returns whether the backup has the whole configuration.
     pub(crate) fn is_whole(&self) -> bool {
-        self.main.is_some() && self.lacking.is_empty() && !self.is_too_deep
+        self.main.is_some() && self.missing_includes.is_empty() && !self.is_too_deep
     }
 
-    /// What a setting is set to; empty values are none.
+    /// Returns the value of a setting; `None` if it is empty or not set.
     pub(crate) fn value(&self, name: &str) -> Option<String> {
         let found = last(&self.auto, name).or_else(|| last(self.main.as_deref()?, name))?;
         Some(found.value.clone()).filter(|value| !value.is_empty())
     }
 
-    /// What the restored server will share with the old one, or not have.
+    /// Returns notes on files that the restored server will lack, or share with the old server.
     pub(crate) fn notes(&self, cluster: &ClusterInfo) -> Vec<String> {
         let link = |(name, target): &(&[u8], EntryPath)| {
             format!(
@@ -116,15 +120,15 @@ impl Configuration {
         };
         let shared = SHARED
             .into_iter()
-            .filter_map(|name| Some((name, self.elsewhere(self.value(name)?)?)));
-        let lacking = |(file, path): &(EntryPath, String)| {
+            .filter_map(|name| Some((name, self.outside_target(self.value(name)?)?)));
+        let missing_includes = |(file, path): &(EntryPath, String)| {
             format!(
                 "{} includes {path:?}, which is not in the backup",
                 quoted(file)
             )
         };
         let missing = self.main.is_none() && !self.links.iter().any(|(name, _)| *name == MAIN);
-        let missing = missing.then(|| not_in_the_backup(cluster));
+        let missing = missing.then(|| missing_config_note(cluster));
         let shared = shared.map(|(name, path)| {
             format!("{name} is set to {path:?}: the restored server uses that file too")
         });
@@ -135,29 +139,33 @@ impl Configuration {
         missing
             .into_iter()
             .chain(links)
-            .chain(self.lacking.iter().map(lacking))
+            .chain(self.missing_includes.iter().map(missing_includes))
             .chain(deep)
             .chain(shared)
             .collect()
     }
 
-    /// What is to be done before the server is started.
+    /// Returns a step that is needed before the server starts.
     pub(crate) fn before_start(&self, cluster: &ClusterInfo) -> Option<String> {
         let Some(main) = &self.main else {
-            return (!is_as_it_was(cluster, &self.to)).then(|| self.bring());
+            return (!has_original_config(cluster, &self.to)).then(|| self.missing_config_step());
         };
-        // The server looks for this one in `postgresql.conf` alone, and in what that includes.
+        // The server reads `data_directory` only from `postgresql.conf` and the files that it
+        // includes.
         let data = last(main, "data_directory")?;
-        let (value, conf) = (self.elsewhere(data.value.clone())?, self.at(&data.file));
+        let value = self.outside_target(data.value.clone())?;
+        let conf = self.at(&data.file);
         Some(format!(
-            "take data_directory = {value:?} out of {}: with it the server starts there",
+            "remove data_directory = {value:?} from {}: with it the server starts there",
             quoted(&conf)
         ))
     }
 
-    /// With the place of the old data directory in it, the server would start there. What is copied to a link is written to where
-    /// that leads: to what the old server has.
-    fn bring(&self) -> String {
+    /// Returns the step that provides the missing configuration.
+    ///
+    /// If the new file set the old data directory, the server would start there. Copying to a link
+    /// would overwrite the old server's file.
+    fn missing_config_step(&self) -> String {
         let links: Vec<_> = self
             .links
             .iter()
@@ -166,16 +174,18 @@ impl Configuration {
         let first = match &links[..] {
             [] => String::new(),
             links => format!(
-                "remove {}, so that nothing is written to where that leads; then ",
+                "remove {}, so that no file is written to its target; then ",
                 links.join(" and ")
             ),
         };
         format!(
-            "{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory into {:?}",
+            "{first}put \"pg_hba.conf\" and a \"postgresql.conf\" that sets no data_directory \
+                into {:?}",
             self.to
         )
     }
 
+    /// Path of a file after the restore.
     fn at(&self, name: &[u8]) -> EntryPath {
         self.to
             .join(OsStr::from_bytes(name))
@@ -183,14 +193,15 @@ impl Configuration {
             .into_encoded_bytes()
     }
 
-    /// The path, unless it is below what is restored.
-    fn elsewhere(&self, path: String) -> Option<String> {
+    /// Returns the path, unless it is inside the restored directory.
+    fn outside_target(&self, path: String) -> Option<String> {
         (!Path::new(&path).starts_with(&self.to)).then_some(path)
     }
 }
 
-/// Is `to` where the cluster was, and its configuration, which is elsewhere, still there?
-pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
+/// Returns whether `to` is the cluster's original directory, and its configuration, which is
+/// elsewhere, still exists.
+pub(crate) fn has_original_config(cluster: &ClusterInfo, to: &Path) -> bool {
     let there = |name: &EntryName| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
     let is_in_place =
         there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
@@ -202,38 +213,39 @@ pub(crate) fn is_as_it_was(cluster: &ClusterInfo, to: &Path) -> bool {
             .all(|path| there(path).is_some())
 }
 
-/// Files as the server reads them: what they include stands where that is said.
+/// Reads configuration files in the server's order: an included file takes the place of its include
+/// line.
 struct ConfigReader<'a> {
     archive: &'a Archive,
     to: &'a Path,
     found: Vec<Setting>,
-    lacking: Vec<(EntryPath, String)>,
-    /// Do files include each other too deep? No server starts with that, and nothing more is read.
+    missing_includes: Vec<(EntryPath, String)>,
+    /// True if files include each other too deeply. No server starts then, and reading stops.
     is_too_deep: bool,
 }
 
 impl ConfigReader<'_> {
-    /// Read the file at `path`, or where a link there leads; is it in the backup?
-    fn file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+    /// Reads the file at `path`, or the target of a link there; returns whether the backup has it.
+    fn read_file(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         self.is_too_deep |= depth > MAX_DEPTH;
         if self.is_too_deep {
             return Ok(true);
         }
-        let Some(real) = self.real(path)? else {
+        let Some(real) = self.follow_link(path)? else {
             return Ok(false);
         };
-        let Some(text) = text(self.archive, &real)? else {
+        let Some(text) = config_text(self.archive, &real)? else {
             return Ok(false);
         };
         for (name, value) in conf::settings(&text) {
-            let included = within(self.to, entry::split(path).0, value.as_bytes());
+            let included = resolve_in_backup(self.to, entry::split(path).0, value.as_bytes());
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
-                ("include", Some(path)) => self.file(&path, depth + 1)?,
+                ("include", Some(path)) => self.read_file(&path, depth + 1)?,
                 ("include_if_exists", Some(path)) => {
-                    self.file(&path, depth + 1)? || !self.archive.has(&path)?
+                    self.read_file(&path, depth + 1)? || !self.archive.has(&path)?
                 }
-                ("include_dir", Some(path)) => self.directory(&path, depth + 1)?,
+                ("include_dir", Some(path)) => self.read_directory(&path, depth + 1)?,
                 _ => {
                     self.found.push(Setting {
                         file: path.to_vec(),
@@ -244,24 +256,25 @@ impl ConfigReader<'_> {
                 }
             };
             if !is_there {
-                self.lacking.push((path.to_vec(), value));
+                self.missing_includes.push((path.to_vec(), value));
             }
         }
         Ok(true)
     }
 
-    /// Read the files of a directory that the server would read; is it in the backup?
-    fn directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
+    /// Reads the files of a directory that the server would read; returns whether the backup has
+    /// the directory.
+    fn read_directory(&mut self, path: &[u8], depth: u32) -> Result<bool> {
         if self.is_too_deep {
             return Ok(true);
         }
         let Some(real) = self
-            .real(path)?
+            .follow_link(path)?
             .filter(|real| real.is_empty() || self.archive.has(real).unwrap_or(true))
         else {
             return Ok(false);
         };
-        // What cannot be read is told by the restore itself.
+        // Unreadable pages are reported by the restore itself.
         let items = self
             .archive
             .records(&Selection::new(&[&real])?, false)
@@ -275,29 +288,31 @@ impl ConfigReader<'_> {
         names.sort_unstable();
         for name in names {
             let below = entry::join(path, &name);
-            if !self.file(&below, depth)? {
-                self.lacking
+            if !self.read_file(&below, depth)? {
+                self.missing_includes
                     .push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
             }
         }
         Ok(true)
     }
 
-    /// Where what is at `path` really is; `None` if a link leads out of what is restored.
-    fn real(&self, path: &[u8]) -> Result<Option<EntryPath>> {
-        match link(self.archive, path)? {
-            Some(target) => Ok(within(self.to, entry::split(path).0, &target)),
+    /// Returns the path after following a link; `None` if the link leads out of the restored
+    /// directory.
+    fn follow_link(&self, path: &[u8]) -> Result<Option<EntryPath>> {
+        match link_target(self.archive, path)? {
+            Some(target) => Ok(resolve_in_backup(self.to, entry::split(path).0, &target)),
             None => Ok(Some(path.to_vec())),
         }
     }
 }
 
-/// The one that counts.
+/// Returns the last, effective value of a setting.
 fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a Setting> {
     settings.iter().rev().find(|setting| setting.name == name)
 }
 
-fn not_in_the_backup(cluster: &ClusterInfo) -> String {
+/// Returns the note that the configuration is not in the backup.
+fn missing_config_note(cluster: &ClusterInfo) -> String {
     let places: Vec<_> = cluster
         .configuration
         .iter()
@@ -311,16 +326,17 @@ fn not_in_the_backup(cluster: &ClusterInfo) -> String {
     format!("\"postgresql.conf\" is not in the backup: the server had its configuration {places}")
 }
 
-/// The text of a configuration file; nothing if it is damaged, which the restore of the file itself will tell.
-fn text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
+/// Returns the text of a configuration file; empty if it is damaged, which the restore of the file
+/// reports.
+fn config_text(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
     match small_file(archive, path) {
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(Some(Vec::new())),
         other => Ok(other?.map(|(_, text)| text)),
     }
 }
 
-/// Where the entry at `path` leads, if it is a link.
-fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
+/// Returns the target of the entry at `path`, if it is a link.
+fn link_target(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     let items = archive.find(path)?;
     Ok(items.first().and_then(|item| match &item.entry.kind {
         EntryKind::Symlink(target) if item.state.is_stored() => Some(target.clone()),
@@ -328,12 +344,14 @@ fn link(archive: &Archive, path: &[u8]) -> Result<Option<EntryPath>> {
     }))
 }
 
-/// The path in the backup that `target` leads to, said in the directory `dir` of it, if it stays there.
-fn within(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
+/// Resolves `target`, found in the directory `dir` of the backup; `None` if it leads out of the
+/// backup.
+fn resolve_in_backup(to: &Path, dir: &[u8], target: &[u8]) -> Option<EntryPath> {
     let target = Path::new(OsStr::from_bytes(target));
-    let (mut path, target) = match target.is_absolute() {
-        true => (EntryPath::new(), target.strip_prefix(to).ok()?),
-        false => (dir.to_vec(), target),
+    let (mut path, target) = if target.is_absolute() {
+        (EntryPath::new(), target.strip_prefix(to).ok()?)
+    } else {
+        (dir.to_vec(), target)
     };
     for part in target.components() {
         match part {

@@ -1,8 +1,10 @@
-//! Whose the directories are that only a backup names.
+//! Checks the owner of tablespace directories that only the backup names.
 //!
-//! Where a tablespace was is the word of the backup, and root would give whatever is there to whom the backup says: a directory
-//! of the system, if somebody put a link to it there. So root takes on that word only what its owner has already, and nothing
-//! of its own. What a person names is not asked about. See also [`Mount::holder`].
+//! The backup names the location and the owner of a tablespace. With a forged backup, root would
+//! give that owner any directory, for example a system directory behind a link. So root accepts a
+//! location from the backup only if the directory already belongs to the tablespace's owner, and
+//! never a directory of root. Locations that the operator names are not checked. See also
+//! [`TargetMount::holder`].
 
 use crate::{
     archive::Archive,
@@ -17,10 +19,11 @@ use crate::{
     target::layout::{TargetMount, deepest_owner, is_trusted_owner},
 };
 
-/// Let each tablespace that goes back to where it was be there only if that is its owner's, and refuse what is not.
+/// Checks each tablespace that is restored to its original location, and records its owner as the
+/// only permitted holder.
 ///
 /// # Errors
-/// [`Kind::Permission`] if it is another's, or the system's.
+/// [`ErrorKind::Permission`] if the directory belongs to another user or to root.
 pub(crate) fn refuse_foreign(
     restore: &Restore,
     archive: &Archive,
@@ -33,7 +36,7 @@ pub(crate) fn refuse_foreign(
     for tablespace in cluster
         .tablespaces
         .iter()
-        .filter(|space| tablespaces::is_where_it_was(&restore.postgres, space))
+        .filter(|space| tablespaces::keeps_location(&restore.postgres, space))
     {
         let path = tablespace.path();
         let Some(mount) = plan.mounts.iter_mut().find(|mount| mount.at == path) else {
@@ -50,45 +53,44 @@ pub(crate) fn refuse_foreign(
             OwnerNames::default().uid(&owner.user)
         };
         let uid = here.unwrap_or(owner.uid);
-        must_be_held(mount, tablespace, uid, &owner)?;
+        check_holder(mount, tablespace, uid, &owner)?;
         mount.holder = Some(uid);
     }
     Ok(())
 }
 
-fn must_be_held(
+/// Fails unless the directory of the mount belongs to user `uid`.
+fn check_holder(
     mount: &TargetMount,
     tablespace: &Tablespace,
     uid: u32,
     owner: &Owner,
 ) -> Result<()> {
-    let (name, directory) = (quoted(&tablespace.name.0), &mount.directory);
+    let name = quoted(&tablespace.name.0);
+    let directory = &mount.directory;
     let what = format!("cannot restore tablespace {name} to {directory:?}");
     let (there, holder) = deepest_owner(directory).map_err(|e| Error::io(&*what, e))?;
     if is_trusted_owner(holder, uid) {
         return Ok(());
     }
     let (whose, hint) = if there == directory {
-        (
-            format!("it belongs to user {holder}"),
-            tablespaces::HINT.to_owned(),
-        )
+        let whose = format!("it belongs to user {holder}");
+        (whose, tablespaces::HINT.to_owned())
     } else {
         let user = if owner.user.is_empty() {
             uid.to_string()
         } else {
             owner.user.to_string()
         };
+        let whose = format!("it is not there, and {there:?} belongs to user {holder}");
         let hint = format!(
             "`install -d -o {user} -m 700 {directory:?}` makes it; {}",
             tablespaces::HINT
         );
-        (
-            format!("it is not there, and {there:?} belongs to user {holder}"),
-            hint,
-        )
+        (whose, hint)
     };
-    let why = "of what only a backup names, root takes what the owner of the tablespace has, and nothing of root's";
+    let why = "root uses a directory that only the backup names if the owner of the tablespace \
+        has it already, and none of root's own";
     Err(
         Error::new(ErrorKind::Permission, format!("{what}: {whose}"))
             .because(why)

@@ -122,7 +122,7 @@ impl<'a> Delta<'a> {
 
     /// The backup; of a tar of another program there is nothing to compare with.
     fn opened(&self) -> Result<Archive> {
-        if let Some(archive) = choose_backup::of_cluster(self.restore, true)? {
+        if let Some(archive) = choose_backup::choose_of_cluster(self.restore, true)? {
             return Ok(archive);
         }
         match open_any(&self.restore.from, &self.restore.filter)? {

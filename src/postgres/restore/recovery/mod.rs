@@ -1,4 +1,5 @@
-//! How a restored server recovers: settings, a signal file, and what cannot work.
+//! Plans the recovery of a restored server: settings, a signal file, notes. Refuses options that
+//! cannot work.
 
 #[cfg(test)]
 mod tests;
@@ -15,14 +16,14 @@ use crate::{
 use clap::ValueEnum;
 use jiff::Timestamp;
 
-/// The file that says: recover from the archive, then open.
+/// Signal file: recover from the archive, then open.
 pub const RECOVERY_SIGNAL: &[u8] = b"recovery.signal";
-/// The file that says: follow a primary.
+/// Signal file: follow a primary.
 pub const STANDBY_SIGNAL: &[u8] = b"standby.signal";
 const RESTORE_COMMAND: &str = "restore_command";
 const TARGET_TIME: &str = "recovery_target_time";
 
-/// Settings that say where recovery ends.
+/// Settings that name the end of recovery.
 const TARGETS: [&str; 5] = [
     "recovery_target",
     "recovery_target_lsn",
@@ -31,9 +32,12 @@ const TARGETS: [&str; 5] = [
     "recovery_target_xid",
 ];
 
-/// What a target left in a configuration file that is not written anew, or lies elsewhere, would count as if it was meant for
-/// this recovery (rule 32). The server takes an empty target for none only as long as there is no other: so these stand first.
-const UNLESS_SAID: [(&str, &str); 8] = [
+/// Defaults written before all other settings, unless the operator sets them.
+///
+/// A target left in a configuration file that the restore does not write would apply to this
+/// recovery (rule 32). The server ignores an empty target only if no other target comes before it,
+/// so these come first.
+const TARGET_DEFAULTS: [(&str, &str); 8] = [
     ("recovery_target", ""),
     ("recovery_target_lsn", ""),
     ("recovery_target_name", ""),
@@ -43,74 +47,75 @@ const UNLESS_SAID: [(&str, &str); 8] = [
     ("recovery_target_inclusive", "true"),
     ("recovery_target_timeline", "latest"),
 ];
-/// Nor is it meant for a recovery to a point what a standby was told: to wait, or to remove from the archive what it has replayed.
-const UNLESS_SAID_TO_A_POINT: [(&str, &str); 3] = [
+/// Further defaults for a recovery to a point. Settings meant for a standby do not apply to it: to
+/// delay, or to remove replayed WAL from the archive.
+const POINT_DEFAULTS: [(&str, &str); 3] = [
     ("recovery_min_apply_delay", "0"),
     ("archive_cleanup_command", ""),
     ("recovery_end_command", ""),
 ];
 
-/// How a server recovers.
+/// Kind of recovery. The lines of its values are help texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// To the end of the WAL that is in the backup.
+    /// To the end of the WAL in the backup.
     None,
     /// To a target, or to the end of the archive.
     Point,
-    /// For ever, as a standby.
+    /// Endless, as a standby.
     Standby,
 }
 
-/// What a server does when it has reached its target.
+/// The server's action at its target. The lines of its values are help texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TargetAction {
-    /// Wait, so that one can look.
+    /// Wait, so that the operator can check.
     Pause,
-    /// Open.
+    /// Open for writing.
     Promote,
-    /// Stop.
+    /// Shut down.
     Shutdown,
 }
 
-/// What an operator may want of recovery.
+/// The operator's options for recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryOptions {
-    /// How; `None` if it was not said.
+    /// Kind of recovery; `None` if not given.
     pub mode: Option<Mode>,
-    /// Where it ends.
+    /// End of recovery.
     pub target: Option<RecoveryTarget>,
     /// `current`, `latest` or the number of a timeline.
     pub timeline: Option<String>,
-    /// End right before the target, not right after it?
+    /// True to end right before the target, not after it.
     pub exclusive: bool,
-    /// And then.
+    /// Action at the target.
     pub action: Option<TargetAction>,
-    /// How the server fetches WAL from the archive.
+    /// Command with which the server fetches WAL from the archive.
     pub restore_command: Option<String>,
     /// More settings.
     pub settings: Vec<(String, String)>,
 }
 
-/// What is known of a backup besides its cluster.
+/// Facts about a backup, beside its cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecoveryFacts<'a> {
-    /// When all was captured, as RFC 3339.
+    /// Time when the capture ended, as RFC 3339.
     pub stopped: &'a str,
-    /// Is all of the server's configuration in it?
+    /// True if all of the server's configuration is in the backup.
     pub is_all: bool,
-    /// Does its configuration set `restore_command`, as far as is known?
+    /// True if the configuration is known to set `restore_command`.
     pub restore_command: bool,
-    /// And `primary_conninfo`?
+    /// True if the configuration is known to set `primary_conninfo`.
     pub primary: bool,
-    /// Does it have the server archive its WAL?
+    /// True if the configuration turns archiving on.
     pub archives: bool,
-    /// What time it is; `None` if that does not matter.
+    /// The current time; `None` if it does not matter.
     pub now: Option<Timestamp>,
-    /// Is it not on the way to the timeline that is wanted?
+    /// Set if the backup cannot reach the wanted timeline.
     pub fork: Option<&'a TimelineFork>,
 }
 
-/// What is written for the server.
+/// Recovery files to write for the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Settings for `postgresql.auto.conf`.
@@ -120,15 +125,19 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Is `postgresql.auto.conf` written anew? Targets of an earlier recovery count as soon as there is a signal.
+    /// Returns whether `postgresql.auto.conf` is written. With a signal file it must be, as targets
+    /// of an earlier recovery would apply.
     pub fn changes_settings(&self) -> bool {
         self.signal.is_some() || !self.settings.is_empty()
     }
 
-    /// Names of the settings that must go when the server is open. They are in `postgresql.auto.conf`, which a standby that is made from
-    /// the server later gets too: with a target it leaves its primary there and opens (seen with 13, 15 and 18).
-    pub(crate) fn passing(&self) -> impl Iterator<Item = &str> {
-        let is_passing = |name: &str, value: &str| match name {
+    /// Returns the names of the settings to reset once the server is open.
+    ///
+    /// They are in `postgresql.auto.conf`, which a standby made from the server later gets too.
+    /// With a target, that standby leaves its primary there and opens (observed with 13, 15 and
+    /// 18).
+    pub(crate) fn temporary_settings(&self) -> impl Iterator<Item = &str> {
+        let is_temporary = |name: &str, value: &str| match name {
             "recovery_target_timeline" => value != "latest",
             RESTORE_COMMAND => value == "false",
             _ => TARGETS.contains(&name) && !value.is_empty(),
@@ -136,30 +145,31 @@ impl Recovery {
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
         settings
-            .filter(move |(name, value)| is_passing(name, value))
+            .filter(move |(name, value)| is_temporary(name, value))
             .map(|(name, _)| name.as_str())
     }
 }
 
 impl RecoveryOptions {
-    /// Will the server wait at the target for somebody who looks at it?
-    pub(crate) fn stands_still(&self) -> bool {
+    /// Returns whether the server pauses at its target.
+    pub(crate) fn pauses_at_target(&self) -> bool {
         self.target.is_some() && matches!(self.action, None | Some(TargetAction::Pause))
     }
 
-    /// May that be in the middle of a transaction that the WAL speaks of later?
-    pub(crate) fn may_stand_before_a_drop(&self) -> bool {
-        self.stands_still() && self.target != Some(RecoveryTarget::Immediate)
+    /// Returns whether the server may pause in the middle of a transaction that later WAL
+    /// continues.
+    pub(crate) fn may_pause_mid_transaction(&self) -> bool {
+        self.pauses_at_target() && self.target != Some(RecoveryTarget::Immediate)
     }
 
-    /// Does it end with the WAL of the backup, as far as is known?
+    /// Returns whether recovery ends with the WAL of the backup, as far as is known.
     pub(crate) fn ends_with_the_backup(&self) -> bool {
         let is_near = matches!(self.target, None | Some(RecoveryTarget::Immediate));
         is_near && matches!(self.timeline.as_deref(), None | Some("current"))
     }
 
-    /// Is there something that not every backup can lead to, as is known?
-    pub fn is_choosy(&self) -> bool {
+    /// Returns whether the options are known to need a backup that not every backup satisfies.
+    pub fn needs_specific_backup(&self) -> bool {
         self.timeline.is_some()
             || matches!(
                 self.target,
@@ -167,32 +177,38 @@ impl RecoveryOptions {
             )
     }
 
-    /// Is it not the same which backup it begins with?
-    pub fn chooses(&self) -> bool {
-        self.is_choosy() || self.follows_timelines()
+    /// Returns whether the choice of the backup matters.
+    pub fn selects_backup(&self) -> bool {
+        self.needs_specific_backup() || self.follows_timelines()
     }
 
-    /// Does the server replay WAL on the way to a timeline that is not just the backup's? From a backup beside that way it does not
-    /// even start.
+    /// Returns whether the server replays WAL towards a timeline other than the backup's own. From
+    /// a backup that cannot reach that timeline, it does not even start.
     pub fn follows_timelines(&self) -> bool {
         let is_own = match &self.timeline {
             Some(timeline) => timeline == "current",
             None => self.target == Some(RecoveryTarget::Immediate),
         };
-        !is_own && matches!(mode(self), Ok(Mode::Point | Mode::Standby))
+        !is_own && matches!(recovery_mode(self), Ok(Mode::Point | Mode::Standby))
     }
 
-    /// Can it begin with a backup that ended so, as far as that is known?
+    /// Returns whether recovery can begin with a backup that stopped at `stopped`, as far as is
+    /// known.
     pub fn can_begin_with(&self, cluster: &ClusterInfo, stopped: &str) -> bool {
-        timeline(self, cluster).is_ok()
+        target_timeline(self, cluster).is_ok()
             && match &self.target {
-                Some(RecoveryTarget::Time(text)) => recovery_target::time(text, stopped).is_ok(),
-                Some(RecoveryTarget::Lsn(text)) => recovery_target::lsn(text, cluster).is_ok(),
+                Some(RecoveryTarget::Time(text)) => {
+                    recovery_target::checked_time(text, stopped).is_ok()
+                }
+                Some(RecoveryTarget::Lsn(text)) => {
+                    recovery_target::checked_lsn(text, cluster).is_ok()
+                }
                 _ => true,
             }
     }
 
-    /// The timeline that it ends on, of a cluster with backups on these; `None` if it is the one of any backup.
+    /// Returns the timeline that recovery ends on, for a cluster with backups on the timelines
+    /// `known`; `None` for the timeline of any backup.
     pub fn wanted_timeline(&self, known: impl Iterator<Item = u32>) -> Option<u32> {
         match self.timeline.as_deref() {
             None | Some("latest") => known.max(),
@@ -200,7 +216,7 @@ impl RecoveryOptions {
         }
     }
 
-    /// Did the operator say how the server recovers?
+    /// Returns whether the operator chose how the server recovers.
     pub(crate) fn is_chosen(&self) -> bool {
         self.mode.is_some()
             || self.target.is_some()
@@ -209,77 +225,96 @@ impl RecoveryOptions {
     }
 }
 
-/// Settings, signal file, and notes on what will be missing.
+/// Returns the settings and the signal file, and notes on what will be missing.
 pub(crate) fn plan(
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
     known: &RecoveryFacts<'_>,
 ) -> Result<(Recovery, Vec<String>)> {
-    let mode = mode(options)?;
-    let mut settings = match mode {
-        Mode::Point => targets(options, cluster, known)?,
-        _ => Vec::new(),
-    };
-    let stays = known.fork.is_some() && options.timeline.is_none() && mode == Mode::Point;
-    let timeline =
-        timeline(options, cluster)?.or_else(|| stays.then(|| cluster.timeline.to_string()));
-    settings.extend(timeline.map(|timeline| setting("recovery_target_timeline", &timeline)));
-    settings.extend(options.settings.iter().cloned());
-    settings.extend(
-        options
-            .restore_command
-            .as_deref()
-            .map(|command| setting(RESTORE_COMMAND, command)),
-    );
+    let mode = recovery_mode(options)?;
+    let settings = chosen_settings(mode, options, cluster, known)?;
     check_settings(&settings)?;
-    let has = |name: &str, has_otherwise: bool| {
-        let said = settings
-            .iter()
-            .rev()
-            .find(|(said, _)| said.eq_ignore_ascii_case(name));
-        said.map_or(has_otherwise, |(_, value)| !value.is_empty())
-    };
-    let archive = has(RESTORE_COMMAND, known.restore_command);
-    let primary = has("primary_conninfo", known.primary);
+    let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
+    let primary = is_set(&settings, "primary_conninfo", known.primary);
     if mode == Mode::Point && !archive {
-        return Err(advice::nothing_fetches(options, cluster));
+        return Err(advice::no_restore_command(options, cluster));
     }
-    let missing = advice::missing(mode, cluster, archive || primary, known.is_all);
-    let until = match &options.target {
-        Some(RecoveryTarget::Time(text)) => Some(recovery_target::until(text, known.now)?),
-        _ => None,
-    };
-    let beside = known
-        .fork
-        .map(|fork| advice::beside(mode, options, cluster, fork));
-    let notes = { missing.into_iter() }
-        .chain(advice::archiving(mode, options, known))
-        .chain(until)
-        .chain(beside)
-        .collect();
+    let mut notes = Vec::new();
+    notes.extend(advice::lacking_note(
+        mode,
+        cluster,
+        archive || primary,
+        known.is_all,
+    ));
+    notes.extend(advice::archiving_note(mode, options, known));
+    if let Some(RecoveryTarget::Time(text)) = &options.target {
+        notes.push(recovery_target::time_note(text, known.now)?);
+    }
+    if let Some(fork) = known.fork {
+        notes.push(advice::fork_note(mode, options, cluster, fork));
+    }
     let signal = match mode {
         Mode::None => None,
         Mode::Point => Some(RECOVERY_SIGNAL),
         Mode::Standby => Some(STANDBY_SIGNAL),
     };
-    let usual: &[&[_]] = match mode {
-        Mode::None => &[],
-        Mode::Point => &[&UNLESS_SAID, &UNLESS_SAID_TO_A_POINT],
-        Mode::Standby => &[&UNLESS_SAID],
-    };
-    let unsaid = usual
-        .iter()
-        .copied()
-        .flatten()
-        .filter(|(name, _)| settings.iter().all(|(said, _)| said != name));
-    let unsaid = unsaid.map(|(name, value)| setting(name, value));
-    let settings = unsaid.chain(settings.iter().cloned()).collect();
+    let settings = with_defaults(mode, settings);
     Ok((Recovery { settings, signal }, notes))
 }
 
-fn mode(options: &RecoveryOptions) -> Result<Mode> {
+/// Returns the settings that follow from the options, in order; a later one overrides an earlier
+/// one.
+fn chosen_settings(
+    mode: Mode,
+    options: &RecoveryOptions,
+    cluster: &ClusterInfo,
+    known: &RecoveryFacts<'_>,
+) -> Result<Vec<(String, String)>> {
+    let mut settings = match mode {
+        Mode::Point => target_settings(options, cluster, known)?,
+        _ => Vec::new(),
+    };
+    let mut timeline = target_timeline(options, cluster)?;
+    // From a backup that cannot reach the latest timeline, the server stays on its own.
+    let stays = known.fork.is_some() && options.timeline.is_none() && mode == Mode::Point;
+    if timeline.is_none() && stays {
+        timeline = Some(cluster.timeline.to_string());
+    }
+    settings.extend(timeline.map(|timeline| setting("recovery_target_timeline", &timeline)));
+    settings.extend(options.settings.iter().cloned());
+    let command = options.restore_command.as_deref();
+    settings.extend(command.map(|command| setting(RESTORE_COMMAND, command)));
+    Ok(settings)
+}
+
+/// Returns whether the last value of `name` is not empty; without a value, `otherwise`.
+fn is_set(settings: &[(String, String)], name: &str, otherwise: bool) -> bool {
+    let mut last_first = settings.iter().rev();
+    let last = last_first.find(|(set, _)| set.eq_ignore_ascii_case(name));
+    last.map_or(otherwise, |(_, value)| !value.is_empty())
+}
+
+/// Puts the defaults that `settings` do not set before them.
+fn with_defaults(mode: Mode, settings: Vec<(String, String)>) -> Vec<(String, String)> {
+    let defaults: &[&[_]] = match mode {
+        Mode::None => &[],
+        Mode::Point => &[&TARGET_DEFAULTS, &POINT_DEFAULTS],
+        Mode::Standby => &[&TARGET_DEFAULTS],
+    };
+    let mut all = Vec::new();
+    for (name, value) in defaults.iter().copied().flatten() {
+        if settings.iter().all(|(set, _)| set != name) {
+            all.push(setting(name, value));
+        }
+    }
+    all.extend(settings);
+    all
+}
+
+/// Returns the kind of recovery, given or implied by other options.
+fn recovery_mode(options: &RecoveryOptions) -> Result<Mode> {
     let aims = options.target.is_some() || options.exclusive || options.action.is_some();
-    // Who says where the WAL is wants all of it, if nothing else was said.
+    // A restore command without other options means recovery to the end of the archive.
     let fetches = options.restore_command.is_some();
     let implied = if aims || fetches || options.timeline.is_some() {
         Mode::Point
@@ -289,29 +324,32 @@ fn mode(options: &RecoveryOptions) -> Result<Mode> {
     let mode = options.mode.unwrap_or(implied);
     let refused = match mode {
         Mode::None if aims || options.timeline.is_some() => {
-            "a target or timeline wants --recovery point"
+            "a target or timeline needs --recovery point"
         }
         Mode::None if fetches => {
-            "--restore-command wants --recovery point or standby; --set restore_command=CMD only adds the setting"
+            "--restore-command needs --recovery point or standby; --set restore_command=CMD only \
+                adds the setting"
         }
         _ if options
             .restore_command
             .as_deref()
             .is_some_and(|command| command.trim().is_empty()) =>
         {
-            "--restore-command wants a command"
+            "--restore-command needs a command"
         }
-        Mode::Standby if aims => "a standby goes on for ever: a target wants --recovery point",
+        Mode::Standby if aims => {
+            "a standby never ends its recovery: a target needs --recovery point"
+        }
         _ if options.exclusive
             && matches!(
                 options.target,
                 None | Some(RecoveryTarget::Name(_) | RecoveryTarget::Immediate)
             ) =>
         {
-            "--target-exclusive wants --target-time, --target-lsn or --target-xid"
+            "--target-exclusive needs --target-time, --target-lsn or --target-xid"
         }
         _ if options.action.is_some() && options.target.is_none() => {
-            "--target-action wants a target"
+            "--target-action needs a target"
         }
         _ => return Ok(mode),
     };
@@ -322,28 +360,32 @@ fn setting(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-fn targets(
+/// Returns the settings of the target.
+fn target_settings(
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
     known: &RecoveryFacts<'_>,
 ) -> Result<Vec<(String, String)>> {
     let target = match &options.target {
         None => return Ok(Vec::new()),
-        Some(RecoveryTarget::Time(text)) => {
-            setting(TARGET_TIME, &recovery_target::time(text, known.stopped)?)
-        }
-        Some(RecoveryTarget::Lsn(text)) => {
-            setting("recovery_target_lsn", recovery_target::lsn(text, cluster)?)
-        }
+        Some(RecoveryTarget::Time(text)) => setting(
+            TARGET_TIME,
+            &recovery_target::checked_time(text, known.stopped)?,
+        ),
+        Some(RecoveryTarget::Lsn(text)) => setting(
+            "recovery_target_lsn",
+            recovery_target::checked_lsn(text, cluster)?,
+        ),
         Some(RecoveryTarget::Name(text)) => {
-            setting("recovery_target_name", recovery_target::name(text)?)
+            setting("recovery_target_name", recovery_target::checked_name(text)?)
         }
         Some(RecoveryTarget::Xid(text)) => setting(
             "recovery_target_xid",
-            &recovery_target::xid(text)?.to_string(),
+            &recovery_target::checked_xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
-            let what = "cannot recover to immediate: the cluster was shut down for the backup, and is consistent as it is";
+            let what = "cannot recover to immediate: the cluster was shut down for the backup, \
+                and is already consistent";
             return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
         }
         Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
@@ -364,9 +406,11 @@ fn targets(
         .collect())
 }
 
-/// The timeline to follow. The server's own default, `latest`, can lead to one that the consistent state is not on:
-/// `immediate` stays where it is (rule 31).
-fn timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<String>> {
+/// Returns the timeline to follow.
+///
+/// The server's own default, `latest`, can lead to a timeline without the consistent state; so
+/// `immediate` stays on the backup's timeline (rule 31).
+fn target_timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<String>> {
     let Some(timeline) = &options.timeline else {
         return Ok(
             (options.target == Some(RecoveryTarget::Immediate)).then(|| "current".to_owned())
@@ -388,14 +432,14 @@ fn timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<Option<S
             return Err(Error::new(ErrorKind::Usage, what).hint("use current, latest or a number"));
         }
     }
-    // The server would take one that begins with 0 for an octal one.
+    // Without leading zeros: the server would read them as octal.
     Ok(Some(number.map_or_else(
         || timeline.clone(),
         |number| number.to_string(),
     )))
 }
 
-/// Names and values that a configuration file can hold.
+/// Checks that a configuration file can hold the names and values.
 fn check_settings(settings: &[(String, String)]) -> Result<()> {
     for (name, value) in settings {
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -411,7 +455,7 @@ fn check_settings(settings: &[(String, String)]) -> Result<()> {
         if value.contains(['\n', '\r', '\0']) {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("cannot set {name:?}: its value is more than one line"),
+                format!("cannot set {name:?}: its value has more than one line"),
             ));
         }
     }

@@ -1,8 +1,8 @@
 use crate::postgres::{lsn::Lsn, restore::recovery::*};
 
-/// The server would read them as octal.
+/// The server would read these as octal.
 #[test]
-fn numbers_that_begin_with_zeros_mean_what_they_say() {
+fn numbers_with_leading_zeros_are_decimal() {
     let options = RecoveryOptions {
         timeline: Some("00000012".into()),
         target: Some(RecoveryTarget::Xid("0731".into())),
@@ -29,7 +29,7 @@ fn numbers_that_begin_with_zeros_mean_what_they_say() {
 }
 
 #[test]
-fn a_cluster_that_was_shut_down_recovers_to_no_place_before_that() {
+fn a_cluster_that_was_shut_down_recovers_to_no_earlier_location() {
     let lsn = |stop: &str, wanted: &str| {
         let stopped = ClusterInfo {
             online: false,
@@ -76,7 +76,7 @@ fn cluster() -> ClusterInfo {
 }
 
 #[test]
-fn a_server_waits_at_a_target_unless_told() {
+fn a_server_pauses_at_a_target_by_default() {
     let at = |action| RecoveryOptions {
         target: Some(RecoveryTarget::Immediate),
         action,
@@ -89,7 +89,7 @@ fn a_server_waits_at_a_target_unless_told() {
         RecoveryOptions::default(),
     ];
     assert_eq!(
-        waits.map(|options| options.stands_still()),
+        waits.map(|options| options.pauses_at_target()),
         [true, true, false, false]
     );
 }
@@ -117,10 +117,10 @@ fn planned(options: RecoveryOptions) -> Result<String> {
             .filter(|(set, _)| set == name)
             .count()
     };
-    assert!(recovery.signal.is_none() || UNLESS_SAID.iter().all(|(name, _)| times(name) == 1));
+    assert!(recovery.signal.is_none() || TARGET_DEFAULTS.iter().all(|(name, _)| times(name) == 1));
     let is_said = |name: &str| name == "recovery_target_timeline" && options.timeline.is_some();
     let is_usual =
-        |pair: (&str, &str)| UNLESS_SAID.contains(&pair) || UNLESS_SAID_TO_A_POINT.contains(&pair);
+        |pair: (&str, &str)| TARGET_DEFAULTS.contains(&pair) || POINT_DEFAULTS.contains(&pair);
     let said = |pair: &&(String, String)| is_said(&pair.0) || !is_usual((&pair.0, &pair.1));
     let delay = times("recovery_min_apply_delay");
     assert_eq!(delay, usize::from(recovery.signal == Some(RECOVERY_SIGNAL)));
@@ -224,7 +224,7 @@ fn targets_become_settings_and_imply_recovery_to_a_point() {
 }
 
 #[test]
-fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
+fn a_server_that_cannot_reach_the_latest_timeline_stays_on_its_own() {
     let fork = TimelineFork {
         timeline: 5,
         left: Some((4, Lsn(0x1_0200_0000))),
@@ -260,15 +260,15 @@ fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
         (
             to(RecoveryTarget::Xid("7".into())),
             "3",
-            "the server will stay on timeline 3; the newest backup on the way",
+            "the server will stay on timeline 3; the newest backup that can reach",
         ),
         (
             to(RecoveryTarget::Immediate),
             "current",
-            "will stay on timeline 3; the newest backup on the way to timeline 5 is ID",
+            "will stay on timeline 3; the newest backup that can reach timeline 5 is ID",
         ),
-        (on("5"), "5", "will not get there"),
-        (on("latest"), "latest", "will not get there"),
+        (on("5"), "5", "will not reach it"),
+        (on("latest"), "latest", "will not reach it"),
         (
             RecoveryOptions {
                 mode: Some(Mode::Standby),
@@ -287,7 +287,7 @@ fn beside_the_way_to_the_latest_timeline_a_server_stays_on_its_own() {
 }
 
 #[test]
-fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
+fn only_settings_for_this_recovery_are_to_be_reset() {
     let passing = |options: RecoveryOptions| {
         let (recovery, _) = plan(
             &options,
@@ -299,7 +299,7 @@ fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
         )
         .unwrap();
         recovery
-            .passing()
+            .temporary_settings()
             .map(str::to_owned)
             .collect::<Vec<_>>()
             .join(" ")
@@ -337,7 +337,7 @@ fn settings_for_this_recovery_alone_are_to_be_reset_and_others_stay() {
 }
 
 #[test]
-fn only_who_replays_more_than_the_backup_has_follows_timelines() {
+fn only_a_recovery_beyond_the_backup_follows_timelines() {
     let follows = |options: RecoveryOptions| options.follows_timelines();
     let on = |timeline: &str, options| RecoveryOptions {
         timeline: Some(timeline.into()),
@@ -361,7 +361,7 @@ fn only_who_replays_more_than_the_backup_has_follows_timelines() {
 }
 
 #[test]
-fn times_are_told_to_the_server_in_utc() {
+fn times_are_written_in_utc() {
     for text in [
         "2026-11-21 05:45:02+00",
         "2026-11-21T05:45:02Z",
@@ -377,7 +377,7 @@ fn times_are_told_to_the_server_in_utc() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_the_reason() {
+fn impossible_options_are_refused_with_the_reason() {
     let options = RecoveryOptions::default;
     let cases = [
         (
@@ -386,7 +386,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ),
         (
             to(RecoveryTarget::Time("yesterday".into())),
-            "it is no time",
+            "it is not a time",
         ),
         (
             to(RecoveryTarget::Lsn("1/20000FF".into())),
@@ -396,9 +396,9 @@ fn what_cannot_work_is_refused_with_the_reason() {
             to(RecoveryTarget::Lsn("0/FFFFFFFF".into())),
             "consistent only at",
         ),
-        (to(RecoveryTarget::Lsn("12".into())), "it is none"),
-        (to(RecoveryTarget::Xid("x".into())), "it is no number"),
-        (to(RecoveryTarget::Xid(String::new())), "it is no number"),
+        (to(RecoveryTarget::Lsn("12".into())), "it is not an LSN"),
+        (to(RecoveryTarget::Xid("x".into())), "it is not a number"),
+        (to(RecoveryTarget::Xid(String::new())), "it is not a number"),
         (to(RecoveryTarget::Name(String::new())), "without a name"),
         (
             fetching(RecoveryOptions {
@@ -412,35 +412,35 @@ fn what_cannot_work_is_refused_with_the_reason() {
                 restore_command: Some(" ".into()),
                 ..options()
             },
-            "wants a command",
+            "needs a command",
         ),
         (
             RecoveryOptions {
                 mode: Some(Mode::Standby),
                 ..to(RecoveryTarget::Immediate)
             },
-            "a standby goes on for ever",
+            "a standby never ends its recovery",
         ),
         (
             RecoveryOptions {
                 mode: Some(Mode::None),
                 ..to(RecoveryTarget::Immediate)
             },
-            "wants --recovery point",
+            "needs --recovery point",
         ),
         (
             RecoveryOptions {
                 exclusive: true,
                 ..to(RecoveryTarget::Immediate)
             },
-            "--target-exclusive wants",
+            "--target-exclusive needs",
         ),
         (
             RecoveryOptions {
                 action: Some(TargetAction::Pause),
                 ..options()
             },
-            "--target-action wants",
+            "--target-action needs",
         ),
         (
             RecoveryOptions {
@@ -481,7 +481,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_will_be_missing_is_said_or_refused() {
+fn missing_wal_and_connections_are_noted_or_refused() {
     let bare = ClusterInfo {
         wal: "archived".into(),
         ..cluster()
@@ -516,7 +516,7 @@ fn what_will_be_missing_is_said_or_refused() {
 }
 
 #[test]
-fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
+fn recovery_to_a_point_without_restore_command_is_refused() {
     let point = || RecoveryOptions {
         mode: Some(Mode::Point),
         ..RecoveryOptions::default()
@@ -551,7 +551,9 @@ fn a_server_that_nothing_lets_fetch_wal_is_not_restored_to_a_point() {
                 let error = plan(&options, cluster, &known).unwrap_err();
                 assert!(
                     error.kind == ErrorKind::Usage
-                        && error.what.contains("nothing says how to fetch WAL"),
+                        && error
+                            .what
+                            .contains("without restore_command the server cannot fetch WAL"),
                     "{error}"
                 );
                 error.hint.unwrap().into_owned()

@@ -1,0 +1,222 @@
+//! Refuses targets of a cluster's restore that would mix it with other files or another server.
+//!
+//! Everything here only reads the target. The owner of tablespaces is checked in `tablespace_owner`.
+
+use super::super::{Restore, extraneous::extra};
+use crate::{
+    archive::{Archive, Selection},
+    error::{Error, ErrorKind, Result, quoted},
+    format::{entry, root::ClusterInfo},
+    platform::{self, dir::real_path},
+    postgres::{
+        restore::{
+            plan::{ClusterPlan, PG_CONTROL, PG_WAL, POSTMASTER_PID},
+            tablespaces,
+        },
+        stopped::read_small_text,
+    },
+    target::{
+        final_file::UNFINISHED,
+        layout::{TargetLayout, TargetMount},
+    },
+};
+use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
+
+/// Refuses a target that must not be written to.
+pub(super) fn refuse_target(restore: &Restore, selection: &Selection) -> Result<()> {
+    refuse_live(&restore.to)?;
+    if selection.takes(PG_WAL.as_bytes()) {
+        refuse_linked_wal(restore)?;
+    }
+    if !selection.holds(PG_CONTROL) {
+        return refuse_parts(&restore.to, selection);
+    }
+    if restore.overwrite {
+        refuse_existing_cluster(&restore.to)?;
+    }
+    Ok(())
+}
+
+/// Refuses a target whose `pg_wal` is a link, unless the operator named the directory: in a copy of
+/// a data directory the link leads to the live server's WAL.
+fn refuse_linked_wal(restore: &Restore) -> Result<()> {
+    let link = restore.to.join(PG_WAL);
+    let Some(directory) = std::fs::read_link(&link)
+        .ok()
+        .filter(|_| restore.postgres.waldir.is_none())
+    else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot restore to {:?}: {link:?} is a link to {directory:?}",
+        restore.to
+    );
+    Err(Error::new(ErrorKind::Exists, what).hint(
+        "--waldir DIR restores the WAL there; without the link it will be in the data directory",
+    ))
+}
+
+/// Refuses to restore into a tablespace that another cluster uses. The original cluster at its old
+/// place may use its own.
+pub(super) fn refuse_used_tablespaces(
+    restore: &Restore,
+    cluster: &ClusterInfo,
+    plan: &ClusterPlan,
+) -> Result<()> {
+    let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
+    let is_same = |a: &Path, b: &Path| {
+        let real = real_path(a).ok();
+        real.is_some() && real == real_path(b).ok()
+    };
+    if is_same(data, &restore.to) {
+        return Ok(());
+    }
+    let untold = cluster
+        .tablespaces
+        .iter()
+        .filter(|space| tablespaces::keeps_location(&restore.postgres, space));
+    let places =
+        untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
+    let link = |mount: &TargetMount| data.join(OsStr::from_bytes(&mount.at));
+    let mut places = places;
+    let Some(used) = places.find(|mount| is_same(&link(mount), &mount.directory)) else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot restore to {:?} and {:?}: that is a tablespace of {data:?}",
+        restore.to, used.directory
+    );
+    Err(Error::new(ErrorKind::Exists, what).hint(tablespaces::HINT))
+}
+
+/// Refuses a target in which a server runs (rule 33).
+fn refuse_live(to: &Path) -> Result<()> {
+    // Look for the process too: `postmaster.pid` may be gone, like any other file.
+    if let Some(pid) = platform::process_in(to, "postgres") {
+        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
+    }
+    let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
+    let text = match read_small_text(&path) {
+        Ok(text) => text,
+        Err(e) => match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(()),
+            _ => return Err(Error::io(format!("could not read {path:?}"), e)),
+        },
+    };
+    // A server in single-user mode writes the negative number.
+    let pid = text
+        .lines()
+        .next()
+        .and_then(|line| line.trim().parse::<i32>().ok())
+        .map_or(0, i32::saturating_abs);
+    if platform::process_is_alive(pid) {
+        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, what).hint(format!(
+            "stop it; if process {pid} is something else, remove {path:?}"
+        )));
+    }
+    // Process IDs in a container are its own. The host sees the container's processes; the
+    // container sees no others.
+    if platform::sees_all_processes() {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot restore to {to:?}: a server may run there, process {pid} of another container"
+    );
+    Err(Error::new(ErrorKind::Exists, what).hint(format!("if none does, remove {path:?}")))
+}
+
+/// Refuses to overwrite an existing cluster.
+///
+/// Files that the backup does not have would stay, and the server would use them: a visibility map,
+/// the next segment of a table, newer WAL. An interrupted restore has no `pg_control` and may be
+/// repeated; see [`refuse_leftovers`].
+fn refuse_existing_cluster(to: &Path) -> Result<()> {
+    if !has_cluster(to) {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot restore to {to:?}: a cluster is there, and files newer than the backup would stay"
+    );
+    Err(Error::new(ErrorKind::Exists, what).hint(
+        "--delta --delete lists the files that are not in the backup, and removes them; or \
+            choose another --to",
+    ))
+}
+
+/// Refuses to restore single server files into an existing cluster: files from different moments do
+/// not fit together. Files that people edit may be replaced.
+fn refuse_parts(to: &Path, selection: &Selection) -> Result<()> {
+    if !has_cluster(to) {
+        return Ok(());
+    }
+    let Some(path) = selection.paths().iter().find(|path| is_server_file(path)) else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot restore {} into {to:?}: a cluster is there, and its files must be of one moment",
+        quoted(path)
+    );
+    Err(Error::new(ErrorKind::Exists, what)
+        .hint("choose another --to, or restore all of it with --delta --delete"))
+}
+
+/// Returns whether the directory has a control file.
+fn has_cluster(to: &Path) -> bool {
+    to.join(OsStr::from_bytes(PG_CONTROL))
+        .symlink_metadata()
+        .is_ok()
+}
+
+/// Returns whether the server itself writes this file.
+fn is_server_file(path: &[u8]) -> bool {
+    let first = path.split(|c| *c == b'/').next().unwrap_or_default();
+    let own = [
+        &b"base"[..],
+        b"global",
+        b"PG_VERSION",
+        b"backup_label",
+        b"tablespace_map",
+    ];
+    own.contains(&first) || first.starts_with(b"pg_") && !first.contains(&b'.')
+}
+
+/// Refuses to continue an interrupted restore of another backup, for the same reason. A dead
+/// server's `postmaster.pid` may stay: the next server handles it.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if the target has a file that neither the backup has nor this restore
+/// makes; those of [`extra`].
+pub(crate) fn refuse_leftovers(
+    restore: &Restore,
+    archive: &Archive,
+    selection: &Selection,
+    plan: &ClusterPlan,
+    layout: &TargetLayout,
+) -> Result<()> {
+    if !restore.overwrite || archive.root.postgres.is_none() || !selection.holds(PG_CONTROL) {
+        return Ok(());
+    }
+    let is_made = |path: &[u8]| {
+        entry::split(path).1 == UNFINISHED
+            || plan.recovery.signal == Some(path)
+            || path == POSTMASTER_PID
+    };
+    let mut rest = extra(archive, selection, plan, layout, restore.tricks)?.paths;
+    rest.retain(|path| !is_made(path));
+    let Some(first) = rest.iter().min() else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot restore to {:?}: {} is there, which is not in the backup",
+        restore.to,
+        quoted(first)
+    );
+    Err(Error::new(ErrorKind::Exists, what)
+        .because("a server would use it as its own")
+        .hint(
+            "empty the directory and its tablespaces first, or use --delta --delete, which \
+            lists what it removes",
+        ))
+}
