@@ -602,7 +602,7 @@ fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
     let lost = dir.path().join("lost.tar.zst");
     for lost in [lost, dir.path().join("lost")] {
         std::os::unix::fs::symlink("/not/mounted", &lost).unwrap();
-        let words = "it is a link to \"/not/mounted\", which is not there";
+        let words = "it is a link to \"/not/mounted\", which does not exist";
         fullbore(args!["backup", tree, "--to", lost])
             .ends_with(1)
             .has_one_error(words);
@@ -1098,7 +1098,7 @@ fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
     let line = "cd \"$2\" && \"$1\" backup r --to r";
     shell(line, args![FULLBORE, tree])
         .ends_with(2)
-        .has_one_error("cannot back up \"r\": it is where the backup goes");
+        .has_one_error("cannot back up \"r\": it is the destination of the backup");
     assert_eq!(runs::names(&repository.join("backups")), before);
     // What is mounted elsewhere is still its own.
     let elsewhere = tree.join("elsewhere");

@@ -1,4 +1,5 @@
-//! Where the walks of a backup begin: each file system below a PATH is walked in a stream of its own, if there may be several.
+//! Decides where the walks of a backup start: each file system below a PATH gets its own stream if
+//! several streams are possible.
 
 use super::named_paths::NamedPath;
 use crate::{
@@ -9,10 +10,10 @@ use crate::{
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
-/// The trees below the PATHs: the mounts below them are divided among the devices they are on.
+/// Returns the trees of the PATHs; the mounts below them are divided among their devices.
 ///
 /// # Errors
-/// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
+/// If a PATH cannot be opened, or a parent directory of a PATH that is stored under its full path.
 pub(crate) fn trees(
     named: &[NamedPath],
     split: bool,
@@ -34,7 +35,8 @@ pub(crate) fn trees(
         .collect())
 }
 
-/// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
+/// Opens the start of a walk. A symbolic link that the user named is followed if it points to a
+/// directory.
 pub(crate) fn open_top(at: EntryPath, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
@@ -55,7 +57,7 @@ pub(crate) fn open_top(at: EntryPath, path: &Path, is_dir: bool, role: TopRole) 
     })
 }
 
-/// Which walks begin on which device, in the order the devices were met.
+/// The starts of walks by device, in the order in which the devices were found.
 #[derive(Default)]
 struct Division {
     devices: Vec<(u64, Vec<Top>)>,
@@ -64,17 +66,17 @@ struct Division {
     met: Vec<Met>,
 }
 
-/// A PATH or a mount, which a walk meets.
+/// A PATH or a mount point that a walk reaches.
 #[derive(Clone)]
 struct Met {
     at: EntryPath,
-    /// Of the walk that comes there.
+    /// The device of the walk that reaches it.
     device: u64,
     kind: String,
 }
 
 impl Division {
-    /// Add a PATH; one that is above another comes before that.
+    /// Adds a PATH. Outer PATHs must be added before the PATHs inside them.
     fn add(
         &mut self,
         NamedPath { at, name, place }: &NamedPath,
@@ -126,14 +128,14 @@ impl Division {
         &mut self.devices[at].1
     }
 
-    /// Does a walk begin there?
+    /// Returns whether a walk starts at this path.
     fn has(&self, at: &[u8]) -> bool {
         self.devices
             .iter()
             .any(|(_, tops)| tops.iter().any(|top| top.at == at))
     }
 
-    /// The innermost of the PATHs and mounts that `path` is in.
+    /// Returns the innermost PATH or mount point that contains `path`.
     fn around(&self, path: &[u8]) -> Option<&Met> {
         self.met
             .iter()
@@ -141,7 +143,8 @@ impl Division {
             .max_by_key(|met| met.at.len())
     }
 
-    /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
+    /// Returns whether the walk of a device passes around `path`. Then no other walk of that device
+    /// can start inside, because the entries of a stream are in order.
     fn surrounds(&self, device: u64, path: &[u8]) -> bool {
         let tops = self
             .devices
@@ -152,7 +155,8 @@ impl Division {
             .any(|top| top.role != TopRole::Above && is_within(path, &top.at))
     }
 
-    /// Place the mounts below one PATH: each is met by the walk around it, or a walk of its own device begins there.
+    /// Assigns the mounts below one PATH: the surrounding walk enters the mount, or a walk of the
+    /// mount's own device starts there.
     fn add_mounts(
         &mut self,
         at: &[u8],
@@ -177,7 +181,7 @@ impl Division {
             let Some(around) = self.around(&below).cloned() else {
                 continue;
             };
-            // Of two PATHs in one another the outer one has met it.
+            // If one PATH contains another, the outer one has handled this mount already.
             if around.at == below || platform::is_pseudo(&around.kind) {
                 continue;
             }
@@ -193,7 +197,7 @@ impl Division {
                 && let Ok(stat) = mount.path.metadata()
                 && !whole.leaves_out(&below, stat.is_dir())
                 && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
-                // Else it is met like any directory that cannot be entered.
+                // Otherwise the surrounding walk handles it like any unreadable directory.
                 && dir::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
             {
                 device = mount.device;
@@ -209,7 +213,8 @@ impl Division {
         Ok(())
     }
 
-    /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.
+    /// Of a directory that must not be listed, delivers only the next step towards `to`, at each
+    /// level from `from` on.
     fn open_way(&mut self, from: &[u8], to: &[u8]) {
         let mut dir = from.to_vec();
         for name in to[from.len()..]
@@ -235,7 +240,7 @@ fn tree(
     SourceTree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
 }
 
-/// The directories above a whole path.
+/// Returns the parent directories of a full path.
 fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);

@@ -1,6 +1,6 @@
-//! The engine of a backup: opens the source, finds the base, runs the streams, commits the root.
+//! The backup engine: opens the source, finds the base, runs the streams and commits the root.
 //!
-//! What a source is belongs to `source` and `postgres`, how frames flow to `pipeline`, where they are stored to `sink` and `repo`.
+//! `source` and `postgres` define sources, `pipeline` moves frames, `sink` and `repo` store them.
 
 pub(crate) mod division;
 pub(crate) mod named_paths;
@@ -50,77 +50,82 @@ use std::{
 };
 use streams::{Checkpoints, Streams};
 
-/// What a backup would be of.
+/// The entries that a backup would store.
 #[derive(Debug, Default)]
 pub struct SourceCount {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Everything.
+    /// Number of entries of all kinds.
     pub entries: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// What cannot be looked into, as far as that is known before files are read.
+    /// Number of entries that cannot be read, as far as the scan shows; no file is opened.
     pub unreadable: u64,
-    /// The first of them.
+    /// The first unreadable entries.
     pub not_captured: Vec<NotCaptured>,
-    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
+    /// directories.
     pub warnings: Vec<String>,
 }
 
-/// What to back up, how, and where to.
+/// The source of a backup, its destination and its options.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// Of what.
+    /// The source.
     pub subject: Subject,
-    /// Where to.
+    /// The destination.
     pub to: SinkSpec,
-    /// Must the repository it goes to be there?
+    /// Whether the destination repository must exist already.
     pub no_create: bool,
-    /// How frames are compressed.
+    /// Compression of frames.
     pub codec: Codec,
-    /// How files are digested.
+    /// Digest algorithm of files.
     pub digest: Algorithm,
-    /// Whose it is said to be, if not this host's.
+    /// Host name to record instead of this host's.
     pub host: Option<String>,
-    /// What the operator calls it.
+    /// Tags of the backup.
     pub tags: BTreeMap<String, String>,
-    /// What it is compared with.
+    /// The base to compare with.
     pub base: WantedBase,
-    /// How often what is stored so far is made durable, so that the next backup can go on if this one is cut off.
+    /// Time between checkpoints, each of which makes the stored data durable so that the next
+    /// backup can resume an interrupted one.
     pub checkpoint_interval: Duration,
-    /// Are large files cut in chunks by their content?
+    /// Whether large files are cut into chunks by their content.
     pub chunks: bool,
-    /// Bytes of a block; `None`: what suits the subject.
+    /// Block size in bytes; `None` for the default of the source.
     pub block_bytes: Option<u64>,
-    /// Bytes that are read in a second, at most.
+    /// Maximum number of bytes read a second.
     pub max_rate: Option<NonZeroU64>,
-    /// How much of the machine it may use.
+    /// Limits of memory, threads and sizes.
     pub tuning: Tuning,
 }
 
-/// What a backup came to.
+/// The outcome of a backup.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its root.
+    /// The root of the backup.
     pub root: Root,
-    /// What limited it.
+    /// The part of the machine that limited the speed.
     pub verdict: LimitVerdict,
-    /// Why it is not compared with the backup before it, if that is not what was asked for.
+    /// The reason why the previous backup is not the base, if it is not and a base was wanted.
     pub unlike: Option<Unlike>,
-    /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
+    /// Damage to earlier backups that the base needs; the new backup stores the affected data
+    /// again.
     pub damage: Vec<String>,
-    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
+    /// directories.
     pub warnings: Vec<String>,
 }
 
-/// What it is compared with, or why with nothing; what is damaged of earlier backups.
+/// The base, or the reason why there is no base; damage to earlier backups.
 type Found = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
 
 impl Backup {
-    /// Run it.
+    /// Runs the backup.
     ///
     /// # Errors
-    /// Whatever makes the backup impossible; nothing is committed then. What could not be read is in the outcome.
+    /// Every error that makes the backup impossible; nothing is committed then. Files that could
+    /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
         let begun = jiff::Timestamp::now();
         let id = self.id(begun)?;
@@ -137,9 +142,9 @@ impl Backup {
         let mut subject = self.subject.open(Some(&id), way)?;
         meter.begin();
         if self.tuning.depths(subject.sources.len()).is_err() {
-            subject.sources.retain(|source| !source.accompanies()); // what it has comes at the end as well
+            subject.sources.retain(|source| !source.accompanies()); // its files are also read at the end
         }
-        self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
+        self.tuning.depths(subject.sources.len())?; // fails before the destination is created
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
@@ -176,7 +181,7 @@ impl Backup {
         };
         let sealed = |laid: &Laid| check().and_then(|()| seal(&complete(vec![laid.clone()])));
         let partial = |laid: Vec<Laid>| seal(&complete(laid));
-        // A copy is no base for the next backup before it is complete.
+        // A copy becomes usable as a base only when it is complete.
         let interim = destination
             .partial()
             .filter(|_| !matches!(self.subject, Subject::Stored(_)));
@@ -235,7 +240,7 @@ impl Backup {
         }
     }
 
-    /// What is known of it before anything is read.
+    /// Returns the root as far as it is known before reading.
     fn draft(&self, base: Option<&Base>) -> Root {
         Root {
             format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
@@ -249,7 +254,7 @@ impl Backup {
         }
     }
 
-    /// How it is cut and labelled.
+    /// Returns the sizes and labels of the streams.
     fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
         StreamLayout {
             backup: draft.id.clone(),
@@ -262,7 +267,7 @@ impl Backup {
         }
     }
 
-    /// What an earlier backup of the same source is, if this one goes where one may be.
+    /// Finds the base among the earlier backups of the same source. Only a repository has a base.
     fn find_base(
         &self,
         destination: &mut dyn Destination,
@@ -291,10 +296,10 @@ impl Backup {
         Ok((base.map(Arc::new), unlike, damage))
     }
 
-    /// What it would be of. Nothing is read but directories.
+    /// Counts the entries of the source. Reads directories, no files.
     ///
     /// # Errors
-    /// As [`Backup::run`].
+    /// Those of [`Backup::run`].
     pub fn count(&self) -> Result<SourceCount> {
         self.to.check(self.no_create)?;
         self.check_paths()?;
@@ -341,7 +346,8 @@ impl Backup {
         }
     }
 
-    /// In a repository it sorts behind all others, whatever the clock says.
+    /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
+    /// clock was set back.
     fn id(&self, begun: jiff::Timestamp) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
         match &self.to {
@@ -350,7 +356,7 @@ impl Backup {
         }
     }
 
-    /// An archive is replaced only by another: what else has that name is not ours to remove.
+    /// Refuses to replace a file that is not a fullbore archive.
     fn check_output(&self) -> Result<()> {
         self.to.check(self.no_create)?;
         let SinkSpec::File(path) = &self.to else {
@@ -367,7 +373,7 @@ impl Backup {
             Err(error) if error.kind != ErrorKind::Corrupt => error,
             Ok(None) | Err(_) => {
                 let what = format!(
-                    "cannot write to {}: it exists and is no fullbore archive",
+                    "cannot write to {}: it exists and is not a fullbore archive",
                     self.to.name()
                 );
                 Error::new(ErrorKind::Exists, what)
@@ -376,7 +382,7 @@ impl Backup {
         Err(refused.hint("choose another --to, or move it out of the way"))
     }
 
-    /// Nothing of a repository is part of a backup that goes there.
+    /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
         match (&self.to, &self.subject) {
             (SinkSpec::Repository(path), Subject::Files(scope)) => scope.keep_out_of(path),
@@ -384,14 +390,15 @@ impl Backup {
         }
     }
 
-    /// A page that a server writes changes no file's size.
+    /// Refuses `--compare size` for a cluster: a server changes pages without changing the size of
+    /// the file.
     fn check_compare(&self) -> Result<()> {
         if self.base.compare != Compare::Size || !matches!(self.subject, Subject::Cluster(_)) {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Usage,
-            "cannot compare the files of a cluster by their size: a server changes them in place",
+            "cannot compare the files of a cluster by size: a server changes files in place",
         )
         .hint("leave out --compare"))
     }
@@ -408,7 +415,8 @@ impl Backup {
         }
     }
 
-    /// 1 MiB, of a cluster a page, or a frame if that is less: a block never spans frames.
+    /// Returns the block size: by default 1 MiB, 8 KiB (a page) for a cluster; at most one frame,
+    /// because a block never spans frames.
     fn block_bytes(&self) -> u64 {
         let block = if self.subject.is_cluster() {
             8 << 10
@@ -444,7 +452,7 @@ impl Backup {
     }
 }
 
-/// The root, now that all streams are known.
+/// Completes the root from the finished streams.
 fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter) -> Root {
     let verdict = meter.verdict();
     let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
@@ -494,8 +502,8 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     root
 }
 
-/// Id and time of what a stored backup becomes: the time is still that of the capture, and the id says so; but it is another
-/// one, as an id names bytes and these will be others.
+/// Returns ID and time of an exported backup. The time is still that of the capture, and the ID
+/// contains it; the rest of the ID is new, because an ID names bytes and the exported bytes differ.
 fn exported(root: &Root, new: &str) -> (String, String) {
     const TIMED: usize = "20261121T054501Z-k3".len();
     let id = root
@@ -506,7 +514,7 @@ fn exported(root: &Root, new: &str) -> (String, String) {
     (id, root.time.clone())
 }
 
-/// What was captured, and when, is what it was.
+/// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.
 fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
@@ -524,7 +532,7 @@ fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
     root
 }
 
-/// May nothing be tried that the system could refuse?
+/// Returns whether system calls beyond the portable ones are tried.
 pub fn tricks(no_tricks: bool) -> Tricks {
     if no_tricks {
         Tricks::Never

@@ -1,4 +1,4 @@
-//! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
+//! Turns the paths and rules of the user into sources, one for each device.
 
 pub use super::named_paths::{source_path, warning_of};
 use super::{
@@ -28,47 +28,48 @@ use std::{
     sync::Arc,
 };
 
-/// What the operator asked for.
+/// Paths, patterns and rules as the user gave them.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// Files and directories.
+    /// Files and directories to back up.
     pub paths: Vec<PathBuf>,
-    /// Store them under their whole paths.
+    /// Whether they are stored under their full paths.
     pub full_paths: bool,
-    /// Patterns to leave out.
+    /// Exclude patterns.
     pub exclude: Vec<OsString>,
-    /// Files with such patterns.
+    /// Files with exclude patterns.
     pub exclude_from: Vec<PathBuf>,
-    /// Leave out marked caches.
+    /// Whether directories with a cache tag are excluded.
     pub exclude_caches: bool,
-    /// Leave out directories that hold one of these.
+    /// Names of marker files: a directory that has one is excluded.
     pub exclude_if_present: Vec<OsString>,
-    /// A file with the names to store, or `-`.
+    /// File with the names to store, or `-`.
     pub files_from: Option<PathBuf>,
-    /// Do the names in it end in NUL, not in a line feed?
+    /// Whether the names in this file end in NUL instead of a line feed.
     pub null: bool,
-    /// Stay on the file systems of the paths.
+    /// Whether the walk stays on the file systems of the paths.
     pub one_file_system: bool,
-    /// Does the next backup go by less than the inodes?
+    /// Whether the next backup compares without inode numbers or change times, so that files need a
+    /// second look.
     pub looks_twice: bool,
 }
 
-/// The sources, and what the root says of them.
+/// The opened sources and their description for the root.
 pub struct OpenedPaths {
-    /// One for each device, or one for all.
+    /// The trees: one for each device, or one for all.
     pub trees: Vec<SourceTree>,
-    /// Paths, absolute.
+    /// The absolute paths.
     pub paths: Vec<root::EntryName>,
-    /// Is the root of the backup the contents of the one path?
+    /// Whether the root of the backup is the content of the only path.
     pub contents: bool,
-    /// The rules of the walks. After the scans they know which patterns matched nothing.
+    /// The rules of the walks. After the scans they know the patterns that matched nothing.
     pub rules: Arc<TreeRules>,
     /// Warnings about PATHs.
     pub warnings: Vec<String>,
 }
 
 impl Scope {
-    /// The options by which something is left out.
+    /// Returns the options that exclude entries.
     pub fn left_out(&self) -> Vec<String> {
         let option = |name: &str, value: &OsStr| match value.to_str() {
             Some(text) => format!("{name} {text}"),
@@ -103,10 +104,10 @@ impl Scope {
             .collect()
     }
 
-    /// Open everything. `split`: a stream for each device.
+    /// Opens all paths. With `split`, each device gets its own stream.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if two paths would have one name; else the system's.
+    /// [`ErrorKind::Usage`] if two paths would get the same name; errors of the system.
     pub fn open(
         &self,
         split: bool,
@@ -136,10 +137,10 @@ impl Scope {
         })
     }
 
-    /// Refuse a PATH that is in the repository that the backup goes to.
+    /// Refuses a PATH inside the repository that the backup is written to.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for the first that is; the system's.
+    /// [`ErrorKind::Usage`] for the first of these; errors of the system.
     pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
         let places = writer::places(repository);
         for path in &self.paths {
@@ -154,9 +155,9 @@ impl Scope {
             }
             let is_all = place_of(&real) == place_of(repository);
             let why = if is_all {
-                "it is where the backup goes"
+                "it is the destination of the backup"
             } else {
-                "it is in the repository the backup goes to"
+                "it is inside the destination repository"
             };
             return Err(
                 Error::new(ErrorKind::Usage, format!("cannot back up {path:?}: {why}"))
@@ -213,20 +214,21 @@ impl Scope {
         let [NamedPath { at, place, .. }] = named else {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "--files-from takes exactly one PATH, the directory its names are in",
+                "--files-from takes exactly one PATH, the directory that its names are relative to",
             ));
         };
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "with --files-from, PATH is a directory, without --full-paths",
+                "with --files-from, PATH must be a directory, and --full-paths is not allowed",
             ));
         }
         Ok(SourceTree::listed(top, self.names(list)?, rules))
     }
 
-    /// The names in a list, ascending. They are held in memory: a list need not be in order.
+    /// Returns the names of a list, in ascending order. They are held in memory because a list need
+    /// not be sorted.
     fn names(&self, list: &Path) -> Result<Vec<EntryPath>> {
         let mut text = Vec::new();
         let read = match list.as_os_str().as_bytes() {
@@ -237,11 +239,11 @@ impl Scope {
         let end = if self.null { 0 } else { b'\n' };
         if text.iter().all(|c| *c == end) {
             let what = format!(
-                "cannot back up what the list \"{}\" names: it is empty",
+                "cannot back up the names in the list \"{}\": it is empty",
                 list.display()
             );
             return Err(Error::new(ErrorKind::NotFound, what)
-                .hint("has the program that writes it failed? `find` names at least \".\""));
+                .hint("check whether the program that writes the list failed; `find` lists at least \".\""));
         }
         let names = text
             .split(|c| *c == end)
@@ -252,9 +254,9 @@ impl Scope {
             .iter()
             .find(|name| !crate::format::entry::is_safe(name))
         {
-            let what = format!("cannot store {} of the list", quoted(bad));
+            let what = format!("cannot store {} from the list", quoted(bad));
             return Err(Error::new(ErrorKind::Usage, what)
-                .hint("its names are relative to PATH, without \"..\""));
+                .hint("names in the list must be relative to PATH, without \"..\""));
         }
         names.sort_by(|a, b| order(a, b));
         names.dedup();
@@ -262,7 +264,7 @@ impl Scope {
     }
 }
 
-/// A name of a list without what `find` puts around it: `./` before and `/` after.
+/// Removes the parts that `find` adds to a name: `./` before and `/` after.
 fn plain(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
@@ -275,7 +277,7 @@ fn plain(name: &[u8]) -> EntryPath {
     }
 }
 
-/// Warns of marks that do not count, and of links that are directories in the backup.
+/// Returns warnings about ignored marker files, and about links that are stored as directories.
 fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
@@ -283,14 +285,14 @@ fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
         if let Some(mark) = trees.iter().find_map(|tree| tree.mark_at(&one.at)) {
             let mark = quoted(mark);
             warnings.push(format!(
-                "{name:?} holds {mark}, and is backed up all the same: it was named, and marks count below"
+                "{name:?} contains {mark} and is backed up all the same: markers exclude only directories below a PATH"
             ));
         }
     }
     for link in links_within(named) {
         let name = &link.name;
         warnings.push(format!(
-            "{name:?} is a link, and is stored as the directory that it leads to, as it was named"
+            "{name:?} is a link and is stored as the directory that it points to, because it was named as a PATH"
         ));
     }
     warnings

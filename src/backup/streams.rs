@@ -1,4 +1,4 @@
-//! Run the streams of a backup, see [`Stream`]: one for each source, all at the same time.
+//! Runs the streams of a backup, one for each source, all at the same time.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -30,12 +30,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What all streams share.
+/// Settings that all streams share.
 pub(crate) struct Streams<'a> {
     pub(crate) tuning: &'a Tuning,
-    /// Is it standard input, which one thread reads at a time?
+    /// Whether the source is standard input, which only one thread at a time can read.
     pub(crate) is_stdin: bool,
-    /// Bytes that are read in a second, at most.
+    /// Maximum number of bytes read a second.
     pub(crate) max_rate: Option<NonZeroU64>,
     pub(crate) stages: Vec<StageSpec>,
     pub(crate) layout: Arc<StreamLayout>,
@@ -46,10 +46,11 @@ pub(crate) struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
+    /// Runs all streams at the same time. They share the permits to compute; the first error stops
+    /// all of them.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error of a stream.
     pub(crate) fn run(
         &self,
         sources: &[Arc<dyn Source>],
@@ -104,13 +105,15 @@ impl Streams<'_> {
         })
     }
 
-    /// The threads of each stream. Each reads a frame, and computes on it while it is in the processor's cache.
+    /// Creates the threads of each stream. A thread reads a frame and computes on it while it is in the
+    /// processor's cache.
     fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
         let meter = self.meter;
         let buffers = sources.len() * (depths.line + 1) + depths.permits.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
         let permits = Permits::new(depths.permits);
-        // A stream is read in turns: who waits for his must not keep another from reading.
+        // A stream is read in turns: a thread waiting for its turn must not keep another thread
+        // from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
         let crew = |source: &Arc<dyn Source>| {
@@ -119,8 +122,9 @@ impl Streams<'_> {
                 (permits.clone(), readers.map(Permits::new), meter.clone());
             let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
             let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
-            // but half of the workers are left to them, or they would never be read.
+            // A follower runs as long as others are read, and its waiting must not slow them. Its
+            // data cannot wait, but half of the workers are left to the other sources, which would
+            // otherwise never be read.
             let leads = !source.accompanies();
             let pace = pace.clone().filter(|_| leads);
             let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
@@ -140,9 +144,9 @@ impl Streams<'_> {
                 };
                 Ok(Box::new(move |slice: Slice| {
                     if reads.is_some() {
-                        slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
+                        slice.wait(); // otherwise pieces hold all permits while they wait for a slice that needs one
                     }
-                    memory::check().map_err(|e| Error::io("could not go on", e))?;
+                    memory::check().map_err(|e| Error::io("could not continue", e))?;
                     let read = || {
                         let frame = source.read(slice, pool.take());
                         let paced = pace.as_ref().zip(frame.as_ref().ok());
@@ -178,7 +182,7 @@ impl Streams<'_> {
         sources.iter().map(crew).collect()
     }
 
-    /// Until the run is over: more threads where they pay.
+    /// Adds threads during the run where they pay off.
     fn attend(&self, crews: &[&Threads], over: mpsc::Receiver<()>) {
         let mut climb = Climb::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -187,7 +191,7 @@ impl Streams<'_> {
     }
 }
 
-/// Threads that are there stay: they sleep.
+/// Adds threads. Existing threads are never stopped; idle ones sleep.
 fn adapt(climb: &mut Climb, now: MeterSample, crews: &[&Threads], meter: &Meter) {
     let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
     let max = crews.iter().map(|threads| threads.max).sum();
@@ -215,36 +219,36 @@ fn staff_source(crews: &[&Threads], meter: &Meter) {
         .staff(crews.iter().map(|threads| threads.crew.size()).sum());
 }
 
-/// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
+/// The threads of one stream, the length of its queue to the sink, and limits of both.
 struct Threads {
     crew: Arc<FrameWorkers<Slice, Frame>>,
     line: Arc<FrameLine<Frame>>,
     least: usize,
     max: usize,
-    /// Does the run last as long as this one has work?
+    /// Whether the run lasts until this stream has no more work.
     leads: bool,
 }
 
 /// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
 struct StreamRun<'a> {
     source: Arc<dyn Source>,
-    /// Dropped when all that the scan named was read.
+    /// Dropped when all scanned data has been read.
     drained: Option<Drained>,
     threads: &'a Threads,
     lay: Lay,
     frame_bytes: u32,
-    /// Where checkpoints go, when the last was, and the number of this stream.
+    /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
-    /// Did another one fail?
+    /// Whether another stream has failed.
     stop: &'a AtomicBool,
 }
 
-/// Stores roots of what is durable so far.
+/// Stores roots of the data that is durable so far.
 pub(crate) struct Checkpoints<'a> {
     pub(crate) interval: Duration,
     pub(crate) write: Partial,
     pub(crate) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
-    /// Of each stream the last.
+    /// The last state of each stream.
     pub(crate) laid: Mutex<BTreeMap<u32, Laid>>,
 }
 
@@ -257,7 +261,7 @@ impl Checkpoints<'_> {
 }
 
 impl StreamRun<'_> {
-    /// Lay everything that the scan sees.
+    /// Lays all entries of the scan.
     fn scanned(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
         let scan = self
@@ -281,7 +285,8 @@ impl StreamRun<'_> {
                 let rest = frame.rest.take();
                 self.lay.frame(frame)?;
                 self.checkpoint()?;
-                // One after the other, here: how many frames there are at once is bounded by the places in line.
+                // Serially, in this thread: the length of the queue bounds the number of frames in
+                // memory.
                 next = match rest {
                     None => None,
                     Some(rest) => {
@@ -308,7 +313,8 @@ impl StreamRun<'_> {
         }
     }
 
-    /// Lay what is known only now that all streams were read; then end the stream, with a root if it is an archive by itself.
+    /// Lays the entries that are known only after all streams were read. Then ends the stream, with
+    /// a root if it is a one-file archive.
     fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
         let late = || {
             let mut entries = self.source.finish()?.peekable();
@@ -322,7 +328,7 @@ impl StreamRun<'_> {
     }
 }
 
-/// Tells a source that all was read, or that it failed, or that its thread did.
+/// Tells the source, when dropped, that all data was read or that reading failed.
 struct Drained(Arc<dyn Source>);
 
 impl Drop for Drained {
@@ -331,7 +337,7 @@ impl Drop for Drained {
     }
 }
 
-/// Goes off if its thread panics.
+/// Calls its function if the thread panics.
 struct Alarm<'a, F: Fn()>(&'a F);
 
 impl<F: Fn()> Drop for Alarm<'_, F> {
@@ -342,8 +348,8 @@ impl<F: Fn()> Drop for Alarm<'_, F> {
     }
 }
 
-/// Do something with all of `items` at the same time; the first error, or all results.
-/// `failed` is told at once of a thread that cannot be started, or that panics.
+/// Processes all `items` at the same time. Returns the first error, or all results.
+/// Calls `failed` at once for a thread that cannot be started or that panics.
 fn at_once<I: Send, O: Send>(
     items: Vec<I>,
     work: impl Fn(I) -> Result<O> + Sync,
@@ -368,7 +374,7 @@ fn at_once<I: Send, O: Send>(
     first_error_or_all(results)
 }
 
-/// The error that ended the run, not those of the streams that only stopped for it.
+/// Returns the error that ended the run, instead of errors of streams that stopped because of it.
 fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     bad.sort_by_key(|result| {

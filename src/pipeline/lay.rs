@@ -1,7 +1,8 @@
-//! Gives every frame its place, and writes down where that is.
+//! Assigns every frame its place in a segment, and records that place.
 //!
-//! Places are arithmetic: bytes are numbered as they pass, in order, so no sink is asked where it put them and the index is
-//! the same for every sink. Here segments begin and end, and the service frames come in between.
+//! Places are computed: bytes are numbered as they pass, in order, so no sink is asked for a
+//! position and the index is the same for every sink. This file also starts and ends segments, and
+//! writes the service frames between the data.
 
 use super::{
     pages::{ClosedPage, PageWriter, Tell},
@@ -27,43 +28,43 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What all streams of a backup share.
+/// Settings that all streams of a backup share.
 #[derive(Debug)]
 pub struct StreamLayout {
-    /// Name of the backup.
+    /// ID of the backup.
     pub backup: String,
     /// Version of the format, see [`crate::format::root::FORMAT`].
     pub format: u32,
-    /// Repository, or empty.
+    /// ID of the repository, or empty.
     pub repository: String,
-    /// How frames are compressed.
+    /// Compression of frames.
     pub codec: Codec,
     /// Stored bytes after which a segment ends at the next member; `None` for a one-file archive.
     pub segment_bytes: Option<u64>,
-    /// Bytes of a block of a file.
+    /// Block size of files, in bytes.
     pub block_bytes: u64,
     /// Length of the manifest so far.
     pub manifest_bytes: AtomicU64,
 }
 
-/// What a stream came to.
+/// The outcome of a stream.
 #[derive(Debug, Default, Clone)]
 pub struct Laid {
-    /// Its segments.
+    /// The segments of the stream.
     pub segments: Vec<Segment>,
-    /// Its pages.
+    /// The pages of the stream.
     pub pages: Vec<PageAt>,
-    /// How much of each of its segments later backups refer to that keep all that is in it.
+    /// For each segment, the bytes that a later backup refers to if nothing changes.
     pub kept: Vec<u64>,
-    /// What it refers to of earlier backups; how large those segments are is not known here.
+    /// References to earlier backups. The sizes of their segments are not known here.
     pub live: Vec<Live>,
-    /// Its counts.
+    /// The totals of the stream.
     pub totals: BackupTotals,
     /// Entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
 }
 
-/// Makes the root of a one-file archive from what its stream came to.
+/// Makes the root of a one-file archive from the outcome of its stream.
 pub type MakeRoot<'a> = &'a (dyn Fn(&Laid) -> Result<Vec<u8>> + Sync);
 
 /// Lays one stream into its sink.
@@ -75,19 +76,19 @@ pub struct Lay {
     compressor: Compressor,
     pages: PageWriter,
     filling: Filling,
-    /// The label of the open segment, until there is a frame that it can follow.
+    /// The label of the open segment, until it can be written.
     label: Option<Vec<u8>>,
     late: bool,
-    /// Files that the meter knows of.
+    /// Entries and files already counted by the meter.
     told: (u64, u64),
     laid: Laid,
 }
 
 impl Lay {
-    /// Lay stream `stream` into `sink`.
+    /// Prepares stream `stream` for `sink`.
     ///
     /// # Errors
-    /// What the codec says of its level.
+    /// Errors of the codec about its level.
     pub fn new(
         shared: Arc<StreamLayout>,
         meter: Arc<Meter>,
@@ -116,10 +117,10 @@ impl Lay {
         })
     }
 
-    /// What follows is in order by itself, not behind what came so far.
+    /// Starts a new sequence: the entries that follow are in order among themselves.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn late(&mut self) -> Result<()> {
         self.pages.end();
         self.store_pages()?;
@@ -127,16 +128,16 @@ impl Lay {
         Ok(())
     }
 
-    /// The next frame of the stream.
+    /// Lays the next frame of the stream.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn frame(&mut self, frame: Frame) -> Result<()> {
         if frame.data.is_empty() && frame.parts.is_empty() {
-            return Ok(()); // a piece of a file that could not be opened, or of a stream that had ended
+            return Ok(()); // a piece of an unreadable file, or after the end of a stream
         }
         let (ends_member, endless) = (frame.ends_member, is_endless(&frame));
-        // What is only referred to needs no segment.
+        // Data of earlier backups needs no segment.
         if !self.filling.is_open() && (endless || !frame.data.is_empty()) {
             self.begin()?;
         }
@@ -160,11 +161,12 @@ impl Lay {
         }
     }
 
-    /// Make durable what has passed; gives what a root can say of it. The page ends here: what it describes would be lost
-    /// without it. A large file that is under way goes on in the next.
+    /// Makes all data so far durable. Returns its description for a root. The page ends here,
+    /// because its records would otherwise be missing; an unfinished large file continues on the
+    /// next page.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn checkpoint(&mut self) -> Result<Laid> {
         self.pages.close_page();
         self.store_pages()?;
@@ -177,10 +179,10 @@ impl Lay {
         Ok(laid)
     }
 
-    /// End the stream. `root` makes the root of a one-file archive.
+    /// Ends the stream. `root` makes the root of a one-file archive.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
         if self.stream == 1
             && !self.filling.is_open()
@@ -188,7 +190,7 @@ impl Lay {
             && self.laid.pages.is_empty()
             && self.pages.is_empty()
         {
-            self.begin()?; // an empty source is a valid archive all the same
+            self.begin()?; // an empty source is a valid archive too
         }
         self.pages.end();
         self.store_pages()?;
@@ -250,7 +252,7 @@ impl Lay {
         self.put(data, plain_len as usize)
     }
 
-    /// The header of a stream: its place is kept, and filled when the length is known.
+    /// Reserves a gap for the header of a stream; it is filled when the length is known.
     fn gap(&mut self, frame: Frame) -> Result<()> {
         for part in frame.parts {
             if let FrameContent::Head(entry, _) = &part.what {
@@ -283,24 +285,25 @@ impl Lay {
             codec: self.shared.codec.name().to_owned(),
         };
         self.label = Some(label.frame());
-        // What stands before everything else, so that tools which look at the first bytes see the codec.
+        // The first bytes show the codec to tools that detect it.
         match self.shared.codec {
             Codec::Zstd(_) => self.put(EMPTY_ZSTD.to_vec().into(), 0),
             Codec::Gzip(_) => self.put(GZIP_HEADER.to_vec().into(), 0),
-            // To bsdtar an empty frame of lz4 is the end of the archive: there the label follows the first frame of data.
+            // bsdtar takes an empty lz4 frame for the end of the archive: so with lz4, the label
+            // follows the first data frame.
             Codec::Lz4 => Ok(()),
             Codec::None => self.label(),
         }
     }
 
-    /// Put the label, if it is still to be put.
+    /// Writes the label if it is still pending.
     fn label(&mut self) -> Result<()> {
         self.label
             .take()
             .map_or(Ok(()), |label| self.service(&label, true).map(drop))
     }
 
-    /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
+    /// Closes the segment: end of the tar, last page, root of a one-file archive, seek table.
     fn end(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
         self.tar_end()?;
         self.pages.close_page();
@@ -344,10 +347,10 @@ impl Lay {
         }
     }
 
-    /// Store the pages that are complete, or say where an earlier backup has them.
+    /// Stores complete pages; of a page of an earlier backup only its place.
     fn store_pages(&mut self) -> Result<()> {
         if !self.filling.is_open() && self.pages.has_own() {
-            self.begin()?; // a copy of each page stands in a segment
+            self.begin()?; // a segment holds a copy of each page
         }
         let own = SegmentId {
             backup: String::new(),
@@ -433,7 +436,8 @@ impl Lay {
     }
 }
 
-/// Is it the header of a stream whose length is known only at its end? Of one that an earlier backup has there is none.
+/// Returns whether the frame ends in the header of a stream of unknown length. A stream that an
+/// earlier backup has needs no header.
 fn is_endless(frame: &Frame) -> bool {
     frame
         .parts

@@ -1,7 +1,8 @@
-//! A map on many threads that keeps the order.
+//! A parallel map that keeps the order.
 //!
-//! A feeder takes an item from the input, takes a place in line for it, and only then gives it to the crew: the credit is
-//! taken before the work, so an item at the head of the line never waits for one behind it.
+//! A feeder takes an item from the input, reserves a place in line, and only then gives the item to
+//! the workers. The place is reserved before the work, so the first item in line never waits for a
+//! later one.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -19,36 +20,37 @@ use std::{
     thread,
 };
 
-/// The results of one stream, in order, and how many there may be under way.
+/// The results of one stream, in order, with a limit on the number in progress.
 ///
-/// One thread fills the line and one takes from it. Each is woken only for what it waits for, and the one that fills it only
-/// when several places are free: on two cores, each time they wake they stop a thread that compresses.
+/// One thread fills the line and one takes from it. Each is woken only when it can proceed, and the
+/// feeder only when several places are free: on two cores, each wake-up interrupts a thread that
+/// compresses.
 #[derive(Debug)]
 pub struct FrameLine<O> {
     places: Mutex<LinePlaces<O>>,
     filled: Condvar,
     room: Condvar,
-    /// Places that must be free before it is worth waking anybody for them.
+    /// Number of free places that is worth waking the feeder for.
     batch: usize,
     max: usize,
 }
 
 #[derive(Debug)]
 struct LinePlaces<O> {
-    /// The place at the head has number `first`; one that is not filled is being worked on.
+    /// The first place has number `first`; an empty place is still being worked on.
     line: VecDeque<Option<Result<O>>>,
     first: u64,
     limit: usize,
-    /// No more items come.
+    /// Whether the input has ended.
     ended: bool,
-    /// Nobody takes results any more.
+    /// Whether the reader has stopped taking results.
     closed: bool,
     feeder_sleeps: bool,
     taker_sleeps: bool,
 }
 
 impl<O> FrameLine<O> {
-    /// A line of at most `limit` places at first, and never more than `max`.
+    /// Creates a line of at most `limit` places, which can be raised to `max`.
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
         let limit = limit.clamp(1, max);
@@ -72,13 +74,13 @@ impl<O> FrameLine<O> {
         })
     }
 
-    /// Another of the same lengths, for another stream.
+    /// Creates a line of the same length for another stream.
     pub fn anew(&self) -> Arc<Self> {
         Self::new(self.lock().limit, self.max)
     }
 
-    /// Make it longer. Short lines keep frames in the processor's cache: running 64 MiB ahead cost a tenth of the time of
-    /// zstd-1; long ones are worth it only where the source is slow.
+    /// Makes the line longer. Short lines keep frames in the processor's cache: running 64 MiB
+    /// ahead costs zstd-1 a tenth of its time. Long lines pay off only with a slow source.
     pub fn raise(&self, limit: usize) {
         let mut places = self.lock();
         places.limit = places.limit.max(limit.min(self.max));
@@ -89,7 +91,7 @@ impl<O> FrameLine<O> {
         self.places.locked()
     }
 
-    /// Wait for a place and give its number; `None` if nobody will take what comes.
+    /// Waits for a place and returns its number; `None` if the reader has stopped.
     fn take(&self) -> Option<u64> {
         let mut places = self.lock();
         if places.line.len() >= places.limit {
@@ -151,7 +153,7 @@ impl<O> FrameLine<O> {
     }
 }
 
-/// A place in line that must be filled, even if the thread that should do it panics.
+/// A place in line that is filled even if its thread panics.
 struct Ticket<O> {
     line: Arc<FrameLine<O>>,
     number: u64,
@@ -166,22 +168,22 @@ impl<O> Drop for Ticket<O> {
     }
 }
 
-/// How many threads may compute at the same time; any number may read meanwhile.
+/// Limits the threads that compute at the same time; any number may read meanwhile.
 ///
-/// Held only while computing, never while waiting for anything, so it cannot be part of a circle. A permit that is given back
-/// wakes one thread: those woken for nothing stop others that compute.
+/// A permit is held only while computing, never while waiting, so it cannot be part of a deadlock.
+/// A returned permit wakes one thread, because needless wake-ups interrupt threads that compute.
 #[derive(Debug)]
 pub struct Permits(Monitor<Free>);
 
 #[derive(Debug)]
 struct Free {
     count: usize,
-    /// Threads that go first.
+    /// Number of waiting threads that have priority.
     urgent: usize,
 }
 
 impl Permits {
-    /// So many.
+    /// Creates `count` permits.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
         Arc::new(Self(Monitor::new(Free {
             count: count.get(),
@@ -189,7 +191,7 @@ impl Permits {
         })))
     }
 
-    /// Compute, once there is a permit.
+    /// Runs `compute` as soon as there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
         self.0
             .sleep(|free| free.count == 0 || free.urgent > 0)
@@ -199,19 +201,19 @@ impl Permits {
         compute()
     }
 
-    /// The same, before all who wait.
+    /// Runs `compute` as soon as there is a permit, before all threads in `hold`.
     pub fn hold_first<T>(&self, compute: impl FnOnce() -> T) -> T {
         self.0.lock().0.urgent += 1;
         let mut state = self.0.sleep(|free| free.count == 0);
         state.0.count -= 1;
         state.0.urgent -= 1;
-        self.0.wake(state, true); // what was given back meanwhile was kept from the others
+        self.0.wake(state, true); // permits returned meanwhile were withheld from the others
         let _held = PermitGuard(self);
         compute()
     }
 }
 
-/// A permit, which is given back also by a panic.
+/// A permit, returned also by a panic.
 struct PermitGuard<'a>(&'a Permits);
 
 impl Drop for PermitGuard<'_> {
@@ -219,12 +221,12 @@ impl Drop for PermitGuard<'_> {
         let permits = &self.0.0;
         let mut state = permits.lock();
         state.0.count += 1;
-        let all = state.0.urgent > 0; // the one that is woken must not be one that may not go
+        let all = state.0.urgent > 0; // a single woken thread might be one that must wait
         permits.wake(state, all);
     }
 }
 
-/// What a thread does with each item.
+/// The work on each item.
 pub type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
 
 /// Threads that do one kind of work.
@@ -236,11 +238,11 @@ pub struct FrameWorkers<I, O> {
 }
 
 impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
-    /// Start `size` threads; each gets its own `make()`, so it may keep state, such as a compressor. `gauge` is told how
-    /// long feeders waited.
+    /// Starts `size` threads. Each gets its own `make()`, so it may keep state such as a
+    /// compressor. `gauge` counts how long feeders waited.
     ///
     /// # Errors
-    /// What `make` says.
+    /// Errors of `make`.
     pub fn start(
         size: NonZeroUsize,
         gauge: Arc<Gauge>,
@@ -257,10 +259,10 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
         Ok(crew)
     }
 
-    /// One thread more.
+    /// Starts one more thread.
     ///
     /// # Errors
-    /// What `make` says, or if the system has no thread.
+    /// Errors of `make`, or if the system cannot start a thread.
     pub fn grow(&self) -> Result<()> {
         let (queue, mut work) = (self.queue.clone(), (self.make)()?);
         start(move || {
@@ -272,27 +274,29 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
         Ok(())
     }
 
-    /// What each thread does, for one more that has its own.
+    /// Returns the work function for a thread outside of this group.
     ///
     /// # Errors
-    /// What `make` says.
+    /// Errors of `make`.
     pub fn work(&self) -> Result<Work<I, O>> {
         (self.make)()
     }
 
-    /// Does something wait for a thread?
+    /// Returns whether an item waits for a thread.
     pub fn is_behind(&self) -> bool {
         self.queue.has_items()
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub fn size(&self) -> usize {
         self.size.load(Relaxed)
     }
 
-    /// Map every item of `input`, and yield the results in its order, no further ahead of the reader than `line` allows.
+    /// Maps every item of `input` and yields the results in order, at most `line` ahead of the
+    /// reader.
     ///
-    /// An error keeps its place in line, and the stream goes on behind it. A line serves one stream.
+    /// An error keeps its place in line, and the stream continues after it. A line serves one
+    /// stream.
     pub fn ordered(
         self: &Arc<Self>,
         input: impl Iterator<Item = Result<I>> + Send + 'static,
@@ -327,7 +331,7 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     }
 }
 
-/// No more comes behind what has come; a thread that panicked says so.
+/// Ends the line when the input ends or its thread panics.
 struct OrderedEnd<O>(Arc<FrameLine<O>>);
 
 impl<O> Drop for OrderedEnd<O> {
@@ -335,7 +339,7 @@ impl<O> Drop for OrderedEnd<O> {
         let lost = || {
             Error::new(
                 ErrorKind::Bug,
-                "a thread that looks for what to read is lost",
+                "a thread that scans the source panicked",
             )
         };
         self.0.end(thread::panicking().then(lost));

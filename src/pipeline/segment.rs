@@ -1,4 +1,4 @@
-//! The segment that is being filled: its length, its frames, the checks of its stored bytes.
+//! The segment that is being filled: its length, its frames, the checksums of its stored bytes.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -12,13 +12,13 @@ use crate::{
     stage::codec::Codec,
 };
 
-/// See the module.
+/// The open segment of a stream.
 pub struct Filling {
     /// Stored bytes so far.
     pub offset: u64,
     side_offset: u64,
     open: bool,
-    /// Sizes of its frames.
+    /// Sizes of the frames.
     pub seek: SeekTable,
     gap: Option<Gap>,
     facts: Segment,
@@ -26,18 +26,18 @@ pub struct Filling {
     crc32: u32,
 }
 
-/// The place left for the header of a stream whose length is known only at its end.
+/// Space reserved for the header of a stream whose length is known only at its end.
 struct Gap {
-    /// Stored bytes before it.
+    /// Stored bytes before the gap.
     offset: u64,
-    /// Its entry, without the size.
+    /// The entry of the stream, without its size.
     entry: Entry,
-    /// Where it stands in the seek table.
+    /// Index of the gap in the seek table.
     index: usize,
 }
 
 impl Filling {
-    /// An empty segment; number 0 is the one before the first, and closed.
+    /// Creates an empty segment. Number 0 stands before the first segment, and is closed.
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
             offset: 0,
@@ -55,17 +55,17 @@ impl Filling {
         }
     }
 
-    /// Its number in the stream.
+    /// Returns the number of the segment in its stream.
     pub fn number(&self) -> u32 {
         self.facts.number
     }
 
-    /// May frames be put into it?
+    /// Returns whether the segment takes more frames.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// No more frames.
+    /// Closes the segment: it takes no more frames.
     pub fn close(&mut self) {
         self.open = false;
     }
@@ -77,7 +77,7 @@ impl Filling {
         offset
     }
 
-    /// Stored bytes pass; gives their offset.
+    /// Counts stored bytes. Returns their offset.
     pub fn stored(&mut self, data: &[u8]) -> u64 {
         let offset = self.offset;
         self.offset += data.len() as u64;
@@ -85,16 +85,17 @@ impl Filling {
         offset
     }
 
-    /// A frame of the tar stream passes.
+    /// Counts a frame of the tar stream.
     pub fn plain(&mut self, plain_len: u32, crc32: Option<u32>) {
         self.facts.frames += 1;
         self.facts.plain_bytes += u64::from(plain_len);
         self.crc32 = crc32.map_or(0, |crc| crc32_join(self.crc32, crc, plain_len.into()));
     }
 
-    /// What the root says of the segment as it is now.
+    /// Returns the description of the segment in its present state, for a root.
     pub fn facts(&self) -> Segment {
-        // What fills a gap changes the check of its part before a later root can say so: until then nobody knows it.
+        // The header that fills the gap changes the checksum of its part; the checksums are unknown
+        // until then.
         let parts = if self.gap.is_some() {
             Vec::new()
         } else {
@@ -107,10 +108,10 @@ impl Filling {
         }
     }
 
-    /// Leave room for the header of `entry`; gives the zeros to put there.
+    /// Reserves a gap for the header of `entry`. Returns the zeros to store there.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if it would not fit there; the codec's.
+    /// [`ErrorKind::Usage`] if the header would not fit; errors of the codec.
     pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
         [0, i64::MAX as u64]
             .into_iter()
@@ -127,10 +128,10 @@ impl Filling {
         Ok(bytes)
     }
 
-    /// Fill the gap: gives its offset and its bytes, exactly as many as were left.
+    /// Fills the gap. Returns its offset and its bytes, exactly as many as were reserved.
     ///
     /// # Errors
-    /// The codec's.
+    /// Errors of the codec.
     pub fn fill_gap(&mut self, codec: Codec, size: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(gap) = self.gap.take() else {
             return Ok(None);
@@ -155,12 +156,13 @@ impl Filling {
     }
 }
 
-/// The header of a stream of this size: plain, as it is stored, and what fills the rest of the gap.
+/// Returns the header of a stream of this size: plain, as stored, and the filler for the rest of
+/// the gap.
 fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let too_long = || {
         Error::new(
             ErrorKind::Usage,
-            "cannot store a stream under so long a name",
+            "cannot store a stream under this name: it is too long",
         )
     };
     let entry = Entry {
@@ -187,7 +189,8 @@ fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, V
 struct PartSums {
     done: Vec<u64>,
     open: Crc64,
-    /// What replaced zeros in the first part: the difference of the checks of both, and where they end.
+    /// The replacement of zeros in the first part: the difference of both checksums, and the end of
+    /// the replaced bytes.
     change: Option<(u64, u64)>,
 }
 
@@ -223,18 +226,22 @@ impl PartSums {
         all
     }
 
-    /// Zeros at `offset` in the first part turn into `bytes`. A CRC is linear: the difference of the two runs, moved over
-    /// what follows them, is the difference of the whole; what follows is known at the end only.
+    /// Replaces zeros at `offset` in the first part by `bytes`.
+    ///
+    /// A CRC is linear: the difference of both runs, shifted over the bytes that follow, is the
+    /// difference of the whole part. The number of bytes that follow is known only at the end.
     fn amend(&mut self, offset: u64, bytes: &[u8]) {
         let zeros = crc64(&vec![0; bytes.len()]);
         self.change = Some((crc64(bytes) ^ zeros, offset + bytes.len() as u64));
     }
 }
 
-/// An extended header, its record and the header itself: a stream's always has that form, by its nanoseconds.
+/// An extended header, its record and the header itself: a stream always has all three, because of
+/// its nanoseconds.
 const GAP_PLAIN_BYTES: usize = 1536;
 
-/// gzip has nothing that fills what is left over, so there the header is stored as it is: its length is known before.
+/// Returns the codec of the header. gzip has no filler, so its header is stored uncompressed, with a
+/// length known in advance.
 fn gap_codec(codec: Codec) -> Codec {
     if matches!(codec, Codec::Gzip(_)) {
         Codec::Gzip(0)
@@ -243,7 +250,8 @@ fn gap_codec(codec: Codec) -> Codec {
     }
 }
 
-/// Room for the header of a stream; for zstd and lz4 with a skippable frame that fills the rest.
+/// Returns the size of the gap for the header of a stream; for zstd and lz4 a skippable frame fills
+/// the rest.
 fn gap_bytes(codec: Codec) -> Result<usize> {
     if codec.skips() {
         return Ok(4096);

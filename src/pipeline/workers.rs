@@ -21,13 +21,14 @@ use std::{
     time::Duration,
 };
 
-/// How many workers there are.
+/// The number of workers: limit and present value.
 pub(crate) struct WorkerLimit<'a> {
-    /// So many may compute at once.
+    /// Number of workers that may compute at once.
     workers: usize,
-    /// So many are there now,
+    /// Present number of workers.
     now: AtomicUsize,
-    /// and up to so many while they wait for a device and not for a processor; what they have done stands in the meter.
+    /// Maximum number of workers that wait for a device instead of a processor, and the meter that
+    /// counts their work.
     climb: Option<(usize, &'a Meter)>,
 }
 
@@ -42,7 +43,7 @@ impl From<NonZeroUsize> for WorkerLimit<'_> {
 }
 
 impl<'a> WorkerLimit<'a> {
-    /// At first as many as may compute at once; no more than `fit`.
+    /// Starts with as many workers as may compute at once, and allows at most `fit`.
     pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
         Self {
@@ -53,7 +54,7 @@ impl<'a> WorkerLimit<'a> {
     }
 }
 
-/// The first failure of any thread; after it nobody begins anything.
+/// The first failure of any thread. After it, no thread starts a new job.
 #[derive(Default)]
 struct FirstFailure {
     failed: AtomicBool,
@@ -69,9 +70,11 @@ impl FirstFailure {
     }
 }
 
-/// Run `plan` on this thread; the jobs it hands out are done by other `hands`, each with what `make` gave it.
+/// Runs `plan` on this thread; `hands` workers do the jobs that it sends, each with its own value
+/// from `make`.
 ///
-/// At most two jobs wait for each worker there may be. The first error of anybody ends everything and is the result.
+/// At most two jobs wait for each possible worker. The first error of any thread stops all of them
+/// and is returned.
 pub(crate) fn work<J: Send, W>(
     hands: &WorkerLimit<'_>,
     make: impl Fn() -> W + Sync,
@@ -95,7 +98,7 @@ pub(crate) fn work<J: Send, W>(
         };
         if let Err(error) = resize(first) {
             hands.now.store(crew.here().max(1), Relaxed);
-            // Fewer than there were before suffice, but not fewer than were asked for.
+            // Fewer workers than before are enough, but not fewer than the user requested.
             if crew.here() < first.min(hands.workers) {
                 failure.note(error);
             }
@@ -105,7 +108,7 @@ pub(crate) fn work<J: Send, W>(
             meter.share(first);
             let queue = jobs.0.clone();
             let attend = move || attend((&queue, crew), &over, (hands, most), meter, resize);
-            // Without a thread for it their number stays what it is.
+            // Without a thread to adjust it, the number of workers stays the same.
             let _ = start_in(scope, attend);
         }
         let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
@@ -121,7 +124,8 @@ pub(crate) fn work<J: Send, W>(
     failure.error.opened().map_or(Ok(()), Err)
 }
 
-/// Until nothing waits any more: more workers where they pay, fewer where they did not.
+/// Adjusts the number of workers until the run is over: adds workers where they pay off, removes
+/// them where they did not.
 fn attend<J>(
     (jobs, crew): (&Queue<J>, &Workers),
     over: &mpsc::Receiver<()>,
@@ -145,7 +149,7 @@ fn attend<J>(
     hands.now.fetch_min(climb.proven(), Relaxed);
 }
 
-/// How many workers there are, and how many there should be.
+/// Present and wanted number of workers.
 #[derive(Default)]
 struct Workers {
     here: AtomicUsize,
@@ -153,7 +157,7 @@ struct Workers {
 }
 
 impl Workers {
-    /// One joins, if there are less than `size`.
+    /// Adds one worker if there are less than `size`. Returns whether it did.
     fn joined(&self, size: usize) -> bool {
         change(&self.here, |here| (here < size).then_some(here + 1))
     }
@@ -166,19 +170,20 @@ impl Workers {
         self.here.fetch_sub(1, AcqRel);
     }
 
-    /// One leaves, if there are more than wanted.
+    /// Removes one worker if there are more than wanted. Returns whether it did.
     fn left(&self) -> bool {
         let wanted = self.wanted.load(Relaxed);
         change(&self.here, |here| (here > wanted).then(|| here - 1))
     }
 }
 
-/// Never seen: the failure that stopped us was noted before.
+/// The error that stops the planner. The user never sees it, because the failure behind it was
+/// noted first.
 fn stopped() -> Error {
-    Error::new(ErrorKind::Bug, "cannot go on after a failure")
+    Error::new(ErrorKind::Bug, "cannot continue after a failure")
 }
 
-/// A worker that panics closes the queue: nobody may wait for what it would have done.
+/// Closes the queue if its worker panics, so that no thread waits for the lost job.
 struct PanicGuard<'a, J>(&'a Queue<J>);
 
 impl<J> Drop for PanicGuard<'_, J> {
@@ -205,7 +210,7 @@ fn serve<J, W>(
             continue;
         }
         let done = memory::check()
-            .map_err(|e| Error::io("could not go on", e))
+            .map_err(|e| Error::io("could not continue", e))
             .and_then(|()| each(&mut with, job));
         if let Err(error) = done {
             failure.note(error);

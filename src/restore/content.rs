@@ -1,9 +1,11 @@
-//! The first pass of a restore: everything that has content.
+//! The first pass of a restore: all entries with content.
 //!
-//! As many workers compute at once as were asked for; where the target makes them wait, more of them write.
+//! As many workers compute at once as were requested; where the target makes them wait, more
+//! workers write.
 //!
-//! A worker has one frame at a time and writes what is wanted of it. Of a large file it has all frames of one stretch, which may
-//! be many if the file was changed here and there: it puts the stretch together, then hashes and writes it once.
+//! A worker has one frame at a time and writes the wanted pieces of that frame. A large file is
+//! divided into stretches, and a worker has all frames of one stretch, which may be many if the
+//! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
 use super::RestoreRun;
 use crate::{
@@ -31,12 +33,13 @@ use std::{
 
 type Job = schedule::FrameJob<ParallelFile>;
 
-/// A smaller frame does not make a smaller stretch.
+/// Minimum size of a stretch, also when frames are smaller.
 const LEAST_STRETCH: u64 = 64 << 10;
-/// Nor does what a root says of its frames: the largest that are written.
+/// Maximum size of a stretch: the size of the largest frames written. Limits the frame size that a
+/// root claims.
 const MOST_STRETCH: u64 = 64 << 20;
 
-/// What one worker has.
+/// Writer, decoder and buffers of one worker.
 struct RestoreWorker {
     writer: TargetWriter,
     decompressor: Decompressor,
@@ -46,7 +49,7 @@ struct RestoreWorker {
 }
 
 impl RestoreRun<'_> {
-    /// First pass: everything but hard links and the metadata of directories.
+    /// Runs the first pass: restores everything except hard links and the metadata of directories.
     pub(super) fn content(&self, hands: &WorkerLimit<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
             self.meter
@@ -95,7 +98,7 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// One frame and all that is wanted of it.
+    /// Restores one frame: decodes it, checks its pieces and writes them.
     fn job(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
         let mut clock = Instant::now();
         let job = match self.decode(hand, &job, &mut clock) {
@@ -124,7 +127,7 @@ impl RestoreRun<'_> {
         written
     }
 
-    /// The frames of one stretch of a large file.
+    /// Restores one stretch of a large file from its frames.
     fn stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
         let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else {
@@ -166,7 +169,10 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// What is wrong with a frame that came out all the same: digests tell what that is worth.
+    /// Decodes the frame of a job.
+    ///
+    /// Returns the error of a frame with a wrong checksum whose bytes could be decoded all the
+    /// same; the digests of its files then decide which of them are intact.
     fn decode(
         &self,
         hand: &mut RestoreWorker,
@@ -193,8 +199,8 @@ impl RestoreRun<'_> {
             .hold(|| decompressor.salvage(stored, plain_len, plain))
     }
 
-    /// The checksum of a frame is wrong. Only those of its files are lost whose digests do not say that they are whole; gives the job
-    /// without them.
+    /// Drops the files of a frame with a wrong checksum, except those whose digests prove that they
+    /// are intact. Returns the job with the intact files.
     fn salvage(&self, hand: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
         let Job {
             frame,
@@ -268,7 +274,7 @@ impl RestoreRun<'_> {
         self.meter.files.fetch_add(u64::from(file), Relaxed);
     }
 
-    /// Something without content.
+    /// Writes an entry without content.
     fn bare(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
         let made = match item.entry.kind {
             EntryKind::File { .. } => writer.file(&item.entry, &[]),
@@ -284,7 +290,7 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// What to do with a large file after a piece of it.
+    /// Finishes or discards a large file after its last piece; does nothing before.
     fn end(
         &self,
         writer: &mut TargetWriter,
@@ -320,7 +326,8 @@ impl RestoreRun<'_> {
             }
             ContentEnd::Damaged(why) => {
                 shared.handle.discard();
-                // A damaged frame has been reported with all its files, and what the target cannot take by itself.
+                // The report already has this damage: of the frame with all its files, or of the
+                // refused entry.
                 if shared.is_damaged() {
                     Ok(())
                 } else {
@@ -330,7 +337,7 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// What is there and cannot be replaced was not touched.
+    /// Reports damaged files for which an older file is still in the target, untouched.
     pub(super) fn say_what_is_left(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
@@ -340,7 +347,7 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// A frame is damaged, and so are these files that want it.
+    /// Reports a damaged frame and the files that need it.
     fn spoil(
         &self,
         hand: &mut RestoreWorker,
@@ -371,13 +378,13 @@ impl RestoreRun<'_> {
     }
 }
 
-/// What is known of a piece before it is written.
+/// The check of a piece before it is written.
 enum CheckedContent {
     Whole(ContentEnd),
     Part(Hash),
 }
 
-/// The pieces of large files.
+/// Returns the pieces of large files of a job, each with its file and its offset.
 fn parts(
     job: &Job,
 ) -> impl Iterator<

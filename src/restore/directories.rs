@@ -1,7 +1,8 @@
 //! The second pass of a restore: hard links, and the metadata of directories.
 //!
-//! A directory gets its metadata after all that is below it and after links to it: a link that is made in it changes its times, and
-//! its mode may forbid to go there. So whoever is done with the last that a directory waits for finishes that one as well.
+//! A directory gets its metadata after everything below it and after all links to files in it: a
+//! new link changes the times of its directory, and the mode of the directory may forbid access.
+//! The worker that completes the last entry a directory waits for also finishes that directory.
 
 use super::RestoreRun;
 use crate::{
@@ -21,11 +22,12 @@ use std::{
     sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
 };
 
-/// Entries that a worker gets at once.
+/// Number of entries that a worker gets at once.
 const BATCH: usize = 32;
 
 impl RestoreRun<'_> {
-    /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
+    /// Runs the second pass, deepest entries first. No link is made to a damaged file, because
+    /// another file may be at the same path.
     pub(super) fn links_and_directories(
         &self,
         hands: &WorkerLimit<'_>,
@@ -61,7 +63,7 @@ impl RestoreRun<'_> {
                 for item in self.archive.records(&self.selection, true) {
                     let item = match item {
                         Ok(item) => item,
-                        // The first pass found the same.
+                        // The first pass has reported the same error.
                         Err(error) if self.report.has(&error.line()) => continue,
                         Err(error) => {
                             self.report.survive(Err(error))?;
@@ -90,20 +92,21 @@ impl RestoreRun<'_> {
         self.lost_with_their_files(nameless.opened())
     }
 
-    /// Other names of files that damage cost.
+    /// Reports hard links to damaged files.
     fn lost_with_their_files(&self, mut names: Vec<EntryPath>) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
         names.sort_by(|a, b| order(a, b));
         let what = format!(
-            "lost with the files that they are names of: {}",
+            "{} lost because their files are damaged",
             counted(names.len() as u64, "hard link")
         );
         self.report.add((Error::corrupt(what), names))
     }
 
-    /// The directories that this is done in: they must not get their metadata before.
+    /// Returns the directories that this entry changes or passes through: they must not get their
+    /// metadata earlier.
     fn entered(&self, entry: &Entry) -> Vec<EntryPath> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
@@ -131,7 +134,8 @@ impl RestoreRun<'_> {
         self.unless_refused(&entry.path, finished).map(drop)
     }
 
-    /// Only what was restored gets another name: where something may stand in its place, that would get it.
+    /// Makes a hard link, but only to a restored file: the target may have another file at that
+    /// path.
     fn link(
         &self,
         writer: &mut TargetWriter,
@@ -166,7 +170,7 @@ impl RestoreRun<'_> {
                 Err(e) if e.kind == ErrorKind::NotFound => {
                     self.tree
                         .notes
-                        .add("hard link", "what it is a name of is not there", path);
+                        .add("hard link", "the file that it links to does not exist", path);
                     Ok(())
                 }
                 other => other,
@@ -175,8 +179,8 @@ impl RestoreRun<'_> {
         self.unless_refused(path, linked).map(drop)
     }
 
-    /// Is it in the backup, so that what stands there, or in for it, if it is not damaged, is that? Of a page that is lost nobody
-    /// knows what it described.
+    /// Checks that the link target was restored by this run. If a page is lost, files of that page
+    /// are unknown and count as not restored.
     fn was_restored(&self, target: &EntryPath) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.locked().contains(target)
@@ -195,26 +199,27 @@ impl RestoreRun<'_> {
     }
 }
 
-/// Is all of a file, or of what is none, in the backup?
+/// Returns whether all parts of an entry are in the backup.
 pub(super) fn is_stored(parts: &[PageItem]) -> bool {
     are_all(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
-/// What damage cost, and who is to know of what it costs besides.
+/// Damaged files, and a function that records further losses.
 struct Losses<'a> {
     damaged: &'a HashSet<EntryPath>,
     lost: &'a (dyn Fn(&EntryPath) + Sync),
 }
 
-/// Directories that wait for what is below them, and for links to it. They are met after that.
+/// Directories that wait for entries below them and for links to files in them. A directory's
+/// record follows those of its entries.
 #[derive(Default)]
 struct Upwards(Mutex<HashMap<EntryPath, WaitingLinks>>);
 
 #[derive(Default)]
 struct WaitingLinks {
-    /// What it waits for; while there is something the directory above waits for this one.
+    /// Number of entries it waits for; above 0, its parent waits for this directory.
     for_so_many: usize,
-    /// Itself, if it was met.
+    /// The entry of the directory, if its record was read.
     entry: Option<Entry>,
 }
 
@@ -223,7 +228,8 @@ impl Upwards {
         self.0.locked()
     }
 
-    /// The next, for which these directories wait; it is given back if it need not wait itself.
+    /// Registers an entry that these directories wait for. Returns the entry if it need not wait
+    /// itself.
     fn meet(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
         let mut waiting = self.lock();
         if let Some(waits) = waiting.get_mut(&entry.path) {
@@ -243,7 +249,7 @@ impl Upwards {
         Some(entry.clone())
     }
 
-    /// It is done: the directories that waited only for this.
+    /// Marks an entry as done. Returns the directories that waited only for this entry.
     fn done(&self, entered: &[EntryPath]) -> Vec<Entry> {
         let mut waiting = self.lock();
         entered
@@ -253,7 +259,7 @@ impl Upwards {
     }
 }
 
-/// One that was not met, as its record is lost, is passed over.
+/// Releases a directory. A directory whose record is lost is skipped, and its parent released.
 fn release(waiting: &mut HashMap<EntryPath, WaitingLinks>, mut dir: &[u8]) -> Option<Entry> {
     loop {
         let waits = waiting.get_mut(dir)?;

@@ -1,7 +1,8 @@
-//! What a restore will cost, before it is begun: bytes, frames, segments, and time at the speeds of this machine.
+//! Estimates the cost of a restore: bytes, frames, segments, and time at the speeds of this
+//! machine.
 //!
-//! The pages are gone through as the restore does it, so frames are counted as it will fetch them. Then some of them are
-//! fetched and decoded, and a file without a name is written at the target. Nothing stays.
+//! Reads the pages as the restore does, so the count of frames is exact. Then it fetches and
+//! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
     MissingParts, Restore,
@@ -38,82 +39,83 @@ use std::{
     time::Instant,
 };
 
-/// Frames that are measured one after the other, as a restore reads them.
+/// Frames of a measured run, read in order as a restore does.
 const RUN: usize = 8;
-/// Runs that are measured, at most.
+/// Maximum number of measured runs.
 const RUNS: usize = 16;
-/// Stored bytes that are read to measure, about.
+/// Stored bytes to read for the measurement, approximately.
 const READ_BYTES: u64 = 64 << 20;
-/// Bytes that are written to measure, at most.
+/// Bytes to write for the measurement, at most.
 const WRITE_BYTES: u64 = 64 << 20;
-/// Seconds after which measuring ends.
+/// Seconds after which the measurement ends.
 const SECONDS: f64 = 0.5;
 
 type Frame = (SegmentId, FrameAt);
 
-/// A restore that is only thought of.
+/// The options of an estimate.
 #[derive(Debug, Clone)]
 pub struct Forecast {
-    /// What would be restored; its target is not looked at.
+    /// The restore to estimate; its target is ignored.
     pub restore: Restore,
-    /// Where to, if the target is to be measured.
+    /// Directory for measuring the write rate, if wanted.
     pub target: Option<PathBuf>,
 }
 
-/// What it will cost.
+/// The estimated cost of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Contract {
-    /// The backup.
+    /// ID of the backup.
     pub id: String,
-    /// Entries that will be restored.
+    /// Number of entries to restore.
     pub entries: u64,
-    /// Regular files among them.
+    /// Number of regular files among them.
     pub files: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// Frames that will be fetched.
+    /// Number of frames to fetch.
     pub frames: u64,
-    /// Their stored bytes.
+    /// Stored bytes of these frames.
     pub fetched_bytes: u64,
-    /// Their plain bytes.
+    /// Plain bytes of these frames.
     pub decoded_bytes: u64,
-    /// Stored bytes of what is wanted of them: of each frame the same share as of its plain bytes.
+    /// Stored bytes of the wanted pieces: their share of the plain bytes of each frame, applied to
+    /// its stored bytes.
     pub wanted_bytes: u64,
-    /// Segments that will be opened.
+    /// Number of segments to open.
     pub segments: u64,
-    /// Backups these belong to.
+    /// Number of backups that these segments belong to.
     pub backups: u64,
-    /// Threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// Stored bytes a second that were fetched, by all threads; 0 if nothing was.
+    /// Stored bytes fetched a second by all threads; 0 if there were none.
     pub read_rate: f64,
-    /// Plain bytes a second that were decoded and digested, by all threads.
+    /// Plain bytes decoded and digested a second by all threads.
     pub decode_rate: f64,
-    /// Bytes a second that were written at the target and synced.
+    /// Bytes written and synced a second at the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_rate: Option<f64>,
     /// Seconds if reading, decoding and writing overlap fully.
     pub least_seconds: f64,
-    /// Seconds if they do not overlap at all.
+    /// Seconds if reading, decoding and writing do not overlap.
     pub most_seconds: f64,
-    /// `read`, `decode` or `write`: what takes longest.
+    /// The slowest step: `read`, `decode` or `write`.
     pub limit: &'static str,
-    /// What the backup does not hold as it was, one line for each.
+    /// Parts that the backup does not hold as they were, one line each.
     pub notes: Vec<String>,
 }
 
 impl Contract {
-    /// Bytes fetched for each stored byte that is wanted.
+    /// Returns the bytes fetched for each stored byte that is wanted.
     pub fn fetch_amplification(&self) -> f64 {
         self.fetched_bytes as f64 / (self.wanted_bytes as f64).max(1.0)
     }
 
-    /// Bytes decoded for each byte of content.
+    /// Returns the bytes decoded for each byte of content.
     pub fn decode_amplification(&self) -> f64 {
         self.decoded_bytes as f64 / (self.bytes as f64).max(1.0)
     }
 
-    /// Seconds of reading, decoding and writing, each by itself.
+    /// Returns the seconds of reading, decoding and writing, each alone.
     pub fn seconds(&self) -> [(&'static str, f64); 3] {
         let time = |bytes: u64, rate: f64| {
             if bytes == 0 {
@@ -141,13 +143,14 @@ impl Contract {
 }
 
 impl Forecast {
-    /// Count and measure.
+    /// Counts frames and bytes, and measures the speeds.
     ///
     /// # Errors
-    /// Those of opening FROM and of reading its pages; [`Kind::NotFound`] for a path that is not in it.
+    /// Those of opening FROM and of reading its pages; [`ErrorKind::NotFound`] for a path that the
+    /// backup does not have.
     pub fn run(&self) -> Result<Contract> {
         if self.restore.from == "-" {
-            let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
+            let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let archive = choose_backup::opened(&self.restore, self.restore.overwrite)?;
@@ -206,7 +209,8 @@ impl Forecast {
         Ok((contract, count.sample))
     }
 
-    /// What is done differently for a cluster, as far as it says which files come back.
+    /// Returns the rules for the files of a cluster, as far as they decide which files are
+    /// restored.
     fn plan(&self, archive: &Archive) -> Result<ClusterPlan> {
         let Some(facts) = &archive.root.postgres else {
             return cluster::not_asked(&self.restore).map(|()| ClusterPlan::default());
@@ -222,7 +226,7 @@ impl Forecast {
     }
 }
 
-/// The record as it comes back, if it does.
+/// Returns the record as it is restored, or `None` if it is left out.
 fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
     match plan.fate(&item.entry.path) {
         Fate::Restored => {
@@ -234,7 +238,8 @@ fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Optio
     }
 }
 
-/// Add what has content; of files of which only other names are restored, the file once. Does another file begin with it?
+/// Adds content to the plan; a file of which only other names are restored is added once. Returns
+/// whether the record starts a file.
 fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
@@ -260,10 +265,10 @@ fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     }
 }
 
-/// What the jobs come to.
+/// Totals of the planned jobs.
 struct JobTotals {
     contract: Contract,
-    /// Backup, stream and number of the segments.
+    /// Segments that the restore opens: backup, stream and number.
     opened: HashSet<SegmentId>,
     sample: DecodeSample,
 }
@@ -279,7 +284,7 @@ impl JobTotals {
         contract.frames += 1;
         sizes::add(&mut contract.fetched_bytes, frame.stored_len.into());
         sizes::add(&mut contract.decoded_bytes, frame.plain_len.into());
-        // Several files may want the same bytes: a frame is never wanted more than whole.
+        // Several files may share bytes of a frame; the share is at most 1.
         let share = (wanted as f64 / f64::from(frame.plain_len.max(1))).min(1.0);
         sizes::add(
             &mut contract.wanted_bytes,
@@ -300,11 +305,11 @@ impl JobTotals {
     }
 }
 
-/// Some runs of frames from all over the backup.
+/// Runs of frames spread over the whole backup.
 #[derive(Default)]
 struct DecodeSample {
     runs: Vec<Vec<Frame>>,
-    /// Frames so far, and of how many runs one is kept.
+    /// Number of frames so far; of `every` runs one is kept.
     seen: usize,
     every: usize,
 }
@@ -335,7 +340,8 @@ impl DecodeSample {
     }
 }
 
-/// Stored bytes a second that are fetched, and plain bytes that are decoded and digested, by all workers together.
+/// Returns the stored bytes fetched a second and the plain bytes decoded and digested a second, by
+/// all workers together.
 fn measure(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
     let (meter, start, stored, plain) = (
         Meter::default(),
@@ -378,7 +384,8 @@ fn digest(algorithm: Algorithm, content: &[u8]) {
     std::hint::black_box(piece(algorithm, content, 0, content.len() as u64, u64::MAX));
 }
 
-/// Bytes a second that are written where `target` is or would be, and synced; nothing if that cannot be measured.
+/// Returns the bytes written and synced a second at `target` or its nearest existing parent; `None`
+/// if that cannot be measured.
 fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
     let there = target
         .ancestors()

@@ -1,10 +1,14 @@
-//! Restore a tar that comes as a stream: from standard input, or written by some other program.
+//! Restores a tar stream: from standard input, or from a file of another program.
 //!
-//! Members are written as they come, by one thread, while another decodes. Streams of ours say of themselves what is in them, see
-//! [`crate::tar::self_check`]: what does not agree with that is removed again. Of others nothing says what is missing: only the checksums of
-//! frames and the closing blocks of the tar are there to be checked, and a tar without them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
-//! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
-//! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
+//! One thread writes members as they arrive while another decodes. A stream of fullbore describes
+//! its content, see [`crate::tar::self_check`]: members that disagree with the description are
+//! removed again. A foreign stream has no description: only the checksums of frames and the closing
+//! blocks of the tar can be checked, and a tar without closing blocks is damaged.
+//!
+//! A later member replaces an earlier one of the same name, as in tar. Directories get their
+//! metadata at the end of the stream. Damage ends the stream too: files restored before the damage
+//! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
+//! out, and reported as an error after the rest is restored.
 
 use super::{Restore, Summary, asked_for, cluster, deferred_dirs::DeferredDirs};
 use crate::{
@@ -45,18 +49,18 @@ use std::{
     time::Instant,
 };
 
-/// Restore the tar on standard input.
+/// Restores the tar on standard input.
 ///
 /// # Errors
-/// As [`Restore::run`].
+/// Those of [`Restore::run`].
 pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
     run(restore, BlockedCalls(io::stdin()), meter)
 }
 
-/// Restore the tar at `path`.
+/// Restores the tar at `path`.
 ///
 /// # Errors
-/// As [`Restore::run`].
+/// Those of [`Restore::run`].
 pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
     run(restore, file, meter)
@@ -88,7 +92,8 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let read = run.members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
     match read.map_err(cut_short) {
-        // Nothing behind damage can be had: to go on is to take it for an end.
+        // No data after the damage can be decoded: with `keep_going`, the damage is the end of the
+        // stream.
         Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => {
             report.add((error, Vec::new()))?
         }
@@ -101,7 +106,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     }
     let trailed = run
         .trailed
-        .then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
+        .then(|| "ignored trailing data after the end of the tar".to_owned());
     let (lacking, root) = (
         run.members.ledger.lacking.clone(),
         run.members.ledger.root(),
@@ -136,7 +141,8 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     })
 }
 
-/// Nothing is known of a directory without a member, so it is no more private than others.
+/// Opens the target. A directory without a member gets the usual permissions, because its own are
+/// unknown.
 fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     let Restore {
         overwrite,
@@ -155,7 +161,8 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     )
 }
 
-/// Does what this very tar has under another name stand in the way, which the file system takes for the same?
+/// Returns whether the path clashes with another name of the same tar because the file system
+/// treats both names as equal.
 fn is_of_another_name(error: &Error) -> bool {
     error.system().is_some_and(is_taken)
 }
@@ -164,15 +171,15 @@ fn cut_short(error: Error) -> Error {
     if error.kind != ErrorKind::Corrupt {
         return error;
     }
-    // A decoder's error may be that of a checksum at the end, when all is written.
+    // The checksum may be at the end of the compressed data, when everything is written already.
     let error = match error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
         true => {
-            error.detail("a checksum is of all that was compressed together: unless that were frames of up to 4 MiB, what came before it may be damaged too")
+            error.detail("a checksum covers all data that was compressed together: if these are not frames of up to 4 MiB, files restored before the damage may be damaged too")
         }
         false => error,
     };
     error.detail(
-        "what came before is restored; what comes after it in the stream, if anything, is not",
+        "files before the damage are restored; files after it in the stream, if any, are not",
     )
 }
 
@@ -180,21 +187,22 @@ struct TarRestore<'a> {
     members: Members<'a>,
     writer: TargetWriter,
     selection: Selection,
-    /// Which of the selected paths have been seen.
+    /// Whether each selected path was found.
     found: Vec<bool>,
-    /// Directories that want their metadata. Grows with the archive, by a few bytes for each.
+    /// Directories that wait for their metadata. Grows by a few bytes a directory.
     directories: DeferredDirs,
-    /// What came from this tar, where the target may have held something before. Grows with the archive, by some 16 bytes for each.
+    /// Paths restored from this tar; only for a target that may have held files before. Grows by
+    /// about 16 bytes a path.
     came: Option<Came>,
     /// Members that are left out.
     refused: SkippedEntries,
-    /// Was there something behind the tar?
+    /// Whether data followed the end of the tar.
     trailed: bool,
     report: &'a Report,
     meter: &'a Meter,
 }
 
-/// Paths of what a tar has brought and that is no directory, as hashes.
+/// Hashes of the paths of restored members, except directories.
 #[derive(Default)]
 struct Came {
     paths: HashSet<u64>,
@@ -261,7 +269,7 @@ impl TarRestore<'_> {
         found
     }
 
-    /// What has turned out not to be what it was is removed.
+    /// Removes members that the self-check has refuted.
     fn settle(&mut self) -> Result<()> {
         for path in self.members.ledger.lost() {
             self.unmake(&path)?;
@@ -286,7 +294,7 @@ impl TarRestore<'_> {
         }
     }
 
-    /// Is it a piece of a file that nobody asked for by its name?
+    /// Returns whether the member is a piece of a file that was not requested by name.
     fn is_piece(&self, path: &[u8]) -> bool {
         let is_named_so = |path: &[u8]| {
             let (_, name) = entry::split(path);
@@ -363,7 +371,7 @@ impl TarRestore<'_> {
     }
 
     fn directory(&mut self, entry: Entry) -> Result<()> {
-        // One that was there is not ours to change if it is only above what was asked for.
+        // An existing directory that is only a parent of the selected paths keeps its metadata.
         let mut ours = self.selection.holds(&entry.path) || self.directories.has(&entry.path)?;
         let asked_for = ours;
         let made = self.replacing(&entry.path, |writer| {
@@ -375,7 +383,8 @@ impl TarRestore<'_> {
         Ok(())
     }
 
-    /// Permissions by name are restored where all names are known here. Else nobody gets what only the list gave.
+    /// Applies permissions for named users if all names exist here. Otherwise the mode grants only
+    /// the permissions that it has without the list.
     fn permit(&self, acl: &NamedAcl, entry: &mut Entry) {
         let tree = &self.writer.tree;
         match tree.named(acl) {
@@ -393,8 +402,8 @@ impl TarRestore<'_> {
         self.refused.add(path, error);
     }
 
-    /// Make what is at `path`, in place of what stands in the way: that came from this very tar, or may be replaced
-    /// anyway. Was it made? If it cannot be, it is refused.
+    /// Makes the entry at `path`. An entry in the way is replaced: it came from this tar, or
+    /// `--overwrite` allows it. Returns false if the target refuses the entry.
     fn replacing(
         &mut self,
         path: &[u8],
@@ -415,7 +424,7 @@ impl TarRestore<'_> {
         self.unless_refused(path, made)
     }
 
-    /// Was it done? If not, it is left out.
+    /// Returns whether the member was made; a refused member is left out and noted.
     fn unless_refused(&self, path: &[u8], done: Result<()>) -> Result<bool> {
         let done = self
             .refused
@@ -432,7 +441,7 @@ impl TarRestore<'_> {
         if self.refused.holds(target) {
             return self.unless_refused(path, Err(skipped::alone_too(path, target)));
         }
-        // What stands there from before has some other content.
+        // A file at this path that does not come from this tar has other content.
         let came = match &self.came {
             Some(came) => came.has(target),
             None => target != path || self.tree().is_there(path)?,
@@ -451,7 +460,7 @@ impl TarRestore<'_> {
         })
     }
 
-    /// Read and write a file; its padding follows.
+    /// Reads and writes a file; its padding follows in the stream.
     fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
         let mut data = Vec::new();
         self.members.piece(stored_len, &mut data)?;
@@ -464,7 +473,8 @@ impl TarRestore<'_> {
         Ok(made)
     }
 
-    /// A file that is dropped before its end is removed. One that cannot be made is read all the same.
+    /// Writes a file piece by piece. A file that is dropped before its end is removed. The data of
+    /// a refused file is read all the same.
     fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
         let large = ParallelFile::default();
         let (mut at, mut made) = (0, true);
@@ -481,7 +491,7 @@ impl TarRestore<'_> {
         Ok(made)
     }
 
-    /// Deepest first; of several members for one directory the last counts.
+    /// Applies the metadata of directories, deepest first; the last member of a directory counts.
     fn finish_directories(&mut self) -> Result<()> {
         for directory in std::mem::take(&mut self.directories).deepest_first() {
             let directory = directory?;
@@ -491,7 +501,7 @@ impl TarRestore<'_> {
         Ok(())
     }
 
-    /// What was asked for is restored, all of it.
+    /// Checks that every selected path was found and no member was refused.
     fn must_be_complete(&mut self) -> Result<()> {
         let missing = self
             .selection
@@ -502,7 +512,7 @@ impl TarRestore<'_> {
         if let Some((path, _)) = missing {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("could not find {} in the tar", quoted(path)),
+                format!("cannot find {} in the tar", quoted(path)),
             ));
         }
         std::mem::take(&mut self.refused)

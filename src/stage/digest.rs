@@ -1,4 +1,4 @@
-//! Hashes the content of every part that passes.
+//! Hashes the content of every part.
 
 use super::Stage;
 use crate::{
@@ -12,16 +12,16 @@ use crate::{
 };
 use std::sync::atomic::Ordering::Acquire;
 
-/// See the module.
+/// Stage that computes digests, chunks and CRCs.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestStage {
-    /// Which digest.
+    /// Digest algorithm.
     pub algorithm: Algorithm,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block: u64,
-    /// Are large files cut in chunks by their content?
+    /// Whether large files are cut into chunks by their content.
     pub chunks: bool,
-    /// Are CRC-32Cs of the blocks wanted too? PostgreSQL's manifest needs them.
+    /// Whether CRC-32Cs of blocks are computed too, as PostgreSQL's manifest needs them.
     pub crc32c: bool,
 }
 
@@ -55,7 +55,8 @@ impl Stage for DigestStage {
 }
 
 impl DigestStage {
-    /// The chunks of a piece, if its file is to have some: one with holes has, as their coming and going shifts its data.
+    /// Cuts a piece into chunks if its file has chunks. A sparse file always has them, because
+    /// holes that appear or vanish shift its data.
     fn cut(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
         let FrameContent::Piece { file, offset, .. } = &part.what else {
             return Vec::new();
@@ -71,7 +72,7 @@ impl DigestStage {
         }
     }
 
-    /// Of a piece that was read in part: the blocks that were, if no other bytes were.
+    /// Digests the blocks of a partly read piece, if it was read in whole blocks.
     fn patches(&self, part: &mut FrameEntry, data: &[u8]) {
         let (FrameContent::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs)
         else {
@@ -102,7 +103,8 @@ impl DigestStage {
     }
 }
 
-/// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
+/// Returns the offset of a part in its file's data, and the length of that data; `None` if the part
+/// has no data.
 fn place(part: &FrameEntry) -> Option<(u64, u64)> {
     match &part.what {
         _ if part.runs.is_some() => None,

@@ -1,8 +1,8 @@
-//! Takes out of frames what earlier backups have.
+//! Removes data that earlier backups have from frames.
 //!
-//! A small file whose digest is the known one is cut out as a whole. Of a piece of a large file only the blocks stay
-//! that are not the ones that were at their place; they become members of their own, under a name that is not the
-//! file's: extracted over the file by a tool that knows nothing of this, they would leave zeros around them.
+//! A small unchanged file is removed as a whole, by its digest. Of a piece of a large file only the
+//! changed blocks stay. These become members with a name other than the file's: a tool that does
+//! not know the format and extracted them over the file would leave zeros around them.
 
 use super::Stage;
 use crate::{
@@ -18,19 +18,19 @@ use crate::{
     known::{BaseEntry, StoredRun, push_run},
 };
 
-/// Where changed pieces of files are in the tar.
+/// Directory in the tar for changed pieces of files.
 pub const PARTS: &[u8] = b".fullbore/parts/";
 
-/// See the module.
+/// Stage that removes known data from frames.
 #[derive(Debug)]
 pub struct Thin {
     block: u64,
-    /// What stays of the frame; the buffers change places.
+    /// The remaining data of the frame; the buffers are swapped.
     rest: Vec<u8>,
 }
 
 impl Thin {
-    /// Of files with blocks of so many bytes.
+    /// Creates the stage for files with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {
         Self {
             block,
@@ -38,7 +38,8 @@ impl Thin {
         }
     }
 
-    /// Copy what stays of the part, whose bytes begin at `start` of `data`; gives where they end.
+    /// Copies the remaining bytes of a part, which starts at `start` in `data`. Returns the end of
+    /// the part.
     fn part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
         let (inner, len) = (part.inner as usize, part.len as usize);
         if let FrameContent::Piece { file, offset, .. } = &part.what
@@ -76,7 +77,7 @@ impl Thin {
         Ok(end)
     }
 
-    /// Which blocks of a piece are where.
+    /// Returns the place of each block of a piece: here or in an earlier backup.
     fn runs(
         &self,
         known: &BaseEntry,
@@ -117,7 +118,7 @@ impl Thin {
         runs
     }
 
-    /// Make a member of every run that is here.
+    /// Writes a member for every run that stays here.
     fn pieces(
         &mut self,
         file: &LargeFile,
@@ -167,7 +168,7 @@ impl Stage for Thin {
     }
 }
 
-/// Bytes that earlier backups have.
+/// Returns the bytes that earlier backups have.
 fn kept(runs: &[StoredRun]) -> u64 {
     runs.iter()
         .map(|run| {
@@ -180,7 +181,8 @@ fn kept(runs: &[StoredRun]) -> u64 {
         .sum()
 }
 
-/// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
+/// Returns the places of the chunks of a piece in the earlier data: for a sparse file only the same
+/// places, otherwise any.
 fn chunk_places(
     known: &BaseEntry,
     chunks: &[ContentChunk],
@@ -215,7 +217,7 @@ fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32)
     runs
 }
 
-/// Was the whole file read to find that it is the known one?
+/// Returns whether the whole file was read and found unchanged.
 fn is_known(part: &FrameEntry) -> bool {
     let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else {
         return false;
@@ -226,7 +228,7 @@ fn is_known(part: &FrameEntry) -> bool {
     digest.is_some() && digest == known.last().digest
 }
 
-/// The member that a run of a file is in.
+/// Returns the member that holds a run of a file.
 fn member(file: &Entry, offset: u64, len: u32) -> Entry {
     let mut path = PARTS.to_vec();
     path.extend(&file.path);

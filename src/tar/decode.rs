@@ -1,7 +1,10 @@
-//! What a stream is compressed with, told by its first bytes, and decoded to its end.
+//! Detects the compression of a stream by its first bytes, and decodes it to its end.
 //!
-//! All frames or members are one stream, and skippable frames are passed over; those that are ours can be had. An end of the
-//! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it says
+//! All frames or members form one stream. Skippable frames are skipped; own service frames are
+//! available. With every codec, an end of the input within a frame is an error. The content of a
+//! frame is released when its checksum was seen, if the frame states its length, as own frames do,
+//! and is at most as large as most own frames. Other frames are released as far as they can be
+//! decoded.
 //! how long it is, as ours do, and is not larger than ours mostly are: of others as much comes out as can be decoded.
 
 use crate::{
@@ -16,14 +19,16 @@ use lzzzz::lz4f::BufReadDecompressor;
 use std::io::{self, BufRead, BufReader, Read};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
-/// Plain bytes, and the service frames that stand between them.
+/// Plain bytes, and the service frames between them.
 pub(crate) trait Decoder: Read {
-    /// The service frame that stood before the bytes to come. At each the input ends, and goes on when this was called.
+    /// Returns the service frame before the bytes to come. The input ends at each service frame,
+    /// and continues after this call.
     fn service(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// How many of the bytes that have come are of frames that have ended, and were right; of what has no frames, all.
+    /// Returns the bytes so far that belong to complete and correct frames; all bytes for a codec
+    /// without frames.
     fn sure(&self) -> u64 {
         u64::MAX
     }
@@ -31,10 +36,11 @@ pub(crate) trait Decoder: Read {
 
 impl<R: Read> Decoder for BufReader<R> {}
 
-/// The decoder of `input`, which is read `chunk` bytes at a time; what no codec wrote is passed on as it is.
+/// Returns the decoder of `input`, which reads `chunk` bytes at a time. Uncompressed input is
+/// passed on.
 ///
 /// # Errors
-/// Of the input.
+/// Errors of the input.
 pub(crate) fn decoder(
     mut input: impl Read + 'static,
     chunk: usize,
@@ -71,23 +77,23 @@ pub(crate) fn decoder(
     })
 }
 
-/// So much of a frame waits for its checksum.
+/// Maximum number of bytes of a frame that wait for its checksum.
 const HELD_BYTES: usize = 4 << 20;
-/// No header of a zstd frame is longer.
+/// Maximum length of the header of a zstd frame.
 const ZSTD_HEADER_MAX_BYTES: usize = 18;
-/// So much is asked for at once.
+/// Bytes requested at once.
 const ASKED_BYTES: usize = 128 << 10;
 
-/// Gives away what is sure, and what a frame holds that is too large to wait for.
+/// Releases verified bytes, and those of frames that are too large to be held back.
 struct HeldBack<D> {
     inner: D,
     bytes: Vec<u8>,
-    /// Of them so many were given away, and so many may be.
+    /// Bytes of the buffer already released, and bytes that may be released.
     given: usize,
     ready: usize,
-    /// All bytes that came from `inner`.
+    /// All bytes received from `inner`.
     passed: u64,
-    /// How the input ended, behind what is ready.
+    /// The error at the end of the input, after the ready bytes.
     end: Option<io::Error>,
 }
 
@@ -103,7 +109,7 @@ impl<D: Decoder> HeldBack<D> {
         }
     }
 
-    /// Get more; is there any?
+    /// Reads more. Returns whether there is more.
     fn more(&mut self) -> io::Result<bool> {
         self.bytes.drain(..self.given);
         (self.given, self.ready) = (0, 0);
@@ -115,7 +121,7 @@ impl<D: Decoder> HeldBack<D> {
         self.passed += count as u64;
         let unsure = self.passed.saturating_sub(self.inner.sure()) as usize;
         self.ready = match read {
-            // What came before a cut may well be right, and is told to be doubtful.
+            // Bytes before the cut are probably correct, and are reported as doubtful.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.end = Some(error);
                 self.bytes.len()
@@ -159,17 +165,17 @@ impl<D: Decoder> Read for HeldBack<D> {
     }
 }
 
-/// A service frame that is passed over. A longer one than any that is written is none.
+/// A service frame that is being skipped. A longer frame than fullbore writes is ignored.
 #[derive(Default)]
 struct Aside {
-    /// What has come of a frame that may be one.
+    /// The bytes so far of a possible service frame.
     frame: Option<Vec<u8>>,
-    /// A whole one that nobody has taken.
+    /// A complete frame, until it is taken.
     whole: Option<Vec<u8>>,
 }
 
 impl Aside {
-    /// More `bytes` of a frame have been read, its first if it `begins`, its last if it `ends`.
+    /// Takes more `bytes` of a frame: its first if it `begins`, its last if it `ends`.
     fn pass(&mut self, bytes: &[u8], begins: bool, ends: bool) {
         if begins {
             self.frame = Some(Vec::new());
@@ -185,16 +191,16 @@ impl Aside {
     }
 }
 
-/// Many zstd frames, one after the other.
+/// A sequence of zstd frames.
 struct Zstd<R> {
     context: DCtx<'static>,
     input: R,
-    /// Bytes up to the end of the next block; none between two frames.
+    /// Bytes up to the end of the next block; 0 between two frames.
     wanted: usize,
     aside: Aside,
-    /// The first bytes of the frame, up to the length of the longest header.
+    /// The first bytes of the frame, up to the maximum length of a header.
     head: Vec<u8>,
-    /// Bytes that came out, and those of frames that have ended.
+    /// Bytes returned so far, and those of complete frames.
     passed: u64,
     sure: u64,
 }
@@ -219,7 +225,7 @@ impl<R: BufRead> Read for Zstd<R> {
         while self.aside.whole.is_none() {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
-            // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
+            // One block at a time: a call that meets damage returns none of the bytes before it.
             let wanted = if self.wanted == 0 {
                 ZSTD_HEADER_BYTES
             } else {
@@ -241,7 +247,7 @@ impl<R: BufRead> Read for Zstd<R> {
                 self.head.extend_from_slice(&stored[..consumed.min(rest)]);
             }
             self.input.consume(consumed);
-            // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
+            // Called without input between two frames, zstd asks for the next header: this is the end, not a cut.
             self.wanted = if consumed == 0 && written == 0 {
                 self.wanted
             } else {
@@ -263,7 +269,8 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// What zstd refuses behind so many bytes is damage. At the start it may have been made with more than is used here.
+/// Returns the error for input that zstd refuses after `passed` bytes: damage, or at the start
+/// possibly an unsupported option.
 fn refused(code: usize, passed: u64) -> io::Error {
     let why = zstd_safe::get_error_name(code);
     let beyond = match why {
@@ -277,7 +284,7 @@ fn refused(code: usize, passed: u64) -> io::Error {
     )
 }
 
-/// Many members of gzip; zeros behind the last are padding, as `gzip` has it.
+/// A sequence of gzip members; zeros after the last one are padding, as in `gzip`.
 struct Gzip<R>(Option<GzDecoder<R>>);
 
 impl<R: BufRead> Decoder for Gzip<R> {}
@@ -306,7 +313,7 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
             Some(_) => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "no member of gzip follows the last",
+                    "the data after the last gzip member is not gzip",
                 ));
             }
             None => {
@@ -317,13 +324,13 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
     }
 }
 
-/// Magic of a frame of lz4.
+/// Magic of an lz4 frame.
 const LZ4: u32 = 0x184d_2204;
 
-/// Many frames of lz4.
+/// A sequence of lz4 frames.
 struct Lz4<R: BufRead> {
     decoder: BufReadDecompressor<'static, Lz4Frames<R>>,
-    /// Bytes that came out, and those of frames that have ended.
+    /// Bytes returned so far, and those of complete frames.
     passed: u64,
     sure: u64,
 }
@@ -352,7 +359,7 @@ impl<R: BufRead> Read for Lz4<R> {
             }
             match count {
                 0 if buffer.is_empty() => return Ok(0),
-                // The decoder takes any end of the input for an end of the stream.
+                // The decoder treats every end of the input as the end of the stream.
                 0 if self.decoder.get_ref().frames.are_open() => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -364,16 +371,17 @@ impl<R: BufRead> Read for Lz4<R> {
     }
 }
 
-/// An input whose frames of lz4 are followed as they are consumed.
+/// An input that follows the lz4 frames as they are consumed.
 ///
-/// Behind each frame it ends once: the decoder hands out what it has at an end only, and at damage nothing.
+/// It ends once after each frame: the decoder returns its bytes only at an end, and none of them at
+/// damage.
 struct Lz4Frames<R> {
     input: R,
     frames: PlainFrames,
     aside: Aside,
-    /// Has a frame ended just now?
+    /// Whether a frame has just ended.
     ended: bool,
-    /// Was the last end that of a frame?
+    /// Whether the last end was that of a frame.
     paused: bool,
 }
 
@@ -409,7 +417,7 @@ impl<R: BufRead> BufRead for Lz4Frames<R> {
     }
 
     fn consume(&mut self, count: usize) {
-        // What is consumed is in the buffer, so nothing is read here.
+        // The consumed bytes are in the buffer, so this reads nothing.
         if let Ok(there) = self.input.fill_buf() {
             let (there, begins) = (&there[..count.min(there.len())], !self.frames.are_open());
             self.frames.pass(there);
@@ -422,20 +430,21 @@ impl<R: BufRead> BufRead for Lz4Frames<R> {
     }
 }
 
-/// Where in the frames of lz4 a stream is (`lz4_Frame_format.md`, 1.6). What they hold is the decoder's to judge.
+/// The position of a stream within lz4 frames (`lz4_Frame_format.md`, 1.6). The decoder judges
+/// their content.
 #[derive(Default)]
 struct PlainFrames {
-    /// What the next bytes are.
+    /// The part of a frame that the next bytes are.
     next: FramePart,
-    /// Those of them that have come.
+    /// Bytes of this part so far.
     head: Vec<u8>,
-    /// Bytes to pass over before them.
+    /// Bytes to skip before this part.
     skip: u64,
-    /// Does the frame say how long it is?
+    /// Whether the frame states its length.
     state_length: bool,
 }
 
-/// Bytes that say what follows.
+/// A part of a frame that tells what follows.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum FramePart {
     /// The magic of a frame.
@@ -445,12 +454,12 @@ enum FramePart {
     Length,
     /// The flags of a frame, and the size of its blocks.
     Flags,
-    /// The length of a block; bytes of the checksum behind each block, and behind the last.
+    /// The length of a block; the checksum bytes after each block, and after the last.
     Block(u64, u64),
 }
 
 impl PlainFrames {
-    /// Has something begun that has not ended?
+    /// Returns whether a frame has started and not ended.
     fn are_open(&self) -> bool {
         self.next != FramePart::Magic || !self.head.is_empty() || self.skip > 0
     }
@@ -476,7 +485,7 @@ impl PlainFrames {
         }
     }
 
-    /// What comes next now that the head is whole, and how many bytes before it.
+    /// Returns the part after the complete one, and the number of bytes before it.
     fn follow(&self) -> (FramePart, u64) {
         let number = self
             .head
@@ -487,9 +496,9 @@ impl PlainFrames {
         match self.next {
             FramePart::Magic if number == LZ4 => (FramePart::Flags, 0),
             FramePart::Magic if number & 0xffff_fff0 == 0x184d_2a50 => (FramePart::Length, 0),
-            FramePart::Magic => (FramePart::Magic, u64::MAX), // the decoder refuses it
+            FramePart::Magic => (FramePart::Magic, u64::MAX), // the decoder rejects it
             FramePart::Length => (FramePart::Magic, number.into()),
-            // The size of the content is 8 bytes, the number of a dictionary 4, the checksum of the header one.
+            // Content size 8 bytes, dictionary ID 4, header checksum 1.
             FramePart::Flags => (
                 FramePart::Block(checksum(0x10), checksum(0x04)),
                 2 * checksum(0x08) + checksum(0x01) + 1,

@@ -1,6 +1,8 @@
-//! Standard input, or a file of some other program, as plain bytes: whatever it is compressed with, decoded on a thread ahead.
+//! Standard input or a foreign file as plain bytes: detects the compression and decodes ahead on a
+//! thread of its own.
 //!
-//! Skippable frames are passed over, so our own archives are streams too; what their service frames hold can be had beside it.
+//! Skippable frames are skipped, so own archives are streams too; the content of their service
+//! frames is available separately.
 
 use super::decode::decoder;
 use crate::{
@@ -19,19 +21,19 @@ use std::{
 
 /// Bytes handed over at once.
 const CHUNK: usize = 256 << 10;
-/// Chunks that wait: 2 MiB, enough to even out what tar members of different sizes cost to write.
+/// Chunks that wait: 2 MiB, enough to level out the different cost of writing tar members.
 const DEPTH: usize = 8;
 
-/// What is handed over.
+/// A message from the decoding thread.
 #[derive(Debug)]
 enum InputChunk {
     /// Decoded bytes.
     Plain(Vec<u8>),
-    /// A service frame that stood behind them.
+    /// A service frame that follows the bytes before.
     Service(Vec<u8>),
 }
 
-/// Decoded bytes, as they come.
+/// Decoded bytes as they arrive.
 #[derive(Debug)]
 pub struct Plain {
     chunks: End<io::Result<InputChunk>>,
@@ -43,13 +45,14 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// The service frames that stood before the bytes that are read next, since this was called.
+    /// Returns the service frames before the next byte to read, since the last call.
     pub fn services(&mut self) -> Vec<Vec<u8>> {
         self.aside_bytes = 0;
         std::mem::take(&mut self.services)
     }
 
-    /// What nobody asks for in time is dropped: no stream of ours has so much in one place.
+    /// Keeps a service frame. Frames beyond the limit are dropped: an own stream never has so many
+    /// in one place.
     fn set_aside(&mut self, frame: Vec<u8>) {
         self.aside_bytes += frame.len() as u64;
         if self.aside_bytes <= MAX_BYTES {
@@ -57,13 +60,13 @@ impl Plain {
         }
     }
 
-    /// Bytes of the input that were read.
+    /// Returns the bytes of the input read so far.
     pub fn stored_bytes(&self) -> u64 {
         self.stored.load(Relaxed)
     }
 }
 
-/// An input whose bytes are counted.
+/// An input that counts its bytes.
 struct Counted<R>(R, Arc<AtomicU64>);
 
 impl<R: Read> Read for Counted<R> {
@@ -74,14 +77,15 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Decode `input` on a thread of its own, which ends with the input, or soon after the result is dropped.
+/// Decodes `input` on a thread of its own, which ends with the input, or soon after the result is
+/// dropped.
 ///
-/// Errors of the input come out where its bytes would: `InvalidData` or `UnexpectedEof` for damage.
+/// Errors of the input appear in place of its bytes: `InvalidData` or `UnexpectedEof` for damage.
 pub fn decode(input: impl Read + Send + 'static) -> Plain {
     let chunks = Arc::new(Queue::with_room(DEPTH));
     let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
     let input = Counted(input, stored.clone());
-    // Closed by the thread only: if there is none, its error is to be read.
+    // Only the thread closes the queue: if it could not start, its error must be read.
     if let Err(error) = memory::check_thread()
         .and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
     {
@@ -111,7 +115,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
         let service = plain.service();
         let ends = chunk.is_empty() && service.is_none() || read.is_err();
-        // What came before an error counts, though a checksum that stands behind it may have been wrong.
+        // Bytes before an error count, although a checksum after them may have been wrong.
         let plain = (!chunk.is_empty()).then_some(InputChunk::Plain(chunk));
         if !plain
             .into_iter()
@@ -129,7 +133,8 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
     }
 }
 
-/// What a decoder refuses is damage, unless it says other; what the system refuses has a number.
+/// Turns an error of a decoder into damage, unless it has another meaning. Errors of the system
+/// have a number.
 fn damage(error: io::Error) -> io::Error {
     let says_other =
         [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
@@ -289,7 +294,7 @@ mod tests {
                 .map(|count| pieces[..count].concat().len())
                 .collect();
             let stored = pieces.concat();
-            // A shorter one has no magic, and is passed on.
+            // A shorter one has no magic and is passed on.
             for len in 4..=stored.len() {
                 let read = read(stored[..len].to_vec());
                 assert_eq!(
@@ -316,7 +321,7 @@ mod tests {
             );
             plain
         };
-        // What says how long it is, and has a checksum, is waited for.
+        // A frame with its length and a checksum is held back until it is complete.
         assert_eq!(spoilt(frames(Codec::Zstd(1), &[&noise])), b"");
         let mut context = zstd_safe::CCtx::create();
         context

@@ -1,4 +1,4 @@
-//! A large file that is under way: piece by piece it gets its extents, its digests and its CRC.
+//! A large file in progress: collects the extents, digests and CRCs of its pieces.
 
 use super::PageWriter;
 use crate::{
@@ -14,25 +14,25 @@ use crate::{
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
-/// A large file that is under way.
+/// A large file in progress.
 pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,
     finder: Finder,
-    /// Did anything have to be stored?
+    /// Whether any content had to be stored.
     is_new: bool,
-    /// Was only read what was known to have changed?
+    /// Whether only known changes were read.
     is_patched: bool,
-    /// Did any of that differ?
+    /// Whether any of the read blocks differ.
     differs: bool,
-    /// Is the CRC of one of its blocks not known?
+    /// Whether the CRC of a block is unknown.
     lacks_crcs: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
 }
 
 impl PageWriter {
-    /// Where the content of a piece is.
+    /// Records the extents of a piece.
     pub(super) fn extents(
         &mut self,
         here: &Extent,
@@ -108,9 +108,9 @@ impl PageWriter {
         open.record.crcs.extend(crcs);
     }
 
-    /// Of a piece that was not read as a whole: the digests and CRCs of blocks that nothing changed in are what they were;
-    /// those of blocks that were read as a whole are in `read`, one after the other. Others are not known, nor is the
-    /// digest of the file.
+    /// Records the blocks of a piece that was read in part. Unchanged blocks keep their digests and
+    /// CRCs; those of completely read blocks are in `read`, in order. Other blocks become unknown,
+    /// and so does the digest of the file.
     pub(super) fn carry(
         &mut self,
         known: &BaseEntry,
@@ -234,7 +234,8 @@ impl PageWriter {
         }
     }
 
-    /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
+    /// Marks a file as not captured because a piece could not be read. The stream has zeros in its
+    /// place.
     fn lose(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
@@ -250,14 +251,14 @@ impl PageWriter {
     pub(super) fn part(&mut self) {
         let Some(open) = &mut self.open else { return };
         if open.record.extents.is_empty() {
-            return; // its header has passed and nothing else: it can stand in the next page as a whole
+            return; // only the header so far: the next page can hold the whole record
         }
         let next = Record {
             entry: open.record.entry.clone(),
             from: open.data_bytes,
             ..Record::default()
         };
-        // What it has of earlier segments stays in this page, which knows their numbers.
+        // Its references to earlier segments stay in this page, which has their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
         if let EntryKind::File {
@@ -265,14 +266,15 @@ impl PageWriter {
             ..
         } = &mut part.entry.kind
         {
-            *size = open.data_bytes; // so much is known of a stream
+            *size = open.data_bytes; // the length of the stream so far
         }
         self.refer_to_earlier(&part);
         self.page.records.push(part);
     }
 }
 
-/// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
+/// Returns whether a file is unchanged. A file with parts on earlier pages counts as changed,
+/// because those parts are stored already.
 fn is_same(record: &Record, known: &BaseEntry) -> bool {
     let then = &known.parts[0];
     let same = record.entry == then.entry
@@ -285,7 +287,7 @@ fn is_as_long(known: &BaseEntry, data_bytes: u64) -> bool {
     known.parts[0].entry.data_len() == data_bytes
 }
 
-/// Add an extent, joined with the one before it where they touch.
+/// Adds an extent, joined with the previous one if both touch.
 fn join(extents: &mut Vec<Extent>, extent: Extent) {
     match extents.last_mut() {
         Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => {

@@ -1,4 +1,4 @@
-//! What of the pages refers to earlier backups: records as they were, whole pages, and extents.
+//! References of pages to earlier backups: unchanged records, whole pages, and extents.
 
 use super::{ClosedPage, MIN_RECORDS, PageWriter};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use std::sync::Arc;
 
 impl PageWriter {
-    /// An earlier backup has all of it.
+    /// Adds an entry that an earlier backup has completely.
     pub(super) fn known(&mut self, entry: Entry, mut state: EntryState, known: &BaseEntry) {
         self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
@@ -37,10 +37,10 @@ impl PageWriter {
         }
     }
 
-    /// A record as it was.
+    /// Adds an unchanged record of an earlier backup.
     pub(super) fn mirror(&mut self, item: &PageItem, crc32c: Option<u32>) {
         let (page, index) = (item.page(), item.index());
-        // Pages of another stream, or late ones, have another order among themselves.
+        // Late pages and pages of other streams have another order.
         let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
         if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
             self.close_page();
@@ -69,7 +69,8 @@ impl PageWriter {
         }
     }
 
-    /// Something comes that the mirrored page does not have next: what came of it stands in a page of our own.
+    /// Gives up the reference to a whole page because the next record differs: its records so far
+    /// move to an own page.
     pub(super) fn unmirror(&mut self) {
         let Some((page, count)) = self.mirror.take() else {
             return;
@@ -79,7 +80,7 @@ impl PageWriter {
         }
     }
 
-    /// A record, all of whose extents are of an earlier backup.
+    /// Adds a record whose extents all belong to an earlier backup.
     fn refer(&mut self, item: &PageItem, record: Record, crc32c: Option<u32>) {
         self.unmirror();
         self.learn(&record, crc32c);
@@ -94,7 +95,7 @@ impl PageWriter {
         }
     }
 
-    /// Put a record with the extents of `item` into the page; counted is it already.
+    /// Adds a record with the extents of `item` to the page. The references are counted already.
     fn append(&mut self, item: &PageItem, mut record: Record) {
         record.extents = item
             .extents
@@ -104,19 +105,19 @@ impl PageWriter {
         let more = record.more;
         self.within = item.index() + 1 < item.page().records.len();
         self.store(record);
-        // In a page nothing follows a record that goes on.
+        // A record that continues on the next page must be the last in its page.
         if more || self.is_full() {
             self.close_page();
         }
     }
 
-    /// The same extent, with the number its segment has in this page.
+    /// Returns the extent with the number that its segment has in this page.
     pub(super) fn ours(&mut self, item: &PageItem, mut extent: Extent) -> Extent {
         let number = self.references.number(item, extent.frame.segment);
         let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
         extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
             if segments.is_empty() {
-                segments.push(SegmentId::default()); // the place of the one that is being filled
+                segments.push(SegmentId::default()); // the open segment
             }
             segments.push(self.references.segment(number).clone());
             numbers.push(number);
@@ -125,7 +126,7 @@ impl PageWriter {
         extent
     }
 
-    /// CRC-32C of a file as it was, if it is known.
+    /// Returns the CRC-32C of a file in the base, if known.
     pub(super) fn crc_of(&self, known: &BaseEntry) -> Option<u32> {
         let has_all = |part: &PageItem| {
             part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes)
@@ -136,7 +137,7 @@ impl PageWriter {
         known.parts.iter().try_fold(None, join).flatten()
     }
 
-    /// Count what a record of this page refers to of earlier segments.
+    /// Counts the references of a record to earlier segments.
     pub(super) fn refer_to_earlier(&mut self, record: &Record) {
         for extent in record
             .extents

@@ -1,4 +1,4 @@
-//! What differs of what is there: small things as a whole, large files block by block.
+//! Compares existing files with the backup: small files as a whole, large files block by block.
 
 use super::{DeltaBatch, DeltaWorker, PatchTarget, Unit, Want, unread, want};
 use crate::{
@@ -18,7 +18,7 @@ impl DeltaBatch<'_> {
         self.run.archive.root.options.block_bytes
     }
 
-    /// Does the record say the digest of each block of what it describes?
+    /// Returns whether the record has a digest for each block it describes.
     pub(super) fn has_blocks(&self, item: &PageItem) -> bool {
         are_digested(item, item.described_bytes(), &self.run.archive.root.options)
     }
@@ -41,7 +41,7 @@ impl DeltaBatch<'_> {
         }
     }
 
-    /// A link, pipe or device.
+    /// Compares and restores a link, pipe or device.
     fn other(&self, hand: &mut DeltaWorker, item: &PageItem) -> Result<()> {
         let same = is_there(&mut hand.writer, &item.entry)?;
         let counter = if same {
@@ -84,7 +84,7 @@ impl DeltaBatch<'_> {
         Ok(wants)
     }
 
-    /// Has it the content of the record, and may it stay?
+    /// Returns whether the existing file has the content of the record and may stay.
     fn is_same(&self, hand: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
         let size = item.entry.size();
         if patch.stat().size != size || (item.digest.is_none() && size > 0) {
@@ -98,7 +98,7 @@ impl DeltaBatch<'_> {
                     && self.delta.is_first(patch.stat()))))
     }
 
-    /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
+    /// Reads the target where these extents belong, and returns the pieces with differing blocks.
     fn compare_blocks(
         &self,
         hand: &mut DeltaWorker,
@@ -129,7 +129,8 @@ impl DeltaBatch<'_> {
                 .collect();
             if !blocks.is_empty() {
                 let provable = has_blocks && self.is_of_blocks(item, offset, end);
-                // Where something moved within the file only all of it tells whether the right bytes came.
+                // If data moved within the file, only the digest of the whole file proves the
+                // result.
                 target.unproven.fetch_or(!provable, Relaxed);
                 wants.push(Want {
                     blocks,
@@ -142,8 +143,8 @@ impl DeltaBatch<'_> {
         Ok(wants)
     }
 
-    /// Is a file that goes on over pages the same as a whole? Whoever comes first finds out, for all others. What cannot be
-    /// read is not.
+    /// Returns whether a file that spans several pages is unchanged as a whole. The first worker
+    /// decides for all others. An unreadable file counts as changed.
     fn is_whole(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> bool {
         let mut look = || {
             let last = self.run.archive.last_of(&target.item.entry.path)?;
@@ -154,7 +155,8 @@ impl DeltaBatch<'_> {
             .get_or_init(|| !target.patch.is_new() && look().unwrap_or(false))
     }
 
-    /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.
+    /// Returns the byte ranges whose blocks differ from the manifest or cannot be judged; adjacent
+    /// blocks are joined. `bytes` starts at a block.
     fn differing(
         &self,
         hand: &mut DeltaWorker,
@@ -184,7 +186,7 @@ impl DeltaBatch<'_> {
         Ok(found)
     }
 
-    /// Are there digests of exactly these bytes, if there are of any?
+    /// Returns whether these bytes are whole blocks, so that block digests cover exactly them.
     fn is_of_blocks(&self, item: &PageItem, offset: u64, end: u64) -> bool {
         let block = self.block();
         offset.is_multiple_of(block) && (end.is_multiple_of(block) || end == item.entry.data_len())

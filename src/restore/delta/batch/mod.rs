@@ -1,4 +1,4 @@
-//! One batch of a restore in place: compare, fetch and write what differs, finish.
+//! One batch of a restore in place: compare files, fetch and write differing pieces, finish files.
 
 pub(crate) mod compare;
 
@@ -36,18 +36,18 @@ use std::{
 /// Bytes of a large file that one worker compares at once.
 const STRETCH_BYTES: u64 = 16 << 20;
 
-/// A file of several pieces that is brought up to date.
+/// A file of several pieces that is being updated.
 pub(crate) struct PatchTarget {
     item: PageItem,
     pub(crate) patch: Patch,
-    /// Its last record, which has the digest.
+    /// The last record of the file, which has the digest.
     last: OnceLock<PageItem>,
-    /// Bytes of its data that records have described.
+    /// Bytes of data that the records so far describe.
     next: AtomicU64,
     damaged: AtomicBool,
-    /// Can only reading all of it tell if it is right now?
+    /// Whether only the digest of the whole file proves the result.
     unproven: AtomicBool,
-    /// Was all of it the same? Asked where there are no digests of blocks.
+    /// Whether the whole file is unchanged; computed where the manifest has no block digests.
     whole: OnceLock<bool>,
 }
 
@@ -66,33 +66,33 @@ impl PatchTarget {
     }
 }
 
-/// Files that go on in the next page.
+/// Files that continue on the next page.
 pub(crate) type GoingOn = HashMap<EntryPath, Arc<PatchTarget>>;
 
-/// What a worker compares.
+/// A unit of comparison for one worker.
 enum Unit {
-    /// Something small, or that has no block digests: all of it.
+    /// A small entry, or one without block digests, compared as a whole.
     Whole(PageItem),
-    /// These extents of a large file; the first begins at this byte of the data.
+    /// Extents of a large file; the first starts at this byte of the data.
     Stretch(Arc<PatchTarget>, PageItem, Range<usize>, u64),
 }
 
-/// A piece that differs.
+/// A piece of a file that differs.
 struct Want {
-    /// The file it is written to; `None` for one of a single piece, which is made anew.
+    /// The file to write to; `None` for a file of a single piece, which is replaced.
     target: Option<Arc<PatchTarget>>,
     item: PageItem,
     extent: Extent,
-    /// Bytes of data of the file before it.
+    /// Bytes of the file's data before this piece.
     offset: u64,
-    /// What of it differs.
+    /// The differing ranges of the piece.
     blocks: Vec<Range<usize>>,
-    /// Are there digests of exactly its bytes?
+    /// Whether block digests cover exactly the bytes of the piece.
     provable: bool,
 }
 
 impl Want {
-    /// Its bytes.
+    /// Returns the bytes of the piece from the decoded frame.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
         plain
@@ -102,7 +102,7 @@ impl Want {
     }
 }
 
-/// What a worker has.
+/// Writer, decoder and buffers of one worker.
 struct DeltaWorker {
     writer: TargetWriter,
     decompressor: Decompressor,
@@ -111,12 +111,12 @@ struct DeltaWorker {
     buffer: Vec<u8>,
 }
 
-/// One batch.
+/// The state of one batch.
 pub(crate) struct DeltaBatch<'a> {
     delta: &'a Delta<'a>,
     run: &'a RestoreRun<'a>,
     hands: &'a WorkerLimit<'a>,
-    /// Files of which the last piece is in this batch.
+    /// Files whose last piece is in this batch.
     ended: Mutex<Vec<Arc<PatchTarget>>>,
 }
 
@@ -150,10 +150,11 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// Compare, write what differs, and finish what has ended.
+    /// Compares the records, writes differing pieces, and finishes the files that end in this
+    /// batch.
     ///
     /// # Errors
-    /// As those of a restore.
+    /// Those of a restore.
     pub(crate) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
         let wants = Mutex::new(Vec::new());
         let mut writer = TargetWriter::new(&self.run.tree);
@@ -189,7 +190,7 @@ impl<'a> DeltaBatch<'a> {
         )
     }
 
-    /// Divide the comparison of a record among workers.
+    /// Divides the comparison of a record among workers.
     fn units(
         &self,
         writer: &mut TargetWriter,
@@ -248,8 +249,9 @@ impl<'a> DeltaBatch<'a> {
         ))
     }
 
-    /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
-    /// same. `len`: bytes of data that its record describes.
+    /// Opens the existing file, or creates a new one. Returns `None` for a file that must not
+    /// change in place, so that it is kept only if it is unchanged as a whole. `len`: bytes of data
+    /// that its record describes.
     fn target(
         &self,
         writer: &mut TargetWriter,
@@ -287,7 +289,7 @@ impl<'a> DeltaBatch<'a> {
         Ok(Vec::new())
     }
 
-    /// One frame, and all that is wanted of it.
+    /// Decodes one frame and writes all wanted pieces of it.
     fn write(&self, hand: &mut DeltaWorker, wants: Vec<Want>) -> Result<()> {
         let Some(first) = wants.first() else {
             return Ok(());
@@ -325,7 +327,7 @@ impl<'a> DeltaBatch<'a> {
         written
     }
 
-    /// Of a frame whose checksum is wrong: is what is wanted of it what digests say?
+    /// Returns whether digests prove a piece of a frame with a wrong checksum.
     fn is_saved(&self, want: &Want, plain: &[u8]) -> bool {
         let content = want.content(plain);
         let judged = || {
@@ -343,7 +345,7 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// A frame is damaged, and with it what is wanted of it.
+    /// Reports a damaged frame and the files that need it.
     fn lose(
         &self,
         hand: &mut DeltaWorker,
@@ -400,7 +402,7 @@ impl<'a> DeltaBatch<'a> {
             if !target.damaged.swap(true, Relaxed) {
                 self.run
                     .report
-                    .file(&want.item, "a block of it is not what the manifest says")?;
+                    .file(&want.item, "a block does not match its digest in the manifest")?;
             }
             return Ok(());
         }
@@ -421,7 +423,7 @@ impl<'a> DeltaBatch<'a> {
         Ok(())
     }
 
-    /// What is wanted cannot be had.
+    /// Marks the file of a lost piece as damaged.
     fn spoil(&self, hand: &mut DeltaWorker, want: &Want) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
@@ -432,12 +434,13 @@ impl<'a> DeltaBatch<'a> {
         Ok(())
     }
 
-    /// A file that is there cannot be made what it is in the backup. It stays what it was, unless some of that is lost or a
-    /// server would go by it: then better it is not there than wrong.
+    /// Gives up a file that cannot be restored. The existing file is kept, unless parts of it were
+    /// overwritten or a server would use it: then it is removed, because a missing file is better
+    /// than a wrong one.
     pub(crate) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
         let why = match (touched, self.run.archive.root.postgres.is_some()) {
             (true, _) => "it was written to",
-            (false, true) => "a server would take it for its own",
+            (false, true) => "a server would use it as its own",
             (false, false) => {
                 self.run.report.became(path, LEFT);
                 return Ok(());
@@ -451,7 +454,8 @@ impl<'a> DeltaBatch<'a> {
         Ok(())
     }
 
-    /// As [`Work::end`]. A file that the target cannot take stays what it was, unless some of that is lost.
+    /// Finishes a file, see [`DeltaBatch::end`]. A file that the target refuses keeps its old
+    /// content, and is removed if parts of it were overwritten.
     fn end_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
         if !self.run.refused.holds(path) {
@@ -466,7 +470,7 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// All pieces of a file are written.
+    /// Finishes a file whose pieces are all written: cuts it, checks it, applies metadata.
     fn end(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
@@ -511,7 +515,7 @@ fn unwritten(item: &PageItem, error: std::io::Error) -> Error {
     )
 }
 
-/// All of an extent.
+/// Describes a whole extent as wanted.
 fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> Want {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
@@ -532,7 +536,8 @@ fn place(want: &Want) -> (SegmentId, FrameAt) {
     )
 }
 
-/// Runs of extents of about [`STRETCH_BYTES`], or more: they begin with a block.
+/// Divides the extents into ranges of about [`STRETCH_BYTES`] or more; each range starts at a
+/// block.
 fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     let (mut found, mut start, mut from, mut end) = (Vec::new(), 0, item.from, item.from);
     for (at, extent) in item.extents.iter().enumerate() {
@@ -546,7 +551,7 @@ fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     found
 }
 
-/// What is wanted of each frame, in the order of the segments.
+/// Groups the wanted pieces by frame, in the order of the segments.
 fn by_frame(wants: Vec<Want>) -> BTreeMap<(String, u32, u32, u64), Vec<Want>> {
     let mut frames: BTreeMap<_, Vec<Want>> = BTreeMap::new();
     for want in wants {
