@@ -1,8 +1,8 @@
-//! Copy a backup to another repository, with everything that it refers to.
+//! Copies a backup to another repository, with everything that it refers to.
 //!
-//! Objects are copied byte by byte under their names, and compared with their checksums on the way: segments with those in
-//! the roots, pages with their digests. What is there already is not copied again. Tags go with the copy, a pin does not: it is a
-//! decision of the one repository.
+//! Objects are copied byte by byte under their names and checked on the way: segments against the
+//! checksums in the roots, pages against their digests. Objects that the destination has are not
+//! copied again. Tags are copied; a pin is not, because it is a decision of one repository.
 
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -39,56 +39,57 @@ use std::{
     time::Instant,
 };
 
-/// What to copy, and where to.
+/// The backup to copy and the destination.
 #[derive(Debug, Clone)]
 pub struct Copy {
     /// `REPOSITORY[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is copied.
     pub filter: BackupFilter,
-    /// Must the other repository be there?
+    /// Whether the destination repository must exist already.
     pub no_create: bool,
-    /// The other repository.
+    /// The destination repository.
     pub to: PathBuf,
-    /// Objects that are copied at the same time.
+    /// Number of objects copied at the same time.
     pub workers: NonZeroUsize,
-    /// May the system's special calls be used?
+    /// Whether system calls beyond the portable ones may be used.
     pub tricks: Tricks,
 }
 
-/// What was copied.
+/// The outcome of a copy.
 #[derive(Debug, Default)]
 pub struct CopiedBackup {
-    /// The backup.
+    /// ID of the backup.
     pub id: String,
-    /// The backups it refers to.
+    /// IDs of the backups that it refers to.
     pub others: Vec<String>,
-    /// Objects that were copied.
+    /// Number of copied objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of the copied objects.
     pub bytes: u64,
-    /// Objects that were there.
+    /// Number of objects that the destination had already.
     pub there: u64,
-    /// Their bytes.
+    /// Bytes of these objects.
     pub there_bytes: u64,
-    /// Wall-clock seconds.
+    /// Wall-clock time in seconds.
     pub seconds: f64,
-    /// What could not be noted of the copy, which is whole.
+    /// Notes that could not be copied; the backup itself is complete.
     pub warnings: Vec<String>,
 }
 
-/// One object that the backup needs.
+/// An object that the backup needs.
 struct CopyTask {
     object: ObjectName,
     backup: String,
     name: String,
     bytes: u64,
-    /// Offset, length and checksum of pieces of it, ascending.
+    /// Offset, length and checksum of its pieces, in ascending order.
     sums: Vec<(u64, u64, PartSum)>,
 }
 
 impl CopyTask {
-    /// Bytes that the copy has at least: all, but of a manifest those that this backup needs.
+    /// Returns the minimum length of the copy: the whole object, but of a manifest only the pages
+    /// that this backup needs.
     fn least(&self) -> u64 {
         if self.name != MANIFEST {
             return self.bytes;
@@ -99,7 +100,7 @@ impl CopyTask {
             .unwrap_or(0)
     }
 
-    /// The pieces that this backup speaks of.
+    /// Returns the pieces that this backup has checksums for.
     fn needed(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
         self.sums
             .iter()
@@ -114,21 +115,22 @@ enum PartSum {
 }
 
 impl Copy {
-    /// Do it.
+    /// Copies the backup.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if something is missing or damaged; else those of the destination. Nothing is committed then.
+    /// [`ErrorKind::Corrupt`] if something is missing or damaged; errors of the destination.
+    /// Nothing is committed then.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
         must_be_possible(&self.to, self.no_create)?;
         let archive = open(&self.from, &self.filter)?;
         if archive.repository.is_empty() {
             let what = format!(
-                "cannot copy {:?}: it is no backup of a repository",
+                "cannot copy {:?}: it is not a backup in a repository",
                 self.from
             );
             return Err(Error::new(ErrorKind::Usage, what)
-                .hint("an archive is one file: copy it as such, or export it"));
+                .hint("an archive is one file: copy that file, or use `fullbore export`"));
         }
         let repository = place(&self.from)?.0;
         let others = archive.root.others();
@@ -172,11 +174,11 @@ impl Copy {
             .map(|t| (t.backup.clone(), t.name.clone(), t.least()))
             .collect();
         incoming.commit(&objects)?;
-        // It is listed there.
+        // The destination lists the backup from here on, so a failure is only a warning.
         let untagged = self.tag(&repository, &archive.root.id).err();
         let warning = |error: Error| {
             format!(
-                "the copy was not given the tags of the backup: {}",
+                "could not copy the tags of the backup: {}",
                 error.line()
             )
         };
@@ -192,7 +194,8 @@ impl Copy {
         })
     }
 
-    /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
+    /// Copies the tags that were set after the backup was made, unless the copy has notes of its
+    /// own.
     fn tag(&self, repository: &Path, id: &str) -> Result<()> {
         let Ok(Annotations {
             tags: Some(tags), ..
@@ -211,12 +214,12 @@ impl Copy {
     }
 }
 
-/// What one copy is made with.
+/// The state that all workers of a copy share.
 struct CopyRun<'a> {
     archive: &'a Archive,
     incoming: &'a Incoming,
     meter: &'a Meter,
-    /// Objects that need not be copied, and their bytes.
+    /// Number and bytes of objects that need not be copied.
     there: (AtomicU64, AtomicU64),
 }
 
@@ -252,7 +255,8 @@ impl CopyRun<'_> {
         arriving.finish()
     }
 
-    /// Is what is needed of an object there? It is replaced only by one that has all that it has.
+    /// Returns whether the destination has all needed bytes of an object. An existing object is
+    /// replaced only by one that contains all its bytes.
     fn is_there(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
             return Ok(false);
@@ -285,12 +289,13 @@ impl CopyRun<'_> {
             file_name(&self.incoming.path(&task.backup, &task.name))
         );
         Err(Error::corrupt(what)
-            .because("it is another than that of this repository: it is damaged, or one of them was repaired")
+            .because("it differs from the object in this repository: it is damaged, or one of both was repaired")
             .detail("nothing was committed")
-            .hint("`fullbore repair` the other repository and try again, or copy to a new one"))
+            .hint("run `fullbore repair` on the destination and try again, or copy to a new repository"))
     }
 
-    /// Has a manifest the pages that this backup needs? It can be longer where pages were made anew by a repair.
+    /// Returns whether a manifest has the pages that this backup needs. It may be longer if a
+    /// repair has rebuilt pages.
     fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask, manifest: &File) -> bool {
         task.needed().all(|(offset, len, sum)| {
             buf.resize(*len as usize, 0);
@@ -316,7 +321,7 @@ impl CopyRun<'_> {
             Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
                 .because(format!("their checksum is {found}, the root says {wanted}"))
                 .detail("nothing was committed")
-                .hint("`fullbore export --keep-going` writes what is whole of a damaged backup"),
+                .hint("`fullbore export --keep-going` writes the undamaged files of a damaged backup"),
         )
     }
 }
@@ -329,7 +334,8 @@ fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
+/// Returns all objects that a backup refers to, except its root: segments of each backup, the files
+/// beside them, manifests.
 fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
@@ -363,7 +369,7 @@ fn own_id(segment: &Segment) -> SegmentId {
     }
 }
 
-/// What is known of the segments of all backups that are referred to, and whether they were surely ended.
+/// Returns the descriptions of all referred segments, and whether each segment was certainly ended.
 fn facts<'a>(
     archive: &'a Archive,
     known: &'a [(KnownFrames, Vec<u8>)],
@@ -387,7 +393,8 @@ fn facts<'a>(
     own.chain(others).collect()
 }
 
-/// An object and its length, before anything is known of its bytes: that may be far too long to be cut in pieces.
+/// Returns an object and its length. The length is unverified here, and may be far too long to be
+/// cut into pieces.
 fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
     let bytes = archive
         .store()
@@ -413,7 +420,8 @@ fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Re
     })
 }
 
-/// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
+/// Returns all bytes of a segment. A segment that was not certainly ended may be longer than its
+/// description.
 fn segment(
     archive: &Archive,
     id: &SegmentId,
@@ -464,7 +472,8 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
     Ok(Some(CopyTask { sums, ..task }))
 }
 
-/// The pages of a backup. One that is not there is not missed if it had none for this backup.
+/// Returns the pages of a backup. A missing manifest is ignored if this backup needs none of its
+/// pages.
 fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     let object = ObjectName::Manifest(backup.to_owned());
     let mut pages = archive
@@ -497,13 +506,13 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     {
         let name = archive.store().name(&task.object);
         return Err(Error::corrupt(format!("{name} is damaged"))
-            .because("it ends before a page that the root speaks of"));
+            .because("it ends before a page that the root refers to"));
     }
     task.sums = with_gaps(sums, task.bytes);
     Ok(Some(task))
 }
 
-/// The pieces, and what is between them in pieces of at most 8 MiB.
+/// Returns the pieces, with the gaps between them in pieces of at most 8 MiB.
 fn with_gaps(pieces: Vec<(u64, u64, PartSum)>, bytes: u64) -> Vec<(u64, u64, PartSum)> {
     let (mut all, mut at) = (Vec::new(), 0);
     let fill = |all: &mut Vec<_>, from: u64, to: u64| {
@@ -511,7 +520,7 @@ fn with_gaps(pieces: Vec<(u64, u64, PartSum)>, bytes: u64) -> Vec<(u64, u64, Par
         all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), PartSum::Unknown)));
     };
     for (offset, len, sum) in pieces.into_iter().filter(|(_, len, _)| *len > 0) {
-        // A piece that the one before it reaches into has been copied; what it is, that one has shown.
+        // A piece that overlaps the one before it has been copied and checked with that one.
         if offset < at {
             continue;
         }

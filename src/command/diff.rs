@@ -1,7 +1,8 @@
-//! Print how two backups of a repository differ.
+//! Prints the differences between two backups of a repository.
 //!
-//! Both are read in path order, side by side, so memory holds a few pages whatever their size. Pages that both refer to are
-//! not read at all: two backups of a million files of which little changed are compared in a moment.
+//! Both are read side by side in path order, so memory holds a few pages, whatever their size.
+//! Pages that both backups share are not read: two backups of a million files with few changes are
+//! compared in a moment.
 
 use super::{
     diff_entry::{DiffEntries, Parts, differing_bytes, last, what},
@@ -25,24 +26,25 @@ use crate::{
 use serde::Serialize;
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
-/// What to compare.
+/// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Diff {
     /// The repository.
     pub repository: OsString,
-    /// The one backup: an id, the beginning of one, or `latest`; else the one before the other of the same source.
+    /// The older backup: an ID, the prefix of one, or `latest`; by default the previous backup of
+    /// the same source.
     pub a: Option<String>,
-    /// The other.
+    /// The newer backup.
     pub b: String,
-    /// Selects the backups of which the latest is meant.
+    /// Selects the backups among which `latest` is chosen.
     pub filter: BackupFilter,
-    /// Paths in the backups; none means everything.
+    /// Paths in the backups; empty for everything.
     pub paths: Vec<Vec<u8>>,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// One entry that differs.
+/// An entry that differs.
 #[derive(Serialize)]
 struct DiffLine<'a> {
     r#type: &'static str,
@@ -58,30 +60,30 @@ struct DiffLine<'a> {
     what: &'a [&'static str],
 }
 
-/// Entries of one sort, and their bytes.
+/// A number of entries and their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EntrySum {
-    /// How many.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes: of what was changed, those that differ.
+    /// Bytes of the entries; for changed entries only the differing bytes.
     pub bytes: u64,
 }
 
-/// What the differences come to.
+/// Totals of the differences.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub struct DiffTotals {
     r#type: &'static str,
-    /// Id of the one backup.
+    /// ID of the older backup.
     pub a: String,
-    /// Id of the other.
+    /// ID of the newer backup.
     pub b: String,
-    /// Only in the other.
+    /// Entries only in the newer backup.
     pub added: EntrySum,
-    /// Only in the one.
+    /// Entries only in the older backup.
     pub removed: EntrySum,
-    /// In both, and not the same.
+    /// Entries in both backups that differ.
     pub changed: EntrySum,
-    /// Bytes of files, after less before.
+    /// Bytes of files in the newer backup less those in the older one.
     pub growth: i64,
 }
 
@@ -93,7 +95,7 @@ impl EntrySum {
 }
 
 impl Diff {
-    /// The id of the backup of the same source before `root`.
+    /// Returns the ID of the previous backup of the same source.
     fn before(&self, root: &Root) -> Result<String> {
         let all = list_backups(Path::new(&self.repository))?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
@@ -104,19 +106,19 @@ impl Diff {
         };
         earlier.filter_map(of_it).last().ok_or_else(|| {
             let what = format!(
-                "could not find a backup of {} before {:?}",
+                "there is no backup of {} before {:?}",
                 source_text(&root.source),
                 root.id
             );
             Error::new(ErrorKind::NotFound, what)
-                .hint("name two: `fullbore list` shows all of them")
+                .hint("name two backups: `fullbore list` shows all of them")
         })
     }
 
-    /// Print to `out`.
+    /// Prints the differences to `out`.
     ///
     /// # Errors
-    /// Those of opening the backups and of reading their pages, and of `out`.
+    /// Those of opening the backups, of reading their pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
         let named = |backup: &str| {
             open(
@@ -133,7 +135,7 @@ impl Diff {
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {
                 let (a, b) = (&a.root.id, &b.root.id);
-                let what = format!("could not find {} in backup {a:?} or {b:?}", quoted(path));
+                let what = format!("cannot find {} in backup {a:?} or {b:?}", quoted(path));
                 return Err(Error::new(ErrorKind::NotFound, what));
             }
         }
@@ -170,7 +172,7 @@ impl Diff {
     }
 }
 
-/// With the first names of files of which another one is selected: what becomes of the content stands with them.
+/// Adds the first names of selected hard links, because changes of the content are recorded there.
 fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Selection> {
     let mut paths = selection.paths().to_vec();
     for path in selection.paths() {
@@ -196,11 +198,11 @@ struct DiffRun<'a> {
     json: bool,
     out: &'a mut dyn Write,
     totals: DiffTotals,
-    /// Bytes of files, after less before, of any size.
+    /// Bytes of files in the newer backup less those in the older one; cannot overflow.
     growth: i128,
 }
 
-/// Backup and offset of a page in its manifest.
+/// Returns the backup and the offset of a page in its manifest.
 fn place<'a>(root: &'a Root, page: &'a PageAt) -> (&'a str, Option<u64>) {
     (
         if page.backup.is_empty() {
@@ -216,7 +218,7 @@ fn places(root: &Root) -> HashSet<(&str, Option<u64>)> {
     root.pages.iter().map(|page| place(root, page)).collect()
 }
 
-/// The entries of the pages of `archive` that `other` does not share.
+/// Returns the entries of the pages of `archive` that `other` does not share.
 fn entries<'a>(
     archive: &'a Archive,
     other: &'a Archive,

@@ -1,8 +1,9 @@
-//! Print which backups of a repository hold a path, and when it changed.
+//! Prints the backups of a repository that hold a path, and when the path changed.
 //!
-//! Each page is read once, however many backups refer to it, and only those that can hold what the pattern says. Pages are
-//! read in path order, those of all backups side by side, and a path is printed as soon as no page that is still to be read
-//! can hold it: memory holds what a few pages say, however much is found.
+//! Each page is read once, however many backups refer to it, and only if it can match the pattern.
+//! The pages of all backups are read side by side in path order, and a path is printed as soon as
+//! no unread page can hold it: memory holds the records of a few pages, whatever the number of
+//! matches.
 
 use super::list::kind_parts;
 use crate::text::source_text;
@@ -34,7 +35,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-/// What to find.
+/// The pattern and the backups to search.
 #[derive(Debug, Clone, Default)]
 pub struct Find {
     /// The repository.
@@ -43,11 +44,11 @@ pub struct Find {
     pub pattern: OsString,
     /// Selects the backups that are searched.
     pub filter: BackupFilter,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// What makes two copies of a path the same version.
+/// The properties that distinguish two versions of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     kind: &'static str,
@@ -57,8 +58,8 @@ struct Version {
     target: Option<EntryName>,
 }
 
-/// A version, and the backups that hold it, as runs by their places among those of the source: one that went away and came
-/// back has several.
+/// A version and the backups that hold it, as ranges of positions among the backups of the source.
+/// A version that disappeared and came back has several ranges.
 #[derive(Debug)]
 struct HeldVersion {
     version: Version,
@@ -82,19 +83,19 @@ struct FindLine<'a> {
     backups: u64,
 }
 
-/// A version in a run of backups.
+/// A version in one range of backups.
 type InRun = (Version, RangeInclusive<usize>);
 
-/// A path, and its versions by the backups that hold them first, each once for each run.
+/// A path and its versions, ordered by the first backup of each range.
 type Found = (EntryPath, Vec<InRun>);
 
 impl Find {
-    /// Print to `out`; the result is the exit code: 0, or if a root cannot be read, which is said, 4 if it is damaged and 1 if
-    /// not.
+    /// Prints the matches to `out`. Returns the exit code: 0; 4 if a root is damaged; 1 if a root
+    /// cannot be read for another reason. The output names that root.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a pattern that means nothing; [`Kind::NotFound`] if nothing was found; those of the repository, of pages
-    /// that are damaged, and of `out`.
+    /// [`ErrorKind::Usage`] for an invalid pattern; [`ErrorKind::NotFound`] without a match; errors
+    /// of the repository, of damaged pages and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
@@ -112,7 +113,7 @@ impl Find {
             }
             is_any = true;
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
-                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // it was forgotten meanwhile
+                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // forgotten since it was listed
                 Ok(archive) => sources
                     .entry(source_text(&archive.root.source))
                     .or_default()
@@ -153,7 +154,7 @@ impl Find {
         Ok(code)
     }
 
-    /// Was there anything?
+    /// Prints the matches of all sources. Returns whether there were any.
     fn print(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
         let with_some = sources
             .iter_mut()
@@ -185,12 +186,13 @@ fn pattern(text: &OsStr) -> Result<Patterns> {
     }
     Err(
         Error::new(ErrorKind::Usage, format!("cannot search for {text:?}"))
-            .because("it is no pattern".to_owned())
-            .hint("write \\! or \\# for a name that begins so"),
+            .because("it is not a valid pattern".to_owned())
+            .hint("write \\! or \\# for a name that starts with ! or #"),
     )
 }
 
-/// The directory that everything a pattern matches is in, if it says so: what is before the first part with a wildcard.
+/// Returns the directory that contains all matches, if the pattern names one: the parts before the
+/// first wildcard.
 fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
     let parts = || {
         pattern
@@ -209,28 +211,28 @@ fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// What backups were made of, with their ids, oldest first, and what matches.
+/// A source: its name, the IDs of its backups, oldest first, and their matches.
 struct FindSource<'a> {
     name: String,
     ids: Vec<String>,
     found: Peekable<PathSweep<'a>>,
 }
 
-/// What of one source matches, in archive order.
+/// The matches of one source, in archive order.
 ///
-/// Pages are read in the order of their beginnings, so what stands before the beginning of the next one is on none of those
-/// that are still to be read.
+/// Pages are read in the order of their first paths, so a path before the start of the next page is
+/// on no unread page.
 struct PathSweep<'a> {
     repository: &'a std::path::Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Patterns,
-    /// The pages to be read, the next one last.
+    /// The pages to read, the next one last.
     sheets: Vec<PageRef>,
     met: BTreeMap<ArchiveOrder, Vec<HeldVersion>>,
 }
 
-/// A path in the order of archives.
+/// A path, ordered as in archives.
 #[derive(PartialEq, Eq)]
 struct ArchiveOrder(EntryPath);
 
@@ -265,7 +267,8 @@ impl<'a> PathSweep<'a> {
         }
     }
 
-    /// Were all backups that have this page forgotten meanwhile? Then it may have been pruned.
+    /// Returns whether all backups that have this page were forgotten since. Then the page may have
+    /// been pruned.
     fn is_gone(&self, sheet: &PageRef) -> bool {
         let listed = backup_ids(self.repository)
             .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
@@ -279,7 +282,8 @@ impl<'a> PathSweep<'a> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
         let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
-        // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
+        // A file that spans several pages is found once, by the part with its digest. A file that
+        // was not captured counts as not held.
         let is_held = |record: &&Record| {
             !record.more && (record.state.is_stored() || !record.entry.is_file())
         };
@@ -295,7 +299,8 @@ impl<'a> PathSweep<'a> {
                 _ => hold(self.versions(record), version(record), &of),
             }
         }
-        // What a file is stands with its first name, and that may be on another page in each backup; each is read once.
+        // Size and digest of a file are in the record of its first name, which may be on another
+        // page in each backup. Sorted, each page is read once.
         links.sort_by(|(_, a), (_, b)| order(a, b));
         for at in sheet.of.iter().filter(|_| !links.is_empty()) {
             for (record, target) in &links {
@@ -346,7 +351,7 @@ impl Iterator for PathSweep<'_> {
     }
 }
 
-/// The path that a page begins with.
+/// Returns the first path of a page.
 fn begin<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
@@ -371,7 +376,7 @@ fn version(record: &Record) -> Version {
     }
 }
 
-/// A version that these backups hold.
+/// Adds the backups `of` to a version.
 fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
@@ -382,7 +387,7 @@ fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<
     }
 }
 
-/// Runs in order, those that touch or overlap as one.
+/// Sorts ranges, and joins those that touch or overlap.
 fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs.sort_by_key(|run| *run.start());
     runs.dedup_by(|run, before| {

@@ -1,4 +1,4 @@
-//! Print the backups of a repository, or the entries of a backup.
+//! Prints the backups of a repository, or the entries of a backup.
 
 use super::show::tag;
 use crate::archive::not_there;
@@ -28,33 +28,34 @@ use std::{
     path::Path,
 };
 
-/// What is to be done about a root that is lost.
-const LOST: &str = "`fullbore repair` makes it anew, or says what else to do";
+/// Hint for a lost root.
+const LOST: &str = "`fullbore repair` rebuilds it, or tells how to proceed";
 
-/// What to list.
+/// The backups or entries to list.
 #[derive(Debug, Clone, Default)]
 pub struct List {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
-    /// Selects the backups that are listed, or of which the latest is listed.
+    /// Selects the backups to list, or those of which the latest is listed.
     pub filter: BackupFilter,
-    /// Paths in the backup; none means everything.
+    /// Paths in the backup; empty for everything.
     pub paths: Vec<Vec<u8>>,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
 impl List {
-    /// Is it of the backups of a repository, and not of what is in one?
+    /// Returns whether the command lists the backups of a repository, instead of the entries of
+    /// one.
     pub fn is_of_backups(&self) -> bool {
         is_repository(&self.from) && self.paths.is_empty()
     }
 
-    /// Print to `out`; the result is the exit code: 4 if something is damaged and 1 if it cannot be read for another reason, which
-    /// is said in the list.
+    /// Prints the list to `out`. Returns the exit code: 4 if something is damaged, 1 if a root
+    /// cannot be read for another reason; the list names that root.
     ///
     /// # Errors
-    /// Those of opening FROM and of reading pages, and of `out`.
+    /// Those of opening FROM, of reading pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         if self.is_of_backups() {
             return self.backups(out);
@@ -72,7 +73,7 @@ impl List {
         let repository = Path::new(&self.from);
         for (id, root) in list_backups(repository)? {
             let mut root = root;
-            // What a damaged one is of is not known: it is always listed.
+            // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
                 .is_ok_and(|root| !self.filter.selects_in(repository, root))
@@ -100,7 +101,7 @@ impl List {
                 false => text::line(out, &format!("{id}  its root is lost: {LOST}"))?,
             }
         }
-        // They are no backups: JSON has those that are.
+        // JSON lists only complete backups.
         let cut_off = if self.json {
             Vec::new()
         } else {
@@ -112,7 +113,7 @@ impl List {
             text::line(
                 out,
                 &format!(
-                    "{}  {}  cut off, and so no backup, of {source}",
+                    "{}  {}  interrupted and incomplete, of {source}",
                     root.id, root.time
                 ),
             )?;
@@ -131,13 +132,13 @@ impl List {
                 let backup = named(&self.from, OsStr::from_bytes(path));
                 let is_backup =
                     is_repository(&self.from) && open(&backup, &BackupFilter::default()).is_ok();
-                let hint = || format!("a backup is named as in {backup:?}");
+                let hint = || format!("to list a backup, write {backup:?}");
                 return Err(if is_backup { error.hint(hint()) } else { error });
             }
         }
         for item in archive.records(selection, false) {
             let item = item?;
-            // A file that goes on over pages is listed once, by the part that has its digest.
+            // A file that spans several pages is listed once, by the part with its digest.
             if item.more || !selection.holds(&item.entry.path) {
                 continue;
             }
@@ -165,7 +166,7 @@ impl List {
         match missing.first() {
             Some(path) => Err(Error::new(
                 ErrorKind::NotFound,
-                format!("could not find {} in the tar", quoted(path)),
+                format!("cannot find {} in the tar", quoted(path)),
             )),
             None => Ok(()),
         }
@@ -183,7 +184,7 @@ fn backup_line(root: &Root, pinned: bool) -> String {
     let totals = &root.totals;
     let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
     let stored = text::bytes(totals.stored_bytes);
-    // What refers to others stored only what they did not have.
+    // A backup with bases stored only new data.
     let verb = if root.bases.is_empty() {
         "stored"
     } else {
@@ -226,7 +227,7 @@ fn backup_line(root: &Root, pinned: bool) -> String {
     )
 }
 
-/// What recovery to a point can begin with it: where and when it ended, and on which timeline.
+/// Describes the points that recovery can start from: end of the backup and timeline.
 fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
     let ClusterInfo {
         major,
@@ -251,7 +252,7 @@ fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
     }
 }
 
-/// A backup as JSON; of a damaged one only the id and the reason are known.
+/// A backup as JSON; of a damaged one only the ID and the error.
 #[derive(Serialize)]
 struct BackupLine<'a> {
     id: &'a str,
@@ -262,18 +263,18 @@ struct BackupLine<'a> {
     files: Option<u64>,
     bytes: Option<u64>,
     stored_bytes: Option<u64>,
-    /// Backups it was compared with; if there are some, `stored_bytes` is what it added to them.
+    /// The bases of the backup; with bases, `stored_bytes` counts only the data added.
     bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
     pinned: Option<bool>,
-    /// Options by which something was left out.
+    /// Options that excluded entries.
     left_out: Option<&'a [String]>,
-    /// Entries that could not be captured, and files with wrong page checksums.
+    /// Number of entries that could not be captured, and of files with wrong page checksums.
     not_captured: Option<u64>,
     bad_pages: Option<u64>,
-    /// What is known of the cluster it is of.
+    /// The cluster, for a backup of PostgreSQL.
     postgres: Option<&'a ClusterInfo>,
-    /// Could everything be read when it was made, and were all page checksums right?
+    /// Whether every entry could be read during the backup, with correct page checksums.
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -409,7 +410,7 @@ impl<'a> EntryLine<'a> {
     }
 }
 
-/// Name of the kind, what a link leads to, number of a device.
+/// Returns the name of the kind, the target of a link, and the number of a device.
 pub(super) fn kind_parts(
     kind: &EntryKind,
 ) -> (&'static str, Option<EntryName>, Option<(u32, u32)>) {

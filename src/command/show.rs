@@ -1,4 +1,4 @@
-//! Print what is known of one backup besides its entries.
+//! Prints the facts of one backup, without its entries.
 
 use crate::text::source_text;
 use crate::{
@@ -14,19 +14,19 @@ use crate::{
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
-/// What to show.
+/// The backup to show, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Show {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
     /// Selects the backups of which the latest is shown.
     pub filter: BackupFilter,
-    /// The root as one JSON object?
+    /// Whether to print the root as one JSON object.
     pub json: bool,
 }
 
 impl Show {
-    /// Print to `out`.
+    /// Prints the facts to `out`.
     ///
     /// # Errors
     /// Those of opening FROM, and of `out`.
@@ -58,7 +58,7 @@ impl Show {
     }
 }
 
-/// A root, and what is noted beside it.
+/// A root and its annotations.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -66,14 +66,14 @@ struct Shown<'a> {
     pinned: bool,
 }
 
-/// A tag as it is printed.
+/// Formats a tag.
 pub(super) fn tag(key: &str, value: &str) -> String {
     text::name(format!("{key}={value}").as_bytes())
 }
 
 fn facts(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
-    // What is compared with others stores what they do not have.
+    // A backup with bases stores only new data, so that a ratio would mislead.
     let ratio = match root.bases.is_empty() {
         true => format!(
             ", ratio {:.2}",
@@ -146,7 +146,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What it refers to of each other backup, and how much is read and kept for that.
+/// Describes the references to each other backup, and the storage kept for them.
 fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
         let live = root
@@ -203,7 +203,7 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
     let (live, all) = (text::bytes(live), text::bytes(all));
     facts.push((
         "amplification",
-        format!("{times:.2}: segments of {all} are kept for {live} that it refers to"),
+        format!("{times:.2}: {all} of segments are kept for {live} of referred data"),
     ));
     facts
 }

@@ -319,7 +319,7 @@ fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
     let pruned = prune(repository);
     assert_eq!(dry.out.replace("would free", "freed"), pruned.out);
     assert!(
-        pruned.out.starts_with(&id(2)) && pruned.out.contains("as it was cut off"),
+        pruned.out.starts_with(&id(2)) && pruned.out.contains("to resume the interrupted backup"),
         "{}",
         pruned.out
     );
