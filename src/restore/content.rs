@@ -66,12 +66,12 @@ impl RestoreRun<'_> {
         workers::work(
             hands,
             make,
-            |hand, jobs| self.jobs(hand, jobs),
-            |send| self.plan(send),
+            |hand, jobs| self.restore_jobs(hand, jobs),
+            |send| self.plan_jobs(send),
         )
     }
 
-    fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
+    fn plan_jobs(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
         let mut stretches = Stretches::new(
             self.archive
                 .root
@@ -84,25 +84,25 @@ impl RestoreRun<'_> {
         let mut writer = TargetWriter::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
             let planned = item
-                .and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
+                .and_then(|item| self.plan_entry(&mut |item| planner.add(item), &mut writer, item));
             self.report.survive(planned)?;
         }
         self.report.survive(planner.finish())?;
         stretches.flush()
     }
 
-    fn jobs(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+    fn restore_jobs(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         match jobs.len() {
-            0 | 1 => jobs.into_iter().try_for_each(|job| self.job(hand, job)),
-            _ => self.stretch(hand, jobs),
+            0 | 1 => jobs.into_iter().try_for_each(|job| self.restore_frame(hand, job)),
+            _ => self.restore_stretch(hand, jobs),
         }
     }
 
     /// Restores one frame: decodes it, checks its pieces and writes them.
-    fn job(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
+    fn restore_frame(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
         let mut clock = Instant::now();
         let job = match self.decode(hand, &job, &mut clock) {
-            Err(error) => return self.spoil(hand, job.frame.as_ref(), job.pieces, error),
+            Err(error) => return self.report_lost_pieces(hand, job.frame.as_ref(), job.pieces, error),
             Ok(None) => job,
             Ok(Some(error)) => self.salvage(hand, job, error)?,
         };
@@ -116,11 +116,11 @@ impl RestoreRun<'_> {
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces
-            .try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
+            .try_for_each(|(piece, checked)| self.write_piece(&mut hand.writer, piece, &plain, checked));
         let written = written.and_then(|()| {
             job.bare
                 .iter()
-                .try_for_each(|item| self.bare(&mut hand.writer, item))
+                .try_for_each(|item| self.write_without_content(&mut hand.writer, item))
         });
         lap(&self.meter.sink.busy, &mut clock);
         hand.plain = plain;
@@ -128,25 +128,25 @@ impl RestoreRun<'_> {
     }
 
     /// Restores one stretch of a large file from its frames.
-    fn stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+    fn restore_stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
-        let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else {
+        let Some((_, shared, _)) = jobs.iter().flat_map(large_file_parts).next() else {
             return Ok(());
         };
         let shared = shared.clone();
         let start = jobs
             .iter()
-            .flat_map(parts)
+            .flat_map(large_file_parts)
             .map(|(_, _, at)| at)
             .min()
             .unwrap_or(0);
         let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
         for job in jobs {
             if let Err(error) | Ok(Some(error)) = self.decode(hand, &job, &mut clock) {
-                self.spoil(hand, job.frame.as_ref(), job.pieces, error)?;
+                self.report_lost_pieces(hand, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
-            for (wanted, _, at) in parts(&job) {
+            for (wanted, _, at) in large_file_parts(&job) {
                 let (content, place) = (wanted.content(&hand.plain), (at - start) as usize);
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
@@ -212,7 +212,7 @@ impl RestoreRun<'_> {
             .partition(|piece| piece.is_saved(&hand.plain));
         match &frame {
             Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
-            frame => self.spoil(hand, frame.as_ref(), lost, error)?,
+            frame => self.report_lost_pieces(hand, frame.as_ref(), lost, error)?,
         }
         Ok(Job {
             frame,
@@ -221,7 +221,7 @@ impl RestoreRun<'_> {
         })
     }
 
-    fn write(
+    fn write_piece(
         &self,
         writer: &mut TargetWriter,
         wanted: &WantedRun<ParallelFile>,
@@ -236,7 +236,7 @@ impl RestoreRun<'_> {
             (Of::Whole(item), _) => {
                 let made =
                     self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
-                self.count(content, made.is_some());
+                self.count_bytes(content, made.is_some());
                 Ok(())
             }
             (Of::Part(shared, offset), CheckedContent::Part(hash)) => {
@@ -261,21 +261,21 @@ impl RestoreRun<'_> {
                 shared.spoil();
             }
         }
-        self.count(content, false);
-        self.end(
+        self.count_bytes(content, false);
+        self.end_large_file(
             writer,
             shared,
             shared.done(offset, content.len() as u64, hash),
         )
     }
 
-    fn count(&self, content: &[u8], file: bool) {
+    fn count_bytes(&self, content: &[u8], file: bool) {
         self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
         self.meter.files.fetch_add(u64::from(file), Relaxed);
     }
 
     /// Writes an entry without content.
-    fn bare(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
+    fn write_without_content(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
         let made = match item.entry.kind {
             EntryKind::File { .. } => writer.file(&item.entry, &[]),
             _ => writer.other(&item.entry),
@@ -291,7 +291,7 @@ impl RestoreRun<'_> {
     }
 
     /// Finishes or discards a large file after its last piece; does nothing before.
-    fn end(
+    fn end_large_file(
         &self,
         writer: &mut TargetWriter,
         shared: &ScheduleShared<ParallelFile>,
@@ -338,7 +338,7 @@ impl RestoreRun<'_> {
     }
 
     /// Reports damaged files for which an older file is still in the target, untouched.
-    pub(super) fn say_what_is_left(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
+    pub(super) fn report_kept_files(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
                 self.report.became(path, LEFT);
@@ -348,7 +348,7 @@ impl RestoreRun<'_> {
     }
 
     /// Reports a damaged frame and the files that need it.
-    fn spoil(
+    fn report_lost_pieces(
         &self,
         hand: &mut RestoreWorker,
         frame: Option<&(SegmentId, FrameAt)>,
@@ -367,7 +367,7 @@ impl RestoreRun<'_> {
         for piece in &pieces {
             if let Of::Part(shared, offset) = &piece.of {
                 shared.spoil();
-                self.end(
+                self.end_large_file(
                     &mut hand.writer,
                     shared,
                     shared.done(*offset, piece.len.into(), None),
@@ -385,7 +385,7 @@ enum CheckedContent {
 }
 
 /// Returns the pieces of large files of a job, each with its file and its offset.
-fn parts(
+fn large_file_parts(
     job: &Job,
 ) -> impl Iterator<
     Item = (

@@ -72,7 +72,7 @@ impl DeferredDirs {
         };
         self.places.insert(key, Some(place));
         if self.rest.len() > IN_MEMORY {
-            self.unburden(target);
+            self.spill(target);
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl DeferredDirs {
             .flatten()
             .collect();
         places.sort_unstable_by_key(|place| (Reverse(place.depth), place.offset));
-        places.into_iter().map(move |place| self.read(place))
+        places.into_iter().map(move |place| self.read_header(place))
     }
 
     /// Returns the key of this path, used or free, and the position of its header if the directory
@@ -103,7 +103,7 @@ impl DeferredDirs {
         let mut key = self.hasher.hash_one(path);
         while let Some(there) = self.places.get(&key) {
             match there {
-                Some(place) if self.read(*place)?.path == path => return Ok((key, Some(*place))),
+                Some(place) if self.read_header(*place)?.path == path => return Ok((key, Some(*place))),
                 _ => key = key.wrapping_add(1),
             }
         }
@@ -111,7 +111,7 @@ impl DeferredDirs {
     }
 
     /// Moves the headers to the file. They stay in memory if there can be no file.
-    fn unburden(&mut self, target: &TargetTree) {
+    fn spill(&mut self, target: &TargetTree) {
         if self.file.is_none() {
             self.file = target.nameless();
         }
@@ -123,7 +123,7 @@ impl DeferredDirs {
         }
     }
 
-    fn read(&self, place: HeaderAt) -> Result<Entry> {
+    fn read_header(&self, place: HeaderAt) -> Result<Entry> {
         let mut filed = Vec::new();
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
             (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
@@ -133,16 +133,16 @@ impl DeferredDirs {
                 read.map_err(|e| Error::io("could not read back the metadata of a directory", e))?;
                 &filed
             }
-            (None, None) => return Err(lost()),
+            (None, None) => return Err(missing_header()),
         };
         match PaxReader::new().next(&mut &*header)? {
             Some(TarItem::Member(member)) => Ok(member.entry),
-            _ => Err(lost()),
+            _ => Err(missing_header()),
         }
     }
 }
 
-fn lost() -> Error {
+fn missing_header() -> Error {
     Error::new(ErrorKind::Bug, "the stored metadata of a directory is missing")
 }
 

@@ -33,12 +33,12 @@ impl RestoreRun<'_> {
         hands: &WorkerLimit<'_>,
         damaged: &HashSet<EntryPath>,
     ) -> Result<()> {
-        let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
+        let (waiting, nameless) = (WaitingDirs::default(), Mutex::new(Vec::new()));
         let lost = |path: &EntryPath| nameless.locked().push(path.clone());
         let all = |writer: &mut TargetWriter, mut entries: Vec<Entry>| {
             while let Some(entry) = entries.pop() {
                 match &entry.kind {
-                    EntryKind::HardLink(target) => self.link(
+                    EntryKind::HardLink(target) => self.make_link(
                         writer,
                         target,
                         &entry.path,
@@ -47,10 +47,10 @@ impl RestoreRun<'_> {
                             lost: &lost,
                         },
                     )?,
-                    _ => self.finish(writer, &entry)?,
+                    _ => self.finish_directory(writer, &entry)?,
                 }
                 self.meter.small.fetch_add(1, Relaxed);
-                entries.extend(upwards.done(&self.entered(&entry)));
+                entries.extend(waiting.complete(&self.waiting_dirs_of(&entry)));
             }
             Ok(())
         };
@@ -79,7 +79,7 @@ impl RestoreRun<'_> {
                     };
                     batch.extend(
                         is_wanted
-                            .then(|| upwards.meet(&item.entry, &self.entered(&item.entry)))
+                            .then(|| waiting.register(&item.entry, &self.waiting_dirs_of(&item.entry)))
                             .flatten(),
                     );
                     if batch.len() == BATCH {
@@ -89,11 +89,11 @@ impl RestoreRun<'_> {
                 send(batch)
             },
         )?;
-        self.lost_with_their_files(nameless.opened())
+        self.report_lost_links(nameless.opened())
     }
 
     /// Reports hard links to damaged files.
-    fn lost_with_their_files(&self, mut names: Vec<EntryPath>) -> Result<()> {
+    fn report_lost_links(&self, mut names: Vec<EntryPath>) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl RestoreRun<'_> {
 
     /// Returns the directories that this entry changes or passes through: they must not get their
     /// metadata earlier.
-    fn entered(&self, entry: &Entry) -> Vec<EntryPath> {
+    fn waiting_dirs_of(&self, entry: &Entry) -> Vec<EntryPath> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
             EntryKind::HardLink(target) => {
@@ -122,7 +122,7 @@ impl RestoreRun<'_> {
         self.stand_ins.locked().get(target).cloned()
     }
 
-    fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
+    fn finish_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.locked().contains(&entry.path);
         if self.refused.holds(&entry.path) {
             return Ok(());
@@ -136,7 +136,7 @@ impl RestoreRun<'_> {
 
     /// Makes a hard link, but only to a restored file: the target may have another file at that
     /// path.
-    fn link(
+    fn make_link(
         &self,
         writer: &mut TargetWriter,
         target: &EntryPath,
@@ -162,7 +162,7 @@ impl RestoreRun<'_> {
         let linked = match self.refused.holds(name) {
             true if is_itself => Ok(()),
             true => Err(alone_too(path, name)),
-            false => match self.was_restored(target).and_then(|()| make(writer)) {
+            false => match self.check_restored(target).and_then(|()| make(writer)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
                     (losses.lost)(path);
                     Ok(())
@@ -181,7 +181,7 @@ impl RestoreRun<'_> {
 
     /// Checks that the link target was restored by this run. If a page is lost, files of that page
     /// are unknown and count as not restored.
-    fn was_restored(&self, target: &EntryPath) -> Result<()> {
+    fn check_restored(&self, target: &EntryPath) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.locked().contains(target)
             || is_doubtful
@@ -213,24 +213,24 @@ struct Losses<'a> {
 /// Directories that wait for entries below them and for links to files in them. A directory's
 /// record follows those of its entries.
 #[derive(Default)]
-struct Upwards(Mutex<HashMap<EntryPath, WaitingLinks>>);
+struct WaitingDirs(Mutex<HashMap<EntryPath, WaitingLinks>>);
 
 #[derive(Default)]
 struct WaitingLinks {
     /// Number of entries it waits for; above 0, its parent waits for this directory.
-    for_so_many: usize,
+    pending: usize,
     /// The entry of the directory, if its record was read.
     entry: Option<Entry>,
 }
 
-impl Upwards {
+impl WaitingDirs {
     fn lock(&self) -> MutexGuard<'_, HashMap<EntryPath, WaitingLinks>> {
         self.0.locked()
     }
 
     /// Registers an entry that these directories wait for. Returns the entry if it need not wait
     /// itself.
-    fn meet(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
+    fn register(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
         let mut waiting = self.lock();
         if let Some(waits) = waiting.get_mut(&entry.path) {
             waits.entry = Some(entry.clone());
@@ -239,8 +239,8 @@ impl Upwards {
         for mut dir in entered.iter().map(|path| &path[..]) {
             loop {
                 let waits = waiting.entry(dir.to_vec()).or_default();
-                waits.for_so_many += 1;
-                if waits.for_so_many > 1 || dir.is_empty() {
+                waits.pending += 1;
+                if waits.pending > 1 || dir.is_empty() {
                     break;
                 }
                 dir = split(dir).0;
@@ -250,7 +250,7 @@ impl Upwards {
     }
 
     /// Marks an entry as done. Returns the directories that waited only for this entry.
-    fn done(&self, entered: &[EntryPath]) -> Vec<Entry> {
+    fn complete(&self, entered: &[EntryPath]) -> Vec<Entry> {
         let mut waiting = self.lock();
         entered
             .iter()
@@ -263,8 +263,8 @@ impl Upwards {
 fn release(waiting: &mut HashMap<EntryPath, WaitingLinks>, mut dir: &[u8]) -> Option<Entry> {
     loop {
         let waits = waiting.get_mut(dir)?;
-        waits.for_so_many -= 1;
-        if waits.for_so_many > 0 {
+        waits.pending -= 1;
+        if waits.pending > 0 {
             return None;
         }
         let entry = waiting.remove(dir)?.entry;
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    fn entered(path: &str, target: Option<&str>) -> Vec<EntryPath> {
+    fn waiting_dirs_of(path: &str, target: Option<&str>) -> Vec<EntryPath> {
         let paths = [Some(path).filter(|path| !path.is_empty()), target];
         paths
             .into_iter()
@@ -296,14 +296,14 @@ mod tests {
             .collect()
     }
 
-    fn meet(upwards: &Upwards, path: &str) -> bool {
-        upwards.meet(&of(path), &entered(path, None)).is_some()
+    fn register(waiting: &WaitingDirs, path: &str) -> bool {
+        waiting.register(&of(path), &entered(path, None)).is_some()
     }
 
-    fn done(upwards: &Upwards, path: &str, target: Option<&str>) -> Vec<String> {
+    fn complete(waiting: &WaitingDirs, path: &str, target: Option<&str>) -> Vec<String> {
         let text = |entry: Entry| String::from_utf8(entry.path).unwrap();
-        upwards
-            .done(&entered(path, target))
+        waiting
+            .complete(&entered(path, target))
             .into_iter()
             .map(text)
             .collect()
@@ -311,42 +311,42 @@ mod tests {
 
     #[test]
     fn a_directory_is_finished_after_all_that_is_in_it() {
-        let upwards = Upwards::default();
+        let waiting = WaitingDirs::default();
         assert_eq!(
-            ["b", "a/y", "a/x/2"].map(|at| meet(&upwards, at)),
+            ["b", "a/y", "a/x/2"].map(|at| meet(&waiting, at)),
             [true; 3]
         );
-        assert_eq!(done(&upwards, "a/x/2", None), [""; 0]);
-        assert!(meet(&upwards, "a/x/1"));
+        assert_eq!(done(&waiting, "a/x/2", None), [""; 0]);
+        assert!(meet(&waiting, "a/x/1"));
         assert_eq!(
-            ["a/x", "a", "a", ""].map(|at| meet(&upwards, at)),
+            ["a/x", "a", "a", ""].map(|at| meet(&waiting, at)),
             [false; 4]
         );
         assert_eq!(
-            ["b", "a/y"].map(|at| done(&upwards, at, None)),
+            ["b", "a/y"].map(|at| done(&waiting, at, None)),
             [[""; 0]; 2]
         );
         for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
-            assert_eq!(done(&upwards, path, None), [next]);
+            assert_eq!(done(&waiting, path, None), [next]);
         }
-        assert_eq!(done(&upwards, "", None), [""; 0]);
-        assert!(upwards.lock().is_empty());
+        assert_eq!(done(&waiting, "", None), [""; 0]);
+        assert!(waiting.lock().is_empty());
     }
 
     #[test]
     fn directories_wait_for_links_to_what_is_in_them_and_for_what_is_below_a_lost_one() {
-        let upwards = Upwards::default();
+        let waiting = WaitingDirs::default();
         assert!(
-            upwards
-                .meet(&of("b/link"), &entered("b/link", Some("a/f")))
+            waiting
+                .register(&of("b/link"), &entered("b/link", Some("a/f")))
                 .is_some()
         );
-        assert!(meet(&upwards, "a/lost/deep"));
-        assert_eq!(["b", "a", ""].map(|at| meet(&upwards, at)), [false; 3]);
-        assert_eq!(done(&upwards, "b/link", Some("a/f")), ["b"]);
-        assert_eq!(done(&upwards, "a/lost/deep", None), ["a"]);
-        assert_eq!(done(&upwards, "b", None), [""; 0]);
-        assert_eq!(done(&upwards, "a", None), [""]);
-        assert!(upwards.lock().is_empty());
+        assert!(meet(&waiting, "a/lost/deep"));
+        assert_eq!(["b", "a", ""].map(|at| meet(&waiting, at)), [false; 3]);
+        assert_eq!(done(&waiting, "b/link", Some("a/f")), ["b"]);
+        assert_eq!(done(&waiting, "a/lost/deep", None), ["a"]);
+        assert_eq!(done(&waiting, "b", None), [""; 0]);
+        assert_eq!(done(&waiting, "a", None), [""]);
+        assert!(waiting.lock().is_empty());
     }
 }

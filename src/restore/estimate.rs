@@ -7,7 +7,7 @@
 use super::{
     MissingParts, Restore,
     cluster::{self, choose_backup},
-    must_be_there,
+    check_paths_exist,
 };
 use crate::archive::unnamed_losses;
 use crate::{
@@ -54,7 +54,7 @@ type Frame = (SegmentId, FrameAt);
 
 /// The options of an estimate.
 #[derive(Debug, Clone)]
-pub struct Forecast {
+pub struct EstimateRequest {
     /// The restore to estimate; its target is ignored.
     pub restore: Restore,
     /// Directory for measuring the write rate, if wanted.
@@ -63,7 +63,7 @@ pub struct Forecast {
 
 /// The estimated cost of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Contract {
+pub struct RestoreEstimate {
     /// ID of the backup.
     pub id: String,
     /// Number of entries to restore.
@@ -104,7 +104,7 @@ pub struct Contract {
     pub notes: Vec<String>,
 }
 
-impl Contract {
+impl RestoreEstimate {
     /// Returns the bytes fetched for each stored byte that is wanted.
     pub fn fetch_amplification(&self) -> f64 {
         self.fetched_bytes as f64 / (self.wanted_bytes as f64).max(1.0)
@@ -134,7 +134,7 @@ impl Contract {
         ]
     }
 
-    fn expect(&mut self) {
+    fn compute_seconds(&mut self) {
         let seconds = self.seconds();
         let longest = seconds.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         (self.limit, self.least_seconds) = longest.copied().unwrap_or_default();
@@ -142,33 +142,33 @@ impl Contract {
     }
 }
 
-impl Forecast {
+impl EstimateRequest {
     /// Counts frames and bytes, and measures the speeds.
     ///
     /// # Errors
     /// Those of opening FROM and of reading its pages; [`ErrorKind::NotFound`] for a path that the
     /// backup does not have.
-    pub fn run(&self) -> Result<Contract> {
+    pub fn run(&self) -> Result<RestoreEstimate> {
         if self.restore.from == "-" {
             let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let archive = choose_backup::opened(&self.restore, self.restore.overwrite)?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection, self.restore.keep_going)?;
+        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
-        let contract = Contract {
+        let contract = RestoreEstimate {
             id: archive.root.id.clone(),
             workers: workers.get(),
-            ..Contract::default()
+            ..RestoreEstimate::default()
         };
         let (mut contract, sample) = self.count(&archive, &selection, contract)?;
-        (contract.read_rate, contract.decode_rate) = measure(&archive, workers, sample)?;
+        (contract.read_rate, contract.decode_rate) = measure_rates(&archive, workers, sample)?;
         contract.write_rate = self
             .target
             .as_deref()
             .and_then(|target| write_rate(target, contract.bytes));
-        contract.expect();
+        contract.compute_seconds();
         Ok(contract)
     }
 
@@ -176,8 +176,8 @@ impl Forecast {
         &self,
         archive: &Archive,
         selection: &Selection,
-        contract: Contract,
-    ) -> Result<(Contract, DecodeSample)> {
+        contract: RestoreEstimate,
+    ) -> Result<(RestoreEstimate, DecodeSample)> {
         let plan = self.plan(archive)?;
         let mut count = JobTotals {
             contract,
@@ -193,14 +193,14 @@ impl Forecast {
             Ok(())
         });
         for item in archive.records(selection, false) {
-            let Some(item) = kept(&plan, item?, &mut lacking) else {
+            let Some(item) = restored_record(&plan, item?, &mut lacking) else {
                 continue;
             };
             entries += u64::from(item.from == 0);
-            files += u64::from(add(&mut planner, archive, is_restored, item, &mut linked)?);
+            files += u64::from(plan_record(&mut planner, archive, is_restored, item, &mut linked)?);
         }
         planner.finish()?;
-        let contract = Contract {
+        let contract = RestoreEstimate {
             entries,
             files,
             notes: lacking.lines(),
@@ -227,7 +227,7 @@ impl Forecast {
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.
-fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
+fn restored_record(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
     match plan.fate(&item.entry.path) {
         Fate::Restored => {
             lacking.note(&item);
@@ -240,7 +240,7 @@ fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Optio
 
 /// Adds content to the plan; a file of which only other names are restored is added once. Returns
 /// whether the record starts a file.
-fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
+fn plan_record<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
@@ -267,7 +267,7 @@ fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
 
 /// Totals of the planned jobs.
 struct JobTotals {
-    contract: Contract,
+    contract: RestoreEstimate,
     /// Segments that the restore opens: backup, stream and number.
     opened: HashSet<SegmentId>,
     sample: DecodeSample,
@@ -342,7 +342,7 @@ impl DecodeSample {
 
 /// Returns the stored bytes fetched a second and the plain bytes decoded and digested a second, by
 /// all workers together.
-fn measure(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
+fn measure_rates(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
     let (meter, start, stored, plain) = (
         Meter::default(),
         Instant::now(),

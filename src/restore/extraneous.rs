@@ -43,7 +43,7 @@ pub(crate) struct ExtraneousFiles {
 /// [`ErrorKind::Corrupt`] for a damaged page, because the expected files are unknown then.
 /// [`ErrorKind::Exists`] if a path that must be kept blocks a path of the backup. Errors of the
 /// system.
-pub(crate) fn extra(
+pub(crate) fn find_extraneous(
     archive: &Archive,
     selection: &Selection,
     plan: &ClusterPlan,
@@ -76,7 +76,7 @@ pub(crate) fn extra(
             e.detail("nothing is removed, because the list of files in the backup is incomplete")
         })?;
         if item.from == 0 && !plan.leaves_out(&item.entry.path) {
-            walk.belongs(
+            walk.expect(
                 &item.entry.path,
                 matches!(item.entry.kind, EntryKind::Directory),
                 item.state.is_stored(),
@@ -114,7 +114,7 @@ struct ExtraLevel {
 impl ExtraWalk<'_> {
     /// Marks the path as expected. The content of a directory that could not be read during the
     /// backup is unknown, so nothing in that directory is listed.
-    fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
+    fn expect(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
         self.leave(|level| entry::is_within(path, &level.path))?;
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
             // If the parent is not on disk, this step is one of the missing directories above the
@@ -125,18 +125,18 @@ impl ExtraWalk<'_> {
         match is_directory {
             true if self.ways.contains(path) => Ok(()),
             true if is_stored => {
-                let level = self.enter(path)?;
+                let level = self.enter_dir(path)?;
                 self.levels.extend(level);
                 Ok(())
             }
-            false if self.selection.holds(path) && self.is_directory(path) => self.makes_way(path),
+            false if self.selection.holds(path) && self.is_directory(path) => self.clear_way(path),
             _ => Ok(()),
         }
     }
 
     /// Opens a directory on disk and lists its names. Returns `None` for a file that is no
     /// directory.
-    fn enter(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
+    fn enter_dir(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
         let dir = match self.open(path) {
             Err(error) if dir::is_no_directory(&error) => return Ok(None),
             // The restore fails to open this directory too, and reports it.
@@ -152,7 +152,7 @@ impl ExtraWalk<'_> {
         if let Some(mount) = self.mounts.iter().find(|mount| mount.at == path) {
             names.retain(|name| mount.may_own(name));
         }
-        let stays = self.stays(path, &stat);
+        let stays = self.reason_to_keep(path, &stat);
         Ok(Some(ExtraLevel {
             path: path.to_vec(),
             names,
@@ -162,7 +162,7 @@ impl ExtraWalk<'_> {
     }
 
     /// Returns the reason why unexpected names in this directory are kept, if there is one.
-    fn stays(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
+    fn reason_to_keep(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
         let around = self.levels.last();
         let is_place = self.places.iter().any(|(at, _)| at == path);
         if self.own.contains(&(stat.dev, stat.inode)) || around?.stays == Some(READ_FROM) {
@@ -193,7 +193,7 @@ impl ExtraWalk<'_> {
     fn leave(&mut self, keep: impl Fn(&ExtraLevel) -> bool) -> Result<()> {
         while let Some(level) = self.levels.pop_if(|level| !keep(level)) {
             if let (Some(why), false) = (level.stays, level.names.is_empty()) {
-                self.keep(&level.path, why);
+                self.note_kept(&level.path, why);
                 continue;
             }
             let paths = level
@@ -205,19 +205,19 @@ impl ExtraWalk<'_> {
                 let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
                 paths
                     .iter()
-                    .try_for_each(|path| self.sweep(&dir, level.device, path).map(drop))?;
+                    .try_for_each(|path| self.collect_removable(&dir, level.device, path).map(drop))?;
             }
         }
         Ok(())
     }
 
     /// Lists a directory for removal that is in the way of another kind of entry.
-    fn makes_way(&mut self, path: &[u8]) -> Result<()> {
+    fn clear_way(&mut self, path: &[u8]) -> Result<()> {
         let dir = self
             .open(entry::split(path).0)
             .map_err(|e| failed(path, e))?;
         let device = dir::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
-        if self.sweep(&dir, device, path)? {
+        if self.collect_removable(&dir, device, path)? {
             return Ok(());
         }
         let what = format!(
@@ -234,12 +234,12 @@ impl ExtraWalk<'_> {
 
     /// Lists the removable files of `path`, an entry of `dir` on this device. Returns whether
     /// everything in it can be removed.
-    fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
+    fn collect_removable(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
         let (parent, name) = entry::split(path);
         let tricks = self.tricks;
         let mut sweep = ExtraSweep {
             walk: self,
-            levels: vec![Swept::new(device)],
+            levels: vec![SweptDir::new(device)],
         };
         descend(dir.as_fd(), name, path, tricks, &mut sweep)?;
         let goes = sweep.levels.iter().all(|around| around.whole);
@@ -250,7 +250,7 @@ impl ExtraWalk<'_> {
         Ok(goes)
     }
 
-    fn keep(&mut self, path: &[u8], why: &str) {
+    fn note_kept(&mut self, path: &[u8], why: &str) {
         self.found
             .kept
             .push(format!("{} is kept: {why}", quoted(path)));
@@ -260,11 +260,11 @@ impl ExtraWalk<'_> {
 /// The walk through an extraneous directory.
 struct ExtraSweep<'a, 'b> {
     walk: &'a mut ExtraWalk<'b>,
-    levels: Vec<Swept>,
+    levels: Vec<SweptDir>,
 }
 
 /// A directory inside an extraneous one.
-struct Swept {
+struct SweptDir {
     device: u64,
     /// Names that can be removed with everything below them.
     names: Vec<Vec<u8>>,
@@ -272,7 +272,7 @@ struct Swept {
     whole: bool,
 }
 
-impl Swept {
+impl SweptDir {
     fn new(device: u64) -> Self {
         Self {
             device,
@@ -299,7 +299,7 @@ impl Visit for ExtraSweep<'_, '_> {
             .is_some_and(|around| stat.is_apart(around.device));
         if is_own || is_apart {
             self.walk
-                .keep(path, if is_own { READ_FROM } else { MOUNTED });
+                .note_kept(path, if is_own { READ_FROM } else { MOUNTED });
             self.levels
                 .last_mut()
                 .into_iter()
@@ -307,7 +307,7 @@ impl Visit for ExtraSweep<'_, '_> {
             return Ok(false);
         }
         match stat.kind {
-            FileKind::Directory => self.levels.push(Swept::new(stat.dev)),
+            FileKind::Directory => self.levels.push(SweptDir::new(stat.dev)),
             _ => self
                 .levels
                 .last_mut()

@@ -67,8 +67,8 @@ use std::{
 };
 
 /// Hint after a restore of a cluster that the target could not take completely.
-const AGAIN: &str = "when that path can be written, run the same command again";
-const AGAIN_OVER: &str = "when that path can be written, run the same command again with --overwrite";
+const RETRY_HINT: &str = "when that path can be written, run the same command again";
+const RETRY_OVERWRITE_HINT: &str = "when that path can be written, run the same command again with --overwrite";
 
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
@@ -192,16 +192,16 @@ impl Restore {
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
         let selection = Selection::new(&self.paths)?;
-        must_be_there(&archive, &selection, self.keep_going)?;
+        check_paths_exist(&archive, &selection, self.keep_going)?;
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
-        refuse_inside(self, &archive, &layout)?;
-        refuse_over(self, &archive, &selection, &layout)?;
+        refuse_target_in_source(self, &archive, &layout)?;
+        refuse_replacing_source(self, &archive, &selection, &layout)?;
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         let extra = match delta {
             None => ExtraneousFiles::default(),
-            Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
+            Some(delta) => delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?,
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
@@ -209,7 +209,7 @@ impl Restore {
             overwrite: self.overwrite || delta.is_some(),
             ..self.clone()
         }
-        .tree(&layout)?;
+        .create_tree(&layout)?;
         let lacking = Mutex::new(MissingParts::new(unnamed));
         let fit = self.workers_that_fit(&archive);
         let workers = self.workers.min(fit);
@@ -230,7 +230,7 @@ impl Restore {
             not_ours,
             refused,
         };
-        let removed = run.remove(&extra.paths)?;
+        let removed = run.remove_extraneous(&extra.paths)?;
         match delta {
             None => run.content(&hands)?,
             Some(delta) => delta.content(&run, &hands)?,
@@ -238,7 +238,7 @@ impl Restore {
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         let damaged = run.report.files();
         if delta.is_none() && self.overwrite {
-            run.say_what_is_left(&damaged)?;
+            run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&hands, &damaged)?;
         run.tree.sync()?;
@@ -257,9 +257,9 @@ impl Restore {
                 .chain(last.notes);
             let error = told.fold(error, Error::detail);
             let hint = if delta.is_some() || self.overwrite {
-                AGAIN
+                RETRY_HINT
             } else {
-                AGAIN_OVER
+                RETRY_OVERWRITE_HINT
             };
             return Err(if last.is_kept && error.hint.is_none() {
                 error.hint(hint)
@@ -293,7 +293,7 @@ impl Restore {
             id,
             source,
             time,
-            paths: asked_for(&run.selection),
+            paths: selected_paths(&run.selection),
             databases: self.postgres.databases.clone(),
             entries,
             notes,
@@ -308,7 +308,7 @@ impl Restore {
     }
 
     /// Opens or creates the target tree.
-    pub(crate) fn tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
+    pub(crate) fn create_tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
         let Self {
             overwrite,
             numeric_owner,
@@ -341,7 +341,7 @@ impl Restore {
 }
 
 /// Returns the paths of a selection; empty if the selection is everything.
-pub(crate) fn asked_for(selection: &Selection) -> Vec<EntryPath> {
+pub(crate) fn selected_paths(selection: &Selection) -> Vec<EntryPath> {
     if selection.holds(b"") {
         Vec::new()
     } else {
@@ -353,7 +353,7 @@ pub(crate) fn asked_for(selection: &Selection) -> Vec<EntryPath> {
 ///
 /// With `keep_going`, a path may also be on a damaged page: the restore reports that later and
 /// restores the records on other pages.
-pub(crate) fn must_be_there(
+pub(crate) fn check_paths_exist(
     archive: &Archive,
     selection: &Selection,
     keep_going: bool,
@@ -367,7 +367,7 @@ pub(crate) fn must_be_there(
             .first()
             .filter(|item| item.entry.kind != EntryKind::Directory)
         {
-            must_be_stored(archive, item)?;
+            check_captured(archive, item)?;
             // The target of a hard link may be damaged; the restore reports that later.
             if let EntryKind::HardLink(target) = &item.entry.kind
                 && let Some(file) = archive
@@ -375,7 +375,7 @@ pub(crate) fn must_be_there(
                     .ok()
                     .and_then(|parts| parts.into_iter().next())
             {
-                must_be_stored(archive, &file)?;
+                check_captured(archive, &file)?;
             }
             continue;
         }
@@ -387,7 +387,7 @@ pub(crate) fn must_be_there(
 }
 
 /// Refuses a target inside the repository that the restore reads.
-fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) -> Result<()> {
+fn refuse_target_in_source(restore: &Restore, archive: &Archive, layout: &TargetLayout) -> Result<()> {
     let places = archive.store().places();
     let targets =
         std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
@@ -404,7 +404,7 @@ fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) ->
 }
 
 /// Refuses a restore that would replace the repository it reads.
-fn refuse_over(
+fn refuse_replacing_source(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
@@ -447,7 +447,7 @@ fn refuse_over(
     }
 }
 
-fn must_be_stored(archive: &Archive, item: &PageItem) -> Result<()> {
+fn check_captured(archive: &Archive, item: &PageItem) -> Result<()> {
     let why = match &item.state {
         EntryState::Unreadable(why) => why,
         EntryState::Vanished => "it vanished before it was read",
@@ -491,7 +491,7 @@ pub(crate) struct RestoreRun<'a> {
 
 impl RestoreRun<'_> {
     /// Makes a directory, and passes every other restorable entry to `add`.
-    pub(crate) fn plan_one(
+    pub(crate) fn plan_entry(
         &self,
         add: &mut dyn FnMut(PageItem) -> Result<()>,
         writer: &mut TargetWriter,
@@ -519,7 +519,7 @@ impl RestoreRun<'_> {
         match &item.entry.kind {
             // A directory that could not be listed still holds entries of other streams.
             EntryKind::Directory if item.state != EntryState::Vanished => {
-                self.directory(writer, &item.entry)
+                self.make_directory(writer, &item.entry)
             }
             _ if !item.state.is_stored() => {
                 if self.tree.options.overwrite {
@@ -532,7 +532,7 @@ impl RestoreRun<'_> {
             {
                 Ok(())
             }
-            EntryKind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
+            EntryKind::HardLink(target) => self.add_stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
     }
@@ -541,7 +541,7 @@ impl RestoreRun<'_> {
     /// completely.
     ///
     /// Paths that cannot be removed stay and are reported, as entries that cannot be made are.
-    fn remove(&self, extra: &[EntryPath]) -> Result<u64> {
+    fn remove_extraneous(&self, extra: &[EntryPath]) -> Result<u64> {
         let mut removed = 0;
         for path in extra {
             removed += u64::from(
@@ -561,7 +561,7 @@ impl RestoreRun<'_> {
 
     /// Makes a directory. An existing directory that is only a parent of the selected paths keeps
     /// its metadata.
-    fn directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
+    fn make_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
         let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
             return Ok(());
@@ -574,7 +574,7 @@ impl RestoreRun<'_> {
 
     /// Makes the first selected name of a file the file itself, if the file's own name is not
     /// selected.
-    fn stand_in(
+    fn add_stand_in(
         &self,
         add: &mut dyn FnMut(PageItem) -> Result<()>,
         target: &EntryPath,

@@ -10,7 +10,7 @@
 //! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
 //! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, asked_for, cluster, deferred_dirs::DeferredDirs};
+use super::{Restore, Summary, selected_paths, cluster, deferred_dirs::DeferredDirs};
 use crate::{
     archive::Selection,
     error::{Error, ErrorKind, Result, quoted},
@@ -76,7 +76,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let directories = DeferredDirs::default();
     let refused = SkippedEntries::default();
     let members = Members::of(input, SelfCheck::of(selection.clone()), meter);
-    let came = restore.overwrite.then(Came::default);
+    let came = restore.overwrite.then(RestoredPaths::default);
     let mut run = TarRestore {
         members,
         writer,
@@ -89,9 +89,9 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         report: &report,
         meter,
     };
-    let read = run.members();
+    let read = run.restore_members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
-    match read.map_err(cut_short) {
+    match read.map_err(explain_cut) {
         // No data after the damage can be decoded: with `keep_going`, the damage is the end of the
         // stream.
         Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => {
@@ -102,7 +102,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     finished?;
     let damage = report.damage();
     if damage.is_empty() {
-        run.must_be_complete()?;
+        run.check_complete()?;
     }
     let trailed = run
         .trailed
@@ -124,7 +124,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
             .map(|root| source_text(&root.source))
             .unwrap_or_default(),
         time: root.map(|root| root.time.clone()).unwrap_or_default(),
-        paths: asked_for(&run.selection),
+        paths: selected_paths(&run.selection),
         digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
         entries: meter.entries.load(Relaxed),
         notes: { lacking.lines() }
@@ -163,11 +163,11 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
 
 /// Returns whether the path clashes with another name of the same tar because the file system
 /// treats both names as equal.
-fn is_of_another_name(error: &Error) -> bool {
+fn is_name_clash(error: &Error) -> bool {
     error.system().is_some_and(is_taken)
 }
 
-fn cut_short(error: Error) -> Error {
+fn explain_cut(error: Error) -> Error {
     if error.kind != ErrorKind::Corrupt {
         return error;
     }
@@ -193,7 +193,7 @@ struct TarRestore<'a> {
     directories: DeferredDirs,
     /// Paths restored from this tar; only for a target that may have held files before. Grows by
     /// about 16 bytes a path.
-    came: Option<Came>,
+    came: Option<RestoredPaths>,
     /// Members that are left out.
     refused: SkippedEntries,
     /// Whether data followed the end of the tar.
@@ -204,12 +204,12 @@ struct TarRestore<'a> {
 
 /// Hashes of the paths of restored members, except directories.
 #[derive(Default)]
-struct Came {
+struct RestoredPaths {
     paths: HashSet<u64>,
     hasher: RandomState,
 }
 
-impl Came {
+impl RestoredPaths {
     fn add(&mut self, path: &[u8]) {
         self.paths.insert(self.hasher.hash_one(path));
     }
@@ -228,12 +228,12 @@ impl TarRestore<'_> {
         self.writer.tree.clone()
     }
 
-    fn members(&mut self) -> Result<()> {
-        while let Some(found) = self.next()? {
+    fn restore_members(&mut self) -> Result<()> {
+        while let Some(found) = self.next_item()? {
             match found {
                 TarItem::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
-                    self.refuse(
+                    self.leave_out(
                         "member",
                         "it is a piece of a file",
                         path,
@@ -242,7 +242,7 @@ impl TarRestore<'_> {
                     self.members.skip(member.stored_len)?;
                 }
                 TarItem::Member(member) if self.selection.takes(&member.entry.path) => {
-                    self.member(member)?
+                    self.restore_member(member)?
                 }
                 TarItem::Member(member) => self.members.skip(member.stored_len)?,
                 TarItem::Outside(Unknown {
@@ -250,40 +250,40 @@ impl TarRestore<'_> {
                 }) => {
                     if self.selection.paths().is_empty() {
                         let error = skipped::leads_out(&name);
-                        self.refuse("member", "its name leads out of the archive", &name, error);
+                        self.leave_out("member", "its name leads out of the archive", &name, error);
                     }
                     self.members.skip(stored_len)?;
                 }
-                TarItem::Unknown(unknown) => self.unknown(&unknown)?,
+                TarItem::Unknown(unknown) => self.skip_unknown(&unknown)?,
             }
         }
         let trailed = self.members.end();
-        self.settle()?;
+        self.remove_refuted()?;
         self.trailed = trailed?;
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<TarItem>> {
+    fn next_item(&mut self) -> Result<Option<TarItem>> {
         let found = self.members.next();
-        self.settle()?;
+        self.remove_refuted()?;
         found
     }
 
     /// Removes members that the self-check has refuted.
-    fn settle(&mut self) -> Result<()> {
+    fn remove_refuted(&mut self) -> Result<()> {
         for path in self.members.ledger.lost() {
-            self.unmake(&path)?;
+            self.remove_restored(&path)?;
         }
         for Mismatch { error, path, came } in self.members.ledger.flaws() {
             path.iter()
                 .filter(|_| came)
-                .try_for_each(|path| self.unmake(path))?;
+                .try_for_each(|path| self.remove_restored(path))?;
             self.report.add((error, path.into_iter().collect()))?;
         }
         Ok(())
     }
 
-    fn unmake(&mut self, path: &[u8]) -> Result<()> {
+    fn remove_restored(&mut self, path: &[u8]) -> Result<()> {
         if self.refused.holds(path) {
             return Ok(());
         }
@@ -310,7 +310,7 @@ impl TarRestore<'_> {
             && self.members.ledger.may_have_pieces()
     }
 
-    fn unknown(&mut self, unknown: &Unknown) -> Result<()> {
+    fn skip_unknown(&mut self, unknown: &Unknown) -> Result<()> {
         let Unknown {
             name,
             typeflag,
@@ -319,7 +319,7 @@ impl TarRestore<'_> {
         let what = format!("member of type {:?}", char::from(*typeflag));
         match skipped::unknown(name, *typeflag) {
             Some((error, why)) if self.selection.paths().is_empty() => {
-                self.refuse(&what, why, name, error)
+                self.leave_out(&what, why, name, error)
             }
             _ => self
                 .tree()
@@ -329,7 +329,7 @@ impl TarRestore<'_> {
         self.members.skip(*stored_len)
     }
 
-    fn member(&mut self, member: Member) -> Result<()> {
+    fn restore_member(&mut self, member: Member) -> Result<()> {
         let Member {
             mut entry,
             stored_len,
@@ -341,17 +341,17 @@ impl TarRestore<'_> {
         }
         named_acls
             .iter()
-            .for_each(|acl| self.permit(acl, &mut entry));
+            .for_each(|acl| self.apply_named_acl(acl, &mut entry));
         let made = match &entry.kind {
-            EntryKind::File { .. } => self.file(&entry, stored_len)?,
+            EntryKind::File { .. } => self.restore_file(&entry, stored_len)?,
             EntryKind::Directory => {
                 self.members.ledger.came(&entry.path, None);
-                self.directory(entry)?;
+                self.make_directory(entry)?;
                 return self.members.skip(stored_len);
             }
-            EntryKind::HardLink(target) => self.link(target, &entry.path)?,
+            EntryKind::HardLink(target) => self.make_link(target, &entry.path)?,
             EntryKind::Socket => false,
-            _ => self.replacing(&entry.path, |writer| writer.other(&entry))?,
+            _ => self.make_replacing(&entry.path, |writer| writer.other(&entry))?,
         };
         if made {
             self.directories.remove(&entry.path)?;
@@ -370,11 +370,11 @@ impl TarRestore<'_> {
         }
     }
 
-    fn directory(&mut self, entry: Entry) -> Result<()> {
+    fn make_directory(&mut self, entry: Entry) -> Result<()> {
         // An existing directory that is only a parent of the selected paths keeps its metadata.
         let mut ours = self.selection.holds(&entry.path) || self.directories.has(&entry.path)?;
         let asked_for = ours;
-        let made = self.replacing(&entry.path, |writer| {
+        let made = self.make_replacing(&entry.path, |writer| {
             writer.directory(&entry, asked_for).map(|new| ours |= new)
         })?;
         if made && ours {
@@ -385,7 +385,7 @@ impl TarRestore<'_> {
 
     /// Applies permissions for named users if all names exist here. Otherwise the mode grants only
     /// the permissions that it has without the list.
-    fn permit(&self, acl: &NamedAcl, entry: &mut Entry) {
+    fn apply_named_acl(&self, acl: &NamedAcl, entry: &mut Entry) {
         let tree = &self.writer.tree;
         match tree.named(acl) {
             Ok(xattr) => entry.xattrs.push(xattr),
@@ -397,14 +397,14 @@ impl TarRestore<'_> {
         }
     }
 
-    fn refuse(&self, what: &str, why: &str, path: &[u8], error: Error) {
+    fn leave_out(&self, what: &str, why: &str, path: &[u8], error: Error) {
         self.tree().notes.add(what, why, path);
         self.refused.add(path, error);
     }
 
     /// Makes the entry at `path`. An entry in the way is replaced: it came from this tar, or
     /// `--overwrite` allows it. Returns false if the target refuses the entry.
-    fn replacing(
+    fn make_replacing(
         &mut self,
         path: &[u8],
         mut create: impl FnMut(&mut TargetWriter) -> Result<()>,
@@ -413,7 +413,7 @@ impl TarRestore<'_> {
             Err(error)
                 if error.kind == ErrorKind::Exists
                     && !path.is_empty()
-                    && !is_of_another_name(&error) =>
+                    && !is_name_clash(&error) =>
             {
                 self.writer
                     .remove(path)
@@ -436,7 +436,7 @@ impl TarRestore<'_> {
         Ok(done)
     }
 
-    fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
+    fn make_link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
         let asked_for = self.selection.holds(target);
         if self.refused.holds(target) {
             return self.unless_refused(path, Err(skipped::alone_too(path, target)));
@@ -452,7 +452,7 @@ impl TarRestore<'_> {
         if target == path {
             return Ok(false);
         }
-        self.replacing(path, |writer| match writer.link(target, path) {
+        self.make_replacing(path, |writer| match writer.link(target, path) {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 Err(skipped::alone(path, target, asked_for))
             }
@@ -461,13 +461,13 @@ impl TarRestore<'_> {
     }
 
     /// Reads and writes a file; its padding follows in the stream.
-    fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
+    fn restore_file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
         let mut data = Vec::new();
         self.members.piece(stored_len, &mut data)?;
         let made = if data.len() as u64 == stored_len {
-            self.replacing(&entry.path, |writer| writer.file(entry, &data))?
+            self.make_replacing(&entry.path, |writer| writer.file(entry, &data))?
         } else {
-            self.large(entry, stored_len, data)?
+            self.restore_large_file(entry, stored_len, data)?
         };
         self.meter.files.fetch_add(made.into(), Relaxed);
         Ok(made)
@@ -475,12 +475,12 @@ impl TarRestore<'_> {
 
     /// Writes a file piece by piece. A file that is dropped before its end is removed. The data of
     /// a refused file is read all the same.
-    fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
+    fn restore_large_file(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
         let large = ParallelFile::default();
         let (mut at, mut made) = (0, true);
         while !data.is_empty() {
             made = made
-                && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+                && self.make_replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
             self.members.piece(stored_len - at, &mut data)?;
         }
@@ -502,7 +502,7 @@ impl TarRestore<'_> {
     }
 
     /// Checks that every selected path was found and no member was refused.
-    fn must_be_complete(&mut self) -> Result<()> {
+    fn check_complete(&mut self) -> Result<()> {
         let missing = self
             .selection
             .paths()

@@ -33,7 +33,7 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] for an empty stream, [`ErrorKind::Unsupported`] for another format.
-pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
+pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
         return Err(
             Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")

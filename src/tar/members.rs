@@ -2,7 +2,7 @@
 
 use super::{
     input::{Plain, decode},
-    magic::must_be_tar,
+    magic::check_is_tar,
     self_check::SelfCheck,
 };
 use crate::{
@@ -63,7 +63,7 @@ impl<'a> Members<'a> {
     pub(crate) fn next(&mut self) -> Result<Option<TarItem>> {
         lap(&self.meter.sink.busy, &mut self.clock);
         if self.reader.is_none() {
-            must_be_tar(self.input.fill_buf().map_err(unreadable)?)?;
+            check_is_tar(self.input.fill_buf().map_err(unreadable)?)?;
         }
         let found = self.reader.get_or_insert_default().next(&mut self.input);
         self.digest = None;

@@ -4,7 +4,7 @@ pub(crate) mod choose_backup;
 pub(crate) mod config;
 pub(crate) mod tablespace_owner;
 
-use super::{Restore, extraneous::extra};
+use super::{Restore, extraneous::find_extraneous};
 use crate::archive::small_file::small_file;
 use crate::{
     archive::{Archive, Selection},
@@ -368,7 +368,7 @@ fn is_the_servers(path: &[u8]) -> bool {
 /// the next one's business.
 ///
 /// # Errors
-/// [`ErrorKind::Exists`] if something is in the target that neither the backup has nor this restore makes; those of [`extra`].
+/// [`ErrorKind::Exists`] if something is in the target that neither the backup has nor this restore makes; those of [`find_extraneous`].
 pub(crate) fn refuse_rest(
     restore: &Restore,
     archive: &Archive,
@@ -384,7 +384,7 @@ pub(crate) fn refuse_rest(
             || plan.recovery.signal == Some(path)
             || path == POSTMASTER_PID
     };
-    let mut rest = extra(archive, selection, plan, layout, restore.tricks)?.paths;
+    let mut rest = find_extraneous(archive, selection, plan, layout, restore.tricks)?.paths;
     rest.retain(|path| !is_made(path));
     let Some(first) = rest.iter().min() else {
         return Ok(());

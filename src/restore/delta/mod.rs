@@ -12,8 +12,8 @@ pub(crate) mod batch;
 use super::{
     Restore, RestoreRun, Summary,
     cluster::{self, choose_backup},
-    extraneous::{ExtraneousFiles, extra},
-    must_be_there,
+    extraneous::{ExtraneousFiles, find_extraneous},
+    check_paths_exist,
 };
 use crate::archive::unnamed_losses;
 use crate::repo::open::{OpenedFrom, open_any};
@@ -99,7 +99,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Claims an existing file; returns false if another file of the backup has claimed it already.
-    pub(crate) fn is_first(&self, there: &Stat) -> bool {
+    pub(crate) fn claim_inode(&self, there: &Stat) -> bool {
         self.linked.locked().insert((there.dev, there.inode))
     }
 
@@ -108,7 +108,7 @@ impl<'a> Delta<'a> {
     /// # Errors
     /// Those of [`Restore::run`]; [`ErrorKind::Usage`] for a whole cluster without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        let archive = self.opened()?;
+        let archive = self.open_archive()?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
@@ -127,7 +127,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Opens the backup. A tar of another program is refused, because it has no digests.
-    fn opened(&self) -> Result<Archive> {
+    fn open_archive(&self) -> Result<Archive> {
         if let Some(archive) = choose_backup::of_cluster(self.restore, true)? {
             return Ok(archive);
         }
@@ -150,14 +150,14 @@ impl<'a> Delta<'a> {
     ///
     /// # Errors
     /// Those of [`Delta::run`] before its first write.
-    pub fn foresee(&self) -> Result<()> {
-        let archive = self.opened()?;
+    pub fn plan_deletions(&self) -> Result<()> {
+        let archive = self.open_archive()?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection, self.restore.keep_going)?;
+        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        self.announce(&archive, &selection, &plan, &layout, unnamed)
+        self.list_deletions(&archive, &selection, &plan, &layout, unnamed)
             .map(drop)
     }
 
@@ -177,8 +177,8 @@ impl<'a> Delta<'a> {
     /// `unnamed` is the reason why the backup may lack files that it cannot name.
     ///
     /// # Errors
-    /// Those of [`extra`]; [`ErrorKind::Corrupt`] if `unnamed` is set.
-    pub(crate) fn announce(
+    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if `unnamed` is set.
+    pub(crate) fn list_deletions(
         &self,
         archive: &Archive,
         selection: &Selection,
@@ -194,7 +194,7 @@ impl<'a> Delta<'a> {
             let hint = "leave out --delete, or restore to another directory";
             return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
         }
-        let mut found = extra(archive, selection, plan, layout, self.restore.tricks)?;
+        let mut found = find_extraneous(archive, selection, plan, layout, self.restore.tricks)?;
         found.paths.sort_by(|a, b| entry::order(a, b));
         (self.say)(&found.paths)?;
         Ok(found)
@@ -207,23 +207,23 @@ impl<'a> Delta<'a> {
             .store(run.archive.root.totals.bytes, Relaxed);
         let mut writer = TargetWriter::new(&run.tree);
         let mut batch = Batch::default();
-        let mut going_on = HashMap::new();
+        let mut open_targets = HashMap::new();
         for item in run.archive.records(&run.selection, false) {
             let add = &mut |item: PageItem| {
                 batch.add(item);
                 Ok(())
             };
-            let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
+            let planned = item.and_then(|item| run.plan_entry(add, &mut writer, item));
             run.report.survive(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
                 DeltaBatch::new(self, run, hands)
-                    .batch(std::mem::take(&mut batch), &mut going_on)?;
+                    .run(std::mem::take(&mut batch), &mut open_targets)?;
             }
         }
-        DeltaBatch::new(self, run, hands).batch(batch, &mut going_on)?;
+        DeltaBatch::new(self, run, hands).run(batch, &mut open_targets)?;
         // The page with the rest of these files is damaged, as already reported.
         let work = DeltaBatch::new(self, run, hands);
-        going_on
+        open_targets
             .into_iter()
             .try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))
     }

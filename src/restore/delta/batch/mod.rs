@@ -67,10 +67,10 @@ impl PatchTarget {
 }
 
 /// Files that continue on the next page.
-pub(crate) type GoingOn = HashMap<EntryPath, Arc<PatchTarget>>;
+pub(crate) type OpenTargets = HashMap<EntryPath, Arc<PatchTarget>>;
 
 /// A unit of comparison for one worker.
-enum Unit {
+enum CompareUnit {
     /// A small entry, or one without block digests, compared as a whole.
     Whole(PageItem),
     /// Extents of a large file; the first starts at this byte of the data.
@@ -78,7 +78,7 @@ enum Unit {
 }
 
 /// A piece of a file that differs.
-struct Want {
+struct WantedPiece {
     /// The file to write to; `None` for a file of a single piece, which is replaced.
     target: Option<Arc<PatchTarget>>,
     item: PageItem,
@@ -91,7 +91,7 @@ struct Want {
     provable: bool,
 }
 
-impl Want {
+impl WantedPiece {
     /// Returns the bytes of the piece from the decoded frame.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
@@ -134,11 +134,11 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    fn ends(&self, target: Arc<PatchTarget>) {
+    fn add_ended(&self, target: Arc<PatchTarget>) {
         self.ended.locked().push(target);
     }
 
-    fn hand(&self) -> DeltaWorker {
+    fn new_worker(&self) -> DeltaWorker {
         let decompressor = self.run.archive.codec.decompressor();
         let [stored, plain] = Default::default();
         DeltaWorker {
@@ -155,94 +155,94 @@ impl<'a> DeltaBatch<'a> {
     ///
     /// # Errors
     /// Those of a restore.
-    pub(crate) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
+    pub(crate) fn run(self, batch: Batch, open_targets: &mut OpenTargets) -> Result<()> {
         let wants = Mutex::new(Vec::new());
         let mut writer = TargetWriter::new(&self.run.tree);
         let compare = |hand: &mut DeltaWorker, unit| {
             let mut clock = Instant::now();
-            let found = self.compare(hand, unit)?;
+            let found = self.compare_unit(hand, unit)?;
             lap(&self.run.meter.source.busy, &mut clock);
             wants.locked().extend(found);
             Ok(())
         };
         workers::work(
             self.hands,
-            || self.hand(),
+            || self.new_worker(),
             compare,
             |send| {
-                let mut units = |item| self.units(&mut writer, item, going_on, send);
+                let mut units = |item| self.divide_record(&mut writer, item, open_targets, send);
                 batch.items.into_iter().try_for_each(&mut units)
             },
         )?;
         let wants = wants.opened();
         workers::work(
             self.hands,
-            || self.hand(),
-            |hand, job| self.write(hand, job),
-            |send| by_frame(wants).into_values().try_for_each(send),
+            || self.new_worker(),
+            |hand, job| self.write_frame(hand, job),
+            |send| group_by_frame(wants).into_values().try_for_each(send),
         )?;
         let ended = std::mem::take(&mut *self.ended.locked());
         workers::work(
             self.hands,
-            || self.hand(),
-            |hand, target: Arc<PatchTarget>| self.end_or_refuse(hand, &target),
+            || self.new_worker(),
+            |hand, target: Arc<PatchTarget>| self.finish_or_refuse(hand, &target),
             |send| ended.into_iter().try_for_each(send),
         )
     }
 
     /// Divides the comparison of a record among workers.
-    fn units(
+    fn divide_record(
         &self,
         writer: &mut TargetWriter,
         item: PageItem,
-        going_on: &mut GoingOn,
-        send: &mut dyn FnMut(Unit) -> Result<()>,
+        open_targets: &mut OpenTargets,
+        send: &mut dyn FnMut(CompareUnit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
         if item.from > 0 && self.run.refused.holds(&item.entry.path) {
             return Ok(());
         }
         let len = item.described_bytes();
-        let known = going_on
+        let known = open_targets
             .get(&item.entry.path)
             .map_or(0, |target| target.next.fetch_add(len, Relaxed));
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
-            return self.misfit(&item);
+            return self.report_misfit(&item);
         }
         if !parts && (item.extents.len() < 2 || !self.has_blocks(&item)) {
-            return send(Unit::Whole(item));
+            return send(CompareUnit::Whole(item));
         }
-        let target = match going_on.remove(&item.entry.path) {
+        let target = match open_targets.remove(&item.entry.path) {
             Some(target) => target,
             None => match self
                 .run
-                .unless_refused(&item.entry.path, self.target(writer, &item, len))?
+                .unless_refused(&item.entry.path, self.open_target(writer, &item, len))?
             {
                 Some(Some(target)) => Arc::new(target),
-                Some(None) => return send(Unit::Whole(item)),
+                Some(None) => return send(CompareUnit::Whole(item)),
                 None => return Ok(()),
             },
         };
         if item.more {
-            going_on.insert(item.entry.path.clone(), target.clone());
+            open_targets.insert(item.entry.path.clone(), target.clone());
         } else {
             let _ = target.last.set(item.clone());
-            self.ends(target.clone());
+            self.add_ended(target.clone());
         }
         let mut offset = item.from;
-        for range in stretches(&item, self.block()) {
+        for range in stretches(&item, self.block_bytes()) {
             let len = sizes::sum(
                 item.extents[range.clone()]
                     .iter()
                     .map(|extent| u64::from(extent.len)),
             );
-            send(Unit::Stretch(target.clone(), item.clone(), range, offset))?;
+            send(CompareUnit::Stretch(target.clone(), item.clone(), range, offset))?;
             offset += len;
         }
         Ok(())
     }
 
-    fn misfit(&self, item: &PageItem) -> Result<()> {
+    fn report_misfit(&self, item: &PageItem) -> Result<()> {
         self.run.report.add((
             schedule::misfit(&item.entry.path),
             vec![item.entry.path.clone()],
@@ -252,7 +252,7 @@ impl<'a> DeltaBatch<'a> {
     /// Opens the existing file, or creates a new one. Returns `None` for a file that must not
     /// change in place, so that it is kept only if it is unchanged as a whole. `len`: bytes of data
     /// that its record describes.
-    fn target(
+    fn open_target(
         &self,
         writer: &mut TargetWriter,
         item: &PageItem,
@@ -261,11 +261,11 @@ impl<'a> DeltaBatch<'a> {
         match Patch::open(writer, &item.entry)? {
             Some(patch) if patch.may_change() => Ok(Some(PatchTarget::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
-            _ => self.target_anew(writer, item, len).map(Some),
+            _ => self.create_target(writer, item, len).map(Some),
         }
     }
 
-    fn target_anew(
+    fn create_target(
         &self,
         writer: &mut TargetWriter,
         item: &PageItem,
@@ -278,7 +278,7 @@ impl<'a> DeltaBatch<'a> {
         ))
     }
 
-    fn count(&self, changed: bool) -> Result<Vec<Want>> {
+    fn count_file(&self, changed: bool) -> Result<Vec<WantedPiece>> {
         let counter = if changed {
             &self.delta.changed
         } else {
@@ -290,11 +290,11 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Decodes one frame and writes all wanted pieces of it.
-    fn write(&self, hand: &mut DeltaWorker, wants: Vec<Want>) -> Result<()> {
+    fn write_frame(&self, hand: &mut DeltaWorker, wants: Vec<WantedPiece>) -> Result<()> {
         let Some(first) = wants.first() else {
             return Ok(());
         };
-        let (segment, frame) = place(first);
+        let (segment, frame) = frame_of(first);
         let mut clock = Instant::now();
         let fetched = self.run.archive.fetch(&segment, &frame, &mut hand.stored);
         self.run
@@ -312,28 +312,28 @@ impl<'a> DeltaBatch<'a> {
                 let (saved, lost) = wants
                     .into_iter()
                     .partition(|want| self.is_saved(want, &hand.plain));
-                self.lose(hand, &(segment, frame), lost, error)?;
+                self.report_lost(hand, &(segment, frame), lost, error)?;
                 saved
             }
-            Err(error) => return self.lose(hand, &(segment, frame), wants, error),
+            Err(error) => return self.report_lost(hand, &(segment, frame), wants, error),
         };
         let plain = std::mem::take(&mut hand.plain);
         lap(&self.run.meter.workers.busy, &mut clock);
         let written = wants
             .iter()
-            .try_for_each(|want| self.write_one(hand, want, &plain));
+            .try_for_each(|want| self.write_piece(hand, want, &plain));
         lap(&self.run.meter.sink.busy, &mut clock);
         hand.plain = plain;
         written
     }
 
     /// Returns whether digests prove a piece of a frame with a wrong checksum.
-    fn is_saved(&self, want: &Want, plain: &[u8]) -> bool {
+    fn is_saved(&self, want: &WantedPiece, plain: &[u8]) -> bool {
         let content = want.content(plain);
         let judged = || {
             judged(
                 &want.item,
-                self.block(),
+                self.block_bytes(),
                 want.offset,
                 content,
                 content.len(),
@@ -346,11 +346,11 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Reports a damaged frame and the files that need it.
-    fn lose(
+    fn report_lost(
         &self,
         hand: &mut DeltaWorker,
         at: &(SegmentId, FrameAt),
-        wants: Vec<Want>,
+        wants: Vec<WantedPiece>,
         error: Error,
     ) -> Result<()> {
         if wants.is_empty() {
@@ -364,23 +364,23 @@ impl<'a> DeltaBatch<'a> {
         self.run
             .report
             .add(frame_damage(&self.run.archive, at, error, files))?;
-        wants.iter().try_for_each(|want| self.spoil(hand, want))
+        wants.iter().try_for_each(|want| self.mark_lost(hand, want))
     }
 
-    fn write_one(&self, hand: &mut DeltaWorker, want: &Want, plain: &[u8]) -> Result<()> {
+    fn write_piece(&self, hand: &mut DeltaWorker, want: &WantedPiece, plain: &[u8]) -> Result<()> {
         let content = want.content(plain);
         let entry = &want.item.entry;
         let Some(target) = &want.target else {
             if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
                 self.run.report.file(&want.item, &why)?;
-                return self.spoil(hand, want);
+                return self.mark_lost(hand, want);
             }
             self.delta.written.fetch_add(content.len() as u64, Relaxed);
             let made = self
                 .run
                 .unless_refused(&entry.path, hand.writer.file(entry, content))?;
             return if made.is_some() {
-                self.count(true).map(drop)
+                self.count_file(true).map(drop)
             } else {
                 Ok(())
             };
@@ -391,7 +391,7 @@ impl<'a> DeltaBatch<'a> {
         if want.provable
             && judged(
                 &want.item,
-                self.block(),
+                self.block_bytes(),
                 want.offset,
                 content,
                 content.len(),
@@ -424,7 +424,7 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Marks the file of a lost piece as damaged.
-    fn spoil(&self, hand: &mut DeltaWorker, want: &Want) -> Result<()> {
+    fn mark_lost(&self, hand: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
@@ -456,10 +456,10 @@ impl<'a> DeltaBatch<'a> {
 
     /// Finishes a file, see [`DeltaBatch::end`]. A file that the target refuses keeps its old
     /// content, and is removed if parts of it were overwritten.
-    fn end_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    fn finish_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
         if !self.run.refused.holds(path) {
-            let ended = self.end(hand, target);
+            let ended = self.finish_file(hand, target);
             self.run.unless_refused(path, ended)?;
         }
         let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
@@ -471,21 +471,21 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Finishes a file whose pieces are all written: cuts it, checks it, applies metadata.
-    fn end(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    fn finish_file(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
             target
                 .patch
                 .clear_holes(&item.entry, &mut hand.buffer)
-                .map_err(|e| unwritten(item, e))?;
+                .map_err(|e| write_error(item, e))?;
         }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
             target
                 .patch
                 .set_length(&item.entry)
-                .map_err(|e| unread(item, e))?;
+                .map_err(|e| read_error(item, e))?;
             if !has_content(target.patch.file(), item, &mut hand.buffer)
-                .map_err(|e| unread(item, e))?
+                .map_err(|e| read_error(item, e))?
             {
                 self.run
                     .report
@@ -497,18 +497,18 @@ impl<'a> DeltaBatch<'a> {
             return self.give_up(&item.entry.path, target.patch.is_touched());
         }
         let changed = target.patch.finish(&mut hand.writer, &item.entry)?;
-        self.count(changed).map(drop)
+        self.count_file(changed).map(drop)
     }
 }
 
-fn unread(item: &PageItem, error: std::io::Error) -> Error {
+fn read_error(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not read {} in the target", quoted(&item.entry.path)),
         error,
     )
 }
 
-fn unwritten(item: &PageItem, error: std::io::Error) -> Error {
+fn write_error(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not write {}", quoted(&item.entry.path)),
         error,
@@ -516,10 +516,10 @@ fn unwritten(item: &PageItem, error: std::io::Error) -> Error {
 }
 
 /// Describes a whole extent as wanted.
-fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> Want {
+fn wanted_extent(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> WantedPiece {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
-    Want {
+    WantedPiece {
         target,
         item: item.clone(),
         extent,
@@ -529,7 +529,7 @@ fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u6
     }
 }
 
-fn place(want: &Want) -> (SegmentId, FrameAt) {
+fn frame_of(want: &WantedPiece) -> (SegmentId, FrameAt) {
     (
         want.item.segment(&want.extent.frame).clone(),
         want.extent.frame,
@@ -552,10 +552,10 @@ fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
 }
 
 /// Groups the wanted pieces by frame, in the order of the segments.
-fn by_frame(wants: Vec<Want>) -> BTreeMap<(String, u32, u32, u64), Vec<Want>> {
-    let mut frames: BTreeMap<_, Vec<Want>> = BTreeMap::new();
+fn group_by_frame(wants: Vec<WantedPiece>) -> BTreeMap<(String, u32, u32, u64), Vec<WantedPiece>> {
+    let mut frames: BTreeMap<_, Vec<WantedPiece>> = BTreeMap::new();
     for want in wants {
-        let (segment, frame) = place(&want);
+        let (segment, frame) = frame_of(&want);
         frames
             .entry((segment.backup, segment.stream, segment.number, frame.offset))
             .or_default()
