@@ -517,7 +517,8 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
                     ran.err
                 );
                 assert!(
-                    ran.err.contains("hint:  check whether the disk of the target is mounted"),
+                    ran.err
+                        .contains("hint:  check whether the disk of the target is mounted"),
                     "{}",
                     ran.err
                 );
@@ -592,15 +593,13 @@ fn of_a_block_device_that_is_named_the_node_is_stored_and_that_is_said() {
     ] {
         let ran = backup(&paths, &to, &["--dry-run"]).ends_with(0);
         assert!(
-            ran.err
-                .contains("only the node of the block device"),
+            ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );
         let ran = backup(&paths, &to, &[]).ends_with(0);
         assert!(
-            ran.err
-                .contains("only the node of the block device"),
+            ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );

@@ -14,7 +14,7 @@ use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 ///
 /// # Errors
 /// If a PATH cannot be opened, or a parent directory of a PATH that is stored under its full path.
-pub(crate) fn trees(
+pub(crate) fn divide_trees(
     named: &[NamedPath],
     split: bool,
     rules: &Arc<TreeRules>,
@@ -22,7 +22,7 @@ pub(crate) fn trees(
     let mut division = Division::default();
     named
         .iter()
-        .try_for_each(|one| division.add(one, split, rules))?;
+        .try_for_each(|one| division.add_path(one, split, rules))?;
     let Division {
         devices,
         elsewhere,
@@ -31,7 +31,7 @@ pub(crate) fn trees(
     } = division;
     Ok(devices
         .into_iter()
-        .map(|(_, tops)| tree(tops, &elsewhere, &closed, rules))
+        .map(|(_, tops)| source_tree(tops, &elsewhere, &closed, rules))
         .collect())
 }
 
@@ -63,12 +63,12 @@ struct Division {
     devices: Vec<(u64, Vec<Top>)>,
     elsewhere: HashSet<EntryPath>,
     closed: Closed,
-    met: Vec<Met>,
+    met: Vec<MountMet>,
 }
 
 /// A PATH or a mount point that a walk reaches.
 #[derive(Clone)]
-struct Met {
+struct MountMet {
     at: EntryPath,
     /// The device of the walk that reaches it.
     device: u64,
@@ -77,7 +77,7 @@ struct Met {
 
 impl Division {
     /// Adds a PATH. Outer PATHs must be added before the PATHs inside them.
-    fn add(
+    fn add_path(
         &mut self,
         NamedPath { at, name, place }: &NamedPath,
         split: bool,
@@ -88,11 +88,11 @@ impl Division {
             .map(|stat| stat.dev)
             .unwrap_or_default();
         let own = if split { own } else { 0 };
-        let device = self.around(at).map_or(own, |met| met.device);
-        for above in above(at, name)? {
-            if !self.has(&above.at) {
-                let device = self.around(&above.at).map_or(device, |met| met.device);
-                self.tops(device).push(above);
+        let device = self.innermost(at).map_or(own, |met| met.device);
+        for above in parent_tops(at, name)? {
+            if !self.has_top(&above.at) {
+                let device = self.innermost(&above.at).map_or(device, |met| met.device);
+                self.tops_on(device).push(above);
             }
         }
         match self
@@ -102,10 +102,10 @@ impl Division {
             .find(|top| top.at == *at)
         {
             Some(mount) => mount.role = TopRole::Named,
-            None => self.tops(device).push(top),
+            None => self.tops_on(device).push(top),
         }
         self.closed.remove(at);
-        self.met.push(Met {
+        self.met.push(MountMet {
             at: at.clone(),
             device,
             kind: String::new(),
@@ -116,7 +116,7 @@ impl Division {
         Ok(())
     }
 
-    fn tops(&mut self, device: u64) -> &mut Vec<Top> {
+    fn tops_on(&mut self, device: u64) -> &mut Vec<Top> {
         let at = self
             .devices
             .iter()
@@ -129,14 +129,14 @@ impl Division {
     }
 
     /// Returns whether a walk starts at this path.
-    fn has(&self, at: &[u8]) -> bool {
+    fn has_top(&self, at: &[u8]) -> bool {
         self.devices
             .iter()
             .any(|(_, tops)| tops.iter().any(|top| top.at == at))
     }
 
     /// Returns the innermost PATH or mount point that contains `path`.
-    fn around(&self, path: &[u8]) -> Option<&Met> {
+    fn innermost(&self, path: &[u8]) -> Option<&MountMet> {
         self.met
             .iter()
             .filter(|met| is_within(path, &met.at))
@@ -145,7 +145,7 @@ impl Division {
 
     /// Returns whether the walk of a device passes around `path`. Then no other walk of that device
     /// can start inside, because the entries of a stream are in order.
-    fn surrounds(&self, device: u64, path: &[u8]) -> bool {
+    fn passes_around(&self, device: u64, path: &[u8]) -> bool {
         let tops = self
             .devices
             .iter()
@@ -165,7 +165,7 @@ impl Division {
         rules: &Arc<TreeRules>,
     ) -> Result<()> {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
-        let whole = tree(vec![top], &HashSet::new(), &Closed::new(), rules);
+        let whole = source_tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount
                 .path
@@ -178,7 +178,7 @@ impl Division {
             } else {
                 [at, b"/", below].concat()
             };
-            let Some(around) = self.around(&below).cloned() else {
+            let Some(around) = self.innermost(&below).cloned() else {
                 continue;
             };
             // If one PATH contains another, the outer one has handled this mount already.
@@ -186,14 +186,14 @@ impl Division {
                 continue;
             }
             if platform::is_automount(&around.kind) {
-                self.open_way(&around.at, &below);
+                self.open_path_to(&around.at, &below);
             }
             let mut device = around.device;
             if platform::is_pseudo(&mount.kind) || platform::is_automount(&mount.kind) {
                 self.closed.entry(below.clone()).or_default();
             } else if split
                 && mount.device != device
-                && !self.surrounds(mount.device, &below)
+                && !self.passes_around(mount.device, &below)
                 && let Ok(stat) = mount.path.metadata()
                 && !whole.leaves_out(&below, stat.is_dir())
                 && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
@@ -202,9 +202,9 @@ impl Division {
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());
-                self.tops(device).push(top);
+                self.tops_on(device).push(top);
             }
-            self.met.push(Met {
+            self.met.push(MountMet {
                 at: below,
                 device,
                 kind: mount.kind,
@@ -215,7 +215,7 @@ impl Division {
 
     /// Of a directory that must not be listed, delivers only the next step towards `to`, at each
     /// level from `from` on.
-    fn open_way(&mut self, from: &[u8], to: &[u8]) {
+    fn open_path_to(&mut self, from: &[u8], to: &[u8]) {
         let mut dir = from.to_vec();
         for name in to[from.len()..]
             .split(|c| *c == b'/')
@@ -230,7 +230,7 @@ impl Division {
     }
 }
 
-fn tree(
+fn source_tree(
     mut tops: Vec<Top>,
     elsewhere: &HashSet<EntryPath>,
     closed: &Closed,
@@ -241,7 +241,7 @@ fn tree(
 }
 
 /// Returns the parent directories of a full path.
-fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
+fn parent_tops(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);
     above

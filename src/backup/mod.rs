@@ -27,7 +27,7 @@ use crate::{
         meter::{LimitVerdict, Meter},
         waits::Waits,
     },
-    pipeline::lay::{Laid, MakeRoot, StreamLayout},
+    pipeline::lay::{MakeRoot, StreamLayout, StreamOutcome},
     plan::{SinkSpec, StageSpec, Tuning},
     platform::{self, Tricks},
     repo::{
@@ -118,7 +118,7 @@ pub struct Outcome {
 }
 
 /// The base, or the reason why there is no base; damage to earlier backups.
-type Found = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
+type BaseSearch = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
 
 impl Backup {
     /// Runs the backup.
@@ -131,13 +131,13 @@ impl Backup {
         let id = self.id(begun)?;
         let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let (id, time) = match &self.subject {
-            Subject::Stored(stored) => exported(&stored.archive().root, &id),
+            Subject::Stored(stored) => exported_id(&stored.archive().root, &id),
             _ => (id, time),
         };
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
-        let way = self.way(&meter.waits);
+        let way = self.open_options(&meter.waits);
         let own = way.own.clone();
         let mut subject = self.subject.open(Some(&id), way)?;
         meter.begin();
@@ -160,14 +160,14 @@ impl Backup {
             id,
             time,
             source: subject.origin.clone(),
-            ..self.draft(base.as_deref())
+            ..self.draft_root(base.as_deref())
         };
         let abilities = destination.abilities();
         let layout = Arc::new(self.layout(&draft, &abilities));
         let complete = |laid| {
-            let root = complete(draft.clone(), laid, base.as_deref(), meter);
+            let root = complete_root(draft.clone(), laid, base.as_deref(), meter);
             match &self.subject {
-                Subject::Stored(stored) => as_it_was(root, stored),
+                Subject::Stored(stored) => keep_capture_facts(root, stored),
                 _ => Root {
                     postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()),
                     ..root
@@ -179,8 +179,9 @@ impl Backup {
             (_, Some(cluster)) => cluster.check(),
             _ => Ok(()),
         };
-        let sealed = |laid: &Laid| check().and_then(|()| seal(&complete(vec![laid.clone()])));
-        let partial = |laid: Vec<Laid>| seal(&complete(laid));
+        let sealed =
+            |laid: &StreamOutcome| check().and_then(|()| seal(&complete(vec![laid.clone()])));
+        let partial = |laid: Vec<StreamOutcome>| seal(&complete(laid));
         // A copy becomes usable as a base only when it is complete.
         let interim = destination
             .partial()
@@ -241,7 +242,7 @@ impl Backup {
     }
 
     /// Returns the root as far as it is known before reading.
-    fn draft(&self, base: Option<&Base>) -> Root {
+    fn draft_root(&self, base: Option<&Base>) -> Root {
         Root {
             format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
             bases: base.map(Base::ids).unwrap_or_default(),
@@ -272,7 +273,7 @@ impl Backup {
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
-    ) -> Result<Found> {
+    ) -> Result<BaseSearch> {
         let SinkSpec::Repository(path) = &self.to else {
             return Ok((None, None, BTreeSet::new()));
         };
@@ -308,7 +309,7 @@ impl Backup {
             None,
             OpenOptions {
                 split: false,
-                ..self.way(&Arc::default())
+                ..self.open_options(&Arc::default())
             },
         )?;
         for source in &subject.sources {
@@ -332,7 +333,7 @@ impl Backup {
         Ok(count)
     }
 
-    fn way(&self, waits: &Arc<Waits>) -> OpenOptions {
+    fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
         let host = self.host.clone().unwrap_or_else(platform::host_name);
@@ -385,7 +386,7 @@ impl Backup {
     /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
         match (&self.to, &self.subject) {
-            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.keep_out_of(path),
+            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.check_outside(path),
             _ => Ok(()),
         }
     }
@@ -453,7 +454,12 @@ impl Backup {
 }
 
 /// Completes the root from the finished streams.
-fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter) -> Root {
+fn complete_root(
+    mut root: Root,
+    laid: Vec<StreamOutcome>,
+    base: Option<&Base>,
+    meter: &Meter,
+) -> Root {
     let verdict = meter.verdict();
     let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
     for laid in laid {
@@ -504,7 +510,7 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
 
 /// Returns ID and time of an exported backup. The time is still that of the capture, and the ID
 /// contains it; the rest of the ID is new, because an ID names bytes and the exported bytes differ.
-fn exported(root: &Root, new: &str) -> (String, String) {
+fn exported_id(root: &Root, new: &str) -> (String, String) {
     const TIMED: usize = "20261121T054501Z-k3".len();
     let id = root
         .id
@@ -515,7 +521,7 @@ fn exported(root: &Root, new: &str) -> (String, String) {
 }
 
 /// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.
-fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
+fn keep_capture_facts(root: Root, stored: &StoredBackup) -> Root {
     let of = &stored.archive().root;
     let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
     let mut root = Root {

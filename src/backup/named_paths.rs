@@ -98,8 +98,11 @@ impl FoundPath {
             .file_name()
             .map(|name| name.as_bytes().to_vec())
             .ok_or_else(|| {
-                Error::new(ErrorKind::Usage, "cannot store \"/\" together with other paths")
-                    .hint("back it up alone")
+                Error::new(
+                    ErrorKind::Usage,
+                    "cannot store \"/\" together with other paths",
+                )
+                .hint("back it up alone")
             })
     }
 }
@@ -152,12 +155,13 @@ fn follow(path: &Path, name: &Path) -> Result<Metadata> {
         let target = name.read_link().unwrap_or_default();
         let what =
             format!("could not read {path:?}: it is a link to {target:?}, which does not exist");
-        Error::new(ErrorKind::NotFound, what).hint("check whether the disk of the target is mounted")
+        Error::new(ErrorKind::NotFound, what)
+            .hint("check whether the disk of the target is mounted")
     })
 }
 
 /// Returns the kind of an object that is neither a directory nor a file, in words.
-fn special(kind: FileType) -> Option<&'static str> {
+fn special_kind(kind: FileType) -> Option<&'static str> {
     match () {
         () if kind.is_fifo() => Some("a pipe"),
         () if kind.is_socket() => Some("a socket"),
@@ -170,7 +174,7 @@ fn special(kind: FileType) -> Option<&'static str> {
 /// Refuses a PATH without readable content. A block device is stored as a node, but a link to one
 /// is refused, because only the link would be stored.
 fn check_kind(path: &Path, is_link: bool, kind: FileType) -> Result<()> {
-    let Some(thing) = special(kind).filter(|_| is_link || !kind.is_block_device()) else {
+    let Some(thing) = special_kind(kind).filter(|_| is_link || !kind.is_block_device()) else {
         return Ok(());
     };
     let how = if is_link { "points to" } else { "is" };
@@ -195,7 +199,8 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
         .read_link()
         .ok()
         .filter(|_| is_link && kind.is_file())?;
-    let is = "is a link and is stored as a link; to back up the file that it points to, name that file";
+    let is =
+        "is a link and is stored as a link; to back up the file that it points to, name that file";
     Some(format!("{path:?} {is}, {target:?}"))
 }
 
@@ -204,7 +209,7 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if two PATHs would get the same name; those of [`FoundPath::of`].
-pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
+pub(crate) fn name_paths(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
     let is_alone = paths.len() == 1;
     let mut named = Vec::new();
     for path in paths {

@@ -2,8 +2,8 @@
 
 pub use super::named_paths::{source_path, warning_of};
 use super::{
-    division::{open_top, trees},
-    named_paths::{FoundPath, NamedPath, links_within, named},
+    division::{divide_trees, open_top},
+    named_paths::{FoundPath, NamedPath, links_within, name_paths},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -115,7 +115,7 @@ impl Scope {
         tricks: Tricks,
         own: Own,
     ) -> Result<OpenedPaths> {
-        let named = named(&self.paths, self.full_paths)?;
+        let named = name_paths(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.rules(patterns, walkers, tricks, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
@@ -124,8 +124,8 @@ impl Scope {
             .map(|one| root::EntryName(one.name.as_os_str().as_bytes().to_vec()))
             .collect();
         let trees = match &self.files_from {
-            Some(list) => vec![self.listed(list, &named, rules.clone())?],
-            None => trees(&named, split, &rules)?,
+            Some(list) => vec![self.listed_tree(list, &named, rules.clone())?],
+            None => divide_trees(&named, split, &rules)?,
         };
         let warnings = warnings(&named, &trees);
         Ok(OpenedPaths {
@@ -141,7 +141,7 @@ impl Scope {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for the first of these; errors of the system.
-    pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
+    pub fn check_outside(&self, repository: &Path) -> Result<()> {
         let places = writer::places(repository);
         for path in &self.paths {
             let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
@@ -205,7 +205,7 @@ impl Scope {
         }
     }
 
-    fn listed(
+    fn listed_tree(
         &self,
         list: &Path,
         named: &[NamedPath],
@@ -224,12 +224,12 @@ impl Scope {
                 "with --files-from, PATH must be a directory, and --full-paths is not allowed",
             ));
         }
-        Ok(SourceTree::listed(top, self.names(list)?, rules))
+        Ok(SourceTree::listed(top, self.listed_names(list)?, rules))
     }
 
     /// Returns the names of a list, in ascending order. They are held in memory because a list need
     /// not be sorted.
-    fn names(&self, list: &Path) -> Result<Vec<EntryPath>> {
+    fn listed_names(&self, list: &Path) -> Result<Vec<EntryPath>> {
         let mut text = Vec::new();
         let read = match list.as_os_str().as_bytes() {
             b"-" => BlockedCalls(std::io::stdin()).read_to_end(&mut text),
@@ -247,7 +247,7 @@ impl Scope {
         }
         let names = text
             .split(|c| *c == end)
-            .map(plain)
+            .map(trim_listed)
             .filter(|name| !name.is_empty());
         let mut names: Vec<_> = names.collect();
         if let Some(bad) = names
@@ -265,7 +265,7 @@ impl Scope {
 }
 
 /// Removes the parts that `find` adds to a name: `./` before and `/` after.
-fn plain(name: &[u8]) -> EntryPath {
+fn trim_listed(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
         .filter(|part| !part.is_empty() && part != b".");

@@ -5,12 +5,12 @@ use crate::{
     frame::{Frame, Pool, Scanned, Slice},
     metrics::meter::{Meter, MeterSample, Side, computed, timed, verdict},
     pipeline::{
-        lay::{Laid, Lay, MakeRoot, StreamLayout},
-        ordered::{FrameLine, FrameWorkers, Permits, Work},
+        lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
+        ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
         pack::pack,
-        pages::Tell,
+        pages::EntryListener,
         rate_limit::RateLimit,
-        thread_count::Climb,
+        thread_count::ThreadTuner,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
     platform::{self, memory},
@@ -55,28 +55,33 @@ impl Streams<'_> {
         &self,
         sources: &[Arc<dyn Source>],
         sinks: Vec<Box<dyn Sink>>,
-    ) -> Result<Vec<Laid>> {
+    ) -> Result<Vec<StreamOutcome>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
         meter.workers.staff(depths.workers.get());
-        let crews = self.crews(sources, &depths)?;
-        let leading: Vec<&Threads> = crews.iter().filter(|threads| threads.leads).collect();
+        let stream_threads = self.stream_threads(sources, &depths)?;
+        let leading: Vec<&Threads> = stream_threads
+            .iter()
+            .filter(|threads| threads.leads)
+            .collect();
         meter.streams.store(leading.len(), Relaxed);
         meter.sink.staff(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
-        for ((source, sink), (threads, number)) in
-            sources.iter().zip(sinks).zip(crews.iter().zip(1..))
+        for ((source, sink), (threads, number)) in sources
+            .iter()
+            .zip(sinks)
+            .zip(stream_threads.iter().zip(1..))
         {
             let told = source.clone();
-            let tell: Tell = Arc::new(move |record, crc32c| told.laid(record, crc32c));
-            let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
+            let tell: EntryListener = Arc::new(move |record, crc32c| told.laid(record, crc32c));
+            let lay = StreamWriter::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
             let clock = self
                 .checkpoints
                 .map(|checkpoints| (checkpoints, Instant::now(), number));
-            let (source, drained) = (source.clone(), Some(Drained(source.clone())));
+            let (source, drained) = (source.clone(), Some(DrainedSignal(source.clone())));
             streams.push(StreamRun {
                 source,
                 drained,
@@ -90,11 +95,11 @@ impl Streams<'_> {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
-                start_in(scope, || self.attend(&leading, over))?;
+                start_in(scope, || self.adjust_threads(&leading, over))?;
             }
-            let streams = at_once(streams, StreamRun::scanned, || stop.store(true, Relaxed));
+            let streams = run_all(streams, StreamRun::lay_scan, || stop.store(true, Relaxed));
             let laid = streams.and_then(|streams| {
-                at_once(
+                run_all(
                     streams,
                     |stream| stream.finish(self.root),
                     || stop.store(true, Relaxed),
@@ -107,7 +112,7 @@ impl Streams<'_> {
 
     /// Creates the threads of each stream. A thread reads a frame and computes on it while it is in the
     /// processor's cache.
-    fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
+    fn stream_threads(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
         let meter = self.meter;
         let buffers = sources.len() * (depths.line + 1) + depths.permits.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
@@ -116,7 +121,7 @@ impl Streams<'_> {
         // from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
-        let crew = |source: &Arc<dyn Source>| {
+        let workers = |source: &Arc<dyn Source>| {
             let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
             let (permits, reads, gauges) =
                 (permits.clone(), readers.map(Permits::new), meter.clone());
@@ -132,7 +137,7 @@ impl Streams<'_> {
                 true => (first, meter.source.clone()),
                 false => (first.min(half), Arc::default()),
             };
-            let crew = FrameWorkers::start(first, gauge, move || {
+            let workers = FrameWorkers::start(first, gauge, move || {
                 let (source, pool, permits, pace) =
                     (source.clone(), pool.clone(), permits.clone(), pace.clone());
                 let (reads, meter, mut usual) =
@@ -150,7 +155,7 @@ impl Streams<'_> {
                     let read = || {
                         let frame = source.read(slice, pool.take());
                         let paced = pace.as_ref().zip(frame.as_ref().ok());
-                        paced.inspect(|(pace, frame)| pace.keep(frame.data.len() as u64));
+                        paced.inspect(|(pace, frame)| pace.wait_for(frame.data.len() as u64));
                         frame
                     };
                     let read = || timed(&meter.source.busy, read);
@@ -170,58 +175,71 @@ impl Streams<'_> {
                     }
                 }))
             })?;
-            let line = FrameLine::new(2 * crew.size() + 4, depths.line);
+            let line = FrameLine::new(2 * workers.size() + 4, depths.line);
             Ok(Threads {
                 line,
-                least: crew.size(),
+                least: workers.size(),
                 max: depths.threads,
-                crew,
+                workers,
                 leads,
             })
         };
-        sources.iter().map(crew).collect()
+        sources.iter().map(workers).collect()
     }
 
     /// Adds threads during the run where they pay off.
-    fn attend(&self, crews: &[&Threads], over: mpsc::Receiver<()>) {
-        let mut climb = Climb::new(self.meter, self.tuning.workers.get());
+    fn adjust_threads(&self, stream_threads: &[&Threads], over: mpsc::Receiver<()>) {
+        let mut tuner = ThreadTuner::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            adapt(&mut climb, self.meter.sample(), crews, self.meter);
+            add_threads(&mut tuner, self.meter.sample(), stream_threads, self.meter);
         }
     }
 }
 
 /// Adds threads. Existing threads are never stopped; idle ones sleep.
-fn adapt(climb: &mut Climb, now: MeterSample, crews: &[&Threads], meter: &Meter) {
-    let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
-    let max = crews.iter().map(|threads| threads.max).sum();
+fn add_threads(
+    tuner: &mut ThreadTuner,
+    now: MeterSample,
+    stream_threads: &[&Threads],
+    meter: &Meter,
+) {
+    let have: usize = stream_threads
+        .iter()
+        .map(|threads| threads.workers.size())
+        .sum();
+    let max = stream_threads.iter().map(|threads| threads.max).sum();
     let waits = |since: &_, now: &_| {
-        crews.iter().any(|threads| threads.crew.is_behind())
+        stream_threads
+            .iter()
+            .any(|threads| threads.workers.has_backlog())
             && verdict(since, now).of(Side::Sink).busy <= 0.85
     };
-    let want = climb.advise(now, have, max, waits).max(have);
-    for threads in crews.iter().cycle().take(want - have) {
+    let want = tuner.wanted_threads(now, have, max, waits).max(have);
+    for threads in stream_threads.iter().cycle().take(want - have) {
         threads
             .line
-            .raise(threads.crew.size() + 2 * threads.least + 4);
-        if let Err(error) = threads.crew.grow() {
+            .raise(threads.workers.size() + 2 * threads.least + 4);
+        if let Err(error) = threads.workers.grow() {
             platform::debug(|| error.line());
         }
     }
     if want > have {
-        staff_source(crews, meter);
+        staff_source(stream_threads, meter);
     }
 }
 
-fn staff_source(crews: &[&Threads], meter: &Meter) {
-    meter
-        .source
-        .staff(crews.iter().map(|threads| threads.crew.size()).sum());
+fn staff_source(stream_threads: &[&Threads], meter: &Meter) {
+    meter.source.staff(
+        stream_threads
+            .iter()
+            .map(|threads| threads.workers.size())
+            .sum(),
+    );
 }
 
 /// The threads of one stream, the length of its queue to the sink, and limits of both.
 struct Threads {
-    crew: Arc<FrameWorkers<Slice, Frame>>,
+    workers: Arc<FrameWorkers<Slice, Frame>>,
     line: Arc<FrameLine<Frame>>,
     least: usize,
     max: usize,
@@ -233,9 +251,9 @@ struct Threads {
 struct StreamRun<'a> {
     source: Arc<dyn Source>,
     /// Dropped when all scanned data has been read.
-    drained: Option<Drained>,
+    drained: Option<DrainedSignal>,
     threads: &'a Threads,
-    lay: Lay,
+    lay: StreamWriter,
     frame_bytes: u32,
     /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
@@ -247,13 +265,13 @@ struct StreamRun<'a> {
 pub(crate) struct Checkpoints<'a> {
     pub(crate) interval: Duration,
     pub(crate) write: Partial,
-    pub(crate) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
+    pub(crate) root: &'a (dyn Fn(Vec<StreamOutcome>) -> Result<Vec<u8>> + Sync),
     /// The last state of each stream.
-    pub(crate) laid: Mutex<BTreeMap<u32, Laid>>,
+    pub(crate) laid: Mutex<BTreeMap<u32, StreamOutcome>>,
 }
 
 impl Checkpoints<'_> {
-    fn store(&self, stream: u32, laid: Laid) -> Result<()> {
+    fn store(&self, stream: u32, laid: StreamOutcome) -> Result<()> {
         let mut all = self.laid.locked();
         all.insert(stream, laid);
         (self.write)(&(self.root)(all.values().cloned().collect())?)
@@ -262,21 +280,25 @@ impl Checkpoints<'_> {
 
 impl StreamRun<'_> {
     /// Lays all entries of the scan.
-    fn scanned(mut self) -> Result<Self> {
+    fn lay_scan(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
         let scan = self
             .source
             .scan()
-            .and_then(|entries| self.lay(entries, line));
+            .and_then(|entries| self.lay_entries(entries, line));
         self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed))
             .map(|()| self)
     }
 
-    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<FrameLine<Frame>>) -> Result<()> {
-        let crew = &self.threads.crew;
-        let mut here: Option<Work<Slice, Frame>> = None;
-        for frame in crew.ordered(pack(entries, self.frame_bytes), line) {
+    fn lay_entries(
+        &mut self,
+        entries: source::Stream<Scanned>,
+        line: Arc<FrameLine<Frame>>,
+    ) -> Result<()> {
+        let workers = &self.threads.workers;
+        let mut here: Option<WorkFn<Slice, Frame>> = None;
+        for frame in workers.ordered(pack(entries, self.frame_bytes), line) {
             let mut next = Some(frame?);
             while let Some(mut frame) = next {
                 if self.stop.load(Relaxed) {
@@ -292,7 +314,7 @@ impl StreamRun<'_> {
                     Some(rest) => {
                         let work = match &mut here {
                             Some(work) => work,
-                            none => none.insert(crew.work()?),
+                            none => none.insert(workers.make_work()?),
                         };
                         Some(work(rest)?)
                     }
@@ -315,12 +337,12 @@ impl StreamRun<'_> {
 
     /// Lays the entries that are known only after all streams were read. Then ends the stream, with
     /// a root if it is a one-file archive.
-    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<StreamOutcome> {
         let late = || {
             let mut entries = self.source.finish()?.peekable();
             if entries.peek().is_some() {
-                self.lay.late()?;
-                self.lay(Box::new(entries), self.threads.line.anew())?;
+                self.lay.begin_late_sequence()?;
+                self.lay_entries(Box::new(entries), self.threads.line.same_length())?;
             }
             self.lay.finish(root)
         };
@@ -329,18 +351,18 @@ impl StreamRun<'_> {
 }
 
 /// Tells the source, when dropped, that all data was read or that reading failed.
-struct Drained(Arc<dyn Source>);
+struct DrainedSignal(Arc<dyn Source>);
 
-impl Drop for Drained {
+impl Drop for DrainedSignal {
     fn drop(&mut self) {
         self.0.drained();
     }
 }
 
 /// Calls its function if the thread panics.
-struct Alarm<'a, F: Fn()>(&'a F);
+struct PanicAlarm<'a, F: Fn()>(&'a F);
 
-impl<F: Fn()> Drop for Alarm<'_, F> {
+impl<F: Fn()> Drop for PanicAlarm<'_, F> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.0)();
@@ -350,7 +372,7 @@ impl<F: Fn()> Drop for Alarm<'_, F> {
 
 /// Processes all `items` at the same time. Returns the first error, or all results.
 /// Calls `failed` at once for a thread that cannot be started or that panics.
-fn at_once<I: Send, O: Send>(
+fn run_all<I: Send, O: Send>(
     items: Vec<I>,
     work: impl Fn(I) -> Result<O> + Sync,
     failed: impl Fn() + Sync,
@@ -360,7 +382,7 @@ fn at_once<I: Send, O: Send>(
     let results = std::thread::scope(|scope| {
         let begin = |item| {
             let run = move || {
-                let _alarm = Alarm(failed);
+                let _alarm = PanicAlarm(failed);
                 work(item)
             };
             start_in(scope, run).inspect_err(|_| failed())

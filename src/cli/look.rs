@@ -18,7 +18,7 @@ use crate::{
     platform,
     restore::{
         Restore,
-        estimate::{RestoreEstimate, EstimateRequest},
+        estimate::{EstimateRequest, RestoreEstimate},
     },
     stage::codec::Codec,
     text::{self, size},

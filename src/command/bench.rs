@@ -138,8 +138,8 @@ impl Bench {
     fn digests(&self) -> Vec<Figure> {
         let sample = sample_text();
         let digest = |algorithm: Algorithm| {
-            let seconds =
-                self.on_all_threads(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
+            let seconds = self
+                .seconds_of_rounds(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
             figure(
                 &format!("digest {algorithm:?}").to_lowercase(),
                 self.rounds() * FRAME as u64,
@@ -177,13 +177,13 @@ impl Bench {
             figure(
                 &format!("compress {}", self.codec),
                 bytes,
-                self.together(|| pack(each)),
+                self.seconds_on_all_threads(|| pack(each)),
                 ratio,
             ),
             figure(
                 &format!("decompress {}", self.codec),
                 bytes,
-                self.together(|| unpack(each)),
+                self.seconds_on_all_threads(|| unpack(each)),
                 self.threads(),
             ),
         ])
@@ -247,14 +247,14 @@ impl Bench {
         format!("{} threads", self.workers)
     }
 
-    fn on_all_threads(&self, work: impl Fn(u64) + Sync) -> f64 {
+    fn seconds_of_rounds(&self, work: impl Fn(u64) + Sync) -> f64 {
         let each = self.rounds() / self.workers.get() as u64;
-        self.together(|| (0..each).for_each(&work))
+        self.seconds_on_all_threads(|| (0..each).for_each(&work))
     }
 
     /// Returns the seconds until `work` is done on every thread; this thread does the work of
     /// threads that the system refuses.
-    fn together(&self, work: impl Fn() + Sync) -> f64 {
+    fn seconds_on_all_threads(&self, work: impl Fn() + Sync) -> f64 {
         let start = Instant::now();
         std::thread::scope(|scope| {
             let refused = (0..self.workers.get())

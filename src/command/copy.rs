@@ -90,18 +90,18 @@ struct CopyTask {
 impl CopyTask {
     /// Returns the minimum length of the copy: the whole object, but of a manifest only the pages
     /// that this backup needs.
-    fn least(&self) -> u64 {
+    fn min_bytes(&self) -> u64 {
         if self.name != MANIFEST {
             return self.bytes;
         }
-        self.needed()
+        self.needed_pieces()
             .map(|(offset, len, _)| offset.saturating_add(*len))
             .max()
             .unwrap_or(0)
     }
 
     /// Returns the pieces that this backup has checksums for.
-    fn needed(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
+    fn needed_pieces(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
         self.sums
             .iter()
             .filter(|(.., sum)| !matches!(sum, PartSum::Unknown))
@@ -138,8 +138,8 @@ impl Copy {
             .iter()
             .filter_map(|id| KnownFrames::read(&repository, id))
             .collect();
-        let tasks = tasks(&archive, &known)?;
-        let root = whole(&archive, &ObjectName::Root)?;
+        let tasks = copy_tasks(&archive, &known)?;
+        let root = read_whole(&archive, &ObjectName::Root)?;
         meter
             .total_bytes
             .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
@@ -163,7 +163,7 @@ impl Copy {
             meter,
             there: Default::default(),
         };
-        let copied = run.all(self.workers, &tasks);
+        let copied = run.copy_all(self.workers, &tasks);
         let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
         if let Err(error) = copied {
             incoming.abort();
@@ -171,17 +171,13 @@ impl Copy {
         }
         let objects: Vec<_> = tasks
             .iter()
-            .map(|t| (t.backup.clone(), t.name.clone(), t.least()))
+            .map(|t| (t.backup.clone(), t.name.clone(), t.min_bytes()))
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let untagged = self.tag(&repository, &archive.root.id).err();
-        let warning = |error: Error| {
-            format!(
-                "could not copy the tags of the backup: {}",
-                error.line()
-            )
-        };
+        let untagged = self.copy_tags(&repository, &archive.root.id).err();
+        let warning =
+            |error: Error| format!("could not copy the tags of the backup: {}", error.line());
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -196,7 +192,7 @@ impl Copy {
 
     /// Copies the tags that were set after the backup was made, unless the copy has notes of its
     /// own.
-    fn tag(&self, repository: &Path, id: &str) -> Result<()> {
+    fn copy_tags(&self, repository: &Path, id: &str) -> Result<()> {
         let Ok(Annotations {
             tags: Some(tags), ..
         }) = Annotations::read(repository, id)
@@ -224,17 +220,17 @@ struct CopyRun<'a> {
 }
 
 impl CopyRun<'_> {
-    fn all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
+    fn copy_all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
         workers::work(
             &workers.into(),
             Vec::new,
-            |buf, task| self.one(buf, task),
+            |buf, task| self.copy_one(buf, task),
             |send| tasks.iter().try_for_each(send),
         )
     }
 
-    fn one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
-        if self.is_there(buf, task)? {
+    fn copy_one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
+        if self.is_copied(buf, task)? {
             self.there.0.fetch_add(1, Relaxed);
             sizes::add_shared(&self.there.1, task.bytes);
             return Ok(());
@@ -246,7 +242,7 @@ impl CopyRun<'_> {
                 .store()
                 .read_at(&task.object, *offset, *len as usize, buf)?;
             lap(&self.meter.source.busy, &mut clock);
-            self.check(task, *offset, buf, sum)?;
+            self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers.busy, &mut clock);
             arriving.write(buf, *offset)?;
             self.meter.bytes.fetch_add(*len, Relaxed);
@@ -257,7 +253,7 @@ impl CopyRun<'_> {
 
     /// Returns whether the destination has all needed bytes of an object. An existing object is
     /// replaced only by one that contains all its bytes.
-    fn is_there(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
+    fn is_copied(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
             return Ok(false);
         };
@@ -297,14 +293,14 @@ impl CopyRun<'_> {
     /// Returns whether a manifest has the pages that this backup needs. It may be longer if a
     /// repair has rebuilt pages.
     fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask, manifest: &File) -> bool {
-        task.needed().all(|(offset, len, sum)| {
+        task.needed_pieces().all(|(offset, len, sum)| {
             buf.resize(*len as usize, 0);
             manifest.read_exact_at(buf, *offset).is_ok()
-                && self.check(task, *offset, buf, sum).is_ok()
+                && self.check_piece(task, *offset, buf, sum).is_ok()
         })
     }
 
-    fn check(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
+    fn check_piece(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
         let (wanted, found) = match sum {
             PartSum::Unknown => return Ok(()),
             PartSum::Crc64(wanted) => (wanted, format!("{:016x}", crc64(bytes))),
@@ -321,12 +317,14 @@ impl CopyRun<'_> {
             Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
                 .because(format!("their checksum is {found}, the root says {wanted}"))
                 .detail("nothing was committed")
-                .hint("`fullbore export --keep-going` writes the undamaged files of a damaged backup"),
+                .hint(
+                    "`fullbore export --keep-going` writes the undamaged files of a damaged backup",
+                ),
         )
     }
 }
 
-fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
+fn read_whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     archive
         .store()
@@ -336,14 +334,14 @@ fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
 
 /// Returns all objects that a backup refers to, except its root: segments of each backup, the files
 /// beside them, manifests.
-fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
+fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
     let segments: BTreeSet<_> = own
         .chain(referred)
         .map(|id| (id.backup, id.stream, id.number))
         .collect();
-    let facts = facts(archive, known);
+    let facts = segment_facts(archive, known);
     let mut tasks = Vec::new();
     for (backup, stream, number) in segments {
         let id = SegmentId {
@@ -351,12 +349,12 @@ fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<Copy
             stream,
             number,
         };
-        tasks.push(segment(archive, &id, facts.get(&id))?);
-        tasks.extend(side(archive, &id)?);
+        tasks.push(segment_task(archive, &id, facts.get(&id))?);
+        tasks.extend(side_task(archive, &id)?);
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
-        tasks.extend(manifest(archive, backup)?);
+        tasks.extend(manifest_task(archive, backup)?);
     }
     Ok(tasks)
 }
@@ -370,7 +368,7 @@ fn own_id(segment: &Segment) -> SegmentId {
 }
 
 /// Returns the descriptions of all referred segments, and whether each segment was certainly ended.
-fn facts<'a>(
+fn segment_facts<'a>(
     archive: &'a Archive,
     known: &'a [(KnownFrames, Vec<u8>)],
 ) -> HashMap<SegmentId, (&'a Segment, bool)> {
@@ -395,7 +393,7 @@ fn facts<'a>(
 
 /// Returns an object and its length. The length is unverified here, and may be far too long to be
 /// cut into pieces.
-fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
+fn new_task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
     let bytes = archive
         .store()
         .len(&object)
@@ -422,13 +420,13 @@ fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Re
 
 /// Returns all bytes of a segment. A segment that was not certainly ended may be longer than its
 /// description.
-fn segment(
+fn segment_task(
     archive: &Archive,
     id: &SegmentId,
     known: Option<&(&Segment, bool)>,
 ) -> Result<CopyTask> {
     let name = layout::segment(id.stream, id.number, archive.codec.suffix());
-    let mut task = task(archive, ObjectName::Segment(id.clone()), &id.backup, name)?;
+    let mut task = new_task(archive, ObjectName::Segment(id.clone()), &id.backup, name)?;
     let live = archive
         .root
         .liveness
@@ -456,7 +454,7 @@ fn segment(
 }
 
 /// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
-fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
+fn side_task(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
     let object = ObjectName::Side(id.clone());
     if archive.codec.skips()
         || archive
@@ -467,14 +465,14 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
-    let task = task(archive, object, &id.backup, name)?;
+    let task = new_task(archive, object, &id.backup, name)?;
     let sums = with_gaps(Vec::new(), task.bytes);
     Ok(Some(CopyTask { sums, ..task }))
 }
 
 /// Returns the pages of a backup. A missing manifest is ignored if this backup needs none of its
 /// pages.
-fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
+fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     let object = ObjectName::Manifest(backup.to_owned());
     let mut pages = archive
         .root
@@ -490,7 +488,7 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     {
         return Ok(None);
     }
-    let mut task = task(archive, object, backup, MANIFEST.to_owned())?;
+    let mut task = new_task(archive, object, backup, MANIFEST.to_owned())?;
     let place = |page: &crate::format::root::PageAt| {
         Some((
             page.manifest_offset?,

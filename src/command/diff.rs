@@ -5,7 +5,7 @@
 //! compared in a moment.
 
 use super::{
-    diff_entry::{DiffEntries, Parts, differing_bytes, last, what},
+    diff_entry::{DiffEntries, Parts, differing_bytes, differing_properties, last},
     list::kind_parts,
 };
 use crate::text::source_text;
@@ -96,7 +96,7 @@ impl EntrySum {
 
 impl Diff {
     /// Returns the ID of the previous backup of the same source.
-    fn before(&self, root: &Root) -> Result<String> {
+    fn previous_backup(&self, root: &Root) -> Result<String> {
         let all = list_backups(Path::new(&self.repository))?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
         let of_it = |(id, other): (String, Result<Root>)| {
@@ -130,7 +130,7 @@ impl Diff {
         let a = self
             .a
             .as_ref()
-            .map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
+            .map_or_else(|| named(&self.previous_backup(&b.root)?), |a| named(a))?;
         let selection = Selection::new(&self.paths)?;
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {
@@ -156,7 +156,7 @@ impl Diff {
             totals,
             growth: 0,
         };
-        run.all()?;
+        run.compare_all()?;
         let DiffRun {
             mut totals,
             growth,
@@ -232,7 +232,7 @@ fn entries<'a>(
 }
 
 impl DiffRun<'_> {
-    fn all(&mut self) -> Result<()> {
+    fn compare_all(&mut self) -> Result<()> {
         let (a, b, selection) = (self.a, self.b, self.selection);
         let (mut before, mut after) = (
             entries(a, b, selection).peekable(),
@@ -255,16 +255,18 @@ impl DiffRun<'_> {
             } else {
                 None
             };
-            self.entry(was.as_ref(), is.as_ref())?;
+            self.compare_entry(was.as_ref(), is.as_ref())?;
         }
     }
 
-    fn entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
+    fn compare_entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
         let Some(entry) = is.or(was).map(|parts| &last(parts).entry) else {
             return Ok(());
         };
         let wanted = self.selection.holds(&entry.path);
-        let what = was.zip(is).map_or(Vec::new(), |(was, is)| what(was, is));
+        let what = was
+            .zip(is)
+            .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
         let (size, new) = (
             |parts: &Parts| last(parts).entry.size(),
             |parts: &Parts| last(parts).entry.data_len(),
@@ -297,13 +299,16 @@ impl DiffRun<'_> {
         };
         match self.json {
             true => text::json(self.out, &line),
-            false => text::line(self.out, &plain(&line, entry.kind == EntryKind::Directory)),
+            false => text::line(
+                self.out,
+                &text_line(&line, entry.kind == EntryKind::Directory),
+            ),
         }
     }
 }
 
 /// `+        1,234  path`.
-fn plain(line: &DiffLine<'_>, directory: bool) -> String {
+fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
     let sign = match line.change {
         "added" => '+',
         "removed" => '-',

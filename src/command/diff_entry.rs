@@ -48,7 +48,7 @@ pub(super) fn last(parts: &Parts) -> &PageItem {
 
 /// Lists the properties that differ. The time of a directory is ignored, because it follows from
 /// added and removed entries.
-pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
+pub(super) fn differing_properties(a: &Parts, b: &Parts) -> Vec<&'static str> {
     let (a, b) = (last(a), last(b));
     let (was, is) = (&a.entry, &b.entry);
     let kind = std::mem::discriminant(&was.kind) != std::mem::discriminant(&is.kind);
@@ -76,14 +76,14 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
 fn same_content(a: &PageItem, b: &PageItem) -> bool {
     let looks = |entry: &Entry| (entry.mtime, entry.ctime, entry.inode);
     let digests = match (a.digest, b.digest) {
-        (Some(was), Some(is)) if is_alike(was, is) => was == is,
+        (Some(was), Some(is)) if same_algorithm(was, is) => was == is,
         _ => looks(&a.entry) == looks(&b.entry),
     };
     a.entry.kind == b.entry.kind && digests
 }
 
 /// Returns whether both digests have the same algorithm.
-fn is_alike(a: Digest, b: Digest) -> bool {
+fn same_algorithm(a: Digest, b: Digest) -> bool {
     std::mem::discriminant(&a) == std::mem::discriminant(&b)
 }
 
@@ -95,7 +95,7 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
         return 0;
     }
     let all = sizes::sum(b.1.iter().map(|part| part.described_bytes()));
-    if map(&was.entry) != map(&is.entry) {
+    if data_map(&was.entry) != data_map(&is.entry) {
         return all;
     }
     let (options, others) = (&a.0.options, &b.0.options);
@@ -110,7 +110,7 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
 
 /// Returns the data ranges of a sparse file. Digests skip the holes, so other holes shift every
 /// block.
-fn map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
+fn data_map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
     match &entry.kind {
         EntryKind::File { map, .. } => map.as_deref(),
         _ => None,

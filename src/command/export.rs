@@ -90,7 +90,7 @@ impl Export {
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
         let stored = Arc::new(StoredBackup::new(
             archive.clone(),
-            tell(archive.clone(), report.clone()),
+            damage_listener(archive.clone(), report.clone()),
         ));
         let outcome = self.backup(&archive, stored)?.run(meter)?;
         let (damage, warnings) = (report.damage(), report.warnings());
@@ -145,7 +145,7 @@ impl Export {
     }
 }
 
-fn tell(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
+fn damage_listener(archive: Arc<Archive>, report: Arc<Report>) -> Tell {
     Box::new(
         move |Damaged {
                   error,

@@ -84,10 +84,10 @@ struct FindLine<'a> {
 }
 
 /// A version in one range of backups.
-type InRun = (Version, RangeInclusive<usize>);
+type InRange = (Version, RangeInclusive<usize>);
 
 /// A path and its versions, ordered by the first backup of each range.
-type Found = (EntryPath, Vec<InRun>);
+type FoundVersions = (EntryPath, Vec<InRange>);
 
 impl Find {
     /// Prints the matches to `out`. Returns the exit code: 0; 4 if a root is damaged; 1 if a root
@@ -143,7 +143,7 @@ impl Find {
                 found: PathSweep::new(repository, archives, &pattern, &selection).peekable(),
             }
         };
-        let found = self.print(sources.into_iter().map(of).collect(), out)?;
+        let found = self.print_matches(sources.into_iter().map(of).collect(), out)?;
         if code == 0 && !found {
             let what = format!(
                 "could not find {:?} in any backup of {:?}",
@@ -155,7 +155,7 @@ impl Find {
     }
 
     /// Prints the matches of all sources. Returns whether there were any.
-    fn print(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
+    fn print_matches(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
         let with_some = sources
             .iter_mut()
             .filter_map(|source| source.found.peek().map(drop))
@@ -257,7 +257,7 @@ impl<'a> PathSweep<'a> {
     ) -> Self {
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
         let mut sheets = sheets(&archives, wanted);
-        sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
+        sheets.sort_by(|a, b| order(first_path(&archives, b), first_path(&archives, a)));
         Self {
             repository,
             archives,
@@ -281,7 +281,7 @@ impl<'a> PathSweep<'a> {
     fn read(&mut self, sheet: &PageRef) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
-        let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
+        let of = join_ranges(sheet.of.iter().map(|at| *at..=*at).collect());
         // A file that spans several pages is found once, by the part with its digest. A file that
         // was not captured counts as not held.
         let is_held = |record: &&Record| {
@@ -296,7 +296,7 @@ impl<'a> PathSweep<'a> {
         {
             match &record.entry.kind {
                 entry::EntryKind::HardLink(target) => links.push((record, target)),
-                _ => hold(self.versions(record), version(record), &of),
+                _ => add_holders(self.versions(record), version(record), &of),
             }
         }
         // Size and digest of a file are in the record of its first name, which may be on another
@@ -308,7 +308,7 @@ impl<'a> PathSweep<'a> {
                 let (size, digest) = file.map_or((link.size, link.digest), |file| {
                     (file.entry.size(), file.digest)
                 });
-                hold(
+                add_holders(
                     self.versions(record),
                     Version {
                         size,
@@ -331,16 +331,19 @@ impl<'a> PathSweep<'a> {
 }
 
 impl Iterator for PathSweep<'_> {
-    type Item = Result<Found>;
+    type Item = Result<FoundVersions>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let next = self.sheets.last().map(|sheet| begin(&self.archives, sheet));
+            let next = self
+                .sheets
+                .last()
+                .map(|sheet| first_path(&self.archives, sheet));
             if let Some(met) = self.met.first_entry()
                 && next.is_none_or(|next| order(&met.key().0, next).is_lt())
             {
                 let (ArchiveOrder(path), versions) = met.remove_entry();
-                return Some(Ok((path, by_run(versions))));
+                return Some(Ok((path, by_range(versions))));
             }
             let sheet = self.sheets.pop()?;
             match self.read(&sheet) {
@@ -352,7 +355,7 @@ impl Iterator for PathSweep<'_> {
 }
 
 /// Returns the first path of a page.
-fn begin<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
+fn first_path<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
 
@@ -377,9 +380,9 @@ fn version(record: &Record) -> Version {
 }
 
 /// Adds the backups `of` to a version.
-fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
+fn add_holders(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
-        Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
+        Some(held) => held.runs = join_ranges(held.runs.iter().chain(of).cloned().collect()),
         None => versions.push(HeldVersion {
             version,
             runs: of.to_vec(),
@@ -388,7 +391,7 @@ fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<
 }
 
 /// Sorts ranges, and joins those that touch or overlap.
-fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
+fn join_ranges(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs.sort_by_key(|run| *run.start());
     runs.dedup_by(|run, before| {
         let touches = *run.start() <= before.end() + 1;
@@ -400,7 +403,7 @@ fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs
 }
 
-fn by_run(versions: Vec<HeldVersion>) -> Vec<InRun> {
+fn by_range(versions: Vec<HeldVersion>) -> Vec<InRange> {
     let of = |HeldVersion { version, runs }: HeldVersion| {
         runs.into_iter().map(move |run| (version.clone(), run))
     };
@@ -413,7 +416,7 @@ fn line<'a>(
     source: &'a str,
     ids: &'a [String],
     path: &EntryPath,
-    (version, run): &'a InRun,
+    (version, run): &'a InRange,
 ) -> FindLine<'a> {
     FindLine {
         path: EntryName(path.clone()),
@@ -433,7 +436,7 @@ fn plain(
     source: Option<&String>,
     ids: &[String],
     path: &EntryPath,
-    (version, run): &InRun,
+    (version, run): &InRange,
 ) -> String {
     let (first, last, backups) = (run.start(), run.end(), run.clone().count());
     let (size, time) = (text::count(version.size), text::local_minute(version.mtime));

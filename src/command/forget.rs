@@ -159,9 +159,9 @@ impl Forget {
         let (mut groups, mut damaged): (BTreeMap<Identity, Vec<ListedBackup>>, _) =
             (BTreeMap::new(), Vec::new());
         for (id, root) in list_backups(&self.repository)? {
-            match root.and_then(|root| self.look(&id, root)) {
+            match root.and_then(|root| self.candidate(&id, root)) {
                 Ok(listed) => groups
-                    .entry(self.group(&listed.root)?)
+                    .entry(self.identity(&listed.root)?)
                     .or_default()
                     .push(listed),
                 Err(error) => damaged.push((id, error)),
@@ -180,7 +180,7 @@ impl Forget {
                 .collect();
             let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
             if reasons.iter().all(Vec::is_empty) {
-                return Err(none_left(&group));
+                return Err(nothing_kept_error(&group));
             }
             let decisions = listed.iter().zip(reasons);
             let decisions = decisions
@@ -195,7 +195,7 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    fn look(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
+    fn candidate(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
         let notes = Annotations::read(&self.repository, id)?;
         notes.apply(&mut root);
         let bad = |e: jiff::Error| {
@@ -216,7 +216,7 @@ impl Forget {
         Ok(ListedBackup { root, candidate })
     }
 
-    fn group(&self, root: &Root) -> Result<Identity> {
+    fn identity(&self, root: &Root) -> Result<Identity> {
         if !self.by_source {
             return Ok(Identity::default());
         }
@@ -302,7 +302,7 @@ impl Decision {
     }
 }
 
-fn none_left(group: &str) -> Error {
+fn nothing_kept_error(group: &str) -> Error {
     let of = if group.is_empty() {
         String::new()
     } else {

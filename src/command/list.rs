@@ -58,17 +58,17 @@ impl List {
     /// Those of opening FROM, of reading pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         if self.is_of_backups() {
-            return self.backups(out);
+            return self.print_backups(out);
         }
         let selection = Selection::new(&self.paths)?;
         match look(&self.from, &self.filter)? {
-            Looked::Backup(archive) => self.entries(&archive, &selection, out)?,
-            Looked::Stream(input) => self.members(input, &selection, out)?,
+            Looked::Backup(archive) => self.print_entries(&archive, &selection, out)?,
+            Looked::Stream(input) => self.print_members(input, &selection, out)?,
         }
         Ok(0)
     }
 
-    fn backups(&self, out: &mut dyn Write) -> Result<u8> {
+    fn print_backups(&self, out: &mut dyn Write) -> Result<u8> {
         let (mut code, mut is_any) = (0, self.filter.is_empty());
         let repository = Path::new(&self.from);
         for (id, root) in list_backups(repository)? {
@@ -125,7 +125,12 @@ impl List {
         }
     }
 
-    fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
+    fn print_entries(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         for path in selection.paths() {
             if !archive.has(path)? {
                 let error = not_there(archive, path);
@@ -142,12 +147,12 @@ impl List {
             if item.more || !selection.holds(&item.entry.path) {
                 continue;
             }
-            self.entry(&item, out)?;
+            self.print_entry(&item, out)?;
         }
         Ok(())
     }
 
-    fn members(
+    fn print_members(
         &self,
         input: impl Read + Send + 'static,
         selection: &Selection,
@@ -158,7 +163,7 @@ impl List {
             let path = &record.entry.path;
             missing.retain(|wanted| !is_within(path, wanted));
             if selection.holds(path) {
-                self.entry(record, out)
+                self.print_entry(record, out)
             } else {
                 Ok(())
             }
@@ -172,7 +177,7 @@ impl List {
         }
     }
 
-    fn entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
+    fn print_entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
         match self.json {
             true => text::json(out, &EntryLine::new(record)),
             false => text::line(out, &entry_line(record)),
@@ -213,7 +218,7 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         if pinned { "  (pinned)" } else { "" },
     );
     let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| {
-        format!("  {}", of_cluster(root, cluster))
+        format!("  {}", cluster_text(root, cluster))
     });
     let noun = if totals.entries == 1 {
         "entry  "
@@ -228,7 +233,7 @@ fn backup_line(root: &Root, pinned: bool) -> String {
 }
 
 /// Describes the points that recovery can start from: end of the backup and timeline.
-fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
+fn cluster_text(root: &Root, cluster: &ClusterInfo) -> String {
     let ClusterInfo {
         major,
         timeline,

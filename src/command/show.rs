@@ -50,11 +50,11 @@ impl Show {
             );
         }
         let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
-        for (name, value) in facts(&root).into_iter().chain(pin) {
+        for (name, value) in fact_lines(&root).into_iter().chain(pin) {
             text::line(out, &format!("{name:<13} {value}"))?;
         }
-        segments(&root, out)?;
-        not_captured(&root, out)
+        print_segments(&root, out)?;
+        print_not_captured(&root, out)
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn tag(key: &str, value: &str) -> String {
     text::name(format!("{key}={value}").as_bytes())
 }
 
-fn facts(root: &Root) -> Vec<(&'static str, String)> {
+fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     let (totals, options) = (&root.totals, &root.options);
     // A backup with bases stores only new data, so that a ratio would mislead.
     let ratio = match root.bases.is_empty() {
@@ -130,7 +130,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ("pages", text::count(root.pages.len() as u64)),
     ];
     facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
-    facts.extend(referred(root));
+    facts.extend(reference_lines(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
         facts.push((
@@ -147,7 +147,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
 }
 
 /// Describes the references to each other backup, and the storage kept for them.
-fn referred(root: &Root) -> Vec<(&'static str, String)> {
+fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
         let live = root
             .liveness
@@ -281,7 +281,7 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
+fn print_segments(root: &Root, out: &mut dyn Write) -> Result<()> {
     text::line(out, "")?;
     for segment in &root.segments {
         let (bytes, plain) = (text::bytes(segment.bytes), text::bytes(segment.plain_bytes));
@@ -297,7 +297,7 @@ fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
+fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let totals = &root.totals;
     let all = sizes::sum([
         totals.unreadable,

@@ -81,7 +81,14 @@ impl References {
 
     /// Counts an extent of a record in the segment with this number.
     pub fn count(&mut self, number: u32, record: &Record, extent: &Extent) {
-        self.counts[number as usize].add(extent, if is_alone(record) { HEADER_BYTES } else { 0 });
+        self.counts[number as usize].add(
+            extent,
+            if is_single_extent(record) {
+                HEADER_BYTES
+            } else {
+                0
+            },
+        );
     }
 
     /// Returns the counted bytes of a segment.
@@ -132,7 +139,7 @@ impl LiveCount {
 }
 
 /// Returns whether the record describes a file with all its content in one extent.
-fn is_alone(record: &Record) -> bool {
+fn is_single_extent(record: &Record) -> bool {
     record.from == 0 && !record.more && record.extents.len() == 1
 }
 

@@ -75,7 +75,7 @@ impl<O> FrameLine<O> {
     }
 
     /// Creates a line of the same length for another stream.
-    pub fn anew(&self) -> Arc<Self> {
+    pub fn same_length(&self) -> Arc<Self> {
         Self::new(self.lock().limit, self.max)
     }
 
@@ -92,7 +92,7 @@ impl<O> FrameLine<O> {
     }
 
     /// Waits for a place and returns its number; `None` if the reader has stopped.
-    fn take(&self) -> Option<u64> {
+    fn reserve_place(&self) -> Option<u64> {
         let mut places = self.lock();
         if places.line.len() >= places.limit {
             places.feeder_sleeps = true;
@@ -108,7 +108,7 @@ impl<O> FrameLine<O> {
         (!places.closed).then(|| places.first + places.line.len() as u64 - 1)
     }
 
-    fn fill(&self, number: u64, result: Result<O>) {
+    fn fill_place(&self, number: u64, result: Result<O>) {
         let mut places = self.lock();
         let at = (number - places.first) as usize;
         places.line[at] = Some(result);
@@ -154,17 +154,17 @@ impl<O> FrameLine<O> {
 }
 
 /// A place in line that is filled even if its thread panics.
-struct Ticket<O> {
+struct LineTicket<O> {
     line: Arc<FrameLine<O>>,
     number: u64,
     result: Option<Result<O>>,
 }
 
-impl<O> Drop for Ticket<O> {
+impl<O> Drop for LineTicket<O> {
     fn drop(&mut self) {
         let lost = || Err(Error::new(ErrorKind::Bug, "a pipeline worker stopped"));
         self.line
-            .fill(self.number, self.result.take().unwrap_or_else(lost));
+            .fill_place(self.number, self.result.take().unwrap_or_else(lost));
     }
 }
 
@@ -173,10 +173,10 @@ impl<O> Drop for Ticket<O> {
 /// A permit is held only while computing, never while waiting, so it cannot be part of a deadlock.
 /// A returned permit wakes one thread, because needless wake-ups interrupt threads that compute.
 #[derive(Debug)]
-pub struct Permits(Monitor<Free>);
+pub struct Permits(Monitor<FreePermits>);
 
 #[derive(Debug)]
-struct Free {
+struct FreePermits {
     count: usize,
     /// Number of waiting threads that have priority.
     urgent: usize,
@@ -185,7 +185,7 @@ struct Free {
 impl Permits {
     /// Creates `count` permits.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        Arc::new(Self(Monitor::new(Free {
+        Arc::new(Self(Monitor::new(FreePermits {
             count: count.get(),
             urgent: 0,
         })))
@@ -227,12 +227,12 @@ impl Drop for PermitGuard<'_> {
 }
 
 /// The work on each item.
-pub type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
+pub type WorkFn<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
 
 /// Threads that do one kind of work.
 pub struct FrameWorkers<I, O> {
-    queue: Arc<Queue<(I, Ticket<O>)>>,
-    make: Box<dyn Fn() -> Result<Work<I, O>> + Send + Sync>,
+    queue: Arc<Queue<(I, LineTicket<O>)>>,
+    make: Box<dyn Fn() -> Result<WorkFn<I, O>> + Send + Sync>,
     gauge: Arc<Gauge>,
     size: AtomicUsize,
 }
@@ -246,17 +246,17 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     pub fn start(
         size: NonZeroUsize,
         gauge: Arc<Gauge>,
-        make: impl Fn() -> Result<Work<I, O>> + Send + Sync + 'static,
+        make: impl Fn() -> Result<WorkFn<I, O>> + Send + Sync + 'static,
     ) -> Result<Arc<Self>> {
         let queue = Arc::new(Queue::default());
-        let crew = Arc::new(Self {
+        let workers = Arc::new(Self {
             queue,
             make: Box::new(make),
             gauge,
             size: AtomicUsize::new(0),
         });
-        (0..size.get()).try_for_each(|_| crew.grow())?;
-        Ok(crew)
+        (0..size.get()).try_for_each(|_| workers.grow())?;
+        Ok(workers)
     }
 
     /// Starts one more thread.
@@ -278,12 +278,12 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     ///
     /// # Errors
     /// Errors of `make`.
-    pub fn work(&self) -> Result<Work<I, O>> {
+    pub fn make_work(&self) -> Result<WorkFn<I, O>> {
         (self.make)()
     }
 
     /// Returns whether an item waits for a thread.
-    pub fn is_behind(&self) -> bool {
+    pub fn has_backlog(&self) -> bool {
         self.queue.has_items()
     }
 
@@ -302,10 +302,10 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
         input: impl Iterator<Item = Result<I>> + Send + 'static,
         line: Arc<FrameLine<O>>,
     ) -> Stream<O> {
-        let (crew, places) = (self.clone(), line.clone());
+        let (workers, places) = (self.clone(), line.clone());
         let started = start(move || {
             let end = OrderedEnd(places);
-            crew.feed(input, &end.0);
+            workers.feed(input, &end.0);
         });
         match started {
             Ok(_) => Box::new(OrderedFrames(line)),
@@ -315,10 +315,10 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
 
     fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<FrameLine<O>>) {
         while let Some(item) = timed(&self.gauge.starved, || input.next()) {
-            let Some(number) = timed(&self.gauge.blocked, || line.take()) else {
+            let Some(number) = timed(&self.gauge.blocked, || line.reserve_place()) else {
                 return;
             };
-            let mut ticket = Ticket {
+            let mut ticket = LineTicket {
                 line: line.clone(),
                 number,
                 result: None,
@@ -336,12 +336,7 @@ struct OrderedEnd<O>(Arc<FrameLine<O>>);
 
 impl<O> Drop for OrderedEnd<O> {
     fn drop(&mut self) {
-        let lost = || {
-            Error::new(
-                ErrorKind::Bug,
-                "a thread that scans the source panicked",
-            )
-        };
+        let lost = || Error::new(ErrorKind::Bug, "a thread that scans the source panicked");
         self.0.end(thread::panicking().then(lost));
     }
 }
@@ -372,8 +367,8 @@ impl<O> Drop for OrderedFrames<O> {
 mod tests {
     use super::*;
 
-    fn crew(size: usize) -> Arc<FrameWorkers<u64, u64>> {
-        let work = || -> Result<Work<u64, u64>> {
+    fn workers(size: usize) -> Arc<FrameWorkers<u64, u64>> {
+        let work = || -> Result<WorkFn<u64, u64>> {
             Ok(Box::new(|n| {
                 std::thread::sleep(std::time::Duration::from_micros(n % 7 * 50));
                 Ok(n * 2)
@@ -385,7 +380,7 @@ mod tests {
     #[test]
     fn one_worker_and_many_give_the_same_order() {
         for size in [1, 2, 7, 16] {
-            let out: Vec<_> = crew(size)
+            let out: Vec<_> = workers(size)
                 .ordered((0..300).map(Ok), FrameLine::new(size + 1, size + 1))
                 .map(Result::unwrap)
                 .collect();
@@ -399,9 +394,9 @@ mod tests {
 
     #[test]
     fn streams_share_a_crew_and_each_keeps_its_order() {
-        let crew = crew(3);
+        let workers = workers(3);
         let mut streams: Vec<_> = (0..4)
-            .map(|i| crew.ordered((i..i + 50).map(Ok), FrameLine::new(2, 2)))
+            .map(|i| workers.ordered((i..i + 50).map(Ok), FrameLine::new(2, 2)))
             .collect();
         for round in 0..50 {
             for (i, stream) in streams.iter_mut().enumerate() {
@@ -438,7 +433,7 @@ mod tests {
                 Ok(n)
             }
         });
-        let out: Vec<_> = crew(4).ordered(input, FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers(4).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(out.iter().position(Result::is_err), Some(6));
         assert_eq!(out.len(), 10);
     }
@@ -451,7 +446,7 @@ mod tests {
             PEAK.fetch_max(LIVE.fetch_add(1, Relaxed) + 1, Relaxed);
             Ok(n)
         });
-        for result in crew(8).ordered(input, FrameLine::new(2, 5)) {
+        for result in workers(8).ordered(input, FrameLine::new(2, 5)) {
             result.unwrap();
             LIVE.fetch_sub(1, Relaxed);
         }
@@ -461,15 +456,17 @@ mod tests {
 
     #[test]
     fn a_worker_that_panics_is_an_error_in_its_place() {
-        let work = || -> Result<Work<u64, u64>> {
+        let work = || -> Result<WorkFn<u64, u64>> {
             Ok(Box::new(|n| {
                 assert_ne!(n, 3, "this panic belongs to the test");
                 Ok(n)
             }))
         };
-        let crew =
+        let workers =
             FrameWorkers::start(NonZeroUsize::new(2).unwrap(), Arc::default(), work).unwrap();
-        let out: Vec<_> = crew.ordered((0..8).map(Ok), FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers
+            .ordered((0..8).map(Ok), FrameLine::new(3, 3))
+            .collect();
         assert_eq!(out.iter().map(Result::is_err).position(|bad| bad), Some(3));
         assert_eq!(out.len(), 8);
     }
@@ -480,7 +477,7 @@ mod tests {
             assert_ne!(n, 3, "this panic belongs to the test");
             Ok(n)
         });
-        let out: Vec<_> = crew(2).ordered(input, FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers(2).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(
             out.iter().map(Result::is_err).collect::<Vec<_>>(),
             [false, false, false, true]
@@ -489,7 +486,7 @@ mod tests {
 
     #[test]
     fn dropping_the_output_stops_the_feeder() {
-        let mut stream = crew(4).ordered((0..).map(Ok), FrameLine::new(4, 4));
+        let mut stream = workers(4).ordered((0..).map(Ok), FrameLine::new(4, 4));
         assert_eq!(stream.next().unwrap().unwrap(), 0);
         drop(stream);
     }

@@ -27,7 +27,7 @@ fn header_bytes(scanned: &Scanned) -> u64 {
     } else {
         entry.path.len()
     };
-    let long = path + 3 * xattr_bytes(&entry.xattrs).max(earlier_bytes(scanned));
+    let long = path + 3 * xattr_bytes(&entry.xattrs).max(base_xattr_bytes(scanned));
     let long = long.next_multiple_of(512) as u64;
     if entry.mtime.nanos == 0 && long == 0 {
         512
@@ -67,7 +67,7 @@ impl Iterator for Pack {
     type Item = Result<Slice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(piece) = self.piece() {
+        if let Some(piece) = self.next_piece() {
             return Some(Ok(piece));
         }
         if let Some(error) = self.error.take() {
@@ -75,16 +75,16 @@ impl Iterator for Pack {
         }
         loop {
             match self.entries.next() {
-                None => return self.members(None).map(Ok),
+                None => return self.take_members(None).map(Ok),
                 Some(Err(error)) => {
                     self.error = Some(error);
                     return self
-                        .members(None)
+                        .take_members(None)
                         .map(Ok)
                         .or_else(|| self.error.take().map(Err));
                 }
                 Some(Ok(scanned)) => {
-                    if let Some(slice) = self.entry(scanned) {
+                    if let Some(slice) = self.add_entry(scanned) {
                         return Some(Ok(slice));
                     }
                 }
@@ -95,7 +95,7 @@ impl Iterator for Pack {
 
 impl Pack {
     /// Adds an entry. Returns a slice if the entry completes one.
-    fn entry(&mut self, scanned: Scanned) -> Option<Slice> {
+    fn add_entry(&mut self, scanned: Scanned) -> Option<Slice> {
         let reads = scanned
             .known
             .as_ref()
@@ -109,7 +109,7 @@ impl Pack {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = LargeFile::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));
-            return self.members(Some(large));
+            return self.take_members(Some(large));
         }
         let bytes = if reads {
             len.next_multiple_of(512) + header_bytes(&scanned)
@@ -119,24 +119,24 @@ impl Pack {
         let text = if reads {
             0
         } else {
-            scanned.entry.path.len() + earlier_bytes(&scanned)
+            scanned.entry.path.len() + base_xattr_bytes(&scanned)
         } as u64;
         let full = (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes
             || self.small.len() >= MAX_MEMBERS;
-        let slice = if full { self.members(None) } else { None };
+        let slice = if full { self.take_members(None) } else { None };
         self.small.push(scanned);
         self.kept_text += text;
         self.bytes += bytes;
         slice
     }
 
-    fn members(&mut self, head: Option<Arc<LargeFile>>) -> Option<Slice> {
+    fn take_members(&mut self, head: Option<Arc<LargeFile>>) -> Option<Slice> {
         (self.bytes, self.kept_text) = (0, 0);
         let small = std::mem::take(&mut self.small);
         (!small.is_empty() || head.is_some()).then_some(Slice::Members(small, head))
     }
 
-    fn piece(&mut self) -> Option<Slice> {
+    fn next_piece(&mut self) -> Option<Slice> {
         let (file, offset) = self.large.take()?;
         let end = file.data_len.min(file.end.load(Acquire));
         if file.is_endless() && offset >= end {
@@ -157,7 +157,7 @@ impl Pack {
 }
 
 /// Returns the size of the extended attributes that an earlier backup has for the entry.
-fn earlier_bytes(scanned: &Scanned) -> usize {
+fn base_xattr_bytes(scanned: &Scanned) -> usize {
     scanned
         .known
         .as_ref()

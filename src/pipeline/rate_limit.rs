@@ -29,7 +29,7 @@ impl RateLimit {
     }
 
     /// Waits until `bytes` more bytes are due.
-    pub fn keep(&self, bytes: u64) {
+    pub fn wait_for(&self, bytes: u64) {
         let time = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.get() as f64);
         let due = {
             let mut due = self.due.locked();

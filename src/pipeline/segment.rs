@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The open segment of a stream.
-pub struct Filling {
+pub struct SegmentInProgress {
     /// Stored bytes so far.
     pub offset: u64,
     side_offset: u64,
@@ -36,7 +36,7 @@ struct Gap {
     index: usize,
 }
 
-impl Filling {
+impl SegmentInProgress {
     /// Creates an empty segment. Number 0 stands before the first segment, and is closed.
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Filling {
     }
 
     /// Counts stored bytes. Returns their offset.
-    pub fn stored(&mut self, data: &[u8]) -> u64 {
+    pub fn add_stored(&mut self, data: &[u8]) -> u64 {
         let offset = self.offset;
         self.offset += data.len() as u64;
         self.parts.push(data);
@@ -86,20 +86,20 @@ impl Filling {
     }
 
     /// Counts a frame of the tar stream.
-    pub fn plain(&mut self, plain_len: u32, crc32: Option<u32>) {
+    pub fn add_plain(&mut self, plain_len: u32, crc32: Option<u32>) {
         self.facts.frames += 1;
         self.facts.plain_bytes += u64::from(plain_len);
         self.crc32 = crc32.map_or(0, |crc| crc32_join(self.crc32, crc, plain_len.into()));
     }
 
     /// Returns the description of the segment in its present state, for a root.
-    pub fn facts(&self) -> Segment {
+    pub fn description(&self) -> Segment {
         // The header that fills the gap changes the checksum of its part; the checksums are unknown
         // until then.
         let parts = if self.gap.is_some() {
             Vec::new()
         } else {
-            self.parts.all()
+            self.parts.checksums()
         };
         Segment {
             bytes: self.offset,
@@ -115,7 +115,7 @@ impl Filling {
     pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
         [0, i64::MAX as u64]
             .into_iter()
-            .try_for_each(|size| header(&entry, codec, size).map(drop))?;
+            .try_for_each(|size| gap_header(&entry, codec, size).map(drop))?;
         let bytes = vec![0; gap_bytes(codec)?];
         self.gap = Some(Gap {
             offset: self.offset,
@@ -124,7 +124,7 @@ impl Filling {
         });
         self.seek.push(0, 0);
         self.seek.push(bytes.len(), 0);
-        self.stored(&bytes);
+        self.add_stored(&bytes);
         Ok(bytes)
     }
 
@@ -136,7 +136,7 @@ impl Filling {
         let Some(gap) = self.gap.take() else {
             return Ok(None);
         };
-        let (plain, mut bytes, filler) = header(&gap.entry, codec, size)?;
+        let (plain, mut bytes, filler) = gap_header(&gap.entry, codec, size)?;
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
         bytes.extend(filler);
@@ -158,7 +158,7 @@ impl Filling {
 
 /// Returns the header of a stream of this size: plain, as stored, and the filler for the rest of
 /// the gap.
-fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let too_long = || {
         Error::new(
             ErrorKind::Usage,
@@ -207,7 +207,7 @@ impl PartSums {
         }
     }
 
-    fn all(&self) -> Vec<u64> {
+    fn checksums(&self) -> Vec<u64> {
         let (crc, len) = self.open.value();
         let mut all: Vec<_> = self
             .done
@@ -280,14 +280,14 @@ mod tests {
                 },
                 ..Entry::default()
             };
-            let mut filling = Filling::new(1, 1);
+            let mut filling = SegmentInProgress::new(1, 1);
             let mut stored = b"front".to_vec();
-            filling.stored(b"front");
+            filling.add_stored(b"front");
             stored.extend(filling.leave_gap(entry, codec).unwrap());
             stored.extend(b"content");
-            filling.stored(b"content");
+            filling.add_stored(b"content");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 "",
                 "a root that comes before the header cannot know"
             );
@@ -295,14 +295,14 @@ mod tests {
             stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             assert_eq!(filling.offset, stored.len() as u64, "{codec}");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 format!("{:016x}", crc64(&stored)),
                 "{codec}"
             );
-            filling.stored(b"what follows when the length is known");
+            filling.add_stored(b"what follows when the length is known");
             stored.extend(b"what follows when the length is known");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 format!("{:016x}", crc64(&stored)),
                 "{codec}"
             );
@@ -316,7 +316,8 @@ mod tests {
             ..Entry::default()
         };
         for (codec, fits) in [("zstd:1", true), ("gzip:6", false), ("none", false)] {
-            let left = Filling::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
+            let left =
+                SegmentInProgress::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
             assert_eq!(
                 left.map(drop).map_err(|error| error.kind),
                 if fits { Ok(()) } else { Err(ErrorKind::Usage) },
@@ -330,14 +331,14 @@ mod tests {
         let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77)
             .map(|i| (i / 3) as u8)
             .collect();
-        let mut filling = Filling::new(1, 1);
+        let mut filling = SegmentInProgress::new(1, 1);
         stored.chunks(1_000_003).for_each(|bytes| {
-            filling.stored(bytes);
+            filling.add_stored(bytes);
         });
         let whole: String = stored
             .chunks(PART_BYTES as usize)
             .map(|part| format!("{:016x}", crc64(part)))
             .collect();
-        assert_eq!(filling.facts().parts, whole);
+        assert_eq!(filling.description().parts, whole);
     }
 }

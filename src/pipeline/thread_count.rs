@@ -28,7 +28,7 @@ pub fn max_threads(workers: usize) -> usize {
 }
 
 /// Adjusts the number of threads of one run.
-pub struct Climb {
+pub struct ThreadTuner {
     /// Number of threads that may compute at once.
     workers: usize,
     /// The sample at the start of the present period.
@@ -39,7 +39,7 @@ pub struct Climb {
     before: Option<(f64, usize)>,
 }
 
-impl Climb {
+impl ThreadTuner {
     /// Starts to watch; `workers` threads may compute at once.
     pub fn new(meter: &Meter, workers: usize) -> Self {
         let workers = workers.min(platform::cores().get());
@@ -52,13 +52,13 @@ impl Climb {
     }
 
     /// Returns the number of threads that have proven to pay off, if some are on trial.
-    pub fn proven(&self) -> usize {
+    pub fn proven_threads(&self) -> usize {
         self.before.map_or(usize::MAX, |(_, fewer)| fewer)
     }
 
     /// Returns the wanted number of threads, with `threads` now. Call it about every 50 ms. `waits`
     /// tells whether work waited for threads between two samples.
-    pub fn advise(
+    pub fn wanted_threads(
         &mut self,
         now: MeterSample,
         threads: usize,
@@ -97,7 +97,7 @@ mod tests {
     fn climbed(best: usize) -> usize {
         let meter = Meter::default();
         let (mut threads, mut now) = (2, MeterSample::ZERO);
-        let mut climb = Climb {
+        let mut tuner = ThreadTuner {
             workers: 2,
             since: now,
             wait: 0,
@@ -110,7 +110,7 @@ mod tests {
             let seconds = now.seconds + 0.05;
             now = meter.sample();
             (now.seconds, now.processors, now.idle) = (seconds, 0.0, None);
-            threads = climb.advise(now, threads, 64, |_, _| true);
+            threads = tuner.wanted_threads(now, threads, 64, |_, _| true);
         }
         threads
     }

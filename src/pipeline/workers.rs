@@ -1,6 +1,6 @@
 //! Workers that take jobs from one planner.
 
-use super::thread_count::{Climb, max_threads};
+use super::thread_count::{ThreadTuner, max_threads};
 use crate::{
     error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
@@ -29,7 +29,7 @@ pub(crate) struct WorkerLimit<'a> {
     now: AtomicUsize,
     /// Maximum number of workers that wait for a device instead of a processor, and the meter that
     /// counts their work.
-    climb: Option<(usize, &'a Meter)>,
+    tuner: Option<(usize, &'a Meter)>,
 }
 
 impl From<NonZeroUsize> for WorkerLimit<'_> {
@@ -37,7 +37,7 @@ impl From<NonZeroUsize> for WorkerLimit<'_> {
         Self {
             workers: workers.get(),
             now: workers.get().into(),
-            climb: None,
+            tuner: None,
         }
     }
 }
@@ -49,7 +49,7 @@ impl<'a> WorkerLimit<'a> {
         Self {
             workers: workers.get(),
             now: workers.get().into(),
-            climb: Some((most, meter)),
+            tuner: Some((most, meter)),
         }
     }
 }
@@ -70,50 +70,54 @@ impl FirstFailure {
     }
 }
 
-/// Runs `plan` on this thread; `hands` workers do the jobs that it sends, each with its own value
+/// Runs `plan` on this thread; `limit` workers do the jobs that it sends, each with its own value
 /// from `make`.
 ///
 /// At most two jobs wait for each possible worker. The first error of any thread stops all of them
 /// and is returned.
 pub(crate) fn work<J: Send, W>(
-    hands: &WorkerLimit<'_>,
+    limit: &WorkerLimit<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,
     plan: impl FnOnce(&mut dyn FnMut(J) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
-    let first = hands.now.load(Relaxed);
-    let most = hands.climb.map_or(first, |(most, _)| most.max(first));
-    let (failure, crew) = (FirstFailure::default(), Workers::default());
+    let first = limit.now.load(Relaxed);
+    let most = limit.tuner.map_or(first, |(most, _)| most.max(first));
+    let (failure, workers) = (FirstFailure::default(), Workers::default());
     thread::scope(|scope| {
         let jobs = End(Arc::new(Queue::with_room(2 * most)));
-        let (queue, failure, crew, make, each) = (jobs.0.clone(), &failure, &crew, &make, &each);
+        let (queue, failure, workers, make, each) =
+            (jobs.0.clone(), &failure, &workers, &make, &each);
         let resize = move |size: usize| {
-            crew.wanted.store(size, Relaxed);
-            while crew.joined(size) {
+            workers.wanted.store(size, Relaxed);
+            while workers.try_join(size) {
                 let queue = queue.clone();
-                start_in(scope, move || serve(&queue, failure, crew, make, each))
-                    .inspect_err(|_| crew.leave())?;
+                start_in(scope, move || {
+                    work_loop(&queue, failure, workers, make, each)
+                })
+                .inspect_err(|_| workers.leave())?;
             }
             Ok(())
         };
         if let Err(error) = resize(first) {
-            hands.now.store(crew.here().max(1), Relaxed);
+            limit.now.store(workers.present().max(1), Relaxed);
             // Fewer workers than before are enough, but not fewer than the user requested.
-            if crew.here() < first.min(hands.workers) {
+            if workers.present() < first.min(limit.workers) {
                 failure.note(error);
             }
         }
         let (done, over) = mpsc::channel::<()>();
-        if let Some((most, meter)) = hands.climb {
+        if let Some((most, meter)) = limit.tuner {
             meter.share(first);
             let queue = jobs.0.clone();
-            let attend = move || attend((&queue, crew), &over, (hands, most), meter, resize);
+            let attend =
+                move || adjust_workers((&queue, workers), &over, (limit, most), meter, resize);
             // Without a thread to adjust it, the number of workers stays the same.
             let _ = start_in(scope, attend);
         }
         let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
             true => Ok(()),
-            false => Err(stopped()),
+            false => Err(stopped_error()),
         };
         if let Err(error) = plan(&mut send) {
             failure.note(error);
@@ -126,27 +130,27 @@ pub(crate) fn work<J: Send, W>(
 
 /// Adjusts the number of workers until the run is over: adds workers where they pay off, removes
 /// them where they did not.
-fn attend<J>(
-    (jobs, crew): (&Queue<J>, &Workers),
+fn adjust_workers<J>(
+    (jobs, workers): (&Queue<J>, &Workers),
     over: &mpsc::Receiver<()>,
-    (hands, most): (&WorkerLimit<'_>, usize),
+    (limit, most): (&WorkerLimit<'_>, usize),
     meter: &Meter,
     resize: impl Fn(usize) -> Result<()>,
 ) {
-    let mut climb = Climb::new(meter, hands.workers);
+    let mut tuner = ThreadTuner::new(meter, limit.workers);
     while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let now = hands.now.load(Relaxed);
-        let wanted = climb.advise(meter.sample(), now, most, |_, _| jobs.has_items());
+        let now = limit.now.load(Relaxed);
+        let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| jobs.has_items());
         if wanted != now {
-            hands.now.store(wanted, Relaxed);
+            limit.now.store(wanted, Relaxed);
             meter.share(wanted);
             if let Err(error) = resize(wanted) {
-                hands.now.store(crew.here(), Relaxed);
+                limit.now.store(workers.present(), Relaxed);
                 platform::debug(|| error.line());
             }
         }
     }
-    hands.now.fetch_min(climb.proven(), Relaxed);
+    limit.now.fetch_min(tuner.proven_threads(), Relaxed);
 }
 
 /// Present and wanted number of workers.
@@ -158,11 +162,11 @@ struct Workers {
 
 impl Workers {
     /// Adds one worker if there are less than `size`. Returns whether it did.
-    fn joined(&self, size: usize) -> bool {
+    fn try_join(&self, size: usize) -> bool {
         change(&self.here, |here| (here < size).then_some(here + 1))
     }
 
-    fn here(&self) -> usize {
+    fn present(&self) -> usize {
         self.here.load(Acquire)
     }
 
@@ -171,7 +175,7 @@ impl Workers {
     }
 
     /// Removes one worker if there are more than wanted. Returns whether it did.
-    fn left(&self) -> bool {
+    fn try_leave(&self) -> bool {
         let wanted = self.wanted.load(Relaxed);
         change(&self.here, |here| (here > wanted).then(|| here - 1))
     }
@@ -179,7 +183,7 @@ impl Workers {
 
 /// The error that stops the planner. The user never sees it, because the failure behind it was
 /// noted first.
-fn stopped() -> Error {
+fn stopped_error() -> Error {
     Error::new(ErrorKind::Bug, "cannot continue after a failure")
 }
 
@@ -194,16 +198,16 @@ impl<J> Drop for PanicGuard<'_, J> {
     }
 }
 
-fn serve<J, W>(
+fn work_loop<J, W>(
     jobs: &Queue<J>,
     failure: &FirstFailure,
-    crew: &Workers,
+    workers: &Workers,
     make: &impl Fn() -> W,
     each: &impl Fn(&mut W, J) -> Result<()>,
 ) {
     let _watch = PanicGuard(jobs);
     let mut with = make();
-    while !crew.left()
+    while !workers.try_leave()
         && let Some(job) = jobs.pop()
     {
         if failure.failed.load(Relaxed) {

@@ -50,7 +50,7 @@ struct RestoreWorker {
 
 impl RestoreRun<'_> {
     /// Runs the first pass: restores everything except hard links and the metadata of directories.
-    pub(super) fn content(&self, hands: &WorkerLimit<'_>) -> Result<()> {
+    pub(super) fn content(&self, limit: &WorkerLimit<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.is_of_everything() {
             self.meter
                 .total_bytes
@@ -64,9 +64,9 @@ impl RestoreRun<'_> {
             stretch: Vec::new(),
         };
         workers::work(
-            hands,
+            limit,
             make,
-            |hand, jobs| self.restore_jobs(hand, jobs),
+            |worker, jobs| self.restore_jobs(worker, jobs),
             |send| self.plan_jobs(send),
         )
     }
@@ -91,22 +91,26 @@ impl RestoreRun<'_> {
         stretches.flush()
     }
 
-    fn restore_jobs(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+    fn restore_jobs(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         match jobs.len() {
-            0 | 1 => jobs.into_iter().try_for_each(|job| self.restore_frame(hand, job)),
-            _ => self.restore_stretch(hand, jobs),
+            0 | 1 => jobs
+                .into_iter()
+                .try_for_each(|job| self.restore_frame(worker, job)),
+            _ => self.restore_stretch(worker, jobs),
         }
     }
 
     /// Restores one frame: decodes it, checks its pieces and writes them.
-    fn restore_frame(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
+    fn restore_frame(&self, worker: &mut RestoreWorker, job: Job) -> Result<()> {
         let mut clock = Instant::now();
-        let job = match self.decode(hand, &job, &mut clock) {
-            Err(error) => return self.report_lost_pieces(hand, job.frame.as_ref(), job.pieces, error),
+        let job = match self.decode(worker, &job, &mut clock) {
+            Err(error) => {
+                return self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error);
+            }
             Ok(None) => job,
-            Ok(Some(error)) => self.salvage(hand, job, error)?,
+            Ok(Some(error)) => self.salvage(worker, job, error)?,
         };
-        let plain = std::mem::take(&mut hand.plain);
+        let plain = std::mem::take(&mut worker.plain);
         let part = |shared: &ScheduleShared<ParallelFile>, at, bytes: &[u8]| {
             CheckedContent::Part(shared.hash(&self.archive.root.options, at, bytes))
         };
@@ -115,20 +119,21 @@ impl RestoreRun<'_> {
             .hold(|| check_pieces(&job.pieces, &plain, CheckedContent::Whole, part));
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
-        let written = pieces
-            .try_for_each(|(piece, checked)| self.write_piece(&mut hand.writer, piece, &plain, checked));
+        let written = pieces.try_for_each(|(piece, checked)| {
+            self.write_piece(&mut worker.writer, piece, &plain, checked)
+        });
         let written = written.and_then(|()| {
             job.bare
                 .iter()
-                .try_for_each(|item| self.write_without_content(&mut hand.writer, item))
+                .try_for_each(|item| self.write_without_content(&mut worker.writer, item))
         });
         lap(&self.meter.sink.busy, &mut clock);
-        hand.plain = plain;
+        worker.plain = plain;
         written
     }
 
     /// Restores one stretch of a large file from its frames.
-    fn restore_stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+    fn restore_stretch(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         let mut clock = Instant::now();
         let Some((_, shared, _)) = jobs.iter().flat_map(large_file_parts).next() else {
             return Ok(());
@@ -140,14 +145,14 @@ impl RestoreRun<'_> {
             .map(|(_, _, at)| at)
             .min()
             .unwrap_or(0);
-        let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
+        let (mut data, mut runs) = (std::mem::take(&mut worker.stretch), Vec::new());
         for job in jobs {
-            if let Err(error) | Ok(Some(error)) = self.decode(hand, &job, &mut clock) {
-                self.report_lost_pieces(hand, job.frame.as_ref(), job.pieces, error)?;
+            if let Err(error) | Ok(Some(error)) = self.decode(worker, &job, &mut clock) {
+                self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
             for (wanted, _, at) in large_file_parts(&job) {
-                let (content, place) = (wanted.content(&hand.plain), (at - start) as usize);
+                let (content, place) = (wanted.content(&worker.plain), (at - start) as usize);
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
                 runs.push(at..at + content.len() as u64);
@@ -162,10 +167,10 @@ impl RestoreRun<'_> {
                 .permits
                 .hold(|| shared.hash(&self.archive.root.options, at, content));
             lap(&self.meter.workers.busy, &mut clock);
-            self.write_part(&mut hand.writer, &shared, at, content, hash)?;
+            self.write_part(&mut worker.writer, &shared, at, content, hash)?;
             lap(&self.meter.sink.busy, &mut clock);
         }
-        hand.stretch = data;
+        worker.stretch = data;
         Ok(())
     }
 
@@ -175,14 +180,14 @@ impl RestoreRun<'_> {
     /// same; the digests of its files then decide which of them are intact.
     fn decode(
         &self,
-        hand: &mut RestoreWorker,
+        worker: &mut RestoreWorker,
         job: &Job,
         clock: &mut Instant,
     ) -> Result<Option<Error>> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(None);
         };
-        let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
+        let fetched = self.archive.fetch(segment, frame, &mut worker.stored);
         self.meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
@@ -194,14 +199,14 @@ impl RestoreRun<'_> {
             stored,
             plain,
             ..
-        } = hand;
+        } = worker;
         self.permits
             .hold(|| decompressor.salvage(stored, plain_len, plain))
     }
 
     /// Drops the files of a frame with a wrong checksum, except those whose digests prove that they
     /// are intact. Returns the job with the intact files.
-    fn salvage(&self, hand: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
+    fn salvage(&self, worker: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
         let Job {
             frame,
             pieces,
@@ -209,10 +214,10 @@ impl RestoreRun<'_> {
         } = job;
         let (saved, lost): (Vec<_>, Vec<_>) = pieces
             .into_iter()
-            .partition(|piece| piece.is_saved(&hand.plain));
+            .partition(|piece| piece.is_saved(&worker.plain));
         match &frame {
             Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
-            frame => self.report_lost_pieces(hand, frame.as_ref(), lost, error)?,
+            frame => self.report_lost_pieces(worker, frame.as_ref(), lost, error)?,
         }
         Ok(Job {
             frame,
@@ -350,7 +355,7 @@ impl RestoreRun<'_> {
     /// Reports a damaged frame and the files that need it.
     fn report_lost_pieces(
         &self,
-        hand: &mut RestoreWorker,
+        worker: &mut RestoreWorker,
         frame: Option<&(SegmentId, FrameAt)>,
         pieces: Vec<WantedRun<ParallelFile>>,
         error: Error,
@@ -368,7 +373,7 @@ impl RestoreRun<'_> {
             if let Of::Part(shared, offset) = &piece.of {
                 shared.spoil();
                 self.end_large_file(
-                    &mut hand.writer,
+                    &mut worker.writer,
                     shared,
                     shared.done(*offset, piece.len.into(), None),
                 )?;

@@ -103,7 +103,9 @@ impl DeferredDirs {
         let mut key = self.hasher.hash_one(path);
         while let Some(there) = self.places.get(&key) {
             match there {
-                Some(place) if self.read_header(*place)?.path == path => return Ok((key, Some(*place))),
+                Some(place) if self.read_header(*place)?.path == path => {
+                    return Ok((key, Some(*place)));
+                }
                 _ => key = key.wrapping_add(1),
             }
         }
@@ -143,7 +145,10 @@ impl DeferredDirs {
 }
 
 fn missing_header() -> Error {
-    Error::new(ErrorKind::Bug, "the stored metadata of a directory is missing")
+    Error::new(
+        ErrorKind::Bug,
+        "the stored metadata of a directory is missing",
+    )
 }
 
 #[cfg(test)]

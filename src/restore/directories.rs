@@ -30,7 +30,7 @@ impl RestoreRun<'_> {
     /// another file may be at the same path.
     pub(super) fn links_and_directories(
         &self,
-        hands: &WorkerLimit<'_>,
+        limit: &WorkerLimit<'_>,
         damaged: &HashSet<EntryPath>,
     ) -> Result<()> {
         let (waiting, nameless) = (WaitingDirs::default(), Mutex::new(Vec::new()));
@@ -55,7 +55,7 @@ impl RestoreRun<'_> {
             Ok(())
         };
         workers::work(
-            hands,
+            limit,
             || TargetWriter::new(&self.tree),
             all,
             |send| {
@@ -79,7 +79,9 @@ impl RestoreRun<'_> {
                     };
                     batch.extend(
                         is_wanted
-                            .then(|| waiting.register(&item.entry, &self.waiting_dirs_of(&item.entry)))
+                            .then(|| {
+                                waiting.register(&item.entry, &self.waiting_dirs_of(&item.entry))
+                            })
                             .flatten(),
                     );
                     if batch.len() == BATCH {
@@ -168,9 +170,11 @@ impl RestoreRun<'_> {
                     Ok(())
                 }
                 Err(e) if e.kind == ErrorKind::NotFound => {
-                    self.tree
-                        .notes
-                        .add("hard link", "the file that it links to does not exist", path);
+                    self.tree.notes.add(
+                        "hard link",
+                        "the file that it links to does not exist",
+                        path,
+                    );
                     Ok(())
                 }
                 other => other,
@@ -297,13 +301,15 @@ mod tests {
     }
 
     fn register(waiting: &WaitingDirs, path: &str) -> bool {
-        waiting.register(&of(path), &entered(path, None)).is_some()
+        waiting
+            .register(&of(path), &waiting_dirs_of(path, None))
+            .is_some()
     }
 
     fn complete(waiting: &WaitingDirs, path: &str, target: Option<&str>) -> Vec<String> {
         let text = |entry: Entry| String::from_utf8(entry.path).unwrap();
         waiting
-            .complete(&entered(path, target))
+            .complete(&waiting_dirs_of(path, target))
             .into_iter()
             .map(text)
             .collect()
@@ -313,23 +319,23 @@ mod tests {
     fn a_directory_is_finished_after_all_that_is_in_it() {
         let waiting = WaitingDirs::default();
         assert_eq!(
-            ["b", "a/y", "a/x/2"].map(|at| meet(&waiting, at)),
+            ["b", "a/y", "a/x/2"].map(|at| register(&waiting, at)),
             [true; 3]
         );
-        assert_eq!(done(&waiting, "a/x/2", None), [""; 0]);
-        assert!(meet(&waiting, "a/x/1"));
+        assert_eq!(complete(&waiting, "a/x/2", None), [""; 0]);
+        assert!(register(&waiting, "a/x/1"));
         assert_eq!(
-            ["a/x", "a", "a", ""].map(|at| meet(&waiting, at)),
+            ["a/x", "a", "a", ""].map(|at| register(&waiting, at)),
             [false; 4]
         );
         assert_eq!(
-            ["b", "a/y"].map(|at| done(&waiting, at, None)),
+            ["b", "a/y"].map(|at| complete(&waiting, at, None)),
             [[""; 0]; 2]
         );
         for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
-            assert_eq!(done(&waiting, path, None), [next]);
+            assert_eq!(complete(&waiting, path, None), [next]);
         }
-        assert_eq!(done(&waiting, "", None), [""; 0]);
+        assert_eq!(complete(&waiting, "", None), [""; 0]);
         assert!(waiting.lock().is_empty());
     }
 
@@ -338,15 +344,15 @@ mod tests {
         let waiting = WaitingDirs::default();
         assert!(
             waiting
-                .register(&of("b/link"), &entered("b/link", Some("a/f")))
+                .register(&of("b/link"), &waiting_dirs_of("b/link", Some("a/f")))
                 .is_some()
         );
-        assert!(meet(&waiting, "a/lost/deep"));
-        assert_eq!(["b", "a", ""].map(|at| meet(&waiting, at)), [false; 3]);
-        assert_eq!(done(&waiting, "b/link", Some("a/f")), ["b"]);
-        assert_eq!(done(&waiting, "a/lost/deep", None), ["a"]);
-        assert_eq!(done(&waiting, "b", None), [""; 0]);
-        assert_eq!(done(&waiting, "a", None), [""]);
+        assert!(register(&waiting, "a/lost/deep"));
+        assert_eq!(["b", "a", ""].map(|at| register(&waiting, at)), [false; 3]);
+        assert_eq!(complete(&waiting, "b/link", Some("a/f")), ["b"]);
+        assert_eq!(complete(&waiting, "a/lost/deep", None), ["a"]);
+        assert_eq!(complete(&waiting, "b", None), [""; 0]);
+        assert_eq!(complete(&waiting, "a", None), [""]);
         assert!(waiting.lock().is_empty());
     }
 }

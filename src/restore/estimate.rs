@@ -5,9 +5,8 @@
 //! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    MissingParts, Restore,
+    MissingParts, Restore, check_paths_exist,
     cluster::{self, choose_backup},
-    check_paths_exist,
 };
 use crate::archive::unnamed_losses;
 use crate::{
@@ -197,7 +196,13 @@ impl EstimateRequest {
                 continue;
             };
             entries += u64::from(item.from == 0);
-            files += u64::from(plan_record(&mut planner, archive, is_restored, item, &mut linked)?);
+            files += u64::from(plan_record(
+                &mut planner,
+                archive,
+                is_restored,
+                item,
+                &mut linked,
+            )?);
         }
         planner.finish()?;
         let contract = RestoreEstimate {
@@ -227,7 +232,11 @@ impl EstimateRequest {
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.
-fn restored_record(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
+fn restored_record(
+    plan: &ClusterPlan,
+    item: PageItem,
+    lacking: &mut MissingParts,
+) -> Option<PageItem> {
     match plan.fate(&item.entry.path) {
         Fate::Restored => {
             lacking.note(&item);
@@ -342,7 +351,11 @@ impl DecodeSample {
 
 /// Returns the stored bytes fetched a second and the plain bytes decoded and digested a second, by
 /// all workers together.
-fn measure_rates(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
+fn measure_rates(
+    archive: &Archive,
+    workers: NonZeroUsize,
+    sample: DecodeSample,
+) -> Result<(f64, f64)> {
     let (meter, start, stored, plain) = (
         Meter::default(),
         Instant::now(),
@@ -350,10 +363,10 @@ fn measure_rates(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample)
         AtomicU64::new(0),
     );
     let enough = || stored.load(Relaxed) > READ_BYTES || start.elapsed().as_secs_f64() > SECONDS;
-    let hand = || (archive.codec.decompressor(), Vec::new(), Vec::new());
-    let each = |hand: &mut (_, Vec<u8>, Vec<u8>), run: Vec<Frame>| {
+    let worker = || (archive.codec.decompressor(), Vec::new(), Vec::new());
+    let each = |worker: &mut (_, Vec<u8>, Vec<u8>), run: Vec<Frame>| {
         let (decompressor, packed, content): (&mut crate::stage::codec::Decompressor, _, _) =
-            (&mut hand.0, &mut hand.1, &mut hand.2);
+            (&mut worker.0, &mut worker.1, &mut worker.2);
         for (segment, frame) in run.iter().take_while(|_| !enough()) {
             let mut clock = Instant::now();
             archive.fetch(segment, frame, packed)?;
@@ -368,7 +381,7 @@ fn measure_rates(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample)
     };
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    workers::work(&workers.into(), hand, each, |send| {
+    workers::work(&workers.into(), worker, each, |send| {
         runs.into_iter().try_for_each(send)
     })?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {

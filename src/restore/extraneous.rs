@@ -203,9 +203,9 @@ impl ExtraWalk<'_> {
             let paths: Vec<_> = paths.filter(|path| self.selection.holds(path)).collect();
             if !paths.is_empty() {
                 let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
-                paths
-                    .iter()
-                    .try_for_each(|path| self.collect_removable(&dir, level.device, path).map(drop))?;
+                paths.iter().try_for_each(|path| {
+                    self.collect_removable(&dir, level.device, path).map(drop)
+                })?;
             }
         }
         Ok(())

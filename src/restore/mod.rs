@@ -68,7 +68,8 @@ use std::{
 
 /// Hint after a restore of a cluster that the target could not take completely.
 const RETRY_HINT: &str = "when that path can be written, run the same command again";
-const RETRY_OVERWRITE_HINT: &str = "when that path can be written, run the same command again with --overwrite";
+const RETRY_OVERWRITE_HINT: &str =
+    "when that path can be written, run the same command again with --overwrite";
 
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
@@ -201,7 +202,9 @@ impl Restore {
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         let extra = match delta {
             None => ExtraneousFiles::default(),
-            Some(delta) => delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?,
+            Some(delta) => {
+                delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?
+            }
         };
         cluster::refuse_rest(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
@@ -213,7 +216,7 @@ impl Restore {
         let lacking = Mutex::new(MissingParts::new(unnamed));
         let fit = self.workers_that_fit(&archive);
         let workers = self.workers.min(fit);
-        let hands = WorkerLimit::climbing(workers, fit.get(), meter);
+        let limit = WorkerLimit::climbing(workers, fit.get(), meter);
         let permits = Permits::new(workers);
         let (stand_ins, absent, not_ours, refused) = Default::default();
         let run = RestoreRun {
@@ -232,15 +235,15 @@ impl Restore {
         };
         let removed = run.remove_extraneous(&extra.paths)?;
         match delta {
-            None => run.content(&hands)?,
-            Some(delta) => delta.content(&run, &hands)?,
+            None => run.content(&limit)?,
+            Some(delta) => delta.content(&run, &limit)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         let damaged = run.report.files();
         if delta.is_none() && self.overwrite {
             run.report_kept_files(&damaged)?;
         }
-        run.links_and_directories(&hands, &damaged)?;
+        run.links_and_directories(&limit, &damaged)?;
         run.tree.sync()?;
         let lacking = run.lacking.opened();
         let damage = run.report.damage();
@@ -387,7 +390,11 @@ pub(crate) fn check_paths_exist(
 }
 
 /// Refuses a target inside the repository that the restore reads.
-fn refuse_target_in_source(restore: &Restore, archive: &Archive, layout: &TargetLayout) -> Result<()> {
+fn refuse_target_in_source(
+    restore: &Restore,
+    archive: &Archive,
+    layout: &TargetLayout,
+) -> Result<()> {
     let places = archive.store().places();
     let targets =
         std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
@@ -439,9 +446,7 @@ fn refuse_replacing_source(
         Some(item) => {
             let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
             Err(Error::new(ErrorKind::Usage, what)
-                .because(format!(
-                    "it would replace {read:?}, which is read"
-                ))
+                .because(format!("it would replace {read:?}, which is read"))
                 .hint("choose another --to, or name only the paths that you need"))
         }
     }

@@ -10,7 +10,7 @@
 //! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
 //! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, selected_paths, cluster, deferred_dirs::DeferredDirs};
+use super::{Restore, Summary, cluster, deferred_dirs::DeferredDirs, selected_paths};
 use crate::{
     archive::Selection,
     error::{Error, ErrorKind, Result, quoted},
@@ -108,8 +108,8 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         .trailed
         .then(|| "ignored trailing data after the end of the tar".to_owned());
     let (lacking, root) = (
-        run.members.ledger.lacking.clone(),
-        run.members.ledger.root(),
+        run.members.self_check.lacking.clone(),
+        run.members.self_check.root(),
     );
     let is_whole = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
     let cluster = root
@@ -271,10 +271,10 @@ impl TarRestore<'_> {
 
     /// Removes members that the self-check has refuted.
     fn remove_refuted(&mut self) -> Result<()> {
-        for path in self.members.ledger.lost() {
+        for path in self.members.self_check.take_lost() {
             self.remove_restored(&path)?;
         }
-        for Mismatch { error, path, came } in self.members.ledger.flaws() {
+        for Mismatch { error, path, came } in self.members.self_check.take_mismatches() {
             path.iter()
                 .filter(|_| came)
                 .try_for_each(|path| self.remove_restored(path))?;
@@ -307,7 +307,7 @@ impl TarRestore<'_> {
         path.starts_with(PARTS)
             && is_named_so(path)
             && self.selection.paths().is_empty()
-            && self.members.ledger.may_have_pieces()
+            && self.members.self_check.may_have_pieces()
     }
 
     fn skip_unknown(&mut self, unknown: &Unknown) -> Result<()> {
@@ -345,7 +345,7 @@ impl TarRestore<'_> {
         let made = match &entry.kind {
             EntryKind::File { .. } => self.restore_file(&entry, stored_len)?,
             EntryKind::Directory => {
-                self.members.ledger.came(&entry.path, None);
+                self.members.self_check.came(&entry.path, None);
                 self.make_directory(entry)?;
                 return self.members.skip(stored_len);
             }
@@ -360,11 +360,11 @@ impl TarRestore<'_> {
         match entry.kind {
             EntryKind::File { .. } => {
                 let digests = self.members.digests();
-                self.members.ledger.came(&entry.path, digests);
+                self.members.self_check.came(&entry.path, digests);
                 self.members.skip_padding(stored_len)
             }
             _ => {
-                self.members.ledger.came(&entry.path, None);
+                self.members.self_check.came(&entry.path, None);
                 self.members.skip(stored_len)
             }
         }
@@ -475,12 +475,18 @@ impl TarRestore<'_> {
 
     /// Writes a file piece by piece. A file that is dropped before its end is removed. The data of
     /// a refused file is read all the same.
-    fn restore_large_file(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
+    fn restore_large_file(
+        &mut self,
+        entry: &Entry,
+        stored_len: u64,
+        mut data: Vec<u8>,
+    ) -> Result<bool> {
         let large = ParallelFile::default();
         let (mut at, mut made) = (0, true);
         while !data.is_empty() {
             made = made
-                && self.make_replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+                && self
+                    .make_replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
             self.members.piece(stored_len - at, &mut data)?;
         }

@@ -30,7 +30,7 @@ impl Stage for DigestStage {
         let Frame { parts, data, .. } = &mut frame;
         let (mut files, mut contents) = (Vec::new(), Vec::new());
         for (at, part) in parts.iter_mut().enumerate() {
-            if let Some((offset, total)) = place(part) {
+            if let Some((offset, total)) = part_range(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
                 if self.algorithm == Algorithm::Blake3 && total <= self.block {
                     files.push(at);
@@ -38,12 +38,12 @@ impl Stage for DigestStage {
                 } else {
                     part.piece = piece(self.algorithm, content, offset, total, self.block);
                 }
-                part.chunks = self.cut(part, content);
+                part.chunks = self.cut_chunks(part, content);
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
                 }
             } else {
-                self.patches(part, data);
+                self.digest_blocks(part, data);
             }
         }
         files
@@ -57,7 +57,7 @@ impl Stage for DigestStage {
 impl DigestStage {
     /// Cuts a piece into chunks if its file has chunks. A sparse file always has them, because
     /// holes that appear or vanish shift its data.
-    fn cut(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
+    fn cut_chunks(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
         let FrameContent::Piece { file, offset, .. } = &part.what else {
             return Vec::new();
         };
@@ -73,7 +73,7 @@ impl DigestStage {
     }
 
     /// Digests the blocks of a partly read piece, if it was read in whole blocks.
-    fn patches(&self, part: &mut FrameEntry, data: &[u8]) {
+    fn digest_blocks(&self, part: &mut FrameEntry, data: &[u8]) {
         let (FrameContent::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs)
         else {
             return;
@@ -105,7 +105,7 @@ impl DigestStage {
 
 /// Returns the offset of a part in its file's data, and the length of that data; `None` if the part
 /// has no data.
-fn place(part: &FrameEntry) -> Option<(u64, u64)> {
+fn part_range(part: &FrameEntry) -> Option<(u64, u64)> {
     match &part.what {
         _ if part.runs.is_some() => None,
         FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {

@@ -40,7 +40,7 @@ impl Thin {
 
     /// Copies the remaining bytes of a part, which starts at `start` in `data`. Returns the end of
     /// the part.
-    fn part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
+    fn thin_part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
         let (inner, len) = (part.inner as usize, part.len as usize);
         if let FrameContent::Piece { file, offset, .. } = &part.what
             && let Some(known) = &file.known
@@ -48,17 +48,17 @@ impl Thin {
             let runs = match part.runs.take() {
                 Some(runs) => runs,
                 None => {
-                    let by_blocks = self.runs(known, &part.piece, *offset, (inner, len));
+                    let by_blocks = self.block_runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
-                    if kept(&by_chunks) > kept(&by_blocks) {
+                    if kept_bytes(&by_chunks) > kept_bytes(&by_blocks) {
                         by_chunks
                     } else {
                         by_blocks
                     }
                 }
             };
-            part.runs = Some(self.pieces(file, *offset, runs, data)?);
+            part.runs = Some(self.write_members(file, *offset, runs, data)?);
             return Ok(inner + len);
         }
         let padding = if part.runs.is_none() && len > 0 {
@@ -78,7 +78,7 @@ impl Thin {
     }
 
     /// Returns the place of each block of a piece: here or in an earlier backup.
-    fn runs(
+    fn block_runs(
         &self,
         known: &BaseEntry,
         piece: &Piece,
@@ -119,7 +119,7 @@ impl Thin {
     }
 
     /// Writes a member for every run that stays here.
-    fn pieces(
+    fn write_members(
         &mut self,
         file: &LargeFile,
         mut offset: u64,
@@ -131,7 +131,7 @@ impl Thin {
             let (run, len) = match run {
                 StoredRun::Kept { len, .. } => (run, len),
                 StoredRun::Here { inner, len } => {
-                    pax::write_header(&member(&file.entry, offset, len), &mut self.rest)?;
+                    pax::write_header(&piece_member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
                     self.rest
                         .extend_from_slice(&data[inner as usize..][..len as usize]);
@@ -160,7 +160,7 @@ impl Stage for Thin {
         let Frame { data, parts, .. } = &mut frame;
         let mut at = 0;
         for part in parts {
-            at = self.part(part, data, at)?;
+            at = self.thin_part(part, data, at)?;
         }
         std::mem::swap(&mut **data, &mut self.rest);
         frame.plain_len = frame.data.len() as u32;
@@ -169,7 +169,7 @@ impl Stage for Thin {
 }
 
 /// Returns the bytes that earlier backups have.
-fn kept(runs: &[StoredRun]) -> u64 {
+fn kept_bytes(runs: &[StoredRun]) -> u64 {
     runs.iter()
         .map(|run| {
             if let StoredRun::Kept { len, .. } = run {
@@ -229,7 +229,7 @@ fn is_known(part: &FrameEntry) -> bool {
 }
 
 /// Returns the member that holds a run of a file.
-fn member(file: &Entry, offset: u64, len: u32) -> Entry {
+fn piece_member(file: &Entry, offset: u64, len: u32) -> Entry {
     let mut path = PARTS.to_vec();
     path.extend(&file.path);
     path.extend(format!("/{offset}-{len}").as_bytes());

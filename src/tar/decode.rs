@@ -23,13 +23,13 @@ use zstd_safe::{DCtx, InBuffer, OutBuffer};
 pub(crate) trait Decoder: Read {
     /// Returns the service frame before the bytes to come. The input ends at each service frame,
     /// and continues after this call.
-    fn service(&mut self) -> Option<Vec<u8>> {
+    fn take_service(&mut self) -> Option<Vec<u8>> {
         None
     }
 
     /// Returns the bytes so far that belong to complete and correct frames; all bytes for a codec
     /// without frames.
-    fn sure(&self) -> u64 {
+    fn verified_bytes(&self) -> u64 {
         u64::MAX
     }
 }
@@ -52,12 +52,12 @@ pub(crate) fn decoder(
     Ok(match first {
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let context = DCtx::try_create().ok_or_else(memory::shortage)?;
-            let aside = Aside::default();
+            let skipped_frame = SkippedFrame::default();
             Box::new(HeldBack::new(Zstd {
                 context,
                 input,
                 wanted: 0,
-                aside,
+                skipped_frame,
                 head: Vec::new(),
                 passed: 0,
                 sure: 0,
@@ -110,7 +110,7 @@ impl<D: Decoder> HeldBack<D> {
     }
 
     /// Reads more. Returns whether there is more.
-    fn more(&mut self) -> io::Result<bool> {
+    fn fill(&mut self) -> io::Result<bool> {
         self.bytes.drain(..self.given);
         (self.given, self.ready) = (0, 0);
         let there = self.bytes.len();
@@ -119,7 +119,7 @@ impl<D: Decoder> HeldBack<D> {
         let count = *read.as_ref().unwrap_or(&0);
         self.bytes.truncate(there + count);
         self.passed += count as u64;
-        let unsure = self.passed.saturating_sub(self.inner.sure()) as usize;
+        let unsure = self.passed.saturating_sub(self.inner.verified_bytes()) as usize;
         self.ready = match read {
             // Bytes before the cut are probably correct, and are reported as doubtful.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -139,11 +139,11 @@ impl<D: Decoder> HeldBack<D> {
 }
 
 impl<D: Decoder> Decoder for HeldBack<D> {
-    fn service(&mut self) -> Option<Vec<u8>> {
+    fn take_service(&mut self) -> Option<Vec<u8>> {
         if self.given < self.bytes.len() {
             None
         } else {
-            self.inner.service()
+            self.inner.take_service()
         }
     }
 }
@@ -154,7 +154,7 @@ impl<D: Decoder> Read for HeldBack<D> {
             if let Some(end) = self.end.take() {
                 return Err(end);
             }
-            if !self.more()? && self.end.is_none() {
+            if !self.fill()? && self.end.is_none() {
                 return Ok(0);
             }
         }
@@ -167,14 +167,14 @@ impl<D: Decoder> Read for HeldBack<D> {
 
 /// A service frame that is being skipped. A longer frame than fullbore writes is ignored.
 #[derive(Default)]
-struct Aside {
+struct SkippedFrame {
     /// The bytes so far of a possible service frame.
     frame: Option<Vec<u8>>,
     /// A complete frame, until it is taken.
     whole: Option<Vec<u8>>,
 }
 
-impl Aside {
+impl SkippedFrame {
     /// Takes more `bytes` of a frame: its first if it `begins`, its last if it `ends`.
     fn pass(&mut self, bytes: &[u8], begins: bool, ends: bool) {
         if begins {
@@ -197,7 +197,7 @@ struct Zstd<R> {
     input: R,
     /// Bytes up to the end of the next block; 0 between two frames.
     wanted: usize,
-    aside: Aside,
+    skipped_frame: SkippedFrame,
     /// The first bytes of the frame, up to the maximum length of a header.
     head: Vec<u8>,
     /// Bytes returned so far, and those of complete frames.
@@ -206,11 +206,11 @@ struct Zstd<R> {
 }
 
 impl<R: BufRead> Decoder for Zstd<R> {
-    fn service(&mut self) -> Option<Vec<u8>> {
-        self.aside.whole.take()
+    fn take_service(&mut self) -> Option<Vec<u8>> {
+        self.skipped_frame.whole.take()
     }
 
-    fn sure(&self) -> u64 {
+    fn verified_bytes(&self) -> u64 {
         let stated = zstd_safe::get_frame_content_size(&self.head).ok().flatten();
         if stated.is_some_and(|bytes| bytes <= HELD_BYTES as u64) {
             self.sure
@@ -222,7 +222,7 @@ impl<R: BufRead> Decoder for Zstd<R> {
 
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.aside.whole.is_none() {
+        while self.skipped_frame.whole.is_none() {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
             // One block at a time: a call that meets damage returns none of the bytes before it.
@@ -236,10 +236,10 @@ impl<R: BufRead> Read for Zstd<R> {
             let hint = self
                 .context
                 .decompress_stream(&mut to, &mut from)
-                .map_err(|code| refused(code, self.passed))?;
+                .map_err(|code| zstd_error(code, self.passed))?;
             let (consumed, written) = (from.pos(), to.pos());
             if consumed > 0 {
-                self.aside
+                self.skipped_frame
                     .pass(&stored[..consumed], self.wanted == 0, hint == 0);
                 self.head
                     .truncate(if self.wanted == 0 { 0 } else { self.head.len() });
@@ -271,7 +271,7 @@ impl<R: BufRead> Read for Zstd<R> {
 
 /// Returns the error for input that zstd refuses after `passed` bytes: damage, or at the start
 /// possibly an unsupported option.
-fn refused(code: usize, passed: u64) -> io::Error {
+fn zstd_error(code: usize, passed: u64) -> io::Error {
     let why = zstd_safe::get_error_name(code);
     let beyond = match why {
         "Frame requires too much memory for decoding" if passed == 0 => "--long=31",
@@ -336,11 +336,11 @@ struct Lz4<R: BufRead> {
 }
 
 impl<R: BufRead> Decoder for Lz4<R> {
-    fn service(&mut self) -> Option<Vec<u8>> {
-        self.decoder.get_mut().aside.whole.take()
+    fn take_service(&mut self) -> Option<Vec<u8>> {
+        self.decoder.get_mut().skipped_frame.whole.take()
     }
 
-    fn sure(&self) -> u64 {
+    fn verified_bytes(&self) -> u64 {
         if self.decoder.get_ref().frames.state_length {
             self.sure
         } else {
@@ -351,16 +351,16 @@ impl<R: BufRead> Decoder for Lz4<R> {
 
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.decoder.get_ref().aside.whole.is_none() {
+        while self.decoder.get_ref().skipped_frame.whole.is_none() {
             let count = self.decoder.read(buffer)?;
             self.passed += count as u64;
-            if !self.decoder.get_ref().frames.are_open() {
+            if !self.decoder.get_ref().frames.is_inside_frame() {
                 self.sure = self.passed;
             }
             match count {
                 0 if buffer.is_empty() => return Ok(0),
                 // The decoder treats every end of the input as the end of the stream.
-                0 if self.decoder.get_ref().frames.are_open() => {
+                0 if self.decoder.get_ref().frames.is_inside_frame() => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 0 if std::mem::take(&mut self.decoder.get_mut().paused) => {}
@@ -378,7 +378,7 @@ impl<R: BufRead> Read for Lz4<R> {
 struct Lz4Frames<R> {
     input: R,
     frames: PlainFrames,
-    aside: Aside,
+    skipped_frame: SkippedFrame,
     /// Whether a frame has just ended.
     ended: bool,
     /// Whether the last end was that of a frame.
@@ -390,7 +390,7 @@ impl<R> Lz4Frames<R> {
         Self {
             input,
             frames: PlainFrames::default(),
-            aside: Aside::default(),
+            skipped_frame: SkippedFrame::default(),
             ended: false,
             paused: false,
         }
@@ -419,14 +419,18 @@ impl<R: BufRead> BufRead for Lz4Frames<R> {
     fn consume(&mut self, count: usize) {
         // The consumed bytes are in the buffer, so this reads nothing.
         if let Ok(there) = self.input.fill_buf() {
-            let (there, begins) = (&there[..count.min(there.len())], !self.frames.are_open());
+            let (there, begins) = (
+                &there[..count.min(there.len())],
+                !self.frames.is_inside_frame(),
+            );
             self.frames.pass(there);
             if count > 0 {
-                self.aside.pass(there, begins, !self.frames.are_open());
+                self.skipped_frame
+                    .pass(there, begins, !self.frames.is_inside_frame());
             }
         }
         self.input.consume(count);
-        self.ended = count > 0 && !self.frames.are_open();
+        self.ended = count > 0 && !self.frames.is_inside_frame();
     }
 }
 
@@ -460,7 +464,7 @@ enum FramePart {
 
 impl PlainFrames {
     /// Returns whether a frame has started and not ended.
-    fn are_open(&self) -> bool {
+    fn is_inside_frame(&self) -> bool {
         self.next != FramePart::Magic || !self.head.is_empty() || self.skip > 0
     }
 
@@ -479,14 +483,14 @@ impl PlainFrames {
                 if self.next == FramePart::Flags {
                     self.state_length = self.head[0] & 0x08 != 0;
                 }
-                (self.next, self.skip) = self.follow();
+                (self.next, self.skip) = self.next_part();
                 self.head.clear();
             }
         }
     }
 
     /// Returns the part after the complete one, and the number of bytes before it.
-    fn follow(&self) -> (FramePart, u64) {
+    fn next_part(&self) -> (FramePart, u64) {
         let number = self
             .head
             .iter()

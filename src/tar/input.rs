@@ -28,34 +28,34 @@ const DEPTH: usize = 8;
 #[derive(Debug)]
 enum InputChunk {
     /// Decoded bytes.
-    Plain(Vec<u8>),
+    PlainInput(Vec<u8>),
     /// A service frame that follows the bytes before.
     Service(Vec<u8>),
 }
 
 /// Decoded bytes as they arrive.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainInput {
     chunks: End<io::Result<InputChunk>>,
     now: Vec<u8>,
     at: usize,
     services: Vec<Vec<u8>>,
-    aside_bytes: u64,
+    service_bytes: u64,
     stored: Arc<AtomicU64>,
 }
 
-impl Plain {
+impl PlainInput {
     /// Returns the service frames before the next byte to read, since the last call.
-    pub fn services(&mut self) -> Vec<Vec<u8>> {
-        self.aside_bytes = 0;
+    pub fn take_services(&mut self) -> Vec<Vec<u8>> {
+        self.service_bytes = 0;
         std::mem::take(&mut self.services)
     }
 
     /// Keeps a service frame. Frames beyond the limit are dropped: an own stream never has so many
     /// in one place.
-    fn set_aside(&mut self, frame: Vec<u8>) {
-        self.aside_bytes += frame.len() as u64;
-        if self.aside_bytes <= MAX_BYTES {
+    fn keep_service(&mut self, frame: Vec<u8>) {
+        self.service_bytes += frame.len() as u64;
+        if self.service_bytes <= MAX_BYTES {
             self.services.push(frame);
         }
     }
@@ -67,9 +67,9 @@ impl Plain {
 }
 
 /// An input that counts its bytes.
-struct Counted<R>(R, Arc<AtomicU64>);
+struct CountedInput<R>(R, Arc<AtomicU64>);
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.0.read(buffer)?;
         self.1.fetch_add(count as u64, Relaxed);
@@ -81,28 +81,28 @@ impl<R: Read> Read for Counted<R> {
 /// dropped.
 ///
 /// Errors of the input appear in place of its bytes: `InvalidData` or `UnexpectedEof` for damage.
-pub fn decode(input: impl Read + Send + 'static) -> Plain {
+pub fn decode(input: impl Read + Send + 'static) -> PlainInput {
     let chunks = Arc::new(Queue::with_room(DEPTH));
     let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
-    let input = Counted(input, stored.clone());
+    let input = CountedInput(input, stored.clone());
     // Only the thread closes the queue: if it could not start, its error must be read.
     if let Err(error) = memory::check_thread()
-        .and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
+        .and_then(|()| thread::Builder::new().spawn(move || decode_loop(input, &End(filled).0)))
     {
         chunks.push(Err(error));
         chunks.close();
     }
-    Plain {
+    PlainInput {
         chunks: End(chunks),
         now: Vec::new(),
         at: 0,
         services: Vec::new(),
-        aside_bytes: 0,
+        service_bytes: 0,
         stored,
     }
 }
 
-fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>>) {
+fn decode_loop(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>>) {
     let mut plain = match decoder(input, CHUNK) {
         Ok(plain) => plain,
         Err(error) => {
@@ -113,10 +113,10 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
-        let service = plain.service();
+        let service = plain.take_service();
         let ends = chunk.is_empty() && service.is_none() || read.is_err();
         // Bytes before an error count, although a checksum after them may have been wrong.
-        let plain = (!chunk.is_empty()).then_some(InputChunk::Plain(chunk));
+        let plain = (!chunk.is_empty()).then_some(InputChunk::PlainInput(chunk));
         if !plain
             .into_iter()
             .chain(service.map(InputChunk::Service))
@@ -125,7 +125,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
             return;
         }
         if let Err(error) = read {
-            chunks.push(Err(damage(error)));
+            chunks.push(Err(as_damage(error)));
         }
         if ends {
             return;
@@ -135,7 +135,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
 
 /// Turns an error of a decoder into damage, unless it has another meaning. Errors of the system
 /// have a number.
-fn damage(error: io::Error) -> io::Error {
+fn as_damage(error: io::Error) -> io::Error {
     let says_other =
         [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
     match error.raw_os_error().is_some() || says_other {
@@ -144,12 +144,12 @@ fn damage(error: io::Error) -> io::Error {
     }
 }
 
-impl BufRead for Plain {
+impl BufRead for PlainInput {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at == self.now.len() {
             match self.chunks.0.pop().transpose()? {
-                Some(InputChunk::Plain(bytes)) => (self.now, self.at) = (bytes, 0),
-                Some(InputChunk::Service(frame)) => self.set_aside(frame),
+                Some(InputChunk::PlainInput(bytes)) => (self.now, self.at) = (bytes, 0),
+                Some(InputChunk::Service(frame)) => self.keep_service(frame),
                 None => return Ok(&[]),
             }
         }
@@ -161,7 +161,7 @@ impl BufRead for Plain {
     }
 }
 
-impl Read for Plain {
+impl Read for PlainInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut there = self.fill_buf()?;
         let count = there.read(buffer)?;
@@ -244,11 +244,11 @@ mod tests {
                 } else {
                     vec![page(number - 1), page(number + 99)]
                 };
-                assert!(plain.services() == before, "{codec}, {number}");
+                assert!(plain.take_services() == before, "{codec}, {number}");
             }
             assert_eq!(plain.read(&mut [0; 1]).unwrap(), 0);
             assert!(
-                plain.services() == [page(2), page(102)] && plain.services().is_empty(),
+                plain.take_services() == [page(2), page(102)] && plain.take_services().is_empty(),
                 "{codec}"
             );
             assert_eq!(plain.stored_bytes(), stored.len() as u64);

@@ -44,7 +44,11 @@ pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
         return Ok(());
     }
     let is = |what: &str| {
-        Error::new(ErrorKind::Unsupported, "cannot restore the input: it is not a tar").because(what.to_owned())
+        Error::new(
+            ErrorKind::Unsupported,
+            "cannot restore the input: it is not a tar",
+        )
+        .because(what.to_owned())
     };
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
         None if start.len() < pax::BLOCK => Ok(()), // too short to tell: it is cut off

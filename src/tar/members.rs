@@ -1,7 +1,7 @@
 //! The members of a tar stream in order, and the description that an own stream has of itself.
 
 use super::{
-    input::{Plain, decode},
+    input::{PlainInput, decode},
     magic::check_is_tar,
     self_check::SelfCheck,
 };
@@ -24,11 +24,11 @@ pub(crate) const PIECE: usize = 1 << 20;
 
 /// Reads the members of a stream.
 pub(crate) struct Members<'a> {
-    input: Plain,
+    input: PlainInput,
     /// The header reader, once the input is known to be non-empty.
     reader: Option<PaxReader>,
     /// The check of the stream against its own description.
-    pub(crate) ledger: SelfCheck,
+    pub(crate) self_check: SelfCheck,
     /// Digest of the content of this member so far.
     digest: Option<Running>,
     meter: &'a Meter,
@@ -40,14 +40,14 @@ impl<'a> Members<'a> {
     /// Reads the members of `input`.
     pub(crate) fn of(
         input: impl Read + Send + 'static,
-        ledger: SelfCheck,
+        self_check: SelfCheck,
         meter: &'a Meter,
     ) -> Self {
         let (input, reader, clock) = (decode(input), None, Instant::now());
         Self {
             input,
             reader,
-            ledger,
+            self_check,
             digest: None,
             meter,
             clock,
@@ -67,7 +67,7 @@ impl<'a> Members<'a> {
         }
         let found = self.reader.get_or_insert_default().next(&mut self.input);
         self.digest = None;
-        self.listen();
+        self.check_services();
         found
     }
 
@@ -81,10 +81,10 @@ impl<'a> Members<'a> {
         data.clear();
         let read = (&mut self.input).take(wanted).read_to_end(data);
         self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
-        if self.ledger.is_kept() {
+        if self.self_check.is_comparing() {
             self.digest.get_or_insert_default().update(data);
         }
-        self.listen();
+        self.check_services();
         read.map_err(unreadable)?;
         if (data.len() as u64) < wanted {
             return Err(Error::corrupt(
@@ -96,8 +96,8 @@ impl<'a> Members<'a> {
 
     /// Returns the digests of the content of this member so far.
     pub(crate) fn digests(&mut self) -> Option<[Digest; 2]> {
-        self.ledger
-            .is_kept()
+        self.self_check
+            .is_comparing()
             .then(|| self.digest.get_or_insert_default().finish())
     }
 
@@ -117,7 +117,7 @@ impl<'a> Members<'a> {
             let passed = there.min(left);
             self.input.consume(passed as usize);
             left -= passed;
-            self.listen();
+            self.check_services();
         }
         self.skip_padding(len)
     }
@@ -135,7 +135,7 @@ impl<'a> Members<'a> {
     /// # Errors
     /// [`crate::error::ErrorKind::Corrupt`] if the tar has no proper end.
     pub(crate) fn end(&mut self) -> Result<bool> {
-        self.ledger.end();
+        self.self_check.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {
             Some(reader) => Ok(reader.was_trailed()),
             None => {
@@ -145,11 +145,11 @@ impl<'a> Members<'a> {
     }
 
     /// Takes the service frames that came since the last call.
-    fn listen(&mut self) {
+    fn check_services(&mut self) {
         self.input
-            .services()
+            .take_services()
             .iter()
-            .for_each(|frame| self.ledger.hear(frame));
+            .for_each(|frame| self.self_check.add_service(frame));
         self.meter
             .stored_bytes
             .store(self.input.stored_bytes(), Relaxed);

@@ -79,12 +79,12 @@ impl SelfCheck {
     }
 
     /// Returns whether members must be kept for a comparison.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_comparing(&self) -> bool {
         self.selection.is_some() && (self.label.is_some() || self.came.len() < MAX_UNLABELED)
     }
 
     /// Returns whether the stream has a description.
-    pub(crate) fn speaks(&self) -> bool {
+    pub(crate) fn has_description(&self) -> bool {
         self.label.is_some()
     }
 
@@ -106,19 +106,19 @@ impl SelfCheck {
     }
 
     /// Returns the contradictions found since the last call.
-    pub(crate) fn flaws(&mut self) -> Vec<Mismatch> {
+    pub(crate) fn take_mismatches(&mut self) -> Vec<Mismatch> {
         std::mem::take(&mut self.flaws)
     }
 
     /// Returns the members since the last call that must be removed: zeros in place of a large file
     /// that could not be read.
-    pub(crate) fn lost(&mut self) -> Vec<EntryPath> {
+    pub(crate) fn take_lost(&mut self) -> Vec<EntryPath> {
         std::mem::take(&mut self.lost)
     }
 
     /// Records a member and the digests of its content.
     pub(crate) fn came(&mut self, path: &EntryPath, content: Option<[Digest; 2]>) {
-        if !self.is_kept() {
+        if !self.is_comparing() {
             return;
         }
         self.came.insert(path.clone(), content);
@@ -131,13 +131,15 @@ impl SelfCheck {
     }
 
     /// Handles a service frame.
-    pub(crate) fn hear(&mut self, frame: &[u8]) {
+    pub(crate) fn add_service(&mut self, frame: &[u8]) {
         let heard = match Service::payload(frame) {
-            Some((Service::Label, payload)) => Label::parse(payload).map(|label| self.begin(label)),
-            _ if !self.speaks() => return,
+            Some((Service::Label, payload)) => {
+                Label::parse(payload).map(|label| self.begin_segment(label))
+            }
+            _ if !self.has_description() => return,
             Some((Service::Page, payload)) => ManifestPage::decode(payload).map(|page| {
                 self.pages.insert(hex(blake3::hash(payload).as_bytes()));
-                self.page(page);
+                self.check_page(page);
             }),
             Some((Service::Root, payload)) => {
                 Root::open(payload, "the root in the stream").map(|root| self.root = Some(root))
@@ -151,7 +153,7 @@ impl SelfCheck {
 
     /// Starts a segment. Streams may follow one another, but no segment may be missing between two.
     /// A stream of a newer format is read as a plain tar.
-    fn begin(&mut self, label: Label) {
+    fn begin_segment(&mut self, label: Label) {
         if let Some(before) = self
             .label
             .as_ref()
@@ -164,10 +166,9 @@ impl SelfCheck {
                 )
             };
             let what = format!("{} follows {}", name(&label), name(before));
-            self.flaws
-                .push(Mismatch::new(Error::corrupt(what).because(
-                    "segments are missing or out of order".to_owned(),
-                )));
+            self.flaws.push(Mismatch::new(
+                Error::corrupt(what).because("segments are missing or out of order".to_owned()),
+            ));
         }
         self.end();
         self.root = None;
@@ -182,8 +183,8 @@ impl SelfCheck {
             return;
         }
         let Some(root) = &self.root else {
-            let error =
-                Error::corrupt("the stream has no root").because("the end of the stream is missing");
+            let error = Error::corrupt("the stream has no root")
+                .because("the end of the stream is missing");
             self.flaws.push(Mismatch::new(error));
             return;
         };
@@ -199,7 +200,7 @@ impl SelfCheck {
         }));
     }
 
-    fn page(&mut self, page: ManifestPage) {
+    fn check_page(&mut self, page: ManifestPage) {
         let Some(selection) = self.selection.take() else {
             let of = |record: Record| Record {
                 entry: record.entry,
@@ -219,11 +220,11 @@ impl SelfCheck {
         page.records
             .iter()
             .filter(wanted)
-            .for_each(|record| self.record(record));
+            .for_each(|record| self.check_record(record));
         self.selection = Some(selection);
     }
 
-    fn record(&mut self, record: &Record) {
+    fn check_record(&mut self, record: &Record) {
         self.lacking.note(record);
         let path = &record.entry.path;
         let came = self.came.remove(path);

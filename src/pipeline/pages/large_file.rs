@@ -33,7 +33,7 @@ pub(super) struct OpenLargeFile {
 
 impl PageWriter {
     /// Records the extents of a piece.
-    pub(super) fn extents(
+    pub(super) fn add_extents(
         &mut self,
         here: &Extent,
         runs: Option<&[StoredRun]>,
@@ -66,7 +66,7 @@ impl PageWriter {
                         found.push((item.clone(), extent))
                     });
                     for (item, extent) in found {
-                        join(&mut open.record.extents, self.ours(&item, extent));
+                        push_joined(&mut open.record.extents, self.renumbered(&item, extent));
                     }
                 }
                 _ => {}
@@ -75,12 +75,12 @@ impl PageWriter {
         self.open = Some(open);
     }
 
-    pub(super) fn head(&mut self, entry: Entry) {
+    pub(super) fn begin_file(&mut self, entry: Entry) {
         let record = Record {
             entry,
             ..Record::default()
         };
-        self.unmirror();
+        self.end_mirror();
         let (joiner, finder) = (Joiner::default(), Finder::default());
         let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
         let (crc32c, data_bytes) = (None, 0);
@@ -98,7 +98,7 @@ impl PageWriter {
         self.open = Some(open);
     }
 
-    pub(super) fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
+    pub(super) fn add_digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
         let Some(open) = &mut self.open else { return };
         open.record
             .blocks
@@ -111,7 +111,7 @@ impl PageWriter {
     /// Records the blocks of a piece that was read in part. Unchanged blocks keep their digests and
     /// CRCs; those of completely read blocks are in `read`, in order. Other blocks become unknown,
     /// and so does the digest of the file.
-    pub(super) fn carry(
+    pub(super) fn carry_blocks(
         &mut self,
         known: &BaseEntry,
         offset: u64,
@@ -164,15 +164,15 @@ impl PageWriter {
         open.is_patched = true;
     }
 
-    pub(super) fn piece(&mut self, len: u32, done: Option<&LargeFile>) {
+    pub(super) fn add_piece(&mut self, len: u32, done: Option<&LargeFile>) {
         let Some(open) = &mut self.open else { return };
         open.data_bytes += u64::from(len);
         if let Some(file) = done {
-            self.close(file);
+            self.close_file(file);
         }
     }
 
-    fn close(&mut self, file: &LargeFile) {
+    fn close_file(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
         let OpenLargeFile {
             mut record,
@@ -202,7 +202,7 @@ impl PageWriter {
         if let Some(known) = file
             .known
             .as_ref()
-            .filter(|known| is_same_content && is_as_long(known, data_bytes))
+            .filter(|known| is_same_content && has_length(known, data_bytes))
         {
             (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
             if record.from == 0 {
@@ -215,7 +215,7 @@ impl PageWriter {
             }
         }
         if let Some(reason) = file.failed.get() {
-            self.lose(&mut record, reason);
+            self.mark_lost(&mut record, reason);
         }
         let known = file
             .known
@@ -226,17 +226,17 @@ impl PageWriter {
             Some(known) => known
                 .parts
                 .iter()
-                .for_each(|item| self.mirror(item, crc32c)),
+                .for_each(|item| self.mirror_record(item, crc32c)),
             None => {
-                self.refer_to_earlier(&record);
-                self.push(record, crc32c);
+                self.count_earlier_references(&record);
+                self.push_record(record, crc32c);
             }
         }
     }
 
     /// Marks a file as not captured because a piece could not be read. The stream has zeros in its
     /// place.
-    fn lose(&mut self, record: &mut Record, reason: &str) {
+    fn mark_lost(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
         let (state, from) = (EntryState::Unreadable(reason.to_owned()), record.from);
@@ -248,7 +248,7 @@ impl PageWriter {
         };
     }
 
-    pub(super) fn part(&mut self) {
+    pub(super) fn split_file(&mut self) {
         let Some(open) = &mut self.open else { return };
         if open.record.extents.is_empty() {
             return; // only the header so far: the next page can hold the whole record
@@ -268,7 +268,7 @@ impl PageWriter {
         {
             *size = open.data_bytes; // the length of the stream so far
         }
-        self.refer_to_earlier(&part);
+        self.count_earlier_references(&part);
         self.page.records.push(part);
     }
 }
@@ -283,12 +283,12 @@ fn is_same(record: &Record, known: &BaseEntry) -> bool {
     record.from == 0 && same
 }
 
-fn is_as_long(known: &BaseEntry, data_bytes: u64) -> bool {
+fn has_length(known: &BaseEntry, data_bytes: u64) -> bool {
     known.parts[0].entry.data_len() == data_bytes
 }
 
 /// Adds an extent, joined with the previous one if both touch.
-fn join(extents: &mut Vec<Extent>, extent: Extent) {
+fn push_joined(extents: &mut Vec<Extent>, extent: Extent) {
     match extents.last_mut() {
         Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => {
             last.len += extent.len

@@ -32,7 +32,7 @@ use std::{
 
 /// Receives each entry when all its content has a place, with the CRC-32C of the content if
 /// requested.
-pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
+pub type EntryListener = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
 
 /// A complete page.
 pub enum ClosedPage {
@@ -50,7 +50,7 @@ const MIN_RECORDS: usize = MAX_RECORDS / 4;
 pub struct PageWriter {
     stream: u32,
     block_bytes: u64,
-    tell: Tell,
+    tell: EntryListener,
     crcs: BlockCrcs,
     page: ManifestPage,
     /// Segments of earlier backups in this page: from the number in `references` to the number in
@@ -80,7 +80,7 @@ pub struct PageWriter {
 
 impl PageWriter {
     /// Creates the writer for stream `stream`, for files with blocks of `block_bytes`.
-    pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
+    pub fn new(stream: u32, block_bytes: u64, tell: EntryListener) -> Self {
         Self {
             stream,
             block_bytes,
@@ -118,8 +118,8 @@ impl PageWriter {
         }
         match part.what {
             FrameContent::Whole(entry, state) => match (part.known, part.runs) {
-                (Some(known), Some(_)) => self.known(entry, state, &known),
-                _ => self.whole(
+                (Some(known), Some(_)) => self.add_known(entry, state, &known),
+                _ => self.add_whole(
                     entry,
                     state,
                     extent,
@@ -127,31 +127,31 @@ impl PageWriter {
                     (part.crcs, part.is_first),
                 ),
             },
-            FrameContent::Head(entry, _) => self.head(entry),
+            FrameContent::Head(entry, _) => self.begin_file(entry),
             FrameContent::Piece {
                 ref file,
                 offset,
                 last,
             } => {
-                self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
+                self.add_extents(&extent, part.runs.as_deref(), file.known.as_ref());
                 match (
                     file.known.as_ref().filter(|known| known.changed.is_some()),
                     &part.runs,
                 ) {
                     (Some(known), Some(runs)) => {
-                        self.carry(known, offset, runs, (&part.piece, &part.crcs))
+                        self.carry_blocks(known, offset, runs, (&part.piece, &part.crcs))
                     }
-                    _ => self.digests(part.len, &part.piece, part.crcs),
+                    _ => self.add_digests(part.len, &part.piece, part.crcs),
                 }
                 self.open
                     .iter_mut()
                     .for_each(|open| open.record.chunks.extend(&part.chunks));
-                self.piece(part.len, last.then_some(&**file));
+                self.add_piece(part.len, last.then_some(&**file));
             }
         }
     }
 
-    fn whole(
+    fn add_whole(
         &mut self,
         mut entry: Entry,
         mut state: EntryState,
@@ -172,7 +172,7 @@ impl PageWriter {
         };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
         let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
-        self.push(
+        self.push_record(
             Record {
                 blocks,
                 digest,
@@ -199,10 +199,10 @@ impl PageWriter {
         }
     }
 
-    fn push(&mut self, record: Record, crc32c: Option<u32>) {
-        self.unmirror();
-        self.learn(&record, crc32c);
-        self.store(record);
+    fn push_record(&mut self, record: Record, crc32c: Option<u32>) {
+        self.end_mirror();
+        self.report_record(&record, crc32c);
+        self.store_record(record);
         // Files with little content may have many attributes, but no page may be too large to be
         // read.
         if self.text_bytes >= 8 * MAX_TEXT_BYTES {
@@ -212,15 +212,15 @@ impl PageWriter {
 
     /// Counts a record and passes it on, if it is the last part of its file: only the last part
     /// describes the whole file.
-    fn learn(&mut self, record: &Record, crc32c: Option<u32>) {
+    fn report_record(&mut self, record: &Record, crc32c: Option<u32>) {
         if !record.more {
             self.count(&record.entry);
             (self.tell)(record, crc32c);
-            self.note(record);
+            self.count_incomplete(record);
         }
     }
 
-    fn store(&mut self, record: Record) {
+    fn store_record(&mut self, record: Record) {
         self.extents += record.extents.len();
         self.text_bytes += record.entry.text_bytes();
         self.digest_bytes += record.digest_bytes();
@@ -239,7 +239,7 @@ impl PageWriter {
         }
     }
 
-    fn note(&mut self, record: &Record) {
+    fn count_incomplete(&mut self, record: &Record) {
         let (counter, reason) = match &record.state {
             EntryState::Whole => return,
             EntryState::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
@@ -276,7 +276,7 @@ impl PageWriter {
 
     /// Closes the page if it has records; an unfinished large file continues on the next page.
     pub fn close_page(&mut self) {
-        self.part();
+        self.split_file();
         let page = std::mem::take(&mut self.page);
         (self.extents, self.text_bytes, self.digest_bytes) = (0, 0, 0);
         self.segments.clear();
@@ -289,7 +289,7 @@ impl PageWriter {
 
     /// Closes the last page of a sequence.
     pub fn end(&mut self) {
-        self.unmirror();
+        self.end_mirror();
         self.close_page();
     }
 
@@ -316,7 +316,7 @@ impl PageWriter {
     }
 
     /// Returns whether there is a page to store.
-    pub fn has_own(&self) -> bool {
+    pub fn has_own_pages(&self) -> bool {
         self.closed
             .iter()
             .any(|closed| matches!(closed, ClosedPage::Own(_)))
@@ -331,7 +331,7 @@ impl PageWriter {
     }
 
     /// Returns the references to other backups.
-    pub fn live(&self) -> Vec<Live> {
+    pub fn references_to_earlier(&self) -> Vec<Live> {
         self.references.all()
     }
 

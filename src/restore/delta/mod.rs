@@ -10,10 +10,9 @@
 pub(crate) mod batch;
 
 use super::{
-    Restore, RestoreRun, Summary,
+    Restore, RestoreRun, Summary, check_paths_exist,
     cluster::{self, choose_backup},
     extraneous::{ExtraneousFiles, find_extraneous},
-    check_paths_exist,
 };
 use crate::archive::unnamed_losses;
 use crate::repo::open::{OpenedFrom, open_any};
@@ -134,9 +133,8 @@ impl<'a> Delta<'a> {
         match open_any(&self.restore.from, &self.restore.filter)? {
             OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
-                let what = format!(
-                    "cannot restore {path:?} with --delta: it is not a fullbore archive"
-                );
+                let what =
+                    format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
                 let side = side_of(&path);
                 Err(Error::new(ErrorKind::Unsupported, what)
                     .because("a tar of another program has no digests to compare the target with")
@@ -201,7 +199,7 @@ impl<'a> Delta<'a> {
     }
 
     /// Restores everything except hard links and the metadata of directories.
-    pub(crate) fn content(&self, run: &RestoreRun<'_>, hands: &WorkerLimit<'_>) -> Result<()> {
+    pub(crate) fn content(&self, run: &RestoreRun<'_>, limit: &WorkerLimit<'_>) -> Result<()> {
         run.meter
             .total_bytes
             .store(run.archive.root.totals.bytes, Relaxed);
@@ -216,13 +214,13 @@ impl<'a> Delta<'a> {
             let planned = item.and_then(|item| run.plan_entry(add, &mut writer, item));
             run.report.survive(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
-                DeltaBatch::new(self, run, hands)
+                DeltaBatch::new(self, run, limit)
                     .run(std::mem::take(&mut batch), &mut open_targets)?;
             }
         }
-        DeltaBatch::new(self, run, hands).run(batch, &mut open_targets)?;
+        DeltaBatch::new(self, run, limit).run(batch, &mut open_targets)?;
         // The page with the rest of these files is damaged, as already reported.
-        let work = DeltaBatch::new(self, run, hands);
+        let work = DeltaBatch::new(self, run, limit);
         open_targets
             .into_iter()
             .try_for_each(|(path, target)| work.give_up(&path, target.patch.is_touched()))

@@ -1,6 +1,8 @@
 //! Compares existing files with the backup: small files as a whole, large files block by block.
 
-use super::{DeltaBatch, DeltaWorker, PatchTarget, CompareUnit, WantedPiece, read_error, wanted_extent};
+use super::{
+    CompareUnit, DeltaBatch, DeltaWorker, PatchTarget, WantedPiece, read_error, wanted_extent,
+};
 use crate::{
     archive::block_digests::{are_digested, judged},
     error::Result,
@@ -23,27 +25,31 @@ impl DeltaBatch<'_> {
         are_digested(item, item.described_bytes(), &self.run.archive.root.options)
     }
 
-    pub(super) fn compare_unit(&self, hand: &mut DeltaWorker, unit: CompareUnit) -> Result<Vec<WantedPiece>> {
+    pub(super) fn compare_unit(
+        &self,
+        worker: &mut DeltaWorker,
+        unit: CompareUnit,
+    ) -> Result<Vec<WantedPiece>> {
         match unit {
             CompareUnit::Whole(item) => {
                 let path = item.entry.path.clone();
                 let wants = match item.entry.is_file() {
-                    true => self.compare_file(hand, item),
-                    false => self.compare_other(hand, &item).map(|()| Vec::new()),
+                    true => self.compare_file(worker, item),
+                    false => self.compare_other(worker, &item).map(|()| Vec::new()),
                 };
                 self.run
                     .unless_refused(&path, wants)
                     .map(Option::unwrap_or_default)
             }
             CompareUnit::Stretch(target, item, range, offset) => {
-                self.compare_blocks(hand, &target, &item, range, offset)
+                self.compare_blocks(worker, &target, &item, range, offset)
             }
         }
     }
 
     /// Compares and restores a link, pipe or device.
-    fn compare_other(&self, hand: &mut DeltaWorker, item: &PageItem) -> Result<()> {
-        let same = is_there(&mut hand.writer, &item.entry)?;
+    fn compare_other(&self, worker: &mut DeltaWorker, item: &PageItem) -> Result<()> {
+        let same = is_there(&mut worker.writer, &item.entry)?;
         let counter = if same {
             &self.delta.same
         } else {
@@ -53,25 +59,25 @@ impl DeltaBatch<'_> {
         if same {
             Ok(())
         } else {
-            hand.writer.other(&item.entry)
+            worker.writer.other(&item.entry)
         }
     }
 
-    fn compare_file(&self, hand: &mut DeltaWorker, item: PageItem) -> Result<Vec<WantedPiece>> {
+    fn compare_file(&self, worker: &mut DeltaWorker, item: PageItem) -> Result<Vec<WantedPiece>> {
         let entry = &item.entry;
         sizes::add_shared(&self.run.meter.bytes, entry.data_len());
-        if let Some(patch) = Patch::open(&mut hand.writer, entry)?
-            && self.is_same(hand, &patch, &item)?
+        if let Some(patch) = Patch::open(&mut worker.writer, entry)?
+            && self.is_same(worker, &patch, &item)?
         {
-            patch.finish(&mut hand.writer, entry)?;
+            patch.finish(&mut worker.writer, entry)?;
             return self.count_file(false);
         }
         if item.extents.len() == 1 {
             return Ok(vec![wanted_extent(None, &item, 0, item.from)]);
         }
-        let target = Arc::new(self.create_target(&mut hand.writer, &item, entry.data_len())?);
+        let target = Arc::new(self.create_target(&mut worker.writer, &item, entry.data_len())?);
         if item.extents.is_empty() {
-            return self.finish_or_refuse(hand, &target).map(|()| Vec::new());
+            return self.finish_or_refuse(worker, &target).map(|()| Vec::new());
         }
         target.unproven.store(true, Relaxed);
         self.add_ended(target.clone());
@@ -85,23 +91,24 @@ impl DeltaBatch<'_> {
     }
 
     /// Returns whether the existing file has the content of the record and may stay.
-    fn is_same(&self, hand: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
+    fn is_same(&self, worker: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
         let size = item.entry.size();
         if patch.stat().size != size || (item.digest.is_none() && size > 0) {
             return Ok(false);
         }
         let same = size == 0
-            || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| read_error(item, e))?;
+            || has_content(patch.file(), item, &mut worker.buffer)
+                .map_err(|e| read_error(item, e))?;
         Ok(same
             && (patch.may_change()
-                || (patch.is_dressed_as(&mut hand.writer, &item.entry)?
+                || (patch.is_dressed_as(&mut worker.writer, &item.entry)?
                     && self.delta.claim_inode(patch.stat()))))
     }
 
     /// Reads the target where these extents belong, and returns the pieces with differing blocks.
     fn compare_blocks(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         target: &Arc<PatchTarget>,
         item: &PageItem,
         range: Range<usize>,
@@ -112,8 +119,8 @@ impl DeltaBatch<'_> {
         sizes::add_shared(&self.run.meter.bytes, len);
         let has_blocks = self.has_blocks(item);
         let differing = match has_blocks && !target.patch.is_new() {
-            true => self.differing_blocks(hand, target, item, offset..offset + len)?,
-            false if self.is_unchanged(hand, target) => Vec::new(),
+            true => self.differing_blocks(worker, target, item, offset..offset + len)?,
+            false if self.is_unchanged(worker, target) => Vec::new(),
             false => std::iter::once(offset..offset + len).collect(),
         };
         let mut wants = Vec::new();
@@ -145,10 +152,10 @@ impl DeltaBatch<'_> {
 
     /// Returns whether a file that spans several pages is unchanged as a whole. The first worker
     /// decides for all others. An unreadable file counts as changed.
-    fn is_unchanged(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> bool {
+    fn is_unchanged(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> bool {
         let mut look = || {
             let last = self.run.archive.last_of(&target.item.entry.path)?;
-            self.is_same(hand, &target.patch, &last).ok()
+            self.is_same(worker, &target.patch, &last).ok()
         };
         *target
             .whole
@@ -159,21 +166,24 @@ impl DeltaBatch<'_> {
     /// blocks are joined. `bytes` starts at a block.
     fn differing_blocks(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         target: &PatchTarget,
         item: &PageItem,
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
-        let step = self.block_bytes().max(1 << 20).next_multiple_of(self.block_bytes());
+        let step = self
+            .block_bytes()
+            .max(1 << 20)
+            .next_multiple_of(self.block_bytes());
         while at < bytes.end {
             let len = step.min(bytes.end - at) as usize;
-            hand.buffer.resize(len.max(hand.buffer.len()), 0);
+            worker.buffer.resize(len.max(worker.buffer.len()), 0);
             let got = target
                 .patch
-                .read(&item.entry, at, &mut hand.buffer[..len])
+                .read(&item.entry, at, &mut worker.buffer[..len])
                 .map_err(|e| read_error(item, e))?;
-            for (block, same) in judged(item, self.block_bytes(), at, &hand.buffer[..got], len) {
+            for (block, same) in judged(item, self.block_bytes(), at, &worker.buffer[..got], len) {
                 let (from, end) = (at + block.start as u64, at + block.end as u64);
                 match found.last_mut() {
                     _ if same == Some(true) => {}

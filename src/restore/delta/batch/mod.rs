@@ -115,7 +115,7 @@ struct DeltaWorker {
 pub(crate) struct DeltaBatch<'a> {
     delta: &'a Delta<'a>,
     run: &'a RestoreRun<'a>,
-    hands: &'a WorkerLimit<'a>,
+    limit: &'a WorkerLimit<'a>,
     /// Files whose last piece is in this batch.
     ended: Mutex<Vec<Arc<PatchTarget>>>,
 }
@@ -124,12 +124,12 @@ impl<'a> DeltaBatch<'a> {
     pub(crate) fn new(
         delta: &'a Delta<'a>,
         run: &'a RestoreRun<'a>,
-        hands: &'a WorkerLimit<'a>,
+        limit: &'a WorkerLimit<'a>,
     ) -> Self {
         Self {
             delta,
             run,
-            hands,
+            limit,
             ended: Mutex::default(),
         }
     }
@@ -158,15 +158,15 @@ impl<'a> DeltaBatch<'a> {
     pub(crate) fn run(self, batch: Batch, open_targets: &mut OpenTargets) -> Result<()> {
         let wants = Mutex::new(Vec::new());
         let mut writer = TargetWriter::new(&self.run.tree);
-        let compare = |hand: &mut DeltaWorker, unit| {
+        let compare = |worker: &mut DeltaWorker, unit| {
             let mut clock = Instant::now();
-            let found = self.compare_unit(hand, unit)?;
+            let found = self.compare_unit(worker, unit)?;
             lap(&self.run.meter.source.busy, &mut clock);
             wants.locked().extend(found);
             Ok(())
         };
         workers::work(
-            self.hands,
+            self.limit,
             || self.new_worker(),
             compare,
             |send| {
@@ -176,16 +176,16 @@ impl<'a> DeltaBatch<'a> {
         )?;
         let wants = wants.opened();
         workers::work(
-            self.hands,
+            self.limit,
             || self.new_worker(),
-            |hand, job| self.write_frame(hand, job),
+            |worker, job| self.write_frame(worker, job),
             |send| group_by_frame(wants).into_values().try_for_each(send),
         )?;
         let ended = std::mem::take(&mut *self.ended.locked());
         workers::work(
-            self.hands,
+            self.limit,
             || self.new_worker(),
-            |hand, target: Arc<PatchTarget>| self.finish_or_refuse(hand, &target),
+            |worker, target: Arc<PatchTarget>| self.finish_or_refuse(worker, &target),
             |send| ended.into_iter().try_for_each(send),
         )
     }
@@ -236,7 +236,12 @@ impl<'a> DeltaBatch<'a> {
                     .iter()
                     .map(|extent| u64::from(extent.len)),
             );
-            send(CompareUnit::Stretch(target.clone(), item.clone(), range, offset))?;
+            send(CompareUnit::Stretch(
+                target.clone(),
+                item.clone(),
+                range,
+                offset,
+            ))?;
             offset += len;
         }
         Ok(())
@@ -290,40 +295,40 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Decodes one frame and writes all wanted pieces of it.
-    fn write_frame(&self, hand: &mut DeltaWorker, wants: Vec<WantedPiece>) -> Result<()> {
+    fn write_frame(&self, worker: &mut DeltaWorker, wants: Vec<WantedPiece>) -> Result<()> {
         let Some(first) = wants.first() else {
             return Ok(());
         };
         let (segment, frame) = frame_of(first);
         let mut clock = Instant::now();
-        let fetched = self.run.archive.fetch(&segment, &frame, &mut hand.stored);
+        let fetched = self.run.archive.fetch(&segment, &frame, &mut worker.stored);
         self.run
             .meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.run.meter.source.busy, &mut clock);
-        let decompressor = &mut hand.decompressor;
+        let decompressor = &mut worker.decompressor;
         let decoded = fetched.and_then(|()| {
-            decompressor.salvage(&hand.stored, frame.plain_len as usize, &mut hand.plain)
+            decompressor.salvage(&worker.stored, frame.plain_len as usize, &mut worker.plain)
         });
         let wants = match decoded {
             Ok(None) => wants,
             Ok(Some(error)) => {
                 let (saved, lost) = wants
                     .into_iter()
-                    .partition(|want| self.is_saved(want, &hand.plain));
-                self.report_lost(hand, &(segment, frame), lost, error)?;
+                    .partition(|want| self.is_saved(want, &worker.plain));
+                self.report_lost(worker, &(segment, frame), lost, error)?;
                 saved
             }
-            Err(error) => return self.report_lost(hand, &(segment, frame), wants, error),
+            Err(error) => return self.report_lost(worker, &(segment, frame), wants, error),
         };
-        let plain = std::mem::take(&mut hand.plain);
+        let plain = std::mem::take(&mut worker.plain);
         lap(&self.run.meter.workers.busy, &mut clock);
         let written = wants
             .iter()
-            .try_for_each(|want| self.write_piece(hand, want, &plain));
+            .try_for_each(|want| self.write_piece(worker, want, &plain));
         lap(&self.run.meter.sink.busy, &mut clock);
-        hand.plain = plain;
+        worker.plain = plain;
         written
     }
 
@@ -348,7 +353,7 @@ impl<'a> DeltaBatch<'a> {
     /// Reports a damaged frame and the files that need it.
     fn report_lost(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         at: &(SegmentId, FrameAt),
         wants: Vec<WantedPiece>,
         error: Error,
@@ -364,21 +369,28 @@ impl<'a> DeltaBatch<'a> {
         self.run
             .report
             .add(frame_damage(&self.run.archive, at, error, files))?;
-        wants.iter().try_for_each(|want| self.mark_lost(hand, want))
+        wants
+            .iter()
+            .try_for_each(|want| self.mark_lost(worker, want))
     }
 
-    fn write_piece(&self, hand: &mut DeltaWorker, want: &WantedPiece, plain: &[u8]) -> Result<()> {
+    fn write_piece(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        plain: &[u8],
+    ) -> Result<()> {
         let content = want.content(plain);
         let entry = &want.item.entry;
         let Some(target) = &want.target else {
             if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
                 self.run.report.file(&want.item, &why)?;
-                return self.mark_lost(hand, want);
+                return self.mark_lost(worker, want);
             }
             self.delta.written.fetch_add(content.len() as u64, Relaxed);
             let made = self
                 .run
-                .unless_refused(&entry.path, hand.writer.file(entry, content))?;
+                .unless_refused(&entry.path, worker.writer.file(entry, content))?;
             return if made.is_some() {
                 self.count_file(true).map(drop)
             } else {
@@ -400,9 +412,10 @@ impl<'a> DeltaBatch<'a> {
             .any(|(_, same)| *same == Some(false))
         {
             if !target.damaged.swap(true, Relaxed) {
-                self.run
-                    .report
-                    .file(&want.item, "a block does not match its digest in the manifest")?;
+                self.run.report.file(
+                    &want.item,
+                    "a block does not match its digest in the manifest",
+                )?;
             }
             return Ok(());
         }
@@ -415,7 +428,7 @@ impl<'a> DeltaBatch<'a> {
             let written =
                 target
                     .patch
-                    .write(&hand.writer, entry, want.offset + block.0 as u64, block.1);
+                    .write(&worker.writer, entry, want.offset + block.0 as u64, block.1);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
@@ -424,11 +437,11 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Marks the file of a lost piece as damaged.
-    fn mark_lost(&self, hand: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
+    fn mark_lost(&self, worker: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
-            None if hand.writer.tree.is_there(path)? => self.give_up(path, false)?,
+            None if worker.writer.tree.is_there(path)? => self.give_up(path, false)?,
             None => {}
         }
         Ok(())
@@ -456,10 +469,10 @@ impl<'a> DeltaBatch<'a> {
 
     /// Finishes a file, see [`DeltaBatch::end`]. A file that the target refuses keeps its old
     /// content, and is removed if parts of it were overwritten.
-    fn finish_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    fn finish_or_refuse(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
         if !self.run.refused.holds(path) {
-            let ended = self.finish_file(hand, target);
+            let ended = self.finish_file(worker, target);
             self.run.unless_refused(path, ended)?;
         }
         let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
@@ -471,12 +484,12 @@ impl<'a> DeltaBatch<'a> {
     }
 
     /// Finishes a file whose pieces are all written: cuts it, checks it, applies metadata.
-    fn finish_file(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    fn finish_file(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
             target
                 .patch
-                .clear_holes(&item.entry, &mut hand.buffer)
+                .clear_holes(&item.entry, &mut worker.buffer)
                 .map_err(|e| write_error(item, e))?;
         }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
@@ -484,7 +497,7 @@ impl<'a> DeltaBatch<'a> {
                 .patch
                 .set_length(&item.entry)
                 .map_err(|e| read_error(item, e))?;
-            if !has_content(target.patch.file(), item, &mut hand.buffer)
+            if !has_content(target.patch.file(), item, &mut worker.buffer)
                 .map_err(|e| read_error(item, e))?
             {
                 self.run
@@ -496,7 +509,7 @@ impl<'a> DeltaBatch<'a> {
         if target.damaged.load(Relaxed) {
             return self.give_up(&item.entry.path, target.patch.is_touched());
         }
-        let changed = target.patch.finish(&mut hand.writer, &item.entry)?;
+        let changed = target.patch.finish(&mut worker.writer, &item.entry)?;
         self.count_file(changed).map(drop)
     }
 }
@@ -516,7 +529,12 @@ fn write_error(item: &PageItem, error: std::io::Error) -> Error {
 }
 
 /// Describes a whole extent as wanted.
-fn wanted_extent(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> WantedPiece {
+fn wanted_extent(
+    target: Option<Arc<PatchTarget>>,
+    item: &PageItem,
+    at: usize,
+    offset: u64,
+) -> WantedPiece {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
     WantedPiece {
