@@ -388,7 +388,7 @@ fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
     .ends_with(0);
     fullbore(args!["copy-backup", file, "--to", dir.path().join("r")])
         .ends_with(2)
-        .has_one_error("is no backup of");
+        .has_one_error("is not a backup in a repository");
 }
 
 #[test]

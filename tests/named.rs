@@ -487,7 +487,7 @@ fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
     let to = base.join("a/x.tar");
     backup(&[base.join("a")], &to, &[]).ends_with(0);
     let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
-    ran.has_one_error("is where the backup goes");
+    ran.has_one_error("is the destination of the backup");
 }
 
 #[test]
@@ -626,7 +626,7 @@ fn a_link_to_a_file_is_stored_as_one_and_that_is_said_of_each() {
         let ran = backup(&paths, Path::new("null:"), &[]).ends_with(0);
         ["5", "6"].map(|name| {
             ran.err
-                .contains(&format!("link {name}\" is a link, and is stored as one"))
+                .contains(&format!("link {name}\" is a link and is stored as a link"))
         })
     };
     assert_eq!(warned(&[&five]), [true, false]);
@@ -655,14 +655,17 @@ fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
         let dry = backup(&paths, &to, &[&options[..], more, &["--dry-run"]].concat()).ends_with(0);
         let ran = backup(&paths, &to, &[&options[..], more].concat()).ends_with(0);
         assert_eq!(
-            dry.out.matches("holds").count(),
-            ran.err.matches("holds").count(),
+            dry.out.matches(" contains ").count(),
+            ran.err.matches(" contains ").count(),
             "{}{}",
             dry.out,
             ran.err
         );
         for path in paths {
-            let said = ran.err.matches(&format!("warning: {path:?} holds")).count();
+            let said = ran
+                .err
+                .matches(&format!("warning: {path:?} contains "))
+                .count();
             assert_eq!(said, 1, "{path:?}: {}", ran.err);
         }
         let base = if more.is_empty() {

@@ -35,7 +35,7 @@ use crate::{
         compare::Compare,
         ids,
     },
-    sink::{Abilities, Destination, local_file::is_half_named},
+    sink::{Abilities, Destination, Partial, local_file::is_half_named},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
@@ -127,24 +127,15 @@ impl Backup {
     /// Every error that makes the backup impossible; nothing is committed then. Files that could
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
-        let begun = jiff::Timestamp::now();
-        let id = self.id(begun)?;
-        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let (id, time) = match &self.subject {
-            Subject::Stored(stored) => exported_id(&stored.archive().root, &id),
-            _ => (id, time),
-        };
+        let (id, time) = self.id_and_time()?;
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
-        let way = self.open_options(&meter.waits);
-        let own = way.own.clone();
-        let mut subject = self.subject.open(Some(&id), way)?;
+        let options = self.open_options(&meter.waits);
+        let own = options.own.clone();
+        let mut subject = self.subject.open(Some(&id), options)?;
         meter.begin();
-        if self.tuning.depths(subject.sources.len()).is_err() {
-            subject.sources.retain(|source| !source.accompanies()); // its files are also read at the end
-        }
-        self.tuning.depths(subject.sources.len())?; // fails before the destination is created
+        self.fit_streams(&mut subject)?;
         let mut destination = self.to.open(&id, &time, self.codec, self.tuning.tricks)?;
         let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
@@ -162,76 +153,23 @@ impl Backup {
             source: subject.origin.clone(),
             ..self.draft_root(base.as_deref())
         };
-        let abilities = destination.abilities();
-        let layout = Arc::new(self.layout(&draft, &abilities));
-        let complete = |laid| {
-            let root = complete_root(draft.clone(), laid, base.as_deref(), meter);
-            match &self.subject {
-                Subject::Stored(stored) => keep_capture_facts(root, stored),
-                _ => Root {
-                    postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()),
-                    ..root
-                },
-            }
-        };
-        let check = || match (&self.subject, &subject.cluster) {
-            (Subject::Stored(stored), _) => stored.check(),
-            (_, Some(cluster)) => cluster.check(),
-            _ => Ok(()),
-        };
-        let sealed =
-            |laid: &StreamOutcome| check().and_then(|()| seal(&complete(vec![laid.clone()])));
-        let partial = |laid: Vec<StreamOutcome>| seal(&complete(laid));
-        // A copy becomes usable as a base only when it is complete.
-        let interim = destination
-            .partial()
-            .filter(|_| !matches!(self.subject, Subject::Stored(_)));
-        let checkpoints = interim.map(|write| Checkpoints {
-            interval: self.checkpoint_interval,
-            write,
-            root: &partial,
-            laid: Mutex::default(),
-        });
-        let root: Option<MakeRoot<'_>> = if abilities.objects {
-            None
-        } else {
-            Some(&sealed)
-        };
-        let sinks = (1..=subject.sources.len() as u32)
-            .map(|number| destination.stream(number))
-            .collect::<Result<Vec<_>>>();
-        let _ = own.set(destination.places());
-        let (tuning, is_stdin, stages) =
-            (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
-        let checkpoints = checkpoints.as_ref();
-        let max_rate = self.max_rate;
-        let streams = Streams {
-            tuning,
-            is_stdin,
-            max_rate,
-            stages,
-            layout,
+        let run = BackupRun {
+            backup: self,
             meter,
-            root,
-            checkpoints,
+            subject,
+            base,
+            draft,
         };
-        let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
-        let done = laid.and_then(|laid| {
-            check()?;
-            let root = complete(laid);
-            Ok((seal(&root)?, root))
-        });
-        match done {
-            Ok((bytes, root)) => {
-                destination.commit(&bytes)?;
-                damage.extend(base.iter().flat_map(|base| base.damage()));
-                let (verdict, warnings) = (meter.verdict(), subject.warnings());
+        match run.store(&mut *destination, &own) {
+            Ok((sealed, root)) => {
+                destination.commit(&sealed)?;
+                damage.extend(run.base.iter().flat_map(|base| base.damage()));
                 Ok(Outcome {
                     root,
-                    verdict,
+                    verdict: meter.verdict(),
                     unlike,
                     damage: damage.into_iter().collect(),
-                    warnings,
+                    warnings: run.subject.warnings(),
                 })
             }
             Err(error) => {
@@ -239,6 +177,30 @@ impl Backup {
                 Err(error)
             }
         }
+    }
+
+    /// Returns ID and time of the new backup; an export keeps the time of the stored backup.
+    fn id_and_time(&self) -> Result<(String, String)> {
+        let begun = jiff::Timestamp::now();
+        let id = self.id(begun)?;
+        if let Subject::Stored(stored) = &self.subject {
+            return Ok(exported_id(&stored.archive().root, &id));
+        }
+        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Ok((id, time))
+    }
+
+    /// Drops followers if the memory does not suffice for their streams.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the memory does not suffice for the other streams either. This check
+    /// comes before the destination is created.
+    fn fit_streams(&self, subject: &mut OpenedSubject) -> Result<()> {
+        if self.tuning.depths(subject.sources.len()).is_err() {
+            // The files of a follower are also read at the end.
+            subject.sources.retain(|source| !source.accompanies());
+        }
+        self.tuning.depths(subject.sources.len()).map(drop)
     }
 
     /// Returns the root as far as it is known before reading.
@@ -277,10 +239,8 @@ impl Backup {
         let SinkSpec::Repository(path) = &self.to else {
             return Ok((None, None, BTreeSet::new()));
         };
-        let (facts, options) = (
-            subject.cluster.as_ref().map(|cluster| cluster.facts()),
-            self.options(),
-        );
+        let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
+        let options = self.options();
         let left_out = self.subject.left_out();
         let like = Like {
             origin: &subject.origin,
@@ -335,7 +295,8 @@ impl Backup {
 
     fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
-        let (spool, tricks) = (self.to == SinkSpec::Stdout, self.tuning.tricks);
+        let spool = self.to == SinkSpec::Stdout;
+        let tricks = self.tuning.tricks;
         let host = self.host.clone().unwrap_or_else(platform::host_name);
         OpenOptions {
             host,
@@ -428,7 +389,8 @@ impl Backup {
     }
 
     fn stages(&self, subject: &OpenedSubject) -> Vec<StageSpec> {
-        let (block_bytes, crc32c) = (self.block_bytes(), self.subject.is_cluster());
+        let block_bytes = self.block_bytes();
+        let crc32c = self.subject.is_cluster();
         let digest = StageSpec::Digest {
             algorithm: self.digest,
             block_bytes,
@@ -450,6 +412,86 @@ impl Backup {
             .chain(thin)
             .chain([compress])
             .collect()
+    }
+}
+
+/// A backup with an open source and a base, ready to be stored.
+struct BackupRun<'a> {
+    backup: &'a Backup,
+    meter: &'a Arc<Meter>,
+    subject: OpenedSubject,
+    base: Option<Arc<Base>>,
+    /// The root as far as it is known before reading.
+    draft: Root,
+}
+
+impl BackupRun<'_> {
+    /// Stores all streams. Returns the root, sealed and plain.
+    fn store(&self, destination: &mut dyn Destination, own: &Own) -> Result<(Vec<u8>, Root)> {
+        let abilities = destination.abilities();
+        let archive_root = |stream: &StreamOutcome| {
+            self.check()?;
+            seal(&self.root(vec![stream.clone()]))
+        };
+        let interim_root = |streams: Vec<StreamOutcome>| seal(&self.root(streams));
+        let checkpoints = self.interim(destination).map(|write| Checkpoints {
+            interval: self.backup.checkpoint_interval,
+            write,
+            root: &interim_root,
+            laid: Mutex::default(),
+        });
+        let root: Option<MakeRoot<'_>> = if abilities.objects {
+            None
+        } else {
+            Some(&archive_root)
+        };
+        let sinks = (1..=self.subject.sources.len() as u32)
+            .map(|number| destination.stream(number))
+            .collect::<Result<Vec<_>>>()?;
+        let _ = own.set(destination.places());
+        let streams = Streams {
+            tuning: &self.backup.tuning,
+            is_stdin: self.backup.subject.is_stdin(),
+            max_rate: self.backup.max_rate,
+            stages: self.backup.stages(&self.subject),
+            layout: Arc::new(self.backup.layout(&self.draft, &abilities)),
+            meter: self.meter,
+            root,
+            checkpoints: checkpoints.as_ref(),
+        };
+        let outcomes = streams.run(&self.subject.sources, sinks)?;
+        self.check()?;
+        let root = self.root(outcomes);
+        Ok((seal(&root)?, root))
+    }
+
+    /// Checks that all data came from the source as it was opened.
+    fn check(&self) -> Result<()> {
+        match (&self.backup.subject, &self.subject.cluster) {
+            (Subject::Stored(stored), _) => stored.check(),
+            (_, Some(cluster)) => cluster.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns where roots of unfinished backups go, if checkpoints are possible.
+    fn interim(&self, destination: &dyn Destination) -> Option<Partial> {
+        // A copy becomes usable as a base only when it is complete.
+        let is_copy = matches!(self.backup.subject, Subject::Stored(_));
+        destination.partial().filter(|_| !is_copy)
+    }
+
+    /// Returns the root for the streams so far.
+    fn root(&self, streams: Vec<StreamOutcome>) -> Root {
+        let base = self.base.as_deref();
+        let root = complete_root(self.draft.clone(), streams, base, self.meter);
+        match &self.backup.subject {
+            Subject::Stored(stored) => keep_capture_facts(root, stored),
+            _ => Root {
+                postgres: self.subject.cluster.as_ref().map(|cluster| cluster.facts()),
+                ..root
+            },
+        }
     }
 }
 
@@ -523,7 +565,9 @@ fn exported_id(root: &Root, new: &str) -> (String, String) {
 /// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.
 fn keep_capture_facts(root: Root, stored: &StoredBackup) -> Root {
     let of = &stored.archive().root;
-    let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
+    let finished = of.finished.clone();
+    let boot = of.boot.clone();
+    let postgres = of.postgres.clone();
     let mut root = Root {
         finished,
         boot,

@@ -182,9 +182,10 @@ fn check_kind(path: &Path, is_link: bool, kind: FileType) -> Result<()> {
         ErrorKind::Unsupported,
         format!("cannot back up {path:?}: it {how} {thing}"),
     );
-    Err(match kind.is_block_device() {
-        true => error.hint("name the device itself to store its node; `--stdin-name NAME < DEVICE` stores its content"),
-        false => error.hint(STREAM_HINT),
+    Err(if kind.is_block_device() {
+        error.hint("name the device itself to store its node; `--stdin-name NAME < DEVICE` stores its content")
+    } else {
+        error.hint(STREAM_HINT)
     })
 }
 
@@ -231,7 +232,8 @@ pub(crate) fn name_paths(paths: &[PathBuf], full_paths: bool) -> Result<Vec<Name
     for pair in named.windows(2) {
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
             let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
-            let (a, b) = (pair[0].name.display(), pair[1].name.display());
+            let a = pair[0].name.display();
+            let b = pair[1].name.display();
             return Err(Error::new(ErrorKind::Usage, what)
                 .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
                 .hint("use --full-paths, which stores each PATH under its full path"));

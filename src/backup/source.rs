@@ -41,76 +41,11 @@ pub enum Subject {
 impl Subject {
     /// Opens the subject. `id` is the ID of the new backup; without an ID the subject is only
     /// examined.
-    pub(crate) fn open(&self, id: Option<&str>, way: OpenOptions) -> Result<OpenedSubject> {
-        let OpenOptions {
-            host,
-            split,
-            spool,
-            tricks,
-            own,
-            waits,
-        } = way;
-        let walkers = platform::cores().get().clamp(2, 8);
+    pub(crate) fn open(&self, id: Option<&str>, options: OpenOptions) -> Result<OpenedSubject> {
         match self {
-            Self::Stdin(name) => {
-                let name = name.as_bytes();
-                let stdin = Stdin::new(
-                    name.to_vec(),
-                    Box::new(BlockedCalls(std::io::stdin())),
-                    spool,
-                )?;
-                let paths = vec![EntryName([b"stdin:", name].concat())];
-                Ok(OpenedSubject::new(
-                    vec![Arc::new(stdin)],
-                    SourceInfo {
-                        host,
-                        paths,
-                        contents: false,
-                    },
-                    None,
-                ))
-            }
-            Self::Files(scope) => {
-                let scope = scope.open(split, walkers, tricks, own)?;
-                let sources = scope
-                    .trees
-                    .into_iter()
-                    .map(|tree| Arc::new(tree) as Arc<dyn Source>)
-                    .collect();
-                let origin = SourceInfo {
-                    host,
-                    paths: scope.paths,
-                    contents: scope.contents,
-                };
-                let opened = OpenedSubject::new(sources, origin, None);
-                Ok(OpenedSubject {
-                    rules: Some(scope.rules),
-                    warnings: scope.warnings,
-                    ..opened
-                })
-            }
-            Self::Cluster(request) => {
-                let (cluster, sources) = request.open(
-                    id,
-                    &Reading {
-                        split,
-                        walkers,
-                        tricks,
-                        own,
-                        waits,
-                    },
-                )?;
-                let paths = vec![cluster.facts().data_directory];
-                Ok(OpenedSubject::new(
-                    sources,
-                    SourceInfo {
-                        host,
-                        paths,
-                        contents: true,
-                    },
-                    Some(cluster),
-                ))
-            }
+            Self::Stdin(name) => open_stdin(name.as_bytes(), options),
+            Self::Files(scope) => open_files(scope, options),
+            Self::Cluster(request) => open_cluster(request, id, options),
             Self::Stored(stored) => Ok(OpenedSubject::new(
                 vec![stored.clone()],
                 stored.archive().root.source.clone(),
@@ -148,6 +83,62 @@ impl Subject {
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self, Self::Stdin(_))
     }
+}
+
+fn open_stdin(name: &[u8], options: OpenOptions) -> Result<OpenedSubject> {
+    let input = Box::new(BlockedCalls(std::io::stdin()));
+    let stdin = Stdin::new(name.to_vec(), input, options.spool)?;
+    let origin = SourceInfo {
+        host: options.host,
+        paths: vec![EntryName([b"stdin:", name].concat())],
+        contents: false,
+    };
+    Ok(OpenedSubject::new(vec![Arc::new(stdin)], origin, None))
+}
+
+fn open_files(scope: &Scope, options: OpenOptions) -> Result<OpenedSubject> {
+    let opened = scope.open(options.split, walkers(), options.tricks, options.own)?;
+    let sources = opened
+        .trees
+        .into_iter()
+        .map(|tree| Arc::new(tree) as Arc<dyn Source>)
+        .collect();
+    let origin = SourceInfo {
+        host: options.host,
+        paths: opened.paths,
+        contents: opened.contents,
+    };
+    Ok(OpenedSubject {
+        rules: Some(opened.rules),
+        warnings: opened.warnings,
+        ..OpenedSubject::new(sources, origin, None)
+    })
+}
+
+fn open_cluster(
+    request: &ClusterRequest,
+    id: Option<&str>,
+    options: OpenOptions,
+) -> Result<OpenedSubject> {
+    let reading = Reading {
+        split: options.split,
+        walkers: walkers(),
+        tricks: options.tricks,
+        own: options.own,
+        waits: options.waits,
+    };
+    let (cluster, sources) = request.open(id, &reading)?;
+    let origin = SourceInfo {
+        host: options.host,
+        paths: vec![cluster.facts().data_directory],
+        contents: true,
+    };
+    Ok(OpenedSubject::new(sources, origin, Some(cluster)))
+}
+
+/// Returns the number of threads that walk a tree.
+fn walkers() -> usize {
+    platform::cores().get().clamp(2, 8)
 }
 
 /// Options for opening a subject.

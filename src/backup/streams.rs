@@ -17,7 +17,7 @@ use crate::{
     queue::{Locked, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
-    stage::Stage,
+    stage::{Chain, Stage},
 };
 use std::{
     collections::BTreeMap,
@@ -110,10 +110,8 @@ impl Streams<'_> {
         })
     }
 
-    /// Creates the threads of each stream. A thread reads a frame and computes on it while it is in the
-    /// processor's cache.
+    /// Creates the threads of each stream.
     fn stream_threads(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
-        let meter = self.meter;
         let buffers = sources.len() * (depths.line + 1) + depths.permits.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
         let permits = Permits::new(depths.permits);
@@ -121,70 +119,47 @@ impl Streams<'_> {
         // from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
-        let workers = |source: &Arc<dyn Source>| {
-            let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
-            let (permits, reads, gauges) =
-                (permits.clone(), readers.map(Permits::new), meter.clone());
-            let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
-            let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            // A follower runs as long as others are read, and its waiting must not slow them. Its
-            // data cannot wait, but half of the workers are left to the other sources, which would
-            // otherwise never be read.
+        let start = |source: &Arc<dyn Source>| {
             let leads = !source.accompanies();
-            let pace = pace.clone().filter(|_| leads);
-            let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
-            let (first, gauge) = match leads {
-                true => (first, meter.source.clone()),
-                false => (first.min(half), Arc::default()),
-            };
-            let workers = FrameWorkers::start(first, gauge, move || {
-                let (source, pool, permits, pace) =
-                    (source.clone(), pool.clone(), permits.clone(), pace.clone());
-                let (reads, meter, mut usual) =
-                    (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
-                let mut fast = if leads {
-                    None
-                } else {
-                    Some(chain(&fast(&stages), &pool)?)
-                };
-                Ok(Box::new(move |slice: Slice| {
-                    if reads.is_some() {
-                        slice.wait(); // otherwise pieces hold all permits while they wait for a slice that needs one
-                    }
-                    memory::check().map_err(|e| Error::io("could not continue", e))?;
-                    let read = || {
-                        let frame = source.read(slice, pool.take());
-                        let paced = pace.as_ref().zip(frame.as_ref().ok());
-                        paced.inspect(|(pace, frame)| pace.wait_for(frame.data.len() as u64));
-                        frame
-                    };
-                    let read = || timed(&meter.source.busy, read);
-                    let frame = match &reads {
-                        Some(reads) => reads.hold(read)?,
-                        None => read()?,
-                    };
-                    let chain = fast
-                        .as_mut()
-                        .filter(|_| source.is_pressed())
-                        .unwrap_or(&mut usual);
-                    let compute = || computed(&meter.workers.busy, || chain.apply(frame));
-                    if leads {
-                        permits.hold(compute)
-                    } else {
-                        permits.hold_first(compute)
-                    }
-                }))
-            })?;
-            let line = FrameLine::new(2 * workers.size() + 4, depths.line);
-            Ok(Threads {
-                line,
-                least: workers.size(),
-                max: depths.threads,
-                workers,
+            let task = FrameTask {
+                source: source.clone(),
+                stages: self.stages.clone(),
+                pool: pool.clone(),
+                permits: permits.clone(),
+                reads: readers.map(Permits::new),
+                pace: pace.clone().filter(|_| leads),
+                meter: self.meter.clone(),
                 leads,
-            })
+            };
+            self.start_threads(task, depths)
         };
-        sources.iter().map(workers).collect()
+        sources.iter().map(start).collect()
+    }
+
+    /// Starts the threads of one stream.
+    fn start_threads(&self, task: FrameTask, depths: &Depths) -> Result<Threads> {
+        let leads = task.leads;
+        let readers = self.tuning.readers.map_or(0, NonZeroUsize::get);
+        let mut first = (readers + depths.workers.get()).min(depths.line);
+        if !leads {
+            // Half of the workers are left to the other sources, which would otherwise never be
+            // read.
+            first = first.min(depths.workers.get() / 2);
+        }
+        let first = NonZeroUsize::new(first).unwrap_or(NonZeroUsize::MIN);
+        let gauge = if leads {
+            self.meter.source.clone()
+        } else {
+            Arc::default()
+        };
+        let workers = FrameWorkers::start(first, gauge, move || task.work())?;
+        Ok(Threads {
+            line: FrameLine::new(2 * workers.size() + 4, depths.line),
+            least: workers.size(),
+            max: depths.threads,
+            workers,
+            leads,
+        })
     }
 
     /// Adds threads during the run where they pay off.
@@ -192,6 +167,77 @@ impl Streams<'_> {
         let mut tuner = ThreadTuner::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
             add_threads(&mut tuner, self.meter.sample(), stream_threads, self.meter);
+        }
+    }
+}
+
+/// The work on the frames of one stream.
+///
+/// A thread reads a frame and computes on it while it is in the processor's cache.
+#[derive(Clone)]
+struct FrameTask {
+    source: Arc<dyn Source>,
+    stages: Vec<StageSpec>,
+    pool: Arc<Pool>,
+    /// Permits to compute, shared by all streams.
+    permits: Arc<Permits>,
+    /// Permits to read this stream, if the number of readers is fixed.
+    reads: Option<Arc<Permits>>,
+    pace: Option<Arc<RateLimit>>,
+    meter: Arc<Meter>,
+    /// Whether the run lasts until this stream has no more work. A follower does not lead: it runs
+    /// as long as others are read, and its waiting must not slow them. Its data cannot wait, so it
+    /// computes first, and with faster stages while it falls behind.
+    leads: bool,
+}
+
+impl FrameTask {
+    /// Returns the work function of one thread.
+    fn work(&self) -> Result<WorkFn<Slice, Frame>> {
+        let task = self.clone();
+        let mut usual = chain(&self.stages, &self.pool)?;
+        let mut fast = if self.leads {
+            None
+        } else {
+            Some(chain(&fast(&self.stages), &self.pool)?)
+        };
+        Ok(Box::new(move |slice| {
+            let frame = task.read(slice)?;
+            let stages = fast
+                .as_mut()
+                .filter(|_| task.source.is_pressed())
+                .unwrap_or(&mut usual);
+            task.compute(stages, frame)
+        }))
+    }
+
+    fn read(&self, slice: Slice) -> Result<Frame> {
+        if self.reads.is_some() {
+            // Otherwise pieces hold all permits while they wait for a slice that needs one.
+            slice.wait();
+        }
+        memory::check().map_err(|e| Error::io("could not continue", e))?;
+        let read = || timed(&self.meter.source.busy, || self.read_paced(slice));
+        match &self.reads {
+            Some(reads) => reads.hold(read),
+            None => read(),
+        }
+    }
+
+    fn read_paced(&self, slice: Slice) -> Result<Frame> {
+        let frame = self.source.read(slice, self.pool.take())?;
+        if let Some(pace) = &self.pace {
+            pace.wait_for(frame.data.len() as u64);
+        }
+        Ok(frame)
+    }
+
+    fn compute(&self, stages: &mut Chain, frame: Frame) -> Result<Frame> {
+        let compute = || computed(&self.meter.workers.busy, || stages.apply(frame));
+        if self.leads {
+            self.permits.hold(compute)
+        } else {
+            self.permits.hold_first(compute)
         }
     }
 }
@@ -378,7 +424,8 @@ fn run_all<I: Send, O: Send>(
     failed: impl Fn() + Sync,
 ) -> Result<Vec<O>> {
     let lost = |_| Err(Error::new(ErrorKind::Bug, "a stream stopped"));
-    let (work, failed) = (&work, &failed);
+    let work = &work;
+    let failed = &failed;
     let results = std::thread::scope(|scope| {
         let begin = |item| {
             let run = move || {

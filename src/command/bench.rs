@@ -95,7 +95,8 @@ impl Bench {
             paths: vec![self.path.clone()],
             ..Scope::default()
         };
-        let (to, tags) = (SinkSpec::Null, BTreeMap::new());
+        let to = SinkSpec::Null;
+        let tags = BTreeMap::new();
         let backup = Backup {
             no_create: false,
             subject: Subject::Files(scope),
@@ -169,7 +170,8 @@ impl Bench {
             (0..rounds).for_each(|_| drop(compressor.compress(&plain, &mut out)));
         };
         let unpack = |rounds: u64| {
-            let (mut decompressor, mut out) = (self.codec.decompressor(), Vec::new());
+            let mut decompressor = self.codec.decompressor();
+            let mut out = Vec::new();
             (0..rounds).for_each(|_| drop(decompressor.decompress(&packed, plain.len(), &mut out)));
         };
         let each = self.rounds() / self.workers.get() as u64;

@@ -29,6 +29,7 @@ use crate::{
     sink::local_file::name as file_name,
 };
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
     ffi::OsString,
     fs::File,
@@ -123,15 +124,7 @@ impl Copy {
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
         must_be_possible(&self.to, self.no_create)?;
-        let archive = open(&self.from, &self.filter)?;
-        if archive.repository.is_empty() {
-            let what = format!(
-                "cannot copy {:?}: it is not a backup in a repository",
-                self.from
-            );
-            return Err(Error::new(ErrorKind::Usage, what)
-                .hint("an archive is one file: copy that file, or use `fullbore export`"));
-        }
+        let archive = self.open_backup()?;
         let repository = place(&self.from)?.0;
         let others = archive.root.others();
         let known: Vec<_> = others
@@ -139,23 +132,9 @@ impl Copy {
             .filter_map(|id| KnownFrames::read(&repository, id))
             .collect();
         let tasks = copy_tasks(&archive, &known)?;
+        let sealed = base_roots(&archive, &known)?;
+        let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
         let root = read_whole(&archive, &ObjectName::Root)?;
-        meter
-            .total_bytes
-            .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
-        meter.share(self.workers.get());
-        let unknown = others
-            .iter()
-            .filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
-        let unknown: Vec<_> = unknown
-            .map(|id| Ok((*id, seal(&nothing_known(id, &archive.root))?)))
-            .collect::<Result<_>>()?;
-        let words = known
-            .iter()
-            .map(|(known, sealed)| (&known.root.id[..], &sealed[..]));
-        let sealed: Vec<_> = words
-            .chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..])))
-            .collect();
         let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed, self.tricks)?;
         let run = CopyRun {
             archive: &archive,
@@ -163,21 +142,25 @@ impl Copy {
             meter,
             there: Default::default(),
         };
-        let copied = run.copy_all(self.workers, &tasks);
-        let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
-        if let Err(error) = copied {
+        if let Err(error) = run.copy_all(self.workers, &tasks) {
             incoming.abort();
             return Err(error);
         }
+        let there = run.there.0.load(Relaxed);
+        let there_bytes = run.there.1.load(Relaxed);
         let objects: Vec<_> = tasks
             .iter()
-            .map(|t| (t.backup.clone(), t.name.clone(), t.min_bytes()))
+            .map(|task| (task.backup.clone(), task.name.clone(), task.min_bytes()))
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let untagged = self.copy_tags(&repository, &archive.root.id).err();
-        let warning =
-            |error: Error| format!("could not copy the tags of the backup: {}", error.line());
+        let warnings = match self.copy_tags(&repository, &archive.root.id) {
+            Ok(()) => Vec::new(),
+            Err(error) => vec![format!(
+                "could not copy the tags of the backup: {}",
+                error.line()
+            )],
+        };
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -186,8 +169,25 @@ impl Copy {
             there,
             there_bytes,
             seconds: start.elapsed().as_secs_f64(),
-            warnings: untagged.map(warning).into_iter().collect(),
+            warnings,
         })
+    }
+
+    /// Opens the backup to copy.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a one-file archive; those of opening the backup.
+    fn open_backup(&self) -> Result<Archive> {
+        let archive = open(&self.from, &self.filter)?;
+        if !archive.repository.is_empty() {
+            return Ok(archive);
+        }
+        let what = format!(
+            "cannot copy {:?}: it is not a backup in a repository",
+            self.from
+        );
+        Err(Error::new(ErrorKind::Usage, what)
+            .hint("an archive is one file: copy that file, or use `fullbore export`"))
     }
 
     /// Copies the tags that were set after the backup was made, unless the copy has notes of its
@@ -221,6 +221,9 @@ struct CopyRun<'a> {
 
 impl CopyRun<'_> {
     fn copy_all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
+        let bytes = sizes::sum(tasks.iter().map(|task| task.bytes));
+        self.meter.total_bytes.store(bytes, Relaxed);
+        self.meter.share(workers.get());
         workers::work(
             &workers.into(),
             Vec::new,
@@ -269,7 +272,8 @@ impl CopyRun<'_> {
         if is_enough {
             return Ok(true);
         }
-        let (mut is_more, mut bytes) = (len <= task.bytes, Vec::new());
+        let mut is_more = len <= task.bytes;
+        let mut bytes = Vec::new();
         for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
             self.archive
                 .store()
@@ -309,10 +313,8 @@ impl CopyRun<'_> {
         if *wanted == found {
             return Ok(());
         }
-        let (name, to) = (
-            self.archive.store().name(&task.object),
-            offset + bytes.len() as u64,
-        );
+        let name = self.archive.store().name(&task.object);
+        let to = offset + bytes.len() as u64;
         Err(
             Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
                 .because(format!("their checksum is {found}, the root says {wanted}"))
@@ -322,6 +324,28 @@ impl CopyRun<'_> {
                 ),
         )
     }
+}
+
+/// ID and sealed root of a backup.
+type SealedRoot<'a> = (&'a str, Cow<'a, [u8]>);
+
+/// Returns the sealed roots of all backups that `archive` refers to, with placeholders for those
+/// whose roots are lost.
+fn base_roots<'a>(
+    archive: &'a Archive,
+    known: &'a [(KnownFrames, Vec<u8>)],
+) -> Result<Vec<SealedRoot<'a>>> {
+    let mut roots: Vec<_> = known
+        .iter()
+        .map(|(known, sealed)| (&known.root.id[..], Cow::from(sealed)))
+        .collect();
+    for id in archive.root.others() {
+        if known.iter().all(|(known, _)| known.root.id != id) {
+            let placeholder = seal(&nothing_known(id, &archive.root))?;
+            roots.push((id, placeholder.into()));
+        }
+    }
+    Ok(roots)
 }
 
 fn read_whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
@@ -512,7 +536,8 @@ fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
 
 /// Returns the pieces, with the gaps between them in pieces of at most 8 MiB.
 fn with_gaps(pieces: Vec<(u64, u64, PartSum)>, bytes: u64) -> Vec<(u64, u64, PartSum)> {
-    let (mut all, mut at) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut at = 0;
     let fill = |all: &mut Vec<_>, from: u64, to: u64| {
         let starts = (from..to).step_by(PART_BYTES as usize);
         all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), PartSum::Unknown)));

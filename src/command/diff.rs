@@ -106,7 +106,7 @@ impl Diff {
         };
         earlier.filter_map(of_it).last().ok_or_else(|| {
             let what = format!(
-                "there is no backup of {} before {:?}",
+                "could not find a backup of {} before {:?}",
                 source_text(&root.source),
                 root.id
             );
@@ -134,8 +134,9 @@ impl Diff {
         let selection = Selection::new(&self.paths)?;
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {
-                let (a, b) = (&a.root.id, &b.root.id);
-                let what = format!("cannot find {} in backup {a:?} or {b:?}", quoted(path));
+                let a = &a.root.id;
+                let b = &b.root.id;
+                let what = format!("could not find {} in backup {a:?} or {b:?}", quoted(path));
                 return Err(Error::new(ErrorKind::NotFound, what));
             }
         }
@@ -164,9 +165,10 @@ impl Diff {
             ..
         } = run;
         totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        match self.json {
-            true => text::json(out, &totals)?,
-            false => text::line(out, &summary(&totals))?,
+        if self.json {
+            text::json(out, &totals)?
+        } else {
+            text::line(out, &summary(&totals))?
         }
         Ok(totals)
     }
@@ -233,11 +235,11 @@ fn entries<'a>(
 
 impl DiffRun<'_> {
     fn compare_all(&mut self) -> Result<()> {
-        let (a, b, selection) = (self.a, self.b, self.selection);
-        let (mut before, mut after) = (
-            entries(a, b, selection).peekable(),
-            entries(b, a, selection).peekable(),
-        );
+        let a = self.a;
+        let b = self.b;
+        let selection = self.selection;
+        let mut before = entries(a, b, selection).peekable();
+        let mut after = entries(b, a, selection).peekable();
         loop {
             let order = match (before.peek(), after.peek()) {
                 (None, None) => return Ok(()),
@@ -267,10 +269,8 @@ impl DiffRun<'_> {
         let what = was
             .zip(is)
             .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
-        let (size, new) = (
-            |parts: &Parts| last(parts).entry.size(),
-            |parts: &Parts| last(parts).entry.data_len(),
-        );
+        let size = |parts: &Parts| last(parts).entry.size();
+        let new = |parts: &Parts| last(parts).entry.data_len();
         let (change, bytes, sum) = match (was, is) {
             (Some(_), Some(_)) if what.is_empty() => return Ok(()),
             (Some(was), Some(is)) => {
@@ -284,7 +284,8 @@ impl DiffRun<'_> {
             return Ok(());
         }
         sum.add(bytes);
-        let (before, after) = (was.map(size), is.map(size));
+        let before = was.map(size);
+        let after = is.map(size);
         let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
         self.growth += growth;
         let line = DiffLine {
@@ -297,12 +298,13 @@ impl DiffRun<'_> {
             differing_bytes: bytes,
             what: &what,
         };
-        match self.json {
-            true => text::json(self.out, &line),
-            false => text::line(
+        if self.json {
+            text::json(self.out, &line)
+        } else {
+            text::line(
                 self.out,
                 &text_line(&line, entry.kind == EntryKind::Directory),
-            ),
+            )
         }
     }
 }
@@ -319,10 +321,8 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
     } else {
         text::name(&line.path.0)
     };
-    let (slash, bytes) = (
-        if directory { "/" } else { "" },
-        text::count(line.differing_bytes),
-    );
+    let slash = if directory { "/" } else { "" };
+    let bytes = text::count(line.differing_bytes);
     let sizes = match (line.size_before, line.size_after) {
         (Some(before), Some(after)) if before != after => {
             format!("{} to {} bytes; ", text::count(before), text::count(after))
@@ -349,7 +349,9 @@ fn summary(totals: &DiffTotals) -> String {
     } = totals;
     let sum = |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };
-    let (added, removed, changed) = (sum(added), sum(removed), sum(changed));
+    let added = sum(added);
+    let removed = sum(removed);
+    let changed = sum(changed);
     let growth = text::bytes(growth.unsigned_abs());
     format!("from {a} to {b}: {added} added, {removed} removed, {changed} changed, {growth} {sign}")
 }

@@ -49,8 +49,10 @@ pub(super) fn last(parts: &Parts) -> &PageItem {
 /// Lists the properties that differ. The time of a directory is ignored, because it follows from
 /// added and removed entries.
 pub(super) fn differing_properties(a: &Parts, b: &Parts) -> Vec<&'static str> {
-    let (a, b) = (last(a), last(b));
-    let (was, is) = (&a.entry, &b.entry);
+    let a = last(a);
+    let b = last(b);
+    let was = &a.entry;
+    let is = &b.entry;
     let kind = std::mem::discriminant(&was.kind) != std::mem::discriminant(&is.kind);
     let captured = a.state.is_stored() != b.state.is_stored();
     [
@@ -90,7 +92,8 @@ fn same_algorithm(a: Digest, b: Digest) -> bool {
 /// Returns the bytes of the new content that the old content does not have at the same place, as
 /// far as blocks and extents show.
 pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
-    let (was, is) = (last(a.1), last(b.1));
+    let was = last(a.1);
+    let is = last(b.1);
     if !is.entry.is_file() || (was.entry.is_file() && same_content(was, is)) {
         return 0;
     }
@@ -98,7 +101,8 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     if data_map(&was.entry) != data_map(&is.entry) {
         return all;
     }
-    let (options, others) = (&a.0.options, &b.0.options);
+    let options = &a.0.options;
+    let others = &b.0.options;
     let alike = (options.block_bytes, options.digest) == (others.block_bytes, others.digest);
     let same = same_places(a, b).max(if alike {
         same_blocks(a.1, b.1, options.block_bytes)

@@ -93,7 +93,8 @@ impl Export {
             damage_listener(archive.clone(), report.clone()),
         ));
         let outcome = self.backup(&archive, stored)?.run(meter)?;
-        let (damage, warnings) = (report.damage(), report.warnings());
+        let damage = report.damage();
+        let warnings = report.warnings();
         Ok(Exported {
             outcome,
             from: archive.root.id.clone(),

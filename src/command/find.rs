@@ -33,6 +33,7 @@ use std::{
     iter::Peekable,
     ops::RangeInclusive,
     os::unix::ffi::OsStrExt,
+    path::Path,
 };
 
 /// The pattern and the backups to search.
@@ -99,51 +100,20 @@ impl Find {
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
-        let repository = std::path::Path::new(&self.repository);
-        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
-        let (mut code, mut is_any) = (0, self.filter.is_empty());
-        for (id, root) in list_backups(repository)? {
-            let is_listed = root.is_ok();
-            let mut root = root;
-            if root
-                .as_mut()
-                .is_ok_and(|root| !self.filter.selects_in(repository, root))
-            {
-                continue;
-            }
-            is_any = true;
-            match root.and_then(|_| Archive::open_backup(repository, &id)) {
-                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // forgotten since it was listed
-                Ok(archive) => sources
-                    .entry(source_text(&archive.root.source))
-                    .or_default()
-                    .push(archive),
-                Err(error) => {
-                    code = error.exit_code().max(code);
-                    match self.json {
-                        true => {
-                            text::json(out, &serde_json::json!({"id": id, "error": error.line()}))?
-                        }
-                        false => text::line(out, &format!("{id}  {}", error.line()))?,
-                    }
-                }
-            }
-        }
-        if !is_any {
-            return Err(self.filter.none_selected(repository)?);
-        }
-        let of = |(name, archives): (String, Vec<Archive>)| {
-            let ids = archives
-                .iter()
-                .map(|archive| archive.root.id.clone())
-                .collect();
-            FindSource {
+        let repository = Path::new(&self.repository);
+        let (sources, code) = self.open_sources(repository, out)?;
+        let sources = sources
+            .into_iter()
+            .map(|(name, archives)| FindSource {
                 name,
-                ids,
+                ids: archives
+                    .iter()
+                    .map(|archive| archive.root.id.clone())
+                    .collect(),
                 found: PathSweep::new(repository, archives, &pattern, &selection).peekable(),
-            }
-        };
-        let found = self.print_matches(sources.into_iter().map(of).collect(), out)?;
+            })
+            .collect();
+        let found = self.print_matches(sources, out)?;
         if code == 0 && !found {
             let what = format!(
                 "could not find {:?} in any backup of {:?}",
@@ -152,6 +122,54 @@ impl Find {
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         Ok(code)
+    }
+
+    /// Opens the selected backups by source, and prints those that cannot be opened. Also returns
+    /// the exit code so far.
+    fn open_sources(
+        &self,
+        repository: &Path,
+        out: &mut dyn Write,
+    ) -> Result<(BTreeMap<String, Vec<Archive>>, u8)> {
+        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
+        let mut code = 0;
+        let mut is_any = self.filter.is_empty();
+        for (id, mut root) in list_backups(repository)? {
+            let is_listed = root.is_ok();
+            if root
+                .as_mut()
+                .is_ok_and(|root| !self.filter.selects_in(repository, root))
+            {
+                continue;
+            }
+            is_any = true;
+            match root.and_then(|_| Archive::open_backup(repository, &id)) {
+                Ok(archive) => sources
+                    .entry(source_text(&archive.root.source))
+                    .or_default()
+                    .push(archive),
+                // Forgotten since it was listed.
+                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {}
+                Err(error) => {
+                    code = error.exit_code().max(code);
+                    self.print_error(&id, &error, out)?;
+                }
+            }
+        }
+        if is_any {
+            Ok((sources, code))
+        } else {
+            Err(self.filter.none_selected(repository)?)
+        }
+    }
+
+    fn print_error(&self, id: &str, error: &Error, out: &mut dyn Write) -> Result<()> {
+        let error = error.line();
+        if self.json {
+            text::json(out, &serde_json::json!({"id": id, "error": error}))
+        } else {
+            text::line(out, &format!("{id}  {error}"))
+        }
     }
 
     /// Prints the matches of all sources. Returns whether there were any.
@@ -165,12 +183,13 @@ impl Find {
             for found in found {
                 let (path, versions) = found?;
                 for held in &versions {
-                    match self.json {
-                        true => text::json(out, &line(&name, &ids, &path, held))?,
-                        false => text::line(
+                    if self.json {
+                        text::json(out, &line(&name, &ids, &path, held))?
+                    } else {
+                        text::line(
                             out,
                             &plain((with_some > 1).then_some(&name), &ids, &path, held),
-                        )?,
+                        )?
                     }
                 }
             }
@@ -223,7 +242,7 @@ struct FindSource<'a> {
 /// Pages are read in the order of their first paths, so a path before the start of the next page is
 /// on no unread page.
 struct PathSweep<'a> {
-    repository: &'a std::path::Path,
+    repository: &'a Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Patterns,
@@ -250,7 +269,7 @@ impl PartialOrd for ArchiveOrder {
 
 impl<'a> PathSweep<'a> {
     fn new(
-        repository: &'a std::path::Path,
+        repository: &'a Path,
         archives: Vec<Archive>,
         pattern: &'a Patterns,
         selection: &Selection,
@@ -304,7 +323,8 @@ impl<'a> PathSweep<'a> {
         links.sort_by(|(_, a), (_, b)| order(a, b));
         for at in sheet.of.iter().filter(|_| !links.is_empty()) {
             for (record, target) in &links {
-                let (link, file) = (version(record), self.archives[*at].last_of(target));
+                let link = version(record);
+                let file = self.archives[*at].last_of(target);
                 let (size, digest) = file.map_or((link.size, link.digest), |file| {
                     (file.entry.size(), file.digest)
                 });
@@ -360,16 +380,15 @@ fn first_path<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
 }
 
 fn matches(pattern: &Patterns, record: &Record) -> bool {
-    let (path, is_dir) = (
-        &record.entry.path,
-        record.entry.kind == entry::EntryKind::Directory,
-    );
+    let path = &record.entry.path;
+    let is_dir = record.entry.kind == entry::EntryKind::Directory;
     !path.is_empty() && pattern.matches(path, is_dir)
 }
 
 fn version(record: &Record) -> Version {
     let (kind, target, _) = kind_parts(&record.entry.kind);
-    let (size, mtime) = (record.entry.size(), record.entry.mtime);
+    let size = record.entry.size();
+    let mtime = record.entry.mtime;
     Version {
         kind,
         size,
@@ -438,8 +457,11 @@ fn plain(
     path: &EntryPath,
     (version, run): &InRange,
 ) -> String {
-    let (first, last, backups) = (run.start(), run.end(), run.clone().count());
-    let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
+    let first = run.start();
+    let last = run.end();
+    let backups = run.clone().count();
+    let size = text::count(version.size);
+    let time = text::local_minute(version.mtime);
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
     let until = if first == last {
         format!("{:>26}", "")

@@ -76,56 +76,70 @@ impl Forget {
     /// group; nothing is forgotten then. Errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         read_repository(&self.repository)?;
-        let (mut groups, damaged) = match self.ids.is_empty() {
-            true => self.by_rules()?,
-            false => (self.by_name()?, Vec::new()),
+        let (mut groups, damaged) = if self.ids.is_empty() {
+            self.by_rules()?
+        } else {
+            (self.by_name()?, Vec::new())
         };
-        let objects = LocalObjects::new(&self.repository);
-        let goes =
-            |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
-        let stay = groups
-            .iter()
-            .filter(goes)
-            .filter(|_| !self.dry_run)
-            .flat_map(|(_, group)| group);
-        let stay = stay.filter(|decision| !decision.forgotten);
-        stay.into_iter()
-            .try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
-        let going = groups
-            .iter_mut()
-            .filter(|_| !self.dry_run)
-            .flat_map(|(_, decisions)| decisions);
-        for decision in going.filter(|decision| decision.forgotten) {
-            // The backup may have been pinned since the decision.
-            let stays = match Annotations::read(&self.repository, &decision.id) {
-                Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
-                Err(error) => Some(error.line()),
-            };
-            if let Some(why) = stays {
-                (decision.forgotten, decision.reasons) = (false, vec![why]);
-                continue;
-            }
-            // A named ID may belong to the remains of an interrupted backup. A backup chosen by
-            // rules may have been forgotten by another run since.
-            if !protocol::forget(&objects, &decision.id)? && !self.ids.is_empty() {
-                protocol::write_off(&objects, &decision.id)?;
-            }
+        if !self.dry_run {
+            self.forget(&mut groups)?;
         }
-        let decisions = || groups.iter().flat_map(|(_, decisions)| decisions);
-        match self.json {
-            true => decisions().try_for_each(|decision| text::json(out, decision))?,
-            false => self.print(&groups, out)?,
+        if self.json {
+            groups
+                .iter()
+                .flat_map(|(_, decisions)| decisions)
+                .try_for_each(|decision| text::json(out, decision))?;
+        } else {
+            self.print(&groups, out)?;
         }
         for (id, error) in &damaged {
-            match self.json {
-                true => text::json(
-                    out,
-                    &serde_json::json!({"id": id, "forgotten": false, "error": error.line()}),
-                )?,
-                false => text::line(out, &format!("{id}  kept: {}", error.line()))?,
+            let error = error.line();
+            if self.json {
+                let line = serde_json::json!({"id": id, "forgotten": false, "error": error});
+                text::json(out, &line)?;
+            } else {
+                text::line(out, &format!("{id}  kept: {error}"))?;
             }
         }
         Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    /// Forgets the backups decided on, after the names of those that stay are durable.
+    fn forget(&self, groups: &mut Groups) -> Result<()> {
+        let objects = LocalObjects::new(&self.repository);
+        let changed = groups
+            .iter()
+            .filter(|(_, group)| group.iter().any(|decision| decision.forgotten));
+        for decision in changed.flat_map(|(_, group)| group) {
+            if !decision.forgotten {
+                protocol::settle(&objects, &decision.id)?;
+            }
+        }
+        for decision in groups.iter_mut().flat_map(|(_, group)| group) {
+            if decision.forgotten {
+                self.forget_one(&objects, decision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_one(&self, objects: &LocalObjects, decision: &mut Decision) -> Result<()> {
+        // The backup may have been pinned since the decision.
+        let reason = match Annotations::read(&self.repository, &decision.id) {
+            Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
+            Err(error) => Some(error.line()),
+        };
+        if let Some(reason) = reason {
+            decision.forgotten = false;
+            decision.reasons = vec![reason];
+            return Ok(());
+        }
+        // A named ID may belong to the remains of an interrupted backup. A backup chosen by rules
+        // may have been forgotten by another run since.
+        if !protocol::forget(objects, &decision.id)? && !self.ids.is_empty() {
+            protocol::write_off(objects, &decision.id)?;
+        }
+        Ok(())
     }
 
     fn by_name(&self) -> Result<Groups> {
@@ -156,8 +170,8 @@ impl Forget {
             return Err(Error::new(ErrorKind::Usage, what)
                 .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
-        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<ListedBackup>>, _) =
-            (BTreeMap::new(), Vec::new());
+        let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
+        let mut damaged = Vec::new();
         for (id, root) in list_backups(&self.repository)? {
             match root.and_then(|root| self.candidate(&id, root)) {
                 Ok(listed) => groups
@@ -168,31 +182,35 @@ impl Forget {
             }
         }
         let now = Timestamp::now();
-        let decide = |listed: Vec<ListedBackup>| {
-            let group = listed
-                .last()
-                .filter(|_| self.by_source)
-                .map(|last| source_text(&last.root.source));
-            let group = group.unwrap_or_default();
-            let candidates: Vec<_> = listed
-                .iter()
-                .map(|listed| listed.candidate.clone())
-                .collect();
-            let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
-            if reasons.iter().all(Vec::is_empty) {
-                return Err(nothing_kept_error(&group));
-            }
-            let decisions = listed.iter().zip(reasons);
-            let decisions = decisions
-                .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run));
-            Ok((group, decisions.collect()))
-        };
         let mut groups = groups
             .into_values()
-            .map(decide)
+            .map(|listed| self.decide(&listed, now))
             .collect::<Result<Groups>>()?;
         groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok((groups, damaged))
+    }
+
+    /// Decides on the backups of one group. Returns the name of the group and the decisions.
+    fn decide(&self, listed: &[ListedBackup], now: Timestamp) -> Result<(String, Vec<Decision>)> {
+        let group = listed
+            .last()
+            .filter(|_| self.by_source)
+            .map(|last| source_text(&last.root.source))
+            .unwrap_or_default();
+        let candidates: Vec<_> = listed
+            .iter()
+            .map(|listed| listed.candidate.clone())
+            .collect();
+        let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
+        if reasons.iter().all(Vec::is_empty) {
+            return Err(nothing_kept_error(&group));
+        }
+        let decisions = listed
+            .iter()
+            .zip(reasons)
+            .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run))
+            .collect();
+        Ok((group, decisions))
     }
 
     fn candidate(&self, id: &str, mut root: Root) -> Result<ListedBackup> {

@@ -69,10 +69,10 @@ impl List {
     }
 
     fn print_backups(&self, out: &mut dyn Write) -> Result<u8> {
-        let (mut code, mut is_any) = (0, self.filter.is_empty());
         let repository = Path::new(&self.from);
-        for (id, root) in list_backups(repository)? {
-            let mut root = root;
+        let mut code = 0;
+        let mut is_any = self.filter.is_empty();
+        for (id, mut root) in list_backups(repository)? {
             // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
@@ -81,11 +81,7 @@ impl List {
                 continue;
             }
             is_any = true;
-            let noted = root.and_then(|mut root| {
-                let notes = Annotations::read(repository, &id)?;
-                notes.apply(&mut root);
-                Ok((root, notes.pinned))
-            });
+            let noted = root.and_then(|root| annotated(repository, &id, root));
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
@@ -95,34 +91,39 @@ impl List {
         }
         for id in lost_roots(repository)? {
             code = 4;
-            let lost = Err(Error::corrupt("its root is lost").hint(LOST));
-            match self.json {
-                true => text::json(out, &BackupLine::new(&id, &lost))?,
-                false => text::line(out, &format!("{id}  its root is lost: {LOST}"))?,
+            if self.json {
+                let lost = Err(Error::corrupt("its root is lost").hint(LOST));
+                text::json(out, &BackupLine::new(&id, &lost))?;
+            } else {
+                text::line(out, &format!("{id}  its root is lost: {LOST}"))?;
             }
         }
         // JSON lists only complete backups.
-        let cut_off = if self.json {
-            Vec::new()
-        } else {
-            cut_off(repository)?
-        };
-        for root in cut_off.iter().filter(|root| self.filter.selects(root)) {
-            is_any = true;
-            let source = source_text(&root.source);
-            text::line(
-                out,
-                &format!(
-                    "{}  {}  interrupted and incomplete, of {source}",
-                    root.id, root.time
-                ),
-            )?;
+        if !self.json {
+            is_any |= self.print_interrupted(repository, out)?;
         }
         if is_any || code > 0 {
             Ok(code)
         } else {
             Err(self.filter.none_selected(repository)?)
         }
+    }
+
+    /// Prints interrupted backups. Returns whether there are any.
+    fn print_interrupted(&self, repository: &Path, out: &mut dyn Write) -> Result<bool> {
+        let mut is_any = false;
+        for root in cut_off(repository)? {
+            if self.filter.selects(&root) {
+                is_any = true;
+                let Root { id, time, .. } = &root;
+                let source = source_text(&root.source);
+                text::line(
+                    out,
+                    &format!("{id}  {time}  interrupted and incomplete, of {source}"),
+                )?;
+            }
+        }
+        Ok(is_any)
     }
 
     fn print_entries(
@@ -171,23 +172,32 @@ impl List {
         match missing.first() {
             Some(path) => Err(Error::new(
                 ErrorKind::NotFound,
-                format!("cannot find {} in the tar", quoted(path)),
+                format!("could not find {} in the tar", quoted(path)),
             )),
             None => Ok(()),
         }
     }
 
     fn print_entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
-        match self.json {
-            true => text::json(out, &EntryLine::new(record)),
-            false => text::line(out, &entry_line(record)),
+        if self.json {
+            text::json(out, &EntryLine::new(record))
+        } else {
+            text::line(out, &entry_line(record))
         }
     }
 }
 
+/// Returns a root with its annotations, and whether the backup is pinned.
+fn annotated(repository: &Path, id: &str, mut root: Root) -> Result<(Root, bool)> {
+    let notes = Annotations::read(repository, id)?;
+    notes.apply(&mut root);
+    Ok((root, notes.pinned))
+}
+
 fn backup_line(root: &Root, pinned: bool) -> String {
     let totals = &root.totals;
-    let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
+    let entries = text::count(totals.entries);
+    let bytes = text::bytes(totals.bytes);
     let stored = text::bytes(totals.stored_bytes);
     // A backup with bases stored only new data.
     let verb = if root.bases.is_empty() {
@@ -213,10 +223,8 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         .iter()
         .map(|(key, value)| format!("  {}", tag(key, value)))
         .collect();
-    let (source, pinned) = (
-        source_text(&root.source),
-        if pinned { "  (pinned)" } else { "" },
-    );
+    let source = source_text(&root.source);
+    let pinned = if pinned { "  (pinned)" } else { "" };
     let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| {
         format!("  {}", cluster_text(root, cluster))
     });
@@ -342,7 +350,8 @@ fn entry_line(record: &Record) -> String {
     } else {
         text::name(&entry.path)
     };
-    let (mode, time) = (text::mode(entry), text::local_minute(entry.mtime));
+    let mode = text::mode(entry);
+    let time = text::local_minute(entry.mtime);
     format!(
         "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
         state_text(&record.state)

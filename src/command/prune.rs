@@ -52,9 +52,10 @@ impl Prune {
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         read_repository(&self.repository)?;
         let pruned = prune(&LocalObjects::new(&self.repository), self.dry_run)?;
-        match self.json {
-            true => self.print_json(&pruned, out),
-            false => self.print(&pruned, out),
+        if self.json {
+            self.print_json(&pruned, out)
+        } else {
+            self.print(&pruned, out)
         }
     }
 
@@ -88,7 +89,9 @@ impl Prune {
                 ),
             )?;
         }
-        let (freed, held, cut_off) = (pruned.freed(), pruned.held(), pruned.cut_off());
+        let freed = pruned.freed();
+        let held = pruned.held();
+        let cut_off = pruned.cut_off();
         let still = match held.bytes {
             0 => String::new(),
             _ => format!(

@@ -72,14 +72,16 @@ pub(super) fn tag(key: &str, value: &str) -> String {
 }
 
 fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
-    let (totals, options) = (&root.totals, &root.options);
+    let totals = &root.totals;
+    let options = &root.options;
     // A backup with bases stores only new data, so that a ratio would mislead.
-    let ratio = match root.bases.is_empty() {
-        true => format!(
+    let ratio = if root.bases.is_empty() {
+        format!(
             ", ratio {:.2}",
             totals.bytes as f64 / totals.stored_bytes.max(1) as f64
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     let left_out = root
         .left_out
@@ -175,11 +177,10 @@ fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
             .iter()
             .filter(|page| page.backup == backup)
             .count() as u64;
-        let (live, all) = (text::bytes(live), text::bytes(all));
-        let (segments, pages) = (
-            text::counted(segments, "segment"),
-            text::counted(pages, "page"),
-        );
+        let live = text::bytes(live);
+        let all = text::bytes(all);
+        let segments = text::counted(segments, "segment");
+        let pages = text::counted(pages, "page");
         (
             "refers to",
             format!("{backup}: {live} of {all} in {segments}, and {pages}"),
@@ -189,10 +190,8 @@ fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
     if others.is_empty() {
         return Vec::new();
     }
-    let (kept, kept_bytes) = (
-        text::counted(root.totals.kept, "file"),
-        text::bytes(root.totals.kept_bytes),
-    );
+    let kept = text::counted(root.totals.kept, "file");
+    let kept_bytes = text::bytes(root.totals.kept_bytes);
     let (live, all, _) = sum(None);
     let times = all as f64 / (live as f64).max(1.0);
     let mut facts = vec![(
@@ -200,7 +199,8 @@ fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
         format!("{kept}, {kept_bytes} of content were not stored again"),
     )];
     facts.extend(others.into_iter().map(line));
-    let (live, all) = (text::bytes(live), text::bytes(all));
+    let live = text::bytes(live);
+    let all = text::bytes(all);
     facts.push((
         "amplification",
         format!("{times:.2}: {all} of segments are kept for {live} of referred data"),
@@ -233,11 +233,9 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
         ),
     ];
     if cluster.online {
-        let (start, stop, segments) = (
-            &cluster.start_lsn,
-            &cluster.stop_lsn,
-            cluster.wal_segments.join(" to "),
-        );
+        let start = &cluster.start_lsn;
+        let stop = &cluster.stop_lsn;
+        let segments = cluster.wal_segments.join(" to ");
         let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
         facts.push(("WAL", text::name(wal.as_bytes())));
     }

@@ -98,10 +98,8 @@ impl StreamWriter {
     ) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = SegmentInProgress::new(stream, 0);
-        let (pages, laid) = (
-            PageWriter::new(stream, shared.block_bytes, tell),
-            StreamOutcome::default(),
-        );
+        let pages = PageWriter::new(stream, shared.block_bytes, tell);
+        let laid = StreamOutcome::default();
         Ok(Self {
             shared,
             meter,
@@ -136,7 +134,8 @@ impl StreamWriter {
         if frame.data.is_empty() && frame.parts.is_empty() {
             return Ok(()); // a piece of an unreadable file, or after the end of a stream
         }
-        let (ends_member, endless) = (frame.ends_member, ends_in_open_header(&frame));
+        let ends_member = frame.ends_member;
+        let endless = ends_in_open_header(&frame);
         // Data of earlier backups needs no segment.
         if !self.filling.is_open() && (endless || !frame.data.is_empty()) {
             self.begin_segment()?;

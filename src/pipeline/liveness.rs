@@ -46,7 +46,8 @@ const HEADER_BYTES: u64 = 4 * BLOCK as u64;
 impl References {
     /// Returns the number of the segment of an extent; numbers start from 0, in order of first use.
     pub fn number(&mut self, item: &PageItem, segment: u32) -> u32 {
-        let (page, segment) = (item.page(), segment as usize);
+        let page = item.page();
+        let segment = segment as usize;
         let (last, mut numbers) = match self.last.take() {
             Some((last, numbers)) if Arc::ptr_eq(&last, page) => (last, numbers),
             _ => (page.clone(), vec![None; page.segments.len()]),
@@ -115,11 +116,9 @@ impl References {
 
 impl LiveCount {
     fn add(&mut self, extent: &Extent, header: u64) {
-        let (offset, stored, plain) = (
-            extent.frame.offset,
-            u64::from(extent.frame.stored_len),
-            u64::from(extent.frame.plain_len),
-        );
+        let offset = extent.frame.offset;
+        let stored = u64::from(extent.frame.stored_len);
+        let plain = u64::from(extent.frame.plain_len);
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
@@ -128,7 +127,8 @@ impl LiveCount {
             used: 0,
             at: 0,
         });
-        let (inner, len) = (u64::from(extent.inner), u64::from(extent.len));
+        let inner = u64::from(extent.inner);
+        let len = u64::from(extent.len);
         let from = inner.saturating_sub(header).max(before.at);
         let at = (inner + len + padding(len) as u64).min(plain).max(from);
         let used = before.used + (at - from);

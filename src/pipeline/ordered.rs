@@ -54,7 +54,8 @@ impl<O> FrameLine<O> {
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
         let limit = limit.clamp(1, max);
-        let (line, batch) = (VecDeque::new(), (limit / 2).max(1));
+        let line = VecDeque::new();
+        let batch = (limit / 2).max(1);
         let [ended, closed, feeder_sleeps, taker_sleeps] = [false; 4];
         let places = LinePlaces {
             line,
@@ -264,7 +265,8 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     /// # Errors
     /// Errors of `make`, or if the system cannot start a thread.
     pub fn grow(&self) -> Result<()> {
-        let (queue, mut work) = (self.queue.clone(), (self.make)()?);
+        let queue = self.queue.clone();
+        let mut work = (self.make)()?;
         start(move || {
             while let Some((item, mut ticket)) = queue.pop() {
                 ticket.result = Some(work(item));
@@ -302,7 +304,8 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
         input: impl Iterator<Item = Result<I>> + Send + 'static,
         line: Arc<FrameLine<O>>,
     ) -> Stream<O> {
-        let (workers, places) = (self.clone(), line.clone());
+        let workers = self.clone();
+        let places = line.clone();
         let started = start(move || {
             let end = OrderedEnd(places);
             workers.feed(input, &end.0);

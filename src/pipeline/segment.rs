@@ -169,7 +169,8 @@ fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8
         kind: EntryKind::File { size, map: None },
         ..entry.clone()
     };
-    let (mut plain, mut bytes) = (Vec::new(), Vec::new());
+    let mut plain = Vec::new();
+    let mut bytes = Vec::new();
     pax::write_header(&entry, &mut plain)?;
     gap_codec(codec)
         .compressor()?

@@ -83,11 +83,15 @@ pub(crate) fn work<J: Send, W>(
 ) -> Result<()> {
     let first = limit.now.load(Relaxed);
     let most = limit.tuner.map_or(first, |(most, _)| most.max(first));
-    let (failure, workers) = (FirstFailure::default(), Workers::default());
+    let failure = FirstFailure::default();
+    let workers = Workers::default();
     thread::scope(|scope| {
         let jobs = End(Arc::new(Queue::with_room(2 * most)));
-        let (queue, failure, workers, make, each) =
-            (jobs.0.clone(), &failure, &workers, &make, &each);
+        let queue = jobs.0.clone();
+        let failure = &failure;
+        let workers = &workers;
+        let make = &make;
+        let each = &each;
         let resize = move |size: usize| {
             workers.wanted.store(size, Relaxed);
             while workers.try_join(size) {
@@ -115,9 +119,12 @@ pub(crate) fn work<J: Send, W>(
             // Without a thread to adjust it, the number of workers stays the same.
             let _ = start_in(scope, attend);
         }
-        let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
-            true => Ok(()),
-            false => Err(stopped_error()),
+        let mut send = |job| {
+            if !failure.failed.load(Relaxed) && jobs.0.push(job) {
+                Ok(())
+            } else {
+                Err(stopped_error())
+            }
         };
         if let Err(error) = plan(&mut send) {
             failure.note(error);

@@ -134,44 +134,57 @@ impl RestoreRun<'_> {
 
     /// Restores one stretch of a large file from its frames.
     fn restore_stretch(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
-        let mut clock = Instant::now();
-        let Some((_, shared, _)) = jobs.iter().flat_map(large_file_parts).next() else {
+        let parts = || jobs.iter().flat_map(large_file_parts);
+        let Some((_, shared, _)) = parts().next() else {
             return Ok(());
         };
         let shared = shared.clone();
-        let start = jobs
-            .iter()
-            .flat_map(large_file_parts)
-            .map(|(_, _, at)| at)
-            .min()
-            .unwrap_or(0);
-        let (mut data, mut runs) = (std::mem::take(&mut worker.stretch), Vec::new());
+        let start = parts().map(|(_, _, at)| at).min().unwrap_or(0);
+        let mut data = std::mem::take(&mut worker.stretch);
+        let runs = self.assemble(worker, jobs, start, &mut data)?;
+        let mut clock = Instant::now();
+        for run in runs.chunk_by(|a, b| a.end == b.start) {
+            let from = run[0].start;
+            let to = run[run.len() - 1].end;
+            let content = &data[(from - start) as usize..(to - start) as usize];
+            let hash = self
+                .permits
+                .hold(|| shared.hash(&self.archive.root.options, from, content));
+            lap(&self.meter.workers.busy, &mut clock);
+            self.write_part(&mut worker.writer, &shared, from, content, hash)?;
+            lap(&self.meter.sink.busy, &mut clock);
+        }
+        worker.stretch = data;
+        Ok(())
+    }
+
+    /// Decodes the frames of a stretch that starts at `start`, and puts its pieces together in
+    /// `data`. Returns the ranges of the intact pieces in the file, in ascending order.
+    fn assemble(
+        &self,
+        worker: &mut RestoreWorker,
+        jobs: Vec<Job>,
+        start: u64,
+        data: &mut Vec<u8>,
+    ) -> Result<Vec<Range<u64>>> {
+        let mut clock = Instant::now();
+        let mut runs = Vec::new();
         for job in jobs {
             if let Err(error) | Ok(Some(error)) = self.decode(worker, &job, &mut clock) {
                 self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
             for (wanted, _, at) in large_file_parts(&job) {
-                let (content, place) = (wanted.content(&worker.plain), (at - start) as usize);
+                let content = wanted.content(&worker.plain);
+                let place = (at - start) as usize;
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
                 runs.push(at..at + content.len() as u64);
             }
             lap(&self.meter.workers.busy, &mut clock);
         }
-        runs.sort_by_key(|run: &Range<u64>| run.start);
-        for run in runs.chunk_by(|a, b| a.end == b.start) {
-            let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
-            let (content, at) = (&data[from..to], run[0].start);
-            let hash = self
-                .permits
-                .hold(|| shared.hash(&self.archive.root.options, at, content));
-            lap(&self.meter.workers.busy, &mut clock);
-            self.write_part(&mut worker.writer, &shared, at, content, hash)?;
-            lap(&self.meter.sink.busy, &mut clock);
-        }
-        worker.stretch = data;
-        Ok(())
+        runs.sort_by_key(|run| run.start);
+        Ok(runs)
     }
 
     /// Decodes the frame of a job.

@@ -33,65 +33,78 @@ impl RestoreRun<'_> {
         limit: &WorkerLimit<'_>,
         damaged: &HashSet<EntryPath>,
     ) -> Result<()> {
-        let (waiting, nameless) = (WaitingDirs::default(), Mutex::new(Vec::new()));
-        let lost = |path: &EntryPath| nameless.locked().push(path.clone());
-        let all = |writer: &mut TargetWriter, mut entries: Vec<Entry>| {
-            while let Some(entry) = entries.pop() {
-                match &entry.kind {
-                    EntryKind::HardLink(target) => self.make_link(
-                        writer,
-                        target,
-                        &entry.path,
-                        &Losses {
-                            damaged,
-                            lost: &lost,
-                        },
-                    )?,
-                    _ => self.finish_directory(writer, &entry)?,
-                }
-                self.meter.small.fetch_add(1, Relaxed);
-                entries.extend(waiting.complete(&self.waiting_dirs_of(&entry)));
-            }
-            Ok(())
+        let waiting = WaitingDirs::default();
+        let nameless = Mutex::new(Vec::new());
+        let losses = Losses {
+            damaged,
+            lost: &|path| nameless.locked().push(path.clone()),
         };
         workers::work(
             limit,
             || TargetWriter::new(&self.tree),
-            all,
-            |send| {
-                let mut batch = Vec::new();
-                for item in self.archive.records(&self.selection, true) {
-                    let item = match item {
-                        Ok(item) => item,
-                        // The first pass has reported the same error.
-                        Err(error) if self.report.has(&error.line()) => continue,
-                        Err(error) => {
-                            self.report.survive(Err(error))?;
-                            continue;
-                        }
-                    };
-                    let is_wanted = match item.entry.kind {
-                        EntryKind::Directory => item.state != EntryState::Vanished,
-                        EntryKind::HardLink(_) => {
-                            item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
-                        }
-                        _ => false,
-                    };
-                    batch.extend(
-                        is_wanted
-                            .then(|| {
-                                waiting.register(&item.entry, &self.waiting_dirs_of(&item.entry))
-                            })
-                            .flatten(),
-                    );
-                    if batch.len() == BATCH {
-                        send(std::mem::take(&mut batch))?;
-                    }
-                }
-                send(batch)
-            },
+            |writer, entries| self.complete_entries(writer, entries, &waiting, &losses),
+            |send| self.send_ready(&waiting, send),
         )?;
         self.report_lost_links(nameless.opened())
+    }
+
+    /// Makes links and finishes directories, and then the directories that waited for these.
+    fn complete_entries(
+        &self,
+        writer: &mut TargetWriter,
+        mut entries: Vec<Entry>,
+        waiting: &WaitingDirs,
+        losses: &Losses<'_>,
+    ) -> Result<()> {
+        while let Some(entry) = entries.pop() {
+            match &entry.kind {
+                EntryKind::HardLink(target) => {
+                    self.make_link(writer, target, &entry.path, losses)?
+                }
+                _ => self.finish_directory(writer, &entry)?,
+            }
+            self.meter.small.fetch_add(1, Relaxed);
+            entries.extend(waiting.complete(&self.waiting_dirs_of(&entry)));
+        }
+        Ok(())
+    }
+
+    /// Sends the links and directories that need not wait, in batches.
+    fn send_ready(
+        &self,
+        waiting: &WaitingDirs,
+        send: &mut dyn FnMut(Vec<Entry>) -> Result<()>,
+    ) -> Result<()> {
+        let mut batch = Vec::new();
+        for item in self.archive.records(&self.selection, true) {
+            let item = match item {
+                Ok(item) => item,
+                // The first pass has reported the same error.
+                Err(error) if self.report.has(&error.line()) => continue,
+                Err(error) => {
+                    self.report.survive(Err(error))?;
+                    continue;
+                }
+            };
+            if self.needs_second_pass(&item) {
+                let dirs = self.waiting_dirs_of(&item.entry);
+                batch.extend(waiting.register(&item.entry, &dirs));
+            }
+            if batch.len() == BATCH {
+                send(std::mem::take(&mut batch))?;
+            }
+        }
+        send(batch)
+    }
+
+    fn needs_second_pass(&self, item: &PageItem) -> bool {
+        match item.entry.kind {
+            EntryKind::Directory => item.state != EntryState::Vanished,
+            EntryKind::HardLink(_) => {
+                item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
+            }
+            _ => false,
+        }
     }
 
     /// Reports hard links to damaged files.
@@ -193,12 +206,13 @@ impl RestoreRun<'_> {
                     .archive
                     .find(target)
                     .is_ok_and(|parts| is_stored(&parts));
-        match is_absent {
-            true => Err(Error::new(
+        if is_absent {
+            Err(Error::new(
                 ErrorKind::NotFound,
                 format!("{} was not restored", quoted(target)),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::{
         plan::{ClusterPlan, Fate},
         recovery::RecoveryFacts,
     },
+    stage::codec::Decompressor,
 };
 use serde::Serialize;
 use std::{
@@ -185,7 +186,8 @@ impl EstimateRequest {
         };
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
-        let (mut entries, mut files) = (0, 0);
+        let mut entries = 0;
+        let mut files = 0;
         let mut lacking = MissingParts::new(unnamed_losses::loss_affects(archive, selection)?);
         let mut planner = Planner::new(|job: schedule::FrameJob<()>| {
             count.job(&job, &archive.root.id);
@@ -325,9 +327,10 @@ struct DecodeSample {
 
 impl DecodeSample {
     fn push(&mut self, frame: Frame) {
-        let (run, every) = (self.seen / RUN, self.every.max(1));
+        let run = self.seen / RUN;
+        let every = self.every.max(1);
         self.seen += 1;
-        if run % every != 0 {
+        if !run.is_multiple_of(every) {
             return;
         }
         if (self.seen - 1).is_multiple_of(RUN) {
@@ -336,7 +339,7 @@ impl DecodeSample {
                 self.runs
                     .retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
                 self.every = every * 2;
-                if run % self.every != 0 {
+                if !run.is_multiple_of(self.every) {
                     return;
                 }
             }
@@ -356,41 +359,75 @@ fn measure_rates(
     workers: NonZeroUsize,
     sample: DecodeSample,
 ) -> Result<(f64, f64)> {
-    let (meter, start, stored, plain) = (
-        Meter::default(),
-        Instant::now(),
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-    );
-    let enough = || stored.load(Relaxed) > READ_BYTES || start.elapsed().as_secs_f64() > SECONDS;
-    let worker = || (archive.codec.decompressor(), Vec::new(), Vec::new());
-    let each = |worker: &mut (_, Vec<u8>, Vec<u8>), run: Vec<Frame>| {
-        let (decompressor, packed, content): (&mut crate::stage::codec::Decompressor, _, _) =
-            (&mut worker.0, &mut worker.1, &mut worker.2);
-        for (segment, frame) in run.iter().take_while(|_| !enough()) {
-            let mut clock = Instant::now();
-            archive.fetch(segment, frame, packed)?;
-            lap(&meter.source.busy, &mut clock);
-            decompressor.decompress(packed, frame.plain_len as usize, content)?;
-            digest(archive.root.options.digest, content);
-            lap(&meter.workers.busy, &mut clock);
-            stored.fetch_add(frame.stored_len.into(), Relaxed);
-            plain.fetch_add(frame.plain_len.into(), Relaxed);
-        }
-        Ok(())
-    };
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    workers::work(&workers.into(), worker, each, |send| {
-        runs.into_iter().try_for_each(send)
-    })?;
+    let measured = DecodeMeasurement {
+        archive,
+        meter: Meter::default(),
+        start: Instant::now(),
+        stored: AtomicU64::new(0),
+        plain: AtomicU64::new(0),
+    };
+    workers::work(
+        &workers.into(),
+        || DecodeWorker {
+            decompressor: archive.codec.decompressor(),
+            stored: Vec::new(),
+            plain: Vec::new(),
+        },
+        |worker, run: Vec<Frame>| measured.decode(worker, &run),
+        |send| runs.into_iter().try_for_each(send),
+    )?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };
     Ok((
-        rate(&stored, &meter.source.busy),
-        rate(&plain, &meter.workers.busy),
+        rate(&measured.stored, &measured.meter.source.busy),
+        rate(&measured.plain, &measured.meter.workers.busy),
     ))
+}
+
+/// The bytes decoded so far, and the time they took.
+struct DecodeMeasurement<'a> {
+    archive: &'a Archive,
+    meter: Meter,
+    start: Instant,
+    stored: AtomicU64,
+    plain: AtomicU64,
+}
+
+/// Decoder and buffers of one measuring thread.
+struct DecodeWorker {
+    decompressor: Decompressor,
+    stored: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl DecodeMeasurement<'_> {
+    /// Decodes a run of frames, until enough is measured.
+    fn decode(&self, worker: &mut DecodeWorker, run: &[Frame]) -> Result<()> {
+        for (segment, frame) in run {
+            if self.is_enough() {
+                break;
+            }
+            let mut clock = Instant::now();
+            self.archive.fetch(segment, frame, &mut worker.stored)?;
+            lap(&self.meter.source.busy, &mut clock);
+            let plain_len = frame.plain_len as usize;
+            worker
+                .decompressor
+                .decompress(&worker.stored, plain_len, &mut worker.plain)?;
+            digest(self.archive.root.options.digest, &worker.plain);
+            lap(&self.meter.workers.busy, &mut clock);
+            self.stored.fetch_add(frame.stored_len.into(), Relaxed);
+            self.plain.fetch_add(frame.plain_len.into(), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_enough(&self) -> bool {
+        self.stored.load(Relaxed) > READ_BYTES || self.start.elapsed().as_secs_f64() > SECONDS
+    }
 }
 
 fn digest(algorithm: Algorithm, content: &[u8]) {
@@ -411,7 +448,8 @@ fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
     let file = anonymous_file(there).ok()?;
     let mut block = vec![0; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut block);
-    let (start, mut at) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut at = 0;
     while at < bytes.min(WRITE_BYTES) && start.elapsed().as_secs_f64() < SECONDS {
         let len = (bytes.min(WRITE_BYTES) - at).min(block.len() as u64);
         pwrite_all(&file, &block[..len as usize], at).ok()?;

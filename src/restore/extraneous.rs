@@ -60,7 +60,9 @@ pub(crate) fn find_extraneous(
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
     }
-    let (own, ways, mounts) = (archive.store().places(), archive.ways()?, &layout.mounts);
+    let own = archive.store().places();
+    let ways = archive.ways()?;
+    let mounts = &layout.mounts;
     let mut walk = ExtraWalk {
         places,
         mounts,

@@ -27,7 +27,6 @@ use crate::{
         entry::{Entry, EntryKind, EntryPath, is_within},
         layout::SIDE_SUFFIX,
         page::{EntryState, PageItem},
-        root::Root,
     },
     metrics::meter::Meter,
     pipeline::{ordered::Permits, workers::WorkerLimit},
@@ -192,6 +191,26 @@ impl Restore {
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
+        let (run, extra) = self.prepare(archive, report, meter, delta)?;
+        let removed = run.remove_extraneous(&extra.paths)?;
+        self.write(&run, delta)?;
+        let changes = delta.map(|delta| delta.changes(removed));
+        let summary = self.finish(run, extra.kept, changes)?;
+        Ok(Summary {
+            seconds: start.elapsed().as_secs_f64(),
+            ..summary
+        })
+    }
+
+    /// Plans and checks the restore, and opens the target. Also returns the files that do not belong
+    /// to the backup, if they are to be removed.
+    fn prepare<'a>(
+        &self,
+        archive: Archive,
+        report: Arc<Report>,
+        meter: &'a Meter,
+        delta: Option<&Delta<'_>>,
+    ) -> Result<(RestoreRun<'a>, ExtraneousFiles)> {
         let selection = Selection::new(&self.paths)?;
         check_paths_exist(&archive, &selection, self.keep_going)?;
         platform::raise_open_files_limit();
@@ -213,12 +232,7 @@ impl Restore {
             ..self.clone()
         }
         .create_tree(&layout)?;
-        let lacking = Mutex::new(MissingParts::new(unnamed));
-        let fit = self.workers_that_fit(&archive);
-        let workers = self.workers.min(fit);
-        let limit = WorkerLimit::climbing(workers, fit.get(), meter);
-        let permits = Permits::new(workers);
-        let (stand_ins, absent, not_ours, refused) = Default::default();
+        let permits = Permits::new(self.workers.min(self.workers_that_fit(&archive)));
         let run = RestoreRun {
             archive,
             selection,
@@ -227,16 +241,22 @@ impl Restore {
             report,
             meter,
             permits,
-            stand_ins,
-            lacking,
-            absent,
-            not_ours,
-            refused,
+            stand_ins: Mutex::default(),
+            lacking: Mutex::new(MissingParts::new(unnamed)),
+            absent: Mutex::default(),
+            not_ours: Mutex::default(),
+            refused: SkippedEntries::default(),
         };
-        let removed = run.remove_extraneous(&extra.paths)?;
+        Ok((run, extra))
+    }
+
+    /// Writes everything except the last file of a cluster, and makes it durable.
+    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta<'_>>) -> Result<()> {
+        let fit = self.workers_that_fit(&run.archive);
+        let limit = WorkerLimit::climbing(self.workers.min(fit), fit.get(), run.meter);
         match delta {
             None => run.content(&limit)?,
-            Some(delta) => delta.content(&run, &limit)?,
+            Some(delta) => delta.content(run, &limit)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         let damaged = run.report.files();
@@ -244,69 +264,61 @@ impl Restore {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
-        run.tree.sync()?;
+        run.tree.sync()
+    }
+
+    /// Completes a cluster with its last file, and sums up the restore. `kept` are notes on files
+    /// that were not removed; `changes` are the counts of a restore into existing files.
+    ///
+    /// # Errors
+    /// The entries that the target refused, unless damage is reported instead.
+    fn finish(
+        &self,
+        run: RestoreRun<'_>,
+        kept: Vec<String>,
+        changes: Option<DeltaChanges>,
+    ) -> Result<Summary> {
         let lacking = run.lacking.opened();
         let damage = run.report.damage();
-        // A server must not start on an incomplete cluster, so `finish` leaves out its last file.
-        let is_whole = run.refused.is_empty() && lacking.is_captured();
-        let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_whole)?;
+        // A server must not start on an incomplete cluster, so its last file is left out.
+        let is_complete = run.refused.is_empty() && lacking.is_captured();
+        let closing = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_complete)?;
+        let mut notes = lacking.lines();
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup", &run.tree)
         {
-            let told = lacking
-                .lines()
-                .into_iter()
-                .chain(extra.kept)
-                .chain(last.notes);
-            let error = told.fold(error, Error::detail);
-            let hint = if delta.is_some() || self.overwrite {
-                RETRY_HINT
-            } else {
-                RETRY_OVERWRITE_HINT
-            };
-            return Err(if last.is_kept && error.hint.is_none() {
-                error.hint(hint)
-            } else {
-                error
-            });
+            notes.extend(kept);
+            notes.extend(closing.notes);
+            let error = notes.into_iter().fold(error, Error::detail);
+            let replaces = changes.is_some() || self.overwrite;
+            return Err(with_retry_hint(error, closing.is_kept, replaces));
         }
-        let said = run
-            .report
-            .warnings()
-            .into_iter()
-            .chain(extra.kept)
-            .chain(run.tree.notes.lines())
-            .chain(last.notes);
-        let notes = lacking.lines().into_iter().chain(said).collect();
-        let entries = meter.entries.load(Relaxed);
-        let digested = run.archive.root.options.digest != Algorithm::None;
-        let Root {
-            id, source, time, ..
-        } = run.archive.root;
-        let source = source_text(&source);
+        notes.extend(run.report.warnings());
+        notes.extend(kept);
+        notes.extend(run.tree.notes.lines());
+        notes.extend(closing.notes);
         // The steps for starting a server are left out if the cluster is incomplete.
         let (next, needed) = if damage.is_empty() && lacking.is_captured() {
-            (last.next, last.needed)
+            (closing.next, closing.needed)
         } else {
             Default::default()
         };
-        let changes = delta.map(|delta| delta.changes(removed));
-        let seconds = start.elapsed().as_secs_f64();
+        let root = run.archive.root;
         Ok(Summary {
-            id,
-            source,
-            time,
+            source: source_text(&root.source),
+            id: root.id,
+            time: root.time,
             paths: selected_paths(&run.selection),
             databases: self.postgres.databases.clone(),
-            entries,
+            entries: run.meter.entries.load(Relaxed),
             notes,
             next,
             needed,
             damage,
             lacking,
-            digested,
+            digested: root.options.digest != Algorithm::None,
             changes,
-            seconds,
+            seconds: 0.0,
         })
     }
 
@@ -341,6 +353,18 @@ impl Restore {
             .saturating_mul(3);
         NonZeroUsize::new((self.memory / each) as usize).unwrap_or(NonZeroUsize::MIN)
     }
+}
+
+/// Adds a hint to run the command again, if a cluster still lacks its last file (`is_kept`).
+fn with_retry_hint(error: Error, is_kept: bool, replaces: bool) -> Error {
+    if !is_kept || error.hint.is_some() {
+        return error;
+    }
+    error.hint(if replaces {
+        RETRY_HINT
+    } else {
+        RETRY_OVERWRITE_HINT
+    })
 }
 
 /// Returns the paths of a selection; empty if the selection is everything.
@@ -567,7 +591,8 @@ impl RestoreRun<'_> {
     /// Makes a directory. An existing directory that is only a parent of the selected paths keeps
     /// its metadata.
     fn make_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
-        let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
+        let path = &entry.path;
+        let asked_for = self.selection.holds(&entry.path);
         let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
             return Ok(());
         };
@@ -604,9 +629,10 @@ impl RestoreRun<'_> {
         found?
             .iter()
             .map(|item| item.renamed(path.clone()))
-            .try_for_each(|item| match item.state.is_stored() {
-                true => add(item),
-                false => {
+            .try_for_each(|item| {
+                if item.state.is_stored() {
+                    add(item)
+                } else {
                     self.lacking.locked().note(&item);
                     Ok(())
                 }

@@ -22,7 +22,7 @@ use crate::{
     metrics::meter::Meter,
     platform::BlockedCalls,
     report::{
-        damage::Report,
+        damage::{Damage, Report},
         skipped::{self, SkippedEntries},
     },
     stage::thin::PARTS,
@@ -69,22 +69,16 @@ pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result
 fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> Result<Summary> {
     let start = Instant::now();
     let selection = Selection::new(&restore.paths)?;
-    let found = vec![false; selection.paths().len()];
     let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
-    let writer = TargetWriter::new(&tree);
-    let directories = DeferredDirs::default();
-    let refused = SkippedEntries::default();
-    let members = Members::of(input, SelfCheck::of(selection.clone()), meter);
-    let came = restore.overwrite.then(RestoredPaths::default);
     let mut run = TarRestore {
-        members,
-        writer,
+        members: Members::of(input, SelfCheck::of(selection.clone()), meter),
+        writer: TargetWriter::new(&tree),
+        found: vec![false; selection.paths().len()],
         selection,
-        found,
-        directories,
-        came,
-        refused,
+        directories: DeferredDirs::default(),
+        came: restore.overwrite.then(RestoredPaths::default),
+        refused: SkippedEntries::default(),
         trailed: false,
         report: &report,
         meter,
@@ -104,40 +98,9 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     if damage.is_empty() {
         run.check_complete()?;
     }
-    let trailed = run
-        .trailed
-        .then(|| "ignored trailing data after the end of the tar".to_owned());
-    let (lacking, root) = (
-        run.members.self_check.lacking.clone(),
-        run.members.self_check.root(),
-    );
-    let is_whole = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
-    let cluster = root
-        .and_then(|root| root.postgres.as_ref())
-        .filter(|_| is_whole);
-    let last = cluster
-        .map(|cluster| cluster::streamed(cluster, &restore.to))
-        .unwrap_or_default();
     Ok(Summary {
-        id: root.map(|root| root.id.clone()).unwrap_or_default(),
-        source: root
-            .map(|root| source_text(&root.source))
-            .unwrap_or_default(),
-        time: root.map(|root| root.time.clone()).unwrap_or_default(),
-        paths: selected_paths(&run.selection),
-        digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
-        entries: meter.entries.load(Relaxed),
-        notes: { lacking.lines() }
-            .into_iter()
-            .chain(tree.notes.lines())
-            .chain(trailed)
-            .chain(last.notes)
-            .collect(),
-        next: last.next,
-        damage,
-        lacking,
         seconds: start.elapsed().as_secs_f64(),
-        ..Summary::default()
+        ..run.summary(restore, damage)
     })
 }
 
@@ -172,11 +135,13 @@ fn explain_cut(error: Error) -> Error {
         return error;
     }
     // The checksum may be at the end of the compressed data, when everything is written already.
-    let error = match error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
-        true => {
-            error.detail("a checksum covers all data that was compressed together: if these are not frames of up to 4 MiB, files restored before the damage may be damaged too")
-        }
-        false => error,
+    let error = if error
+        .system()
+        .is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    {
+        error.detail("a checksum covers all data that was compressed together: if these are not frames of up to 4 MiB, files restored before the damage may be damaged too")
+    } else {
+        error
     };
     error.detail(
         "files before the damage are restored; files after it in the stream, if any, are not",
@@ -482,7 +447,8 @@ impl TarRestore<'_> {
         mut data: Vec<u8>,
     ) -> Result<bool> {
         let large = ParallelFile::default();
-        let (mut at, mut made) = (0, true);
+        let mut at = 0;
+        let mut made = true;
         while !data.is_empty() {
             made = made
                 && self
@@ -507,6 +473,43 @@ impl TarRestore<'_> {
         Ok(())
     }
 
+    /// Sums up the restore.
+    fn summary(&self, restore: &Restore, damage: Vec<Damage>) -> Summary {
+        let lacking = self.members.self_check.lacking.clone();
+        let is_complete = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
+        let root = self.members.self_check.root();
+        let closing = root
+            .and_then(|root| root.postgres.as_ref())
+            .filter(|_| is_complete)
+            .map(|cluster| cluster::streamed(cluster, &restore.to))
+            .unwrap_or_default();
+        let mut notes = lacking.lines();
+        notes.extend(self.tree().notes.lines());
+        if self.trailed {
+            notes.push("ignored trailing data after the end of the tar".to_owned());
+        }
+        notes.extend(closing.notes);
+        let summary = Summary {
+            paths: selected_paths(&self.selection),
+            entries: self.meter.entries.load(Relaxed),
+            notes,
+            next: closing.next,
+            damage,
+            lacking,
+            ..Summary::default()
+        };
+        let Some(root) = root else {
+            return summary;
+        };
+        Summary {
+            id: root.id.clone(),
+            source: source_text(&root.source),
+            time: root.time.clone(),
+            digested: root.options.digest != Algorithm::None,
+            ..summary
+        }
+    }
+
     /// Checks that every selected path was found and no member was refused.
     fn check_complete(&mut self) -> Result<()> {
         let missing = self
@@ -518,7 +521,7 @@ impl TarRestore<'_> {
         if let Some((path, _)) = missing {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("cannot find {} in the tar", quoted(path)),
+                format!("could not find {} in the tar", quoted(path)),
             ));
         }
         std::mem::take(&mut self.refused)

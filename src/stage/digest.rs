@@ -28,7 +28,8 @@ pub struct DigestStage {
 impl Stage for DigestStage {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
-        let (mut files, mut contents) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
+        let mut contents = Vec::new();
         for (at, part) in parts.iter_mut().enumerate() {
             if let Some((offset, total)) = part_range(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
@@ -78,7 +79,9 @@ impl DigestStage {
         else {
             return;
         };
-        let (mut at, mut digests, mut crcs) = (*offset, Vec::new(), Vec::new());
+        let mut at = *offset;
+        let mut digests = Vec::new();
+        let mut crcs = Vec::new();
         for run in runs {
             let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
             let end = at + u64::from(len);

@@ -41,7 +41,8 @@ impl Thin {
     /// Copies the remaining bytes of a part, which starts at `start` in `data`. Returns the end of
     /// the part.
     fn thin_part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
-        let (inner, len) = (part.inner as usize, part.len as usize);
+        let inner = part.inner as usize;
+        let len = part.len as usize;
         if let FrameContent::Piece { file, offset, .. } = &part.what
             && let Some(known) = &file.known
         {
@@ -189,12 +190,11 @@ fn chunk_places(
     entry: &Entry,
     offset: u64,
 ) -> Vec<Option<u64>> {
-    let places: Vec<_> = match entry.is_sparse() {
-        false => chunks.iter().map(|chunk| known.chunk(chunk)).collect(),
-        true => {
-            let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
-            known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
-        }
+    let places: Vec<_> = if entry.is_sparse() {
+        let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
+        known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
+    } else {
+        chunks.iter().map(|chunk| known.chunk(chunk)).collect()
     };
     let stays = |(at, chunk): (Option<u64>, &ContentChunk)| {
         at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))

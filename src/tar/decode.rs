@@ -237,7 +237,8 @@ impl<R: BufRead> Read for Zstd<R> {
                 .context
                 .decompress_stream(&mut to, &mut from)
                 .map_err(|code| zstd_error(code, self.passed))?;
-            let (consumed, written) = (from.pos(), to.pos());
+            let consumed = from.pos();
+            let written = to.pos();
             if consumed > 0 {
                 self.skipped_frame
                     .pass(&stored[..consumed], self.wanted == 0, hint == 0);
@@ -419,10 +420,8 @@ impl<R: BufRead> BufRead for Lz4Frames<R> {
     fn consume(&mut self, count: usize) {
         // The consumed bytes are in the buffer, so this reads nothing.
         if let Ok(there) = self.input.fill_buf() {
-            let (there, begins) = (
-                &there[..count.min(there.len())],
-                !self.frames.is_inside_frame(),
-            );
+            let there = &there[..count.min(there.len())];
+            let begins = !self.frames.is_inside_frame();
             self.frames.pass(there);
             if count > 0 {
                 self.skipped_frame

@@ -83,7 +83,8 @@ impl<R: Read> Read for CountedInput<R> {
 /// Errors of the input appear in place of its bytes: `InvalidData` or `UnexpectedEof` for damage.
 pub fn decode(input: impl Read + Send + 'static) -> PlainInput {
     let chunks = Arc::new(Queue::with_room(DEPTH));
-    let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
+    let filled = chunks.clone();
+    let stored = Arc::new(AtomicU64::new(0));
     let input = CountedInput(input, stored.clone());
     // Only the thread closes the queue: if it could not start, its error must be read.
     if let Err(error) = memory::check_thread()
@@ -138,9 +139,10 @@ fn decode_loop(input: impl Read + Send + 'static, chunks: &Queue<io::Result<Inpu
 fn as_damage(error: io::Error) -> io::Error {
     let says_other =
         [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
-    match error.raw_os_error().is_some() || says_other {
-        true => error,
-        false => io::Error::new(io::ErrorKind::InvalidData, error),
+    if error.raw_os_error().is_some() || says_other {
+        error
+    } else {
+        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 }
 

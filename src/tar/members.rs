@@ -43,7 +43,9 @@ impl<'a> Members<'a> {
         self_check: SelfCheck,
         meter: &'a Meter,
     ) -> Self {
-        let (input, reader, clock) = (decode(input), None, Instant::now());
+        let input = decode(input);
+        let reader = None;
+        let clock = Instant::now();
         Self {
             input,
             reader,

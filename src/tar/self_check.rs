@@ -177,7 +177,8 @@ impl SelfCheck {
 
     /// Ends a stream: an archive must have a root, and all pages listed in the root.
     pub(crate) fn end(&mut self) {
-        let (pages, label) = (std::mem::take(&mut self.pages), self.label.take());
+        let pages = std::mem::take(&mut self.pages);
+        let label = self.label.take();
         // The root of a repository's backup is not in its segments.
         if label.is_none_or(|label| !label.repository.is_empty()) {
             return;
@@ -193,7 +194,8 @@ impl SelfCheck {
             .iter()
             .filter(|page| !pages.contains(&page.digest));
         self.flaws.extend(absent.map(|page| {
-            let (entries, first) = (counted(page.entries, "entry"), quoted(&page.first.0));
+            let entries = counted(page.entries, "entry");
+            let first = quoted(&page.first.0);
             let error = Error::corrupt("a manifest page that the root lists is not in the stream")
                 .because(format!("it describes {entries} starting at {first}"));
             Mismatch::new(error)

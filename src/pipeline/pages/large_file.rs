@@ -81,9 +81,11 @@ impl PageWriter {
             ..Record::default()
         };
         self.end_mirror();
-        let (joiner, finder) = (Joiner::default(), Finder::default());
+        let joiner = Joiner::default();
+        let finder = Finder::default();
         let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
-        let (crc32c, data_bytes) = (None, 0);
+        let crc32c = None;
+        let data_bytes = 0;
         let open = OpenLargeFile {
             record,
             joiner,
@@ -119,8 +121,10 @@ impl PageWriter {
         read: (&Piece, &[u32]),
     ) {
         let Some(open) = &mut self.open else { return };
-        let (block, mut at) = (self.block_bytes, offset);
-        let (digests, crcs) = (block_digests(read.0, block), read.1.iter().copied());
+        let block = self.block_bytes;
+        let mut at = offset;
+        let digests = block_digests(read.0, block);
+        let crcs = read.1.iter().copied();
         let mut read = digests.into_iter().zip(crcs);
         let mut touched = HashMap::new();
         for run in runs {
@@ -239,7 +243,8 @@ impl PageWriter {
     fn mark_lost(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
-        let (state, from) = (EntryState::Unreadable(reason.to_owned()), record.from);
+        let state = EntryState::Unreadable(reason.to_owned());
+        let from = record.from;
         *record = Record {
             entry: std::mem::take(&mut record.entry),
             state,

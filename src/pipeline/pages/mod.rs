@@ -171,7 +171,8 @@ impl PageWriter {
             Vec::new()
         };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
-        let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
+        let blocks = block_digests(piece, self.block_bytes);
+        let digest = joiner.finish();
         self.push_record(
             Record {
                 blocks,

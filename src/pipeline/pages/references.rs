@@ -39,7 +39,8 @@ impl PageWriter {
 
     /// Adds an unchanged record of an earlier backup.
     pub(super) fn mirror_record(&mut self, item: &PageItem, crc32c: Option<u32>) {
-        let (page, index) = (item.page(), item.index());
+        let page = item.page();
+        let index = item.index();
         // Late pages and pages of other streams have another order.
         let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
         if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
@@ -114,7 +115,8 @@ impl PageWriter {
     /// Returns the extent with the number that its segment has in this page.
     pub(super) fn renumbered(&mut self, item: &PageItem, mut extent: Extent) -> Extent {
         let number = self.references.number(item, extent.frame.segment);
-        let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
+        let segments = &mut self.page.segments;
+        let numbers = &mut self.numbers;
         extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
             if segments.is_empty() {
                 segments.push(SegmentId::default()); // the open segment

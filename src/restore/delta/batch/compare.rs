@@ -33,9 +33,10 @@ impl DeltaBatch<'_> {
         match unit {
             CompareUnit::Whole(item) => {
                 let path = item.entry.path.clone();
-                let wants = match item.entry.is_file() {
-                    true => self.compare_file(worker, item),
-                    false => self.compare_other(worker, &item).map(|()| Vec::new()),
+                let wants = if item.entry.is_file() {
+                    self.compare_file(worker, item)
+                } else {
+                    self.compare_other(worker, &item).map(|()| Vec::new())
                 };
                 self.run
                     .unless_refused(&path, wants)
@@ -184,7 +185,8 @@ impl DeltaBatch<'_> {
                 .read(&item.entry, at, &mut worker.buffer[..len])
                 .map_err(|e| read_error(item, e))?;
             for (block, same) in judged(item, self.block_bytes(), at, &worker.buffer[..got], len) {
-                let (from, end) = (at + block.start as u64, at + block.end as u64);
+                let from = at + block.start as u64;
+                let end = at + block.end as u64;
                 match found.last_mut() {
                     _ if same == Some(true) => {}
                     Some(last) if last.end == from => last.end = end,

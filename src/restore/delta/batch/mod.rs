@@ -94,7 +94,8 @@ struct WantedPiece {
 impl WantedPiece {
     /// Returns the bytes of the piece from the decoded frame.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
-        let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
+        let from = self.extent.inner as usize;
+        let len = self.extent.len as usize;
         plain
             .get(from..)
             .and_then(|rest| rest.get(..len))
@@ -381,54 +382,72 @@ impl<'a> DeltaBatch<'a> {
         plain: &[u8],
     ) -> Result<()> {
         let content = want.content(plain);
-        let entry = &want.item.entry;
-        let Some(target) = &want.target else {
-            if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
-                self.run.report.file(&want.item, &why)?;
-                return self.mark_lost(worker, want);
+        match &want.target {
+            None => self.replace_file(worker, want, content),
+            Some(_) if self.run.refused.holds(&want.item.entry.path) => Ok(()),
+            Some(target) if self.is_refuted(want, content) => {
+                if target.damaged.swap(true, Relaxed) {
+                    return Ok(());
+                }
+                self.run.report.file(
+                    &want.item,
+                    "a block does not match its digest in the manifest",
+                )
             }
-            self.delta.written.fetch_add(content.len() as u64, Relaxed);
-            let made = self
-                .run
-                .unless_refused(&entry.path, worker.writer.file(entry, content))?;
-            return if made.is_some() {
-                self.count_file(true).map(drop)
-            } else {
-                Ok(())
-            };
-        };
-        if self.run.refused.holds(&entry.path) {
-            return Ok(());
+            Some(target) => self.write_blocks(worker, want, target, content),
         }
-        if want.provable
-            && judged(
+    }
+
+    /// Writes a file of a single piece anew.
+    fn replace_file(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        content: &[u8],
+    ) -> Result<()> {
+        let entry = &want.item.entry;
+        if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
+            self.run.report.file(&want.item, &why)?;
+            return self.mark_lost(worker, want);
+        }
+        self.delta.written.fetch_add(content.len() as u64, Relaxed);
+        let made = worker.writer.file(entry, content);
+        if self.run.unless_refused(&entry.path, made)?.is_some() {
+            self.count_file(true)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a block digest contradicts the content of a piece.
+    fn is_refuted(&self, want: &WantedPiece, content: &[u8]) -> bool {
+        let blocks = || {
+            judged(
                 &want.item,
                 self.block_bytes(),
                 want.offset,
                 content,
                 content.len(),
             )
-            .iter()
-            .any(|(_, same)| *same == Some(false))
-        {
-            if !target.damaged.swap(true, Relaxed) {
-                self.run.report.file(
-                    &want.item,
-                    "a block does not match its digest in the manifest",
-                )?;
-            }
-            return Ok(());
-        }
-        for block in want
-            .blocks
-            .iter()
-            .filter_map(|block| Some((block.start, content.get(block.clone())?)))
-        {
-            self.delta.written.fetch_add(block.1.len() as u64, Relaxed);
-            let written =
-                target
-                    .patch
-                    .write(&worker.writer, entry, want.offset + block.0 as u64, block.1);
+        };
+        want.provable && blocks().iter().any(|(_, same)| *same == Some(false))
+    }
+
+    /// Writes the differing blocks of a piece in place.
+    fn write_blocks(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        target: &PatchTarget,
+        content: &[u8],
+    ) -> Result<()> {
+        let entry = &want.item.entry;
+        for block in &want.blocks {
+            let Some(bytes) = content.get(block.clone()) else {
+                continue;
+            };
+            self.delta.written.fetch_add(bytes.len() as u64, Relaxed);
+            let at = want.offset + block.start as u64;
+            let written = target.patch.write(&worker.writer, entry, at, bytes);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
@@ -557,7 +576,10 @@ fn frame_of(want: &WantedPiece) -> (SegmentId, FrameAt) {
 /// Divides the extents into ranges of about [`STRETCH_BYTES`] or more; each range starts at a
 /// block.
 fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
-    let (mut found, mut start, mut from, mut end) = (Vec::new(), 0, item.from, item.from);
+    let mut found = Vec::new();
+    let mut start = 0;
+    let mut from = item.from;
+    let mut end = item.from;
     for (at, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
         let is_enough = end - from >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
