@@ -41,7 +41,8 @@ use std::{
 pub struct Find {
     /// The repository.
     pub repository: OsString,
-    /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of the backup.
+    /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of
+    /// the backup.
     pub pattern: OsString,
     /// Selects the backups that are searched.
     pub filter: BackupFilter,

@@ -396,7 +396,8 @@ impl StreamWriter {
         })
     }
 
-    /// Put a service frame, in the segment or beside it; gives the offset of its payload. The seek table lists all but itself.
+    /// Writes a service frame, in the segment or beside it. Returns the offset of its payload. The
+    /// seek table lists all frames but itself.
     fn write_service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
         let data = Buf::from(frame.to_vec());
         let offset = if !self.shared.codec.skips() {

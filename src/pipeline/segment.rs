@@ -147,7 +147,8 @@ impl SegmentInProgress {
         Ok(Some((gap.offset, bytes)))
     }
 
-    /// The last 10 bytes of a gzip file: an empty last block, CRC-32 and length of all that was compressed.
+    /// Returns the last 10 bytes of a gzip file: an empty last block, CRC-32 and length of all
+    /// compressed data.
     pub fn gzip_trailer(&self) -> Vec<u8> {
         let mut out = vec![3, 0];
         out.extend(self.crc32.to_le_bytes());

@@ -5,7 +5,6 @@
 //! frame is released when its checksum was seen, if the frame states its length, as own frames do,
 //! and is at most as large as most own frames. Other frames are released as far as they can be
 //! decoded.
-//! how long it is, as ours do, and is not larger than ours mostly are: of others as much comes out as can be decoded.
 
 use crate::{
     format::{

@@ -424,7 +424,7 @@ mod tests {
         assert!(ManifestPage::decode(&page.encode().unwrap()).is_ok());
     }
 
-    /// A file that is read behind its other names, which so became links, and is another one by then.
+    /// A file is read after its other names, which became links, and has been replaced by then.
     #[test]
     fn other_names_of_a_file_that_was_replaced_are_not_captured() {
         let mut pages = PageWriter::new(0, 0, Arc::new(|_, _| {}));
