@@ -388,7 +388,7 @@ fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
     .ends_with(0);
     fullbore(args!["copy-backup", file, "--to", dir.path().join("r")])
         .ends_with(2)
-        .has_one_error("is no backup of");
+        .has_one_error("is not a backup in a repository");
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn a_manifest_that_is_another_there_is_neither_taken_nor_replaced() {
     let ran = chain.copy(5, &other).ends_with(4);
     assert!(
         ran.err
-            .contains("it is another than that of this repository"),
+            .contains("it differs from the object in this repository"),
         "{}",
         ran.err
     );
@@ -620,7 +620,7 @@ fn damaged_notes_at_the_other_place_are_a_warning_once_the_copy_is_there() {
     assert!(
         again
             .err
-            .contains("warning: the copy was not given the tags of the backup: "),
+            .contains("warning: could not copy the tags of the backup: "),
         "{}",
         again.err
     );

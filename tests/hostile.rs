@@ -334,7 +334,9 @@ fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
         .ends_with(4)
         .has_one_error("it is no regular file");
     let again = || in_time(args!["backup", dir.path().join("tree"), "--to", archive]);
-    again().ends_with(1).has_one_error("is no fullbore archive");
+    again()
+        .ends_with(1)
+        .has_one_error("is not a fullbore archive");
     fs::remove_file(&side).unwrap();
     fs::remove_file(&archive).unwrap();
     again().ends_with(0);
@@ -451,7 +453,7 @@ fn a_file_of_somebody_else_is_not_replaced_for_what_stands_beside_it_or_because_
     write(&side, "mine too");
     fullbore(args!["backup", tree, "--to", archive])
         .ends_with(1)
-        .has_one_error("is no fullbore archive");
+        .has_one_error("is not a fullbore archive");
     assert_eq!(
         (fs::read(&archive).unwrap(), fs::read(&side).unwrap()),
         (b"mine".to_vec(), b"mine too".to_vec())

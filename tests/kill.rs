@@ -618,7 +618,7 @@ fn a_file_that_is_no_archive_is_refused_and_kept() {
     runs::write(&archive, "precious");
     fullbore(args!["backup", tree, "--to", archive])
         .ends_with(1)
-        .has_one_error("is no fullbore archive");
+        .has_one_error("is not a fullbore archive");
     assert_eq!(fs::read(&archive).unwrap(), b"precious");
     runs::write(dir.path().join("full/of"), "something");
     let to = dir.path().join("full");

@@ -503,7 +503,7 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
         let args = args!["restore", from, "--to", tree, "--delta", "--delete"];
         fullbore(args)
             .ends_with(4)
-            .has_one_error("nobody knows what does");
+            .has_one_error("file list is damaged");
         assert_eq!(files(&tree), whole);
         fullbore(args!["restore", from, "--to", tree, "--delta", "-q"]).ends_with(3);
         assert_eq!(files(&tree), whole);
@@ -562,7 +562,7 @@ fn what_a_backup_lost_with_a_page_is_told_to_whoever_restores_or_exports_it() {
         let args = args!["restore", from, "--to", tree, "--delta", "--delete"];
         fullbore(args)
             .ends_with(4)
-            .has_one_error("nobody knows what does");
+            .has_one_error("file list is damaged");
         assert_eq!(files(&tree), whole);
     }
 }
@@ -1973,7 +1973,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
         assert!(has_old_names(&to), "{how}: {}", ran.err);
         assert!(
             ran.err
-                .contains("what it is a name of is not there): 2 entries"),
+                .contains("the file that it links to does not exist): 2 entries"),
             "{how}: {}",
             ran.err
         );

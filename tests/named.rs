@@ -349,7 +349,7 @@ fn a_path_below_another_is_stored_though_a_link_leads_to_it() {
     let paths = [base.join("a"), base.join("a/current")];
     let ran = backup(&paths, &dir.path().join("r"), &["--full-paths"]).ends_with(0);
     let said = format!(
-        "warning: {:?} is a link, and is stored as the directory that it leads to",
+        "warning: {:?} is a link and is stored as the directory that it points to",
         base.join("a/current")
     );
     assert_eq!(ran.err.matches("warning: ").count(), 1, "{}", ran.err);
@@ -487,7 +487,7 @@ fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
     let to = base.join("a/x.tar");
     backup(&[base.join("a")], &to, &[]).ends_with(0);
     let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
-    ran.has_one_error("is where the backup goes");
+    ran.has_one_error("is the destination of the backup");
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
             for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
                 let ran = backup(&paths, &to, options)
                     .ends_with(1)
-                    .has_one_error("which is not there");
+                    .has_one_error("which does not exist");
                 assert!(
                     ran.err
                         .contains(&format!("{:?}: it is a link to ", base.join(name))),
@@ -517,7 +517,8 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
                     ran.err
                 );
                 assert!(
-                    ran.err.contains("hint:  is the disk mounted"),
+                    ran.err
+                        .contains("hint:  check whether the disk of the target is mounted"),
                     "{}",
                     ran.err
                 );
@@ -539,12 +540,12 @@ fn a_path_without_content_to_read_fails_the_backup_and_standard_input_is_advised
     let to = dir.path().join("r");
     let things = [
         ("pipe", "is a pipe"),
-        ("to pipe", "leads to a pipe"),
+        ("to pipe", "points to a pipe"),
         ("socket", "is a socket"),
     ];
     for (name, what) in things
         .into_iter()
-        .chain([("null", "leads to a character device")])
+        .chain([("null", "points to a character device")])
     {
         for paths in [vec![base.join(name)], vec![base.join("a"), base.join(name)]] {
             for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
@@ -561,7 +562,7 @@ fn a_path_without_content_to_read_fails_the_backup_and_standard_input_is_advised
     ] {
         let ran = shell(line, args![FULLBORE, to])
             .ends_with(1)
-            .has_one_error("leads to a pipe");
+            .has_one_error("points to a pipe");
         assert!(ran.err.contains("--stdin-name NAME"), "{}", ran.err);
     }
     shell("\"$1\" backup /dev/null --to \"$2\"", args![FULLBORE, to])
@@ -592,22 +593,20 @@ fn of_a_block_device_that_is_named_the_node_is_stored_and_that_is_said() {
     ] {
         let ran = backup(&paths, &to, &["--dry-run"]).ends_with(0);
         assert!(
-            ran.err
-                .contains("is a block device, and only its node is stored"),
+            ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );
         let ran = backup(&paths, &to, &[]).ends_with(0);
         assert!(
-            ran.err
-                .contains("is a block device, and only its node is stored"),
+            ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );
     }
     let ran = backup(&[base.join("to disk")], &to, &[])
         .ends_with(1)
-        .has_one_error("leads to a block device");
+        .has_one_error("points to a block device");
     assert!(
         ran.err.contains("--stdin-name NAME < DEVICE"),
         "{}",
@@ -627,7 +626,7 @@ fn a_link_to_a_file_is_stored_as_one_and_that_is_said_of_each() {
         let ran = backup(&paths, Path::new("null:"), &[]).ends_with(0);
         ["5", "6"].map(|name| {
             ran.err
-                .contains(&format!("link {name}\" is a link, and is stored as one"))
+                .contains(&format!("link {name}\" is a link and is stored as a link"))
         })
     };
     assert_eq!(warned(&[&five]), [true, false]);
@@ -656,14 +655,17 @@ fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
         let dry = backup(&paths, &to, &[&options[..], more, &["--dry-run"]].concat()).ends_with(0);
         let ran = backup(&paths, &to, &[&options[..], more].concat()).ends_with(0);
         assert_eq!(
-            dry.out.matches("holds").count(),
-            ran.err.matches("holds").count(),
+            dry.out.matches(" contains ").count(),
+            ran.err.matches(" contains ").count(),
             "{}{}",
             dry.out,
             ran.err
         );
         for path in paths {
-            let said = ran.err.matches(&format!("warning: {path:?} holds")).count();
+            let said = ran
+                .err
+                .matches(&format!("warning: {path:?} contains "))
+                .count();
             assert_eq!(said, 1, "{path:?}: {}", ran.err);
         }
         let base = if more.is_empty() {

@@ -922,7 +922,7 @@ fn what_the_backup_is_written_to_is_not_part_of_it() {
     let refused = fullbore(args!["backup", repository, "--to", repository, "--quiet"]);
     assert_ne!(refused.code, 0);
     assert!(
-        refused.err.contains("is where the backup goes"),
+        refused.err.contains("is the destination of the backup"),
         "{}",
         refused.err
     );
@@ -962,7 +962,7 @@ fn what_the_backup_is_written_to_is_not_part_of_it_though_a_list_names_it() {
         refused
             .ends_with(2)
             .err
-            .contains("is where the backup goes")
+            .contains("is the destination of the backup")
     );
     fs::remove_dir_all(&repository).unwrap();
     for _ in 0..2 {
@@ -1091,14 +1091,14 @@ fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
             let to = args!["backup", "--to", repository].into_iter();
             let said = fullbore(to.chain(args.iter().cloned()))
                 .ends_with(2)
-                .has_one_error("the backup goes to");
+                .has_one_error("inside the destination repository");
             assert!(said.err.contains(path.to_str().unwrap()), "{}", said.err);
         }
     }
     let line = "cd \"$2\" && \"$1\" backup r --to r";
     shell(line, args![FULLBORE, tree])
         .ends_with(2)
-        .has_one_error("cannot back up \"r\": it is where the backup goes");
+        .has_one_error("cannot back up \"r\": it is the destination of the backup");
     assert_eq!(runs::names(&repository.join("backups")), before);
     // What is mounted elsewhere is still its own.
     let elsewhere = tree.join("elsewhere");

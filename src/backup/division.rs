@@ -1,4 +1,5 @@
-//! Where the walks of a backup begin: each file system below a PATH is walked in a stream of its own, if there may be several.
+//! Decides where the walks of a backup start: each file system below a PATH gets its own stream if
+//! several streams are possible.
 
 use super::named_paths::NamedPath;
 use crate::{
@@ -9,11 +10,11 @@ use crate::{
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
-/// The trees below the PATHs: the mounts below them are divided among the devices they are on.
+/// Returns the trees of the PATHs; the mounts below them are divided among their devices.
 ///
 /// # Errors
-/// If a PATH cannot be opened, or a directory above one that is stored under its whole path.
-pub(crate) fn trees(
+/// If a PATH cannot be opened, or a parent directory of a PATH that is stored under its full path.
+pub(crate) fn divide_trees(
     named: &[NamedPath],
     split: bool,
     rules: &Arc<TreeRules>,
@@ -21,7 +22,7 @@ pub(crate) fn trees(
     let mut division = Division::default();
     named
         .iter()
-        .try_for_each(|one| division.add(one, split, rules))?;
+        .try_for_each(|one| division.add_path(one, split, rules))?;
     let Division {
         devices,
         elsewhere,
@@ -30,11 +31,12 @@ pub(crate) fn trees(
     } = division;
     Ok(devices
         .into_iter()
-        .map(|(_, tops)| tree(tops, &elsewhere, &closed, rules))
+        .map(|(_, tops)| source_tree(tops, &elsewhere, &closed, rules))
         .collect())
 }
 
-/// Open where a walk begins. A symbolic link that was named itself is followed if it leads to a directory.
+/// Opens the start of a walk. A symbolic link that the user named is followed if it points to a
+/// directory.
 pub(crate) fn open_top(at: EntryPath, path: &Path, is_dir: bool, role: TopRole) -> Result<Top> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     if is_dir {
@@ -55,27 +57,27 @@ pub(crate) fn open_top(at: EntryPath, path: &Path, is_dir: bool, role: TopRole) 
     })
 }
 
-/// Which walks begin on which device, in the order the devices were met.
+/// The starts of walks by device, in the order in which the devices were found.
 #[derive(Default)]
 struct Division {
     devices: Vec<(u64, Vec<Top>)>,
     elsewhere: HashSet<EntryPath>,
     closed: Closed,
-    met: Vec<Met>,
+    met: Vec<MountMet>,
 }
 
-/// A PATH or a mount, which a walk meets.
+/// A PATH or a mount point that a walk reaches.
 #[derive(Clone)]
-struct Met {
+struct MountMet {
     at: EntryPath,
-    /// Of the walk that comes there.
+    /// The device of the walk that reaches it.
     device: u64,
     kind: String,
 }
 
 impl Division {
-    /// Add a PATH; one that is above another comes before that.
-    fn add(
+    /// Adds a PATH. Outer PATHs must be added before the PATHs inside them.
+    fn add_path(
         &mut self,
         NamedPath { at, name, place }: &NamedPath,
         split: bool,
@@ -86,11 +88,11 @@ impl Division {
             .map(|stat| stat.dev)
             .unwrap_or_default();
         let own = if split { own } else { 0 };
-        let device = self.around(at).map_or(own, |met| met.device);
-        for above in above(at, name)? {
-            if !self.has(&above.at) {
-                let device = self.around(&above.at).map_or(device, |met| met.device);
-                self.tops(device).push(above);
+        let device = self.innermost(at).map_or(own, |met| met.device);
+        for above in parent_tops(at, name)? {
+            if !self.has_top(&above.at) {
+                let device = self.innermost(&above.at).map_or(device, |met| met.device);
+                self.tops_on(device).push(above);
             }
         }
         match self
@@ -100,10 +102,10 @@ impl Division {
             .find(|top| top.at == *at)
         {
             Some(mount) => mount.role = TopRole::Named,
-            None => self.tops(device).push(top),
+            None => self.tops_on(device).push(top),
         }
         self.closed.remove(at);
-        self.met.push(Met {
+        self.met.push(MountMet {
             at: at.clone(),
             device,
             kind: String::new(),
@@ -114,7 +116,7 @@ impl Division {
         Ok(())
     }
 
-    fn tops(&mut self, device: u64) -> &mut Vec<Top> {
+    fn tops_on(&mut self, device: u64) -> &mut Vec<Top> {
         let at = self
             .devices
             .iter()
@@ -126,23 +128,24 @@ impl Division {
         &mut self.devices[at].1
     }
 
-    /// Does a walk begin there?
-    fn has(&self, at: &[u8]) -> bool {
+    /// Returns whether a walk starts at this path.
+    fn has_top(&self, at: &[u8]) -> bool {
         self.devices
             .iter()
             .any(|(_, tops)| tops.iter().any(|top| top.at == at))
     }
 
-    /// The innermost of the PATHs and mounts that `path` is in.
-    fn around(&self, path: &[u8]) -> Option<&Met> {
+    /// Returns the innermost PATH or mount point that contains `path`.
+    fn innermost(&self, path: &[u8]) -> Option<&MountMet> {
         self.met
             .iter()
             .filter(|met| is_within(path, &met.at))
             .max_by_key(|met| met.at.len())
     }
 
-    /// Does the walk of a device go around `path`? What it does not meet there cannot begin there either: a stream is in order.
-    fn surrounds(&self, device: u64, path: &[u8]) -> bool {
+    /// Returns whether the walk of a device passes around `path`. Then no other walk of that device
+    /// can start inside, because the entries of a stream are in order.
+    fn passes_around(&self, device: u64, path: &[u8]) -> bool {
         let tops = self
             .devices
             .iter()
@@ -152,7 +155,8 @@ impl Division {
             .any(|top| top.role != TopRole::Above && is_within(path, &top.at))
     }
 
-    /// Place the mounts below one PATH: each is met by the walk around it, or a walk of its own device begins there.
+    /// Assigns the mounts below one PATH: the surrounding walk enters the mount, or a walk of the
+    /// mount's own device starts there.
     fn add_mounts(
         &mut self,
         at: &[u8],
@@ -161,7 +165,7 @@ impl Division {
         rules: &Arc<TreeRules>,
     ) -> Result<()> {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
-        let whole = tree(vec![top], &HashSet::new(), &Closed::new(), rules);
+        let whole = source_tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
             let below = mount
                 .path
@@ -174,33 +178,33 @@ impl Division {
             } else {
                 [at, b"/", below].concat()
             };
-            let Some(around) = self.around(&below).cloned() else {
+            let Some(around) = self.innermost(&below).cloned() else {
                 continue;
             };
-            // Of two PATHs in one another the outer one has met it.
+            // If one PATH contains another, the outer one has handled this mount already.
             if around.at == below || platform::is_pseudo(&around.kind) {
                 continue;
             }
             if platform::is_automount(&around.kind) {
-                self.open_way(&around.at, &below);
+                self.open_path_to(&around.at, &below);
             }
             let mut device = around.device;
             if platform::is_pseudo(&mount.kind) || platform::is_automount(&mount.kind) {
                 self.closed.entry(below.clone()).or_default();
             } else if split
                 && mount.device != device
-                && !self.surrounds(mount.device, &below)
+                && !self.passes_around(mount.device, &below)
                 && let Ok(stat) = mount.path.metadata()
                 && !whole.leaves_out(&below, stat.is_dir())
                 && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
-                // Else it is met like any directory that cannot be entered.
+                // Otherwise the surrounding walk handles it like any unreadable directory.
                 && dir::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());
-                self.tops(device).push(top);
+                self.tops_on(device).push(top);
             }
-            self.met.push(Met {
+            self.met.push(MountMet {
                 at: below,
                 device,
                 kind: mount.kind,
@@ -209,8 +213,9 @@ impl Division {
         Ok(())
     }
 
-    /// Of the directories from `from`, which is closed, down to `to` deliver the next one on the way.
-    fn open_way(&mut self, from: &[u8], to: &[u8]) {
+    /// Of a directory that must not be listed, delivers only the next step towards `to`, at each
+    /// level from `from` on.
+    fn open_path_to(&mut self, from: &[u8], to: &[u8]) {
         let mut dir = from.to_vec();
         for name in to[from.len()..]
             .split(|c| *c == b'/')
@@ -225,7 +230,7 @@ impl Division {
     }
 }
 
-fn tree(
+fn source_tree(
     mut tops: Vec<Top>,
     elsewhere: &HashSet<EntryPath>,
     closed: &Closed,
@@ -235,8 +240,8 @@ fn tree(
     SourceTree::new(tops, elsewhere.clone(), closed.clone(), rules.clone())
 }
 
-/// The directories above a whole path.
-fn above(at: &[u8], path: &Path) -> Result<Vec<Top>> {
+/// Returns the parent directories of a full path.
+fn parent_tops(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
     let above = path.ancestors().skip(1).take(depth);
     above

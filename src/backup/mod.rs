@@ -1,6 +1,6 @@
-//! The engine of a backup: opens the source, finds the base, runs the streams, commits the root.
+//! The backup engine: opens the source, finds the base, runs the streams and commits the root.
 //!
-//! What a source is belongs to `source` and `postgres`, how frames flow to `pipeline`, where they are stored to `sink` and `repo`.
+//! `source` and `postgres` define sources, `pipeline` moves frames, `sink` and `repo` store them.
 
 pub(crate) mod division;
 pub(crate) mod named_paths;
@@ -27,7 +27,7 @@ use crate::{
         meter::{LimitVerdict, Meter},
         waits::Waits,
     },
-    pipeline::lay::{Laid, MakeRoot, StreamLayout},
+    pipeline::lay::{MakeRoot, StreamLayout, StreamOutcome},
     plan::{SinkSpec, StageSpec, Tuning},
     platform,
     repo::{
@@ -35,7 +35,7 @@ use crate::{
         compare::Compare,
         ids,
     },
-    sink::{Abilities, Destination, local_file::is_half_named},
+    sink::{Abilities, Destination, Partial, local_file::is_half_named},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
@@ -50,96 +50,92 @@ use std::{
 };
 use streams::{Checkpoints, Streams};
 
-/// What a backup would be of.
+/// The entries that a backup would store.
 #[derive(Debug, Default)]
 pub struct SourceCount {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Everything.
+    /// Number of entries of all kinds.
     pub entries: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// What cannot be looked into, as far as that is known before files are read.
+    /// Number of entries that cannot be read, as far as the scan shows; no file is opened.
     pub unreadable: u64,
-    /// The first of them.
+    /// The first unreadable entries.
     pub not_captured: Vec<NotCaptured>,
-    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
+    /// directories.
     pub warnings: Vec<String>,
 }
 
-/// What to back up, how, and where to.
+/// The source of a backup, its destination and its options.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// Of what.
+    /// The source.
     pub subject: Subject,
-    /// Where to.
+    /// The destination.
     pub to: SinkSpec,
-    /// Must the repository it goes to be there?
+    /// Whether the destination repository must exist already.
     pub no_create: bool,
-    /// How frames are compressed.
+    /// Compression of frames.
     pub codec: Codec,
-    /// How files are digested.
+    /// Digest algorithm of files.
     pub digest: Algorithm,
-    /// Whose it is said to be, if not this host's.
+    /// Host name to record instead of this host's.
     pub host: Option<String>,
-    /// What the operator calls it.
+    /// Tags of the backup.
     pub tags: BTreeMap<String, String>,
-    /// What it is compared with.
+    /// The base to compare with.
     pub base: WantedBase,
-    /// How often what is stored so far is made durable, so that the next backup can go on if this one is cut off.
+    /// Time between checkpoints, each of which makes the stored data durable so that the next
+    /// backup can resume an interrupted one.
     pub checkpoint_interval: Duration,
-    /// Are large files cut in chunks by their content?
+    /// Whether large files are cut into chunks by their content.
     pub chunks: bool,
-    /// Bytes of a block; `None`: what suits the subject.
+    /// Block size in bytes; `None` for the default of the source.
     pub block_bytes: Option<u64>,
-    /// Bytes that are read in a second, at most.
+    /// Maximum number of bytes read a second.
     pub max_rate: Option<NonZeroU64>,
-    /// How much of the machine it may use.
+    /// Limits of memory, threads and sizes.
     pub tuning: Tuning,
 }
 
-/// What a backup came to.
+/// The outcome of a backup.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its root.
+    /// The root of the backup.
     pub root: Root,
-    /// What limited it.
+    /// The part of the machine that limited the speed.
     pub verdict: LimitVerdict,
-    /// Why it is not compared with the backup before it, if that is not what was asked for.
+    /// The reason why the previous backup is not the base, if it is not and a base was wanted.
     pub unlike: Option<Unlike>,
-    /// What is damaged or missing of the backups that it was compared with; what it needs of that was stored again.
+    /// Damage to earlier backups that the base needs; the new backup stores the affected data
+    /// again.
     pub damage: Vec<String>,
-    /// Warnings: patterns that matched nothing, marks that do not count, links that are stored as directories.
+    /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
+    /// directories.
     pub warnings: Vec<String>,
 }
 
-/// What it is compared with, or why with nothing; what is damaged of earlier backups.
-type Found = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
+/// The base, or the reason why there is no base; damage to earlier backups.
+type BaseSearch = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
 
 impl Backup {
-    /// Run it.
+    /// Runs the backup.
     ///
     /// # Errors
-    /// Whatever makes the backup impossible; nothing is committed then. What could not be read is in the outcome.
+    /// Every error that makes the backup impossible; nothing is committed then. Files that could
+    /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
-        let begun = jiff::Timestamp::now();
-        let id = self.id(begun)?;
-        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let (id, time) = match &self.subject {
-            Subject::Stored(stored) => exported(&stored.archive().root, &id),
-            _ => (id, time),
-        };
+        let (id, time) = self.id_and_time()?;
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
-        let way = self.way(&meter.waits);
-        let own = way.own.clone();
-        let mut subject = self.subject.open(Some(&id), way)?;
+        let options = self.open_options(&meter.waits);
+        let own = options.own.clone();
+        let mut subject = self.subject.open(Some(&id), options)?;
         meter.begin();
-        if self.tuning.depths(subject.sources.len()).is_err() {
-            subject.sources.retain(|source| !source.runs_alongside()); // what it has comes at the end as well
-        }
-        self.tuning.depths(subject.sources.len())?; // what cannot work leaves no trace
+        self.fit_streams(&mut subject)?;
         let mut destination = self.to.open(&id, &time, self.codec)?;
         let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
@@ -155,77 +151,25 @@ impl Backup {
             id,
             time,
             source: subject.origin.clone(),
-            ..self.draft(base.as_deref())
+            ..self.draft_root(base.as_deref())
         };
-        let abilities = destination.abilities();
-        let layout = Arc::new(self.layout(&draft, &abilities));
-        let complete = |laid| {
-            let root = complete(draft.clone(), laid, base.as_deref(), meter);
-            match &self.subject {
-                Subject::Stored(stored) => as_it_was(root, stored),
-                _ => Root {
-                    postgres: subject.cluster.as_ref().map(|cluster| cluster.facts()),
-                    ..root
-                },
-            }
-        };
-        let check = || match (&self.subject, &subject.cluster) {
-            (Subject::Stored(stored), _) => stored.check(),
-            (_, Some(cluster)) => cluster.check(),
-            _ => Ok(()),
-        };
-        let sealed = |laid: &Laid| check().and_then(|()| seal(&complete(vec![laid.clone()])));
-        let partial = |laid: Vec<Laid>| seal(&complete(laid));
-        // A copy is no base for the next backup before it is complete.
-        let interim = destination
-            .partial()
-            .filter(|_| !matches!(self.subject, Subject::Stored(_)));
-        let checkpoints = interim.map(|write| Checkpoints {
-            interval: self.checkpoint_interval,
-            write,
-            root: &partial,
-            laid: Mutex::default(),
-        });
-        let root: Option<MakeRoot<'_>> = if abilities.objects {
-            None
-        } else {
-            Some(&sealed)
-        };
-        let sinks = (1..=subject.sources.len() as u32)
-            .map(|number| destination.stream(number))
-            .collect::<Result<Vec<_>>>();
-        let _ = own.set(destination.places());
-        let (tuning, is_stdin, stages) =
-            (&self.tuning, self.subject.is_stdin(), self.stages(&subject));
-        let checkpoints = checkpoints.as_ref();
-        let max_rate = self.max_rate;
-        let streams = Streams {
-            tuning,
-            is_stdin,
-            max_rate,
-            stages,
-            layout,
+        let run = BackupRun {
+            backup: self,
             meter,
-            root,
-            checkpoints,
+            subject,
+            base,
+            draft,
         };
-        let laid = sinks.and_then(|sinks| streams.run(&subject.sources, sinks));
-        let done = laid.and_then(|laid| {
-            check()?;
-            let root = complete(laid);
-            Ok((seal(&root)?, root))
-        });
-        match done {
-            Ok((bytes, root)) => {
-                destination.commit(&bytes)?;
-                damage.extend(base.iter().flat_map(|base| base.damage()));
-                let (verdict, warnings) = (meter.verdict(), subject.warnings());
+        match run.store(&mut *destination, &own) {
+            Ok((sealed, root)) => {
+                destination.commit(&sealed)?;
+                damage.extend(run.base.iter().flat_map(|base| base.damage()));
                 Ok(Outcome {
                     root,
-                    verdict,
+                    verdict: meter.verdict(),
                     unlike,
                     damage: damage.into_iter().collect(),
-                    warnings,
+                    warnings: run.subject.warnings(),
                 })
             }
             Err(error) => {
@@ -235,8 +179,32 @@ impl Backup {
         }
     }
 
-    /// What is known of it before anything is read.
-    fn draft(&self, base: Option<&Base>) -> Root {
+    /// Returns ID and time of the new backup; an export keeps the time of the stored backup.
+    fn id_and_time(&self) -> Result<(String, String)> {
+        let begun = jiff::Timestamp::now();
+        let id = self.id(begun)?;
+        if let Subject::Stored(stored) = &self.subject {
+            return Ok(exported_id(&stored.archive().root, &id));
+        }
+        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Ok((id, time))
+    }
+
+    /// Drops followers if the memory does not suffice for their streams.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the memory does not suffice for the other streams either. This check
+    /// comes before the destination is created.
+    fn fit_streams(&self, subject: &mut OpenedSubject) -> Result<()> {
+        if self.tuning.depths(subject.sources.len()).is_err() {
+            // The files of a follower are also read at the end.
+            subject.sources.retain(|source| !source.accompanies());
+        }
+        self.tuning.depths(subject.sources.len()).map(drop)
+    }
+
+    /// Returns the root as far as it is known before reading.
+    fn draft_root(&self, base: Option<&Base>) -> Root {
         Root {
             format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
             bases: base.map(Base::ids).unwrap_or_default(),
@@ -249,7 +217,7 @@ impl Backup {
         }
     }
 
-    /// How it is cut and labelled.
+    /// Returns the sizes and labels of the streams.
     fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
         StreamLayout {
             backup: draft.id.clone(),
@@ -262,19 +230,17 @@ impl Backup {
         }
     }
 
-    /// What an earlier backup of the same source is, if this one goes where one may be.
+    /// Finds the base among the earlier backups of the same source. Only a repository has a base.
     fn find_base(
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
-    ) -> Result<Found> {
+    ) -> Result<BaseSearch> {
         let SinkSpec::Repository(path) = &self.to else {
             return Ok((None, None, BTreeSet::new()));
         };
-        let (facts, options) = (
-            subject.cluster.as_ref().map(|cluster| cluster.facts()),
-            self.options(),
-        );
+        let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
+        let options = self.options();
         let left_out = self.subject.left_out();
         let like = Like {
             origin: &subject.origin,
@@ -293,10 +259,10 @@ impl Backup {
         Ok((base.map(Arc::new), unlike, damage))
     }
 
-    /// What it would be of. Nothing is read but directories.
+    /// Counts the entries of the source. Reads directories, no files.
     ///
     /// # Errors
-    /// As [`Backup::run`].
+    /// Those of [`Backup::run`].
     pub fn count(&self) -> Result<SourceCount> {
         self.to.check(self.no_create)?;
         self.check_paths()?;
@@ -305,7 +271,7 @@ impl Backup {
             None,
             OpenOptions {
                 split: false,
-                ..self.way(&Arc::default())
+                ..self.open_options(&Arc::default())
             },
         )?;
         for source in &subject.sources {
@@ -329,7 +295,7 @@ impl Backup {
         Ok(count)
     }
 
-    fn way(&self, waits: &Arc<Waits>) -> OpenOptions {
+    fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let spool = self.to == SinkSpec::Stdout;
         let host = self.host.clone().unwrap_or_else(platform::host_name);
@@ -342,7 +308,8 @@ impl Backup {
         }
     }
 
-    /// In a repository it sorts behind all others, whatever the clock says.
+    /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
+    /// clock was set back.
     fn id(&self, begun: jiff::Timestamp) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
         match &self.to {
@@ -351,7 +318,7 @@ impl Backup {
         }
     }
 
-    /// An archive is replaced only by another: what else has that name is not ours to remove.
+    /// Refuses to replace a file that is not a fullbore archive.
     fn check_output(&self) -> Result<()> {
         self.to.check(self.no_create)?;
         let SinkSpec::File(path) = &self.to else {
@@ -368,7 +335,7 @@ impl Backup {
             Err(error) if error.kind != ErrorKind::Corrupt => error,
             Ok(None) | Err(_) => {
                 let what = format!(
-                    "cannot write to {}: it exists and is no fullbore archive",
+                    "cannot write to {}: it exists and is not a fullbore archive",
                     self.to.name()
                 );
                 Error::new(ErrorKind::Exists, what)
@@ -377,22 +344,23 @@ impl Backup {
         Err(refused.hint("choose another --to, or move it out of the way"))
     }
 
-    /// Nothing of a repository is part of a backup that goes there.
+    /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
         match (&self.to, &self.subject) {
-            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.keep_out_of(path),
+            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.check_outside(path),
             _ => Ok(()),
         }
     }
 
-    /// A page that a server writes changes no file's size.
+    /// Refuses `--compare size` for a cluster: a server changes pages without changing the size of
+    /// the file.
     fn check_compare(&self) -> Result<()> {
         if self.base.compare != Compare::Size || !matches!(self.subject, Subject::Cluster(_)) {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Usage,
-            "cannot compare the files of a cluster by their size: a server changes them in place",
+            "cannot compare the files of a cluster by size: a server changes files in place",
         )
         .hint("leave out --compare"))
     }
@@ -409,7 +377,8 @@ impl Backup {
         }
     }
 
-    /// 1 MiB, of a cluster a page, or a frame if that is less: a block never spans frames.
+    /// Returns the block size: by default 1 MiB, 8 KiB (a page) for a cluster; at most one frame,
+    /// because a block never spans frames.
     fn block_bytes(&self) -> u64 {
         let block = if self.subject.is_cluster() {
             8 << 10
@@ -420,7 +389,8 @@ impl Backup {
     }
 
     fn stages(&self, subject: &OpenedSubject) -> Vec<StageSpec> {
-        let (block_bytes, crc32c) = (self.block_bytes(), self.subject.is_cluster());
+        let block_bytes = self.block_bytes();
+        let crc32c = self.subject.is_cluster();
         let digest = StageSpec::Digest {
             algorithm: self.digest,
             block_bytes,
@@ -445,8 +415,93 @@ impl Backup {
     }
 }
 
-/// The root, now that all streams are known.
-fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter) -> Root {
+/// A backup with an open source and a base, ready to be stored.
+struct BackupRun<'a> {
+    backup: &'a Backup,
+    meter: &'a Arc<Meter>,
+    subject: OpenedSubject,
+    base: Option<Arc<Base>>,
+    /// The root as far as it is known before reading.
+    draft: Root,
+}
+
+impl BackupRun<'_> {
+    /// Stores all streams. Returns the root, sealed and plain.
+    fn store(&self, destination: &mut dyn Destination, own: &Own) -> Result<(Vec<u8>, Root)> {
+        let abilities = destination.abilities();
+        let archive_root = |stream: &StreamOutcome| {
+            self.check()?;
+            seal(&self.root(vec![stream.clone()]))
+        };
+        let interim_root = |streams: Vec<StreamOutcome>| seal(&self.root(streams));
+        let checkpoints = self.interim(destination).map(|write| Checkpoints {
+            interval: self.backup.checkpoint_interval,
+            write,
+            root: &interim_root,
+            laid: Mutex::default(),
+        });
+        let root: Option<MakeRoot<'_>> = if abilities.objects {
+            None
+        } else {
+            Some(&archive_root)
+        };
+        let sinks = (1..=self.subject.sources.len() as u32)
+            .map(|number| destination.stream(number))
+            .collect::<Result<Vec<_>>>()?;
+        let _ = own.set(destination.places());
+        let streams = Streams {
+            tuning: &self.backup.tuning,
+            is_stdin: self.backup.subject.is_stdin(),
+            max_rate: self.backup.max_rate,
+            stages: self.backup.stages(&self.subject),
+            layout: Arc::new(self.backup.layout(&self.draft, &abilities)),
+            meter: self.meter,
+            root,
+            checkpoints: checkpoints.as_ref(),
+        };
+        let outcomes = streams.run(&self.subject.sources, sinks)?;
+        self.check()?;
+        let root = self.root(outcomes);
+        Ok((seal(&root)?, root))
+    }
+
+    /// Checks that all data came from the source as it was opened.
+    fn check(&self) -> Result<()> {
+        match (&self.backup.subject, &self.subject.cluster) {
+            (Subject::Stored(stored), _) => stored.check(),
+            (_, Some(cluster)) => cluster.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns where roots of unfinished backups go, if checkpoints are possible.
+    fn interim(&self, destination: &dyn Destination) -> Option<Partial> {
+        // A copy becomes usable as a base only when it is complete.
+        let is_copy = matches!(self.backup.subject, Subject::Stored(_));
+        destination.partial().filter(|_| !is_copy)
+    }
+
+    /// Returns the root for the streams so far.
+    fn root(&self, streams: Vec<StreamOutcome>) -> Root {
+        let base = self.base.as_deref();
+        let root = complete_root(self.draft.clone(), streams, base, self.meter);
+        match &self.backup.subject {
+            Subject::Stored(stored) => keep_capture_facts(root, stored),
+            _ => Root {
+                postgres: self.subject.cluster.as_ref().map(|cluster| cluster.facts()),
+                ..root
+            },
+        }
+    }
+}
+
+/// Completes the root from the finished streams.
+fn complete_root(
+    mut root: Root,
+    laid: Vec<StreamOutcome>,
+    base: Option<&Base>,
+    meter: &Meter,
+) -> Root {
     let verdict = meter.verdict();
     let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
     for laid in laid {
@@ -495,9 +550,9 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
     root
 }
 
-/// Id and time of what a stored backup becomes: the time is still that of the capture, and the id says so; but it is another
-/// one, as an id names bytes and these will be others.
-fn exported(root: &Root, new: &str) -> (String, String) {
+/// Returns ID and time of an exported backup. The time is still that of the capture, and the ID
+/// contains it; the rest of the ID is new, because an ID names bytes and the exported bytes differ.
+fn exported_id(root: &Root, new: &str) -> (String, String) {
     const TIMED: usize = "20261121T054501Z-k3".len();
     let id = root
         .id
@@ -507,10 +562,12 @@ fn exported(root: &Root, new: &str) -> (String, String) {
     (id, root.time.clone())
 }
 
-/// What was captured, and when, is what it was.
-fn as_it_was(root: Root, stored: &StoredBackup) -> Root {
+/// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.
+fn keep_capture_facts(root: Root, stored: &StoredBackup) -> Root {
     let of = &stored.archive().root;
-    let (finished, boot, postgres) = (of.finished.clone(), of.boot.clone(), of.postgres.clone());
+    let finished = of.finished.clone();
+    let boot = of.boot.clone();
+    let postgres = of.postgres.clone();
     let mut root = Root {
         finished,
         boot,

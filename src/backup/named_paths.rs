@@ -1,9 +1,12 @@
-//! The PATHs that a backup is of: what each of them is, and its name in the backup.
+//! The PATHs of a backup: the kind of each, and its name in the backup.
 //!
-//! A PATH is called as the user named it, from `/` on. A link in it is followed, but where the link leads is no part of the
-//! name: a backup of `current`, which leads to another release each week, is one of the same source each week. Where the whole
-//! path is its name in the backup, the directories above it are those where it really is, and only its last name may be that of
-//! a link: a restore would put directories in the place of the other links, and what else is below them would be out of reach.
+//! A PATH is named as the user gave it, from `/` on. A link is followed, but its target is not part
+//! of the name: a backup of `current`, which points to another release each week, has the same
+//! source each week.
+//!
+//! With full paths, the parent directories are the real ones, and only the last name may be a link.
+//! Otherwise a restore would create directories in place of the other links, and hide everything
+//! else below their targets.
 
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -17,35 +20,36 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The output of a program is no file that could be looked at before it is read.
+/// A pipe cannot be examined before it is read.
 const STREAM_HINT: &str =
     "give the output of a program to standard input: `… | fullbore backup --stdin-name NAME`";
 
-/// A PATH, looked at once: another answer later would be about something else.
+/// A PATH, examined once: a second look might find another object.
 pub(crate) struct FoundPath {
-    /// As it was named, from `/` on.
+    /// The path as given, from `/` on.
     pub(crate) name: PathBuf,
-    /// A directory without the links that lead there; anything else as it was named.
+    /// A directory with all links resolved; other files as given.
     pub(crate) real: PathBuf,
     pub(crate) is_dir: bool,
-    /// A warning if less of it is stored than the user may expect.
+    /// A warning if less is stored than the user may expect.
     warning: Option<String>,
 }
 
 /// A PATH, and its name in the backup.
 pub(crate) struct NamedPath {
     pub(crate) at: EntryPath,
-    /// What the source is called, from `/` on.
+    /// The name of the source, from `/` on.
     pub(crate) name: PathBuf,
     pub(crate) place: FoundPath,
 }
 
 impl FoundPath {
-    /// Looks at a PATH.
+    /// Examines a PATH.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if it leads nowhere, [`Kind::Unsupported`] if it leads to something without content that could be
-    /// read, as a pipe; the system's: what cannot be looked at now may be a directory.
+    /// [`ErrorKind::NotFound`] if it points nowhere, [`ErrorKind::Unsupported`] for an object
+    /// without readable content, such as a pipe; errors of the system, because an unreadable path
+    /// might be a directory.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(format!("could not read {path:?}"), e);
         let name = absolute(path).map_err(failed)?;
@@ -78,7 +82,7 @@ impl FoundPath {
         })
     }
 
-    /// Its whole path, with the directories above it where they really are.
+    /// Returns the full path, with the real parent directories.
     fn whole_path(&self) -> Result<PathBuf> {
         let (Some(parent), Some(last)) = (self.name.parent(), self.name.file_name()) else {
             return Ok(self.name.clone());
@@ -88,36 +92,41 @@ impl FoundPath {
         Ok(real.join(last))
     }
 
-    /// Its last name. A link has its own, not that of what it leads to.
+    /// Returns the last name of the path. A link keeps its own name, not that of its target.
     fn last_name(&self) -> Result<EntryPath> {
         self.name
             .file_name()
             .map(|name| name.as_bytes().to_vec())
             .ok_or_else(|| {
-                Error::new(ErrorKind::Usage, "cannot store \"/\" beside other paths")
-                    .hint("back it up by itself")
+                Error::new(
+                    ErrorKind::Usage,
+                    "cannot store \"/\" together with other paths",
+                )
+                .hint("back it up alone")
             })
     }
 }
 
-/// A warning if less of a PATH is stored than the user may expect. If it cannot be backed up at all, the backup says so.
+/// Returns a warning if less of a PATH is stored than the user may expect. Errors are ignored here,
+/// because the backup reports them.
 pub fn warning_of(path: &Path) -> Option<String> {
     FoundPath::of(path).ok()?.warning
 }
 
-/// The name of the source that a PATH is, whether it is there or not.
+/// Returns the name of the source of a PATH, which need not exist.
 ///
 /// # Errors
-/// The system's, if there is no current directory.
+/// Errors of the system, if there is no current directory.
 pub fn source_path(path: &Path) -> Result<PathBuf> {
-    let failed = |e| Error::io(format!("could not find out where {path:?} is"), e);
-    // Where a directory before a `..` is not there, it was none that a link leads to, as far as is known.
+    let failed = |e| Error::io(format!("could not make {path:?} absolute"), e);
+    // If a directory before a `..` does not exist, it is assumed not to be a link.
     absolute(path)
         .or_else(|_| std::path::absolute(path))
         .map_err(failed)
 }
 
-/// A PATH from `/` on, as it was named, without `.`. A `..` leads out of the directory that the part before it really is.
+/// Returns the PATH from `/` on, as given, without `.`. A `..` leaves the real directory of the
+/// part before it.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     let whole = std::path::absolute(path)?;
     let parts: Vec<Component<'_>> = whole.components().collect();
@@ -130,10 +139,10 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(name)
 }
 
-/// Follows a link.
+/// Returns the metadata of a link's target.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if it leads nowhere, or the system's.
+/// [`ErrorKind::NotFound`] if there is no target, or errors of the system.
 fn follow(path: &Path, name: &Path) -> Result<Metadata> {
     name.metadata().map_err(|error| {
         let leads_nowhere = matches!(
@@ -145,13 +154,14 @@ fn follow(path: &Path, name: &Path) -> Result<Metadata> {
         }
         let target = name.read_link().unwrap_or_default();
         let what =
-            format!("could not read {path:?}: it is a link to {target:?}, which is not there");
-        Error::new(ErrorKind::NotFound, what).hint("is the disk mounted that it leads to?")
+            format!("could not read {path:?}: it is a link to {target:?}, which does not exist");
+        Error::new(ErrorKind::NotFound, what)
+            .hint("check whether the disk of the target is mounted")
     })
 }
 
-/// The kind of an object that is neither a directory nor a file, in words.
-fn special(kind: FileType) -> Option<&'static str> {
+/// Returns the kind of an object that is neither a directory nor a file, in words.
+fn special_kind(kind: FileType) -> Option<&'static str> {
     match () {
         () if kind.is_fifo() => Some("a pipe"),
         () if kind.is_socket() => Some("a socket"),
@@ -161,27 +171,28 @@ fn special(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Refuses a PATH without content that could be read. Of a block device the node is worth storing, but of a link to one only the
-/// link would be stored.
+/// Refuses a PATH without readable content. A block device is stored as a node, but a link to one
+/// is refused, because only the link would be stored.
 fn check_kind(path: &Path, is_link: bool, kind: FileType) -> Result<()> {
-    let Some(thing) = special(kind).filter(|_| is_link || !kind.is_block_device()) else {
+    let Some(thing) = special_kind(kind).filter(|_| is_link || !kind.is_block_device()) else {
         return Ok(());
     };
-    let how = if is_link { "leads to" } else { "is" };
+    let how = if is_link { "points to" } else { "is" };
     let error = Error::new(
         ErrorKind::Unsupported,
         format!("cannot back up {path:?}: it {how} {thing}"),
     );
-    Err(match kind.is_block_device() {
-        true => error.hint("name the device itself to store its node; `--stdin-name NAME < DEVICE` stores its content"),
-        false => error.hint(STREAM_HINT),
+    Err(if kind.is_block_device() {
+        error.hint("name the device itself to store its node; `--stdin-name NAME < DEVICE` stores its content")
+    } else {
+        error.hint(STREAM_HINT)
     })
 }
 
 fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<String> {
     if kind.is_block_device() {
         return Some(format!(
-            "{path:?} is a block device, and only its node is stored: `--stdin-name NAME < {}` stores its content",
+            "only the node of the block device {path:?} is stored: `--stdin-name NAME < {}` stores its content",
             path.display()
         ));
     }
@@ -189,15 +200,17 @@ fn warning(path: &Path, name: &Path, is_link: bool, kind: FileType) -> Option<St
         .read_link()
         .ok()
         .filter(|_| is_link && kind.is_file())?;
-    let is = "is a link, and is stored as one: what it leads to is not in the backup, but by its own name";
+    let is =
+        "is a link and is stored as a link; to back up the file that it points to, name that file";
     Some(format!("{path:?} {is}, {target:?}"))
 }
 
-/// The PATHs with their names in the backup, ascending, whatever their order was. One directory alone is the root itself.
+/// Returns the PATHs with their names in the backup, in ascending order. A single directory becomes
+/// the root itself.
 ///
 /// # Errors
-/// [`Kind::Usage`] if two would have one name; those of [`FoundPath::of`].
-pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
+/// [`ErrorKind::Usage`] if two PATHs would get the same name; those of [`FoundPath::of`].
+pub(crate) fn name_paths(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath>> {
     let is_alone = paths.len() == 1;
     let mut named = Vec::new();
     for path in paths {
@@ -219,16 +232,18 @@ pub(crate) fn named(paths: &[PathBuf], full_paths: bool) -> Result<Vec<NamedPath
     for pair in named.windows(2) {
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
             let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
-            let (a, b) = (pair[0].name.display(), pair[1].name.display());
+            let a = pair[0].name.display();
+            let b = pair[1].name.display();
             return Err(Error::new(ErrorKind::Usage, what)
                 .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
-                .hint("use --full-paths, so that each is stored under its whole path"));
+                .hint("use --full-paths, which stores each PATH under its full path"));
         }
     }
     Ok(named)
 }
 
-/// PATHs that are links to directories, and stand in another PATH: there a directory is stored in the place of the link.
+/// Returns the PATHs that are links to directories inside another PATH; a directory is stored in
+/// place of the link.
 pub(crate) fn links_within(named: &[NamedPath]) -> impl Iterator<Item = &NamedPath> {
     let is_within_another = |one: &NamedPath| {
         named

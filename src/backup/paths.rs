@@ -1,9 +1,9 @@
-//! Which objects of this machine a backup is of: from paths and rules to sources, one for each device.
+//! Turns the paths and rules of the user into sources, one for each device.
 
 pub use super::named_paths::{source_path, warning_of};
 use super::{
-    division::{open_top, trees},
-    named_paths::{FoundPath, NamedPath, links_within, named},
+    division::{divide_trees, open_top},
+    named_paths::{FoundPath, NamedPath, links_within, name_paths},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -68,22 +68,22 @@ pub struct Scope {
     pub looks_twice: bool,
 }
 
-/// The sources, and what the root says of them.
+/// The opened sources and their description for the root.
 pub struct OpenedPaths {
-    /// One for each device, or one for all.
+    /// The trees: one for each device, or one for all.
     pub trees: Vec<SourceTree>,
-    /// Paths, absolute.
+    /// The absolute paths.
     pub paths: Vec<root::EntryName>,
-    /// Is the root of the backup the contents of the one path?
+    /// Whether the root of the backup is the content of the only path.
     pub contents: bool,
-    /// The rules of the walks. After the scans they know which patterns matched nothing.
+    /// The rules of the walks. After the scans they know the patterns that matched nothing.
     pub rules: Arc<TreeRules>,
     /// Warnings about PATHs.
     pub warnings: Vec<String>,
 }
 
 impl Scope {
-    /// The options by which something is left out.
+    /// Returns the options that exclude entries.
     pub fn left_out(&self) -> Vec<String> {
         let option = |name: &str, value: &OsStr| match value.to_str() {
             Some(text) => format!("{name} {text}"),
@@ -118,12 +118,12 @@ impl Scope {
             .collect()
     }
 
-    /// Open everything. `split`: a stream for each device.
+    /// Opens all paths. With `split`, each device gets its own stream.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if two paths would have one name; else the system's.
+    /// [`ErrorKind::Usage`] if two paths would get the same name; errors of the system.
     pub fn open(&self, split: bool, walkers: usize, own: Own) -> Result<OpenedPaths> {
-        let named = named(&self.paths, self.full_paths)?;
+        let named = name_paths(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.rules(patterns, walkers, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
@@ -132,8 +132,8 @@ impl Scope {
             .map(|one| root::EntryName(one.name.as_os_str().as_bytes().to_vec()))
             .collect();
         let trees = match &self.files_from {
-            Some(list) => vec![self.listed(list, &named, rules.clone())?],
-            None => trees(&named, split, &rules)?,
+            Some(list) => vec![self.listed_tree(list, &named, rules.clone())?],
+            None => divide_trees(&named, split, &rules)?,
         };
         let warnings = warnings(&named, &trees);
         Ok(OpenedPaths {
@@ -145,11 +145,11 @@ impl Scope {
         })
     }
 
-    /// Refuse a PATH that is in the repository that the backup goes to.
+    /// Refuses a PATH inside the repository that the backup is written to.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for the first that is; the system's.
-    pub fn keep_out_of(&self, repository: &Path) -> Result<()> {
+    /// [`ErrorKind::Usage`] for the first of these; errors of the system.
+    pub fn check_outside(&self, repository: &Path) -> Result<()> {
         let places = writer::places(repository);
         for path in &self.paths {
             let FoundPath { real, is_dir, .. } = FoundPath::of(path)?;
@@ -163,9 +163,9 @@ impl Scope {
             }
             let is_all = place_of(&real) == place_of(repository);
             let why = if is_all {
-                "it is where the backup goes"
+                "it is the destination of the backup"
             } else {
-                "it is in the repository the backup goes to"
+                "it is inside the destination repository"
             };
             return Err(
                 Error::new(ErrorKind::Usage, format!("cannot back up {path:?}: {why}"))
@@ -212,7 +212,7 @@ impl Scope {
         }
     }
 
-    fn listed(
+    fn listed_tree(
         &self,
         list: &Path,
         named: &[NamedPath],
@@ -221,21 +221,22 @@ impl Scope {
         let [NamedPath { at, place, .. }] = named else {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "--files-from takes exactly one PATH, the directory its names are in",
+                "--files-from takes exactly one PATH, the directory that its names are relative to",
             ));
         };
         let top = open_top(at.clone(), &place.real, place.is_dir, TopRole::Named)?;
         if top.name.is_some() || !at.is_empty() {
             return Err(Error::new(
                 ErrorKind::Usage,
-                "with --files-from, PATH is a directory, without --full-paths",
+                "with --files-from, PATH must be a directory, and --full-paths is not allowed",
             ));
         }
-        Ok(SourceTree::listed(top, self.names(list)?, rules))
+        Ok(SourceTree::listed(top, self.listed_names(list)?, rules))
     }
 
-    /// The names in a list, ascending. They are held in memory: a list need not be in order.
-    fn names(&self, list: &Path) -> Result<Vec<EntryPath>> {
+    /// Returns the names of a list, in ascending order. They are held in memory because a list need
+    /// not be sorted.
+    fn listed_names(&self, list: &Path) -> Result<Vec<EntryPath>> {
         let mut text = Vec::new();
         let read = match list.as_os_str().as_bytes() {
             b"-" => BlockedCalls(std::io::stdin()).read_to_end(&mut text),
@@ -245,24 +246,24 @@ impl Scope {
         let end = if self.null { 0 } else { b'\n' };
         if text.iter().all(|c| *c == end) {
             let what = format!(
-                "cannot back up what the list \"{}\" names: it is empty",
+                "cannot back up the names in the list \"{}\": it is empty",
                 list.display()
             );
             return Err(Error::new(ErrorKind::NotFound, what)
-                .hint("has the program that writes it failed? `find` names at least \".\""));
+                .hint("check whether the program that writes the list failed; `find` lists at least \".\""));
         }
         let names = text
             .split(|c| *c == end)
-            .map(plain)
+            .map(trim_listed)
             .filter(|name| !name.is_empty());
         let mut names: Vec<_> = names.collect();
         if let Some(bad) = names
             .iter()
             .find(|name| !crate::format::entry::is_safe(name))
         {
-            let what = format!("cannot store {} of the list", quoted(bad));
+            let what = format!("cannot store {} from the list", quoted(bad));
             return Err(Error::new(ErrorKind::Usage, what)
-                .hint("its names are relative to PATH, without \"..\""));
+                .hint("names in the list must be relative to PATH, without \"..\""));
         }
         names.sort_by(|a, b| order(a, b));
         names.dedup();
@@ -270,8 +271,8 @@ impl Scope {
     }
 }
 
-/// A name of a list without what `find` puts around it: `./` before and `/` after.
-fn plain(name: &[u8]) -> EntryPath {
+/// Removes the parts that `find` adds to a name: `./` before and `/` after.
+fn trim_listed(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
         .filter(|part| !part.is_empty() && part != b".");
@@ -283,7 +284,7 @@ fn plain(name: &[u8]) -> EntryPath {
     }
 }
 
-/// Warns of marks that do not count, and of links that are directories in the backup.
+/// Returns warnings about ignored marker files, and about links that are stored as directories.
 fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
     let mut warnings = Vec::new();
     for one in named.iter().filter(|one| one.place.is_dir) {
@@ -294,14 +295,14 @@ fn warnings(named: &[NamedPath], trees: &[SourceTree]) -> Vec<String> {
         {
             let mark = quoted(mark);
             warnings.push(format!(
-                "{name:?} holds {mark}, and is backed up all the same: it was named, and marks count below"
+                "{name:?} contains {mark} and is backed up all the same: markers exclude only directories below a PATH"
             ));
         }
     }
     for link in links_within(named) {
         let name = &link.name;
         warnings.push(format!(
-            "{name:?} is a link, and is stored as the directory that it leads to, as it was named"
+            "{name:?} is a link and is stored as the directory that it points to, because it was named as a PATH"
         ));
     }
     warnings

@@ -1,4 +1,4 @@
-//! What a backup is of, and opening it: one source for each stream.
+//! The sources of a backup, and how they are opened: one source for each stream.
 
 use super::paths::Scope;
 use crate::{
@@ -25,89 +25,27 @@ use crate::{
 };
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, sync::Arc};
 
-/// What a backup is of.
+/// The subject of a backup.
 #[derive(Debug, Clone)]
 pub enum Subject {
     /// Files and directories.
     Files(Scope),
-    /// Standard input, as a file of this name.
+    /// Standard input, stored as a file of this name.
     Stdin(OsString),
     /// A PostgreSQL cluster.
     Cluster(ClusterRequest),
-    /// A stored backup, whatever it was of.
+    /// A stored backup of any kind.
     Stored(Arc<StoredBackup>),
 }
 
 impl Subject {
-    /// Open it. `id`: the backup that begins; without one it is only looked at.
-    pub(crate) fn open(&self, id: Option<&str>, way: OpenOptions) -> Result<OpenedSubject> {
-        let OpenOptions {
-            host,
-            split,
-            spool,
-            own,
-            waits,
-        } = way;
-        let walkers = platform::cores().get().clamp(2, 8);
+    /// Opens the subject. `id` is the ID of the new backup; without an ID the subject is only
+    /// examined.
+    pub(crate) fn open(&self, id: Option<&str>, options: OpenOptions) -> Result<OpenedSubject> {
         match self {
-            Self::Stdin(name) => {
-                let name = name.as_bytes();
-                let stdin = Stdin::new(
-                    name.to_vec(),
-                    Box::new(BlockedCalls(std::io::stdin())),
-                    spool,
-                )?;
-                let paths = vec![EntryName([b"stdin:", name].concat())];
-                Ok(OpenedSubject::new(
-                    vec![Arc::new(stdin)],
-                    SourceInfo {
-                        host,
-                        paths,
-                        contents: false,
-                    },
-                    None,
-                ))
-            }
-            Self::Files(scope) => {
-                let scope = scope.open(split, walkers, own)?;
-                let sources = scope
-                    .trees
-                    .into_iter()
-                    .map(|tree| Arc::new(tree) as Arc<dyn Source>)
-                    .collect();
-                let origin = SourceInfo {
-                    host,
-                    paths: scope.paths,
-                    contents: scope.contents,
-                };
-                let opened = OpenedSubject::new(sources, origin, None);
-                Ok(OpenedSubject {
-                    rules: Some(scope.rules),
-                    warnings: scope.warnings,
-                    ..opened
-                })
-            }
-            Self::Cluster(request) => {
-                let (cluster, sources) = request.open(
-                    id,
-                    &Reading {
-                        split,
-                        walkers,
-                        own,
-                        waits,
-                    },
-                )?;
-                let paths = vec![cluster.facts().data_directory];
-                Ok(OpenedSubject::new(
-                    sources,
-                    SourceInfo {
-                        host,
-                        paths,
-                        contents: true,
-                    },
-                    Some(cluster),
-                ))
-            }
+            Self::Stdin(name) => open_stdin(name.as_bytes(), options),
+            Self::Files(scope) => open_files(scope, options),
+            Self::Cluster(request) => open_cluster(request, id, options),
             Self::Stored(stored) => Ok(OpenedSubject::new(
                 vec![stored.clone()],
                 stored.archive().root.source.clone(),
@@ -116,7 +54,7 @@ impl Subject {
         }
     }
 
-    /// Can it be opened once more, only to be looked at?
+    /// Returns whether the subject can be opened a second time just to count its entries.
     pub fn can_be_counted(&self) -> bool {
         match self {
             Self::Files(scope) => scope.files_from.is_none(),
@@ -125,7 +63,7 @@ impl Subject {
         }
     }
 
-    /// The options by which something of it is left out.
+    /// Returns the options that exclude entries.
     pub(crate) fn left_out(&self) -> Vec<String> {
         match self {
             Self::Files(scope) => scope.left_out(),
@@ -147,31 +85,87 @@ impl Subject {
     }
 }
 
-/// How a subject is opened.
+fn open_stdin(name: &[u8], options: OpenOptions) -> Result<OpenedSubject> {
+    let input = Box::new(BlockedCalls(std::io::stdin()));
+    let stdin = Stdin::new(name.to_vec(), input, options.spool)?;
+    let origin = SourceInfo {
+        host: options.host,
+        paths: vec![EntryName([b"stdin:", name].concat())],
+        contents: false,
+    };
+    Ok(OpenedSubject::new(vec![Arc::new(stdin)], origin, None))
+}
+
+fn open_files(scope: &Scope, options: OpenOptions) -> Result<OpenedSubject> {
+    let opened = scope.open(options.split, walkers(), options.tricks, options.own)?;
+    let sources = opened
+        .trees
+        .into_iter()
+        .map(|tree| Arc::new(tree) as Arc<dyn Source>)
+        .collect();
+    let origin = SourceInfo {
+        host: options.host,
+        paths: opened.paths,
+        contents: opened.contents,
+    };
+    Ok(OpenedSubject {
+        rules: Some(opened.rules),
+        warnings: opened.warnings,
+        ..OpenedSubject::new(sources, origin, None)
+    })
+}
+
+fn open_cluster(
+    request: &ClusterRequest,
+    id: Option<&str>,
+    options: OpenOptions,
+) -> Result<OpenedSubject> {
+    let reading = Reading {
+        split: options.split,
+        walkers: walkers(),
+        tricks: options.tricks,
+        own: options.own,
+        waits: options.waits,
+    };
+    let (cluster, sources) = request.open(id, &reading)?;
+    let origin = SourceInfo {
+        host: options.host,
+        paths: vec![cluster.facts().data_directory],
+        contents: true,
+    };
+    Ok(OpenedSubject::new(sources, origin, Some(cluster)))
+}
+
+/// Returns the number of threads that walk a tree.
+fn walkers() -> usize {
+    platform::cores().get().clamp(2, 8)
+}
+
+/// Options for opening a subject.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenOptions {
-    /// Whose it is.
+    /// Host name to record.
     pub(crate) host: String,
-    /// Has each device a stream of its own?
+    /// Whether each device gets its own stream.
     pub(crate) split: bool,
-    /// Must the length of what comes be known before it is stored?
+    /// Whether input is spooled, because its length must be known before it is stored.
     pub(crate) spool: bool,
     pub(crate) own: Own,
     pub(crate) waits: Arc<Waits>,
 }
 
-/// A subject, opened: a source for each stream.
+/// An opened subject: a source for each stream.
 pub(crate) struct OpenedSubject {
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) origin: SourceInfo,
     pub(crate) cluster: Option<Arc<ClusterSource>>,
     pub(crate) is_compared: bool,
-    /// The rules of trees.
+    /// The rules of the trees.
     rules: Option<Arc<TreeRules>>,
     warnings: Vec<String>,
 }
 
-/// Patterns that a warning names.
+/// Number of patterns that a warning names.
 const NAMED: usize = 10;
 
 impl OpenedSubject {
@@ -190,7 +184,8 @@ impl OpenedSubject {
         }
     }
 
-    /// Warnings for the user. Call this after all sources were scanned: only then is it known which patterns matched nothing.
+    /// Returns warnings for the user. Call this after all scans, because unmatched patterns are
+    /// known only then.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let unmatched: Vec<&[u8]> = self
             .rules
@@ -203,7 +198,7 @@ impl OpenedSubject {
             .map(|pattern| quoted(pattern))
             .collect();
         let names = names.join(", ");
-        let place = "a pattern that begins with / is a path of the backup, as `fullbore list` prints it, or one below a PATH";
+        let place = "a pattern that starts with / must be a path in the backup, as `fullbore list` prints it, or a path below a PATH";
         let warning = match unmatched.len() {
             0 => None,
             1 => Some(format!("the pattern {names} matched nothing; {place}")),
@@ -215,7 +210,8 @@ impl OpenedSubject {
         self.warnings.iter().cloned().chain(warning).collect()
     }
 
-    /// Let the sources say what `base` has of what they have. A server is not asked where everything is to be read.
+    /// Makes the sources report unchanged data that `base` has. The server is not asked for changes
+    /// if all content is compared.
     pub(crate) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
         let asked = self
             .cluster
@@ -224,7 +220,7 @@ impl OpenedSubject {
         let changes = asked
             .and_then(|cluster| cluster.changes_since(base.cluster()?))
             .map(Arc::new);
-        // What comes into being meanwhile no earlier backup has.
+        // A follower reads files that are created during the backup, so no earlier backup has them.
         for source in self
             .sources
             .iter_mut()
@@ -240,11 +236,11 @@ impl OpenedSubject {
     }
 }
 
-/// A source whose scan says what earlier backups have.
+/// A source whose scan refers to data of earlier backups.
 struct ComparedSource {
     source: Arc<dyn Source>,
     base: Arc<Base>,
-    /// Where files of a cluster changed since.
+    /// Changed blocks of a cluster since the base.
     changes: Option<Arc<BlockChanges>>,
 }
 

@@ -1,23 +1,23 @@
-//! Run the streams of a backup, see [`Stream`]: one for each source, all at the same time.
+//! Runs the streams of a backup, one for each source, all at the same time.
 
 use crate::{
     error::{Error, ErrorKind, Result},
     frame::{Frame, Pool, Scanned, Slice},
     metrics::meter::{Meter, MeterSample, Side, computed, timed, verdict},
     pipeline::{
-        lay::{Laid, Lay, MakeRoot, StreamLayout},
-        ordered::{FrameLine, FrameWorkers, Permits, Work},
+        lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
+        ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
         pack::pack,
-        pages::Tell,
+        pages::EntryListener,
         rate_limit::RateLimit,
-        thread_count::Climb,
+        thread_count::ThreadTuner,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
     platform::{self, memory},
     queue::{Locked, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
-    stage::Stage,
+    stage::{Chain, Stage},
 };
 use std::{
     collections::BTreeMap,
@@ -30,12 +30,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What all streams share.
+/// Settings that all streams share.
 pub(crate) struct Streams<'a> {
     pub(crate) tuning: &'a Tuning,
-    /// Is it standard input, which one thread reads at a time?
+    /// Whether the source is standard input, which only one thread at a time can read.
     pub(crate) is_stdin: bool,
-    /// Bytes that are read in a second, at most.
+    /// Maximum number of bytes read a second.
     pub(crate) max_rate: Option<NonZeroU64>,
     pub(crate) stages: Vec<StageSpec>,
     pub(crate) layout: Arc<StreamLayout>,
@@ -46,36 +46,43 @@ pub(crate) struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// Run all streams at the same time; they share the permits to compute, and the first error ends them all.
+    /// Runs all streams at the same time. They share the permits to compute; the first error stops
+    /// all of them.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error of a stream.
     pub(crate) fn run(
         &self,
         sources: &[Arc<dyn Source>],
         sinks: Vec<Box<dyn Sink>>,
-    ) -> Result<Vec<Laid>> {
+    ) -> Result<Vec<StreamOutcome>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
         meter.workers.staff(depths.workers.get());
-        let crews = self.crews(sources, &depths)?;
-        let leading: Vec<&Threads> = crews.iter().filter(|threads| threads.leads).collect();
+        let stream_threads = self.stream_threads(sources, &depths)?;
+        let leading: Vec<&Threads> = stream_threads
+            .iter()
+            .filter(|threads| threads.leads)
+            .collect();
         meter.streams.store(leading.len(), Relaxed);
         meter.sink.staff(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
         let mut streams = Vec::new();
-        for ((source, sink), (threads, number)) in
-            sources.iter().zip(sinks).zip(crews.iter().zip(1..))
+        for ((source, sink), (threads, number)) in sources
+            .iter()
+            .zip(sinks)
+            .zip(stream_threads.iter().zip(1..))
         {
             let told = source.clone();
-            let tell: Tell = Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
-            let lay = Lay::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
+            let tell: EntryListener =
+                Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
+            let lay = StreamWriter::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
             let clock = self
                 .checkpoints
                 .map(|checkpoints| (checkpoints, Instant::now(), number));
-            let (source, drained) = (source.clone(), Some(Drained(source.clone())));
+            let (source, drained) = (source.clone(), Some(DrainedSignal(source.clone())));
             streams.push(StreamRun {
                 source,
                 drained,
@@ -89,11 +96,11 @@ impl Streams<'_> {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
-                start_in(scope, || self.attend(&leading, over))?;
+                start_in(scope, || self.adjust_threads(&leading, over))?;
             }
-            let streams = at_once(streams, StreamRun::scanned, || stop.store(true, Relaxed));
+            let streams = run_all(streams, StreamRun::lay_scan, || stop.store(true, Relaxed));
             let laid = streams.and_then(|streams| {
-                at_once(
+                run_all(
                     streams,
                     |stream| stream.finish(self.root),
                     || stop.store(true, Relaxed),
@@ -104,152 +111,214 @@ impl Streams<'_> {
         })
     }
 
-    /// The threads of each stream. Each reads a frame, and computes on it while it is in the processor's cache.
-    fn crews(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
-        let meter = self.meter;
+    /// Creates the threads of each stream.
+    fn stream_threads(&self, sources: &[Arc<dyn Source>], depths: &Depths) -> Result<Vec<Threads>> {
         let buffers = sources.len() * (depths.line + 1) + depths.permits.get();
         let pool = Pool::new(self.tuning.frame_bytes as usize + (64 << 10), buffers);
         let permits = Permits::new(depths.permits);
-        // A stream is read in turns: who waits for his must not keep another from reading.
+        // A stream is read in turns: a thread waiting for its turn must not keep another thread
+        // from reading.
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
-        let crew = |source: &Arc<dyn Source>| {
-            let (stages, source, pool) = (self.stages.clone(), source.clone(), pool.clone());
-            let (permits, reads, gauges) =
-                (permits.clone(), readers.map(Permits::new), meter.clone());
-            let first = self.tuning.readers.map_or(0, NonZeroUsize::get) + depths.workers.get();
-            let first = NonZeroUsize::new(first.min(depths.line)).unwrap_or(NonZeroUsize::MIN);
-            // Where a source goes on for as long as others are read, its waiting is none of theirs; what it has cannot wait,
-            // but half of the workers are left to them, or they would never be read.
-            let leads = !source.runs_alongside();
-            let pace = pace.clone().filter(|_| leads);
-            let half = NonZeroUsize::new(depths.workers.get() / 2).unwrap_or(NonZeroUsize::MIN);
-            let (first, gauge) = match leads {
-                true => (first, meter.source.clone()),
-                false => (first.min(half), Arc::default()),
-            };
-            let crew = FrameWorkers::start(first, gauge, move || {
-                let (source, pool, permits, pace) =
-                    (source.clone(), pool.clone(), permits.clone(), pace.clone());
-                let (reads, meter, mut usual) =
-                    (reads.clone(), gauges.clone(), chain(&stages, &pool)?);
-                let mut fast = if leads {
-                    None
-                } else {
-                    Some(chain(&fast(&stages), &pool)?)
-                };
-                Ok(Box::new(move |slice: Slice| {
-                    if reads.is_some() {
-                        slice.wait(); // else pieces hold every permit, and wait for a slice that wants one
-                    }
-                    memory::check().map_err(|e| Error::io("could not go on", e))?;
-                    let read = || {
-                        let frame = source.read(slice, pool.take());
-                        let paced = pace.as_ref().zip(frame.as_ref().ok());
-                        paced.inspect(|(pace, frame)| pace.keep(frame.data.len() as u64));
-                        frame
-                    };
-                    let read = || timed(&meter.source.busy, read);
-                    let frame = match &reads {
-                        Some(reads) => reads.hold(read)?,
-                        None => read()?,
-                    };
-                    let chain = fast
-                        .as_mut()
-                        .filter(|_| source.is_falling_behind())
-                        .unwrap_or(&mut usual);
-                    let compute = || computed(&meter.workers.busy, || chain.apply(frame));
-                    if leads {
-                        permits.hold(compute)
-                    } else {
-                        permits.hold_first(compute)
-                    }
-                }))
-            })?;
-            let line = FrameLine::new(2 * crew.size() + 4, depths.line);
-            Ok(Threads {
-                line,
-                least: crew.size(),
-                max: depths.threads,
-                crew,
+        let start = |source: &Arc<dyn Source>| {
+            let leads = !source.accompanies();
+            let task = FrameTask {
+                source: source.clone(),
+                stages: self.stages.clone(),
+                pool: pool.clone(),
+                permits: permits.clone(),
+                reads: readers.map(Permits::new),
+                pace: pace.clone().filter(|_| leads),
+                meter: self.meter.clone(),
                 leads,
-            })
+            };
+            self.start_threads(task, depths)
         };
-        sources.iter().map(crew).collect()
+        sources.iter().map(start).collect()
     }
 
-    /// Until the run is over: more threads where they pay.
-    fn attend(&self, crews: &[&Threads], over: mpsc::Receiver<()>) {
-        let mut climb = Climb::new(self.meter, self.tuning.workers.get());
+    /// Starts the threads of one stream.
+    fn start_threads(&self, task: FrameTask, depths: &Depths) -> Result<Threads> {
+        let leads = task.leads;
+        let readers = self.tuning.readers.map_or(0, NonZeroUsize::get);
+        let mut first = (readers + depths.workers.get()).min(depths.line);
+        if !leads {
+            // Half of the workers are left to the other sources, which would otherwise never be
+            // read.
+            first = first.min(depths.workers.get() / 2);
+        }
+        let first = NonZeroUsize::new(first).unwrap_or(NonZeroUsize::MIN);
+        let gauge = if leads {
+            self.meter.source.clone()
+        } else {
+            Arc::default()
+        };
+        let workers = FrameWorkers::start(first, gauge, move || task.work())?;
+        Ok(Threads {
+            line: FrameLine::new(2 * workers.size() + 4, depths.line),
+            least: workers.size(),
+            max: depths.threads,
+            workers,
+            leads,
+        })
+    }
+
+    /// Adds threads during the run where they pay off.
+    fn adjust_threads(&self, stream_threads: &[&Threads], over: mpsc::Receiver<()>) {
+        let mut tuner = ThreadTuner::new(self.meter, self.tuning.workers.get());
         while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            adapt(&mut climb, self.meter.sample(), crews, self.meter);
+            add_threads(&mut tuner, self.meter.sample(), stream_threads, self.meter);
         }
     }
 }
 
-/// Threads that are there stay: they sleep.
-fn adapt(climb: &mut Climb, now: MeterSample, crews: &[&Threads], meter: &Meter) {
-    let have: usize = crews.iter().map(|threads| threads.crew.size()).sum();
-    let max = crews.iter().map(|threads| threads.max).sum();
+/// The work on the frames of one stream.
+///
+/// A thread reads a frame and computes on it while it is in the processor's cache.
+#[derive(Clone)]
+struct FrameTask {
+    source: Arc<dyn Source>,
+    stages: Vec<StageSpec>,
+    pool: Arc<Pool>,
+    /// Permits to compute, shared by all streams.
+    permits: Arc<Permits>,
+    /// Permits to read this stream, if the number of readers is fixed.
+    reads: Option<Arc<Permits>>,
+    pace: Option<Arc<RateLimit>>,
+    meter: Arc<Meter>,
+    /// Whether the run lasts until this stream has no more work. A follower does not lead: it runs
+    /// as long as others are read, and its waiting must not slow them. Its data cannot wait, so it
+    /// computes first, and with faster stages while it falls behind.
+    leads: bool,
+}
+
+impl FrameTask {
+    /// Returns the work function of one thread.
+    fn work(&self) -> Result<WorkFn<Slice, Frame>> {
+        let task = self.clone();
+        let mut usual = chain(&self.stages, &self.pool)?;
+        let mut fast = if self.leads {
+            None
+        } else {
+            Some(chain(&fast(&self.stages), &self.pool)?)
+        };
+        Ok(Box::new(move |slice| {
+            let frame = task.read(slice)?;
+            let stages = fast
+                .as_mut()
+                .filter(|_| task.source.is_pressed())
+                .unwrap_or(&mut usual);
+            task.compute(stages, frame)
+        }))
+    }
+
+    fn read(&self, slice: Slice) -> Result<Frame> {
+        if self.reads.is_some() {
+            // Otherwise pieces hold all permits while they wait for a slice that needs one.
+            slice.wait();
+        }
+        memory::check().map_err(|e| Error::io("could not continue", e))?;
+        let read = || timed(&self.meter.source.busy, || self.read_paced(slice));
+        match &self.reads {
+            Some(reads) => reads.hold(read),
+            None => read(),
+        }
+    }
+
+    fn read_paced(&self, slice: Slice) -> Result<Frame> {
+        let frame = self.source.read(slice, self.pool.take())?;
+        if let Some(pace) = &self.pace {
+            pace.wait_for(frame.data.len() as u64);
+        }
+        Ok(frame)
+    }
+
+    fn compute(&self, stages: &mut Chain, frame: Frame) -> Result<Frame> {
+        let compute = || computed(&self.meter.workers.busy, || stages.apply(frame));
+        if self.leads {
+            self.permits.hold(compute)
+        } else {
+            self.permits.hold_first(compute)
+        }
+    }
+}
+
+/// Adds threads. Existing threads are never stopped; idle ones sleep.
+fn add_threads(
+    tuner: &mut ThreadTuner,
+    now: MeterSample,
+    stream_threads: &[&Threads],
+    meter: &Meter,
+) {
+    let have: usize = stream_threads
+        .iter()
+        .map(|threads| threads.workers.size())
+        .sum();
+    let max = stream_threads.iter().map(|threads| threads.max).sum();
     let waits = |since: &_, now: &_| {
-        crews.iter().any(|threads| threads.crew.is_behind())
+        stream_threads
+            .iter()
+            .any(|threads| threads.workers.has_backlog())
             && verdict(since, now).of(Side::Sink).busy <= 0.85
     };
-    let want = climb.advise(now, have, max, waits).max(have);
-    for threads in crews.iter().cycle().take(want - have) {
+    let want = tuner.wanted_threads(now, have, max, waits).max(have);
+    for threads in stream_threads.iter().cycle().take(want - have) {
         threads
             .line
-            .raise(threads.crew.size() + 2 * threads.least + 4);
-        if let Err(error) = threads.crew.grow() {
+            .raise(threads.workers.size() + 2 * threads.least + 4);
+        if let Err(error) = threads.workers.grow() {
             platform::debug(|| error.line());
         }
     }
     if want > have {
-        staff_source(crews, meter);
+        staff_source(stream_threads, meter);
     }
 }
 
-fn staff_source(crews: &[&Threads], meter: &Meter) {
-    meter
-        .source
-        .staff(crews.iter().map(|threads| threads.crew.size()).sum());
+fn staff_source(stream_threads: &[&Threads], meter: &Meter) {
+    meter.source.staff(
+        stream_threads
+            .iter()
+            .map(|threads| threads.workers.size())
+            .sum(),
+    );
 }
 
-/// The threads of one stream, how far they may be ahead of the sink, and how many there may be.
+/// The threads of one stream, the length of its queue to the sink, and limits of both.
 struct Threads {
-    crew: Arc<FrameWorkers<Slice, Frame>>,
+    workers: Arc<FrameWorkers<Slice, Frame>>,
     line: Arc<FrameLine<Frame>>,
     least: usize,
     max: usize,
-    /// Does the run last as long as this one has work?
+    /// Whether the run lasts until this stream has no more work.
     leads: bool,
 }
 
 /// One stream of a backup: scan ▸ pack ▸ [read ▸ digest ▸ compress] ▸ lay ▸ sink.
 struct StreamRun<'a> {
     source: Arc<dyn Source>,
-    /// Dropped when all that the scan named was read.
-    drained: Option<Drained>,
+    /// Dropped when all scanned data has been read.
+    drained: Option<DrainedSignal>,
     threads: &'a Threads,
-    lay: Lay,
+    lay: StreamWriter,
     frame_bytes: u32,
-    /// Where checkpoints go, when the last was, and the number of this stream.
+    /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
-    /// Did another one fail?
+    /// Whether another stream has failed.
     stop: &'a AtomicBool,
 }
 
-/// Stores roots of what is durable so far.
+/// Stores roots of the data that is durable so far.
 pub(crate) struct Checkpoints<'a> {
     pub(crate) interval: Duration,
     pub(crate) write: Partial,
-    pub(crate) root: &'a (dyn Fn(Vec<Laid>) -> Result<Vec<u8>> + Sync),
-    /// Of each stream the last.
-    pub(crate) laid: Mutex<BTreeMap<u32, Laid>>,
+    pub(crate) root: &'a (dyn Fn(Vec<StreamOutcome>) -> Result<Vec<u8>> + Sync),
+    /// The last state of each stream.
+    pub(crate) laid: Mutex<BTreeMap<u32, StreamOutcome>>,
 }
 
 impl Checkpoints<'_> {
-    fn store(&self, stream: u32, laid: Laid) -> Result<()> {
+    fn store(&self, stream: u32, laid: StreamOutcome) -> Result<()> {
         let mut all = self.laid.locked();
         all.insert(stream, laid);
         (self.write)(&(self.root)(all.values().cloned().collect())?)
@@ -257,22 +326,26 @@ impl Checkpoints<'_> {
 }
 
 impl StreamRun<'_> {
-    /// Lay everything that the scan sees.
-    fn scanned(mut self) -> Result<Self> {
+    /// Lays all entries of the scan.
+    fn lay_scan(mut self) -> Result<Self> {
         let line = self.threads.line.clone();
         let scan = self
             .source
             .scan()
-            .and_then(|entries| self.lay(entries, line));
+            .and_then(|entries| self.lay_entries(entries, line));
         self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed))
             .map(|()| self)
     }
 
-    fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<FrameLine<Frame>>) -> Result<()> {
-        let crew = &self.threads.crew;
-        let mut here: Option<Work<Slice, Frame>> = None;
-        for frame in crew.ordered(pack(entries, self.frame_bytes), line) {
+    fn lay_entries(
+        &mut self,
+        entries: source::Stream<Scanned>,
+        line: Arc<FrameLine<Frame>>,
+    ) -> Result<()> {
+        let workers = &self.threads.workers;
+        let mut here: Option<WorkFn<Slice, Frame>> = None;
+        for frame in workers.ordered(pack(entries, self.frame_bytes), line) {
             let mut next = Some(frame?);
             while let Some(mut frame) = next {
                 if self.stop.load(Relaxed) {
@@ -281,13 +354,14 @@ impl StreamRun<'_> {
                 let rest = frame.rest.take();
                 self.lay.frame(frame)?;
                 self.checkpoint()?;
-                // One after the other, here: how many frames there are at once is bounded by the places in line.
+                // Serially, in this thread: the length of the queue bounds the number of frames in
+                // memory.
                 next = match rest {
                     None => None,
                     Some(rest) => {
                         let work = match &mut here {
                             Some(work) => work,
-                            none => none.insert(crew.work()?),
+                            none => none.insert(workers.make_work()?),
                         };
                         Some(work(rest)?)
                     }
@@ -308,13 +382,14 @@ impl StreamRun<'_> {
         }
     }
 
-    /// Lay what is known only now that all streams were read; then end the stream, with a root if it is an archive by itself.
-    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+    /// Lays the entries that are known only after all streams were read. Then ends the stream, with
+    /// a root if it is a one-file archive.
+    fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<StreamOutcome> {
         let late = || {
             let mut entries = self.source.finish()?.peekable();
             if entries.peek().is_some() {
-                self.lay.late()?;
-                self.lay(Box::new(entries), self.threads.line.anew())?;
+                self.lay.begin_late_sequence()?;
+                self.lay_entries(Box::new(entries), self.threads.line.same_length())?;
             }
             self.lay.finish(root)
         };
@@ -322,19 +397,19 @@ impl StreamRun<'_> {
     }
 }
 
-/// Tells a source that all was read, or that it failed, or that its thread did.
-struct Drained(Arc<dyn Source>);
+/// Tells the source, when dropped, that all data was read or that reading failed.
+struct DrainedSignal(Arc<dyn Source>);
 
-impl Drop for Drained {
+impl Drop for DrainedSignal {
     fn drop(&mut self) {
         self.0.on_all_read();
     }
 }
 
-/// Goes off if its thread panics.
-struct Alarm<'a, F: Fn()>(&'a F);
+/// Calls its function if the thread panics.
+struct PanicAlarm<'a, F: Fn()>(&'a F);
 
-impl<F: Fn()> Drop for Alarm<'_, F> {
+impl<F: Fn()> Drop for PanicAlarm<'_, F> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.0)();
@@ -342,19 +417,20 @@ impl<F: Fn()> Drop for Alarm<'_, F> {
     }
 }
 
-/// Do something with all of `items` at the same time; the first error, or all results.
-/// `failed` is told at once of a thread that cannot be started, or that panics.
-fn at_once<I: Send, O: Send>(
+/// Processes all `items` at the same time. Returns the first error, or all results.
+/// Calls `failed` at once for a thread that cannot be started or that panics.
+fn run_all<I: Send, O: Send>(
     items: Vec<I>,
     work: impl Fn(I) -> Result<O> + Sync,
     failed: impl Fn() + Sync,
 ) -> Result<Vec<O>> {
     let lost = |_| Err(Error::new(ErrorKind::Bug, "a stream stopped"));
-    let (work, failed) = (&work, &failed);
+    let work = &work;
+    let failed = &failed;
     let results = std::thread::scope(|scope| {
         let begin = |item| {
             let run = move || {
-                let _alarm = Alarm(failed);
+                let _alarm = PanicAlarm(failed);
                 work(item)
             };
             start_in(scope, run).inspect_err(|_| failed())
@@ -368,7 +444,7 @@ fn at_once<I: Send, O: Send>(
     first_error_or_all(results)
 }
 
-/// The error that ended the run, not those of the streams that only stopped for it.
+/// Returns the error that ended the run, instead of errors of streams that stopped because of it.
 fn first_error_or_all<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let (good, mut bad): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     bad.sort_by_key(|result| {

@@ -17,7 +17,7 @@ use crate::{
     platform,
     restore::{
         Restore,
-        estimate::{Contract, Forecast},
+        estimate::{EstimateRequest, RestoreEstimate},
     },
     stage::codec::Codec,
     text::{
@@ -255,7 +255,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
 
 /// `fullbore restore --plan`.
 pub(super) fn plan(restore: Restore, target: Option<PathBuf>, json: bool) -> Result<u8> {
-    let contract = Forecast { restore, target }.run()?;
+    let contract = EstimateRequest { restore, target }.run()?;
     printed(|out| {
         match json {
             true => text::json(out, &contract)?,
@@ -267,7 +267,7 @@ pub(super) fn plan(restore: Restore, target: Option<PathBuf>, json: bool) -> Res
     })
 }
 
-fn contract_lines(contract: &Contract) -> Vec<String> {
+fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
     let (fetched, frames) = (
         size::bytes(contract.fetched_bytes),
         size::counted(contract.frames, "frame"),

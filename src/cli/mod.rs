@@ -122,7 +122,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&output, plan.to == SinkSpec::Stdout, report::SIDES);
     if progress.is_drawn() && plan.subject.can_be_counted() {
-        foresee(&plan, &meter);
+        plan_deletions(&plan, &meter);
     }
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
@@ -218,7 +218,7 @@ fn say_new(to: &SinkSpec) {
 
 /// Count beside the run what it is of, so that what is left can be told; but not for a run that is over in a moment. Without a
 /// thread nothing is told, and at the end of the process it ends.
-fn foresee(plan: &Backup, meter: &Arc<Meter>) {
+fn plan_deletions(plan: &Backup, meter: &Arc<Meter>) {
     let (plan, meter) = (plan.clone(), meter.clone());
     let count = move || {
         std::thread::sleep(A_MOMENT);
@@ -461,7 +461,7 @@ fn restore(args: RestoreArgs) -> Result<u8> {
     let say = |paths: &[Vec<u8>]| care::say_removed(paths, args.output.json, args.output.quiet);
     if args.plan {
         if args.delta.delete {
-            Delta::new(&restore, true, &say).foresee()?;
+            Delta::new(&restore, true, &say).plan_deletions()?;
         }
         return look::plan(restore, args.to, args.output.json);
     }

@@ -1,7 +1,7 @@
-//! The ceilings of this machine, each by itself, and what the pipeline reaches of them.
+//! Measures the limits of this machine one by one, and the share of them that the pipeline reaches.
 //!
-//! Every figure is bytes of content a second over all threads. Reading and the pipeline are the program's own path with
-//! stages left out, so what they show is what a backup gets.
+//! Every figure is bytes of content a second over all threads. Reading and the pipeline use the
+//! program's own code with stages left out, so they show the speed of a real backup.
 
 use crate::{
     backup::{Backup, Outcome, Subject, paths::Scope},
@@ -39,39 +39,39 @@ pub enum BenchSubject {
     Pipeline,
 }
 
-/// What to measure, and with what.
+/// The measurement to run, and its settings.
 #[derive(Debug, Clone)]
 pub struct Bench {
-    /// What.
+    /// The part to measure.
     pub what: BenchSubject,
-    /// Where to read or write.
+    /// Path to read from or write to.
     pub path: PathBuf,
-    /// Codec.
+    /// Codec to measure.
     pub codec: Codec,
-    /// Threads.
+    /// Number of threads.
     pub workers: NonZeroUsize,
-    /// Bytes to move where the amount is free.
+    /// Bytes to process where the amount is free.
     pub bytes: u64,
 }
 
-/// One figure: what was measured, bytes a second, and a remark.
+/// A measured figure: name, bytes a second, and a remark.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// What.
+    /// Name of the measured part.
     pub name: String,
     /// Bytes of content a second.
     pub rate: f64,
-    /// What else is to be said.
+    /// Remark for the reader.
     pub remark: String,
 }
 
 const FRAME: usize = 1 << 20;
 
 impl Bench {
-    /// Measure.
+    /// Runs the measurement.
     ///
     /// # Errors
-    /// The system's, of the path.
+    /// Errors of the system for the path.
     pub fn run(&self) -> Result<Vec<Figure>> {
         match self.what {
             BenchSubject::Read => Ok(vec![self.read()?]),
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// A backup of the path into nowhere.
+    /// Backs up the path to nowhere.
     fn backup(&self, codec: Codec, digest: Algorithm) -> Result<Outcome> {
         let tuning = Tuning {
             workers: self.workers,
@@ -95,7 +95,8 @@ impl Bench {
             paths: vec![self.path.clone()],
             ..Scope::default()
         };
-        let (to, tags) = (SinkSpec::Null, BTreeMap::new());
+        let to = SinkSpec::Null;
+        let tags = BTreeMap::new();
         let backup = Backup {
             no_create: false,
             subject: Subject::Files(scope),
@@ -118,13 +119,13 @@ impl Bench {
         let outcome = self.backup(Codec::None, Algorithm::None)?;
         if outcome.root.totals.bytes == 0 {
             let what = format!(
-                "cannot measure how \"{}\" is read: nothing is in it",
+                "cannot measure reading from \"{}\": it has no content",
                 self.path.display()
             );
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let remark = format!(
-            "{} files, {} threads that compute",
+            "{} files, {} computing threads",
             outcome.root.totals.files, self.workers
         );
         Ok(figure(
@@ -138,8 +139,8 @@ impl Bench {
     fn digests(&self) -> Vec<Figure> {
         let sample = sample_text();
         let digest = |algorithm: Algorithm| {
-            let seconds =
-                self.on_all_threads(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
+            let seconds = self
+                .seconds_of_rounds(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
             figure(
                 &format!("digest {algorithm:?}").to_lowercase(),
                 self.rounds() * FRAME as u64,
@@ -150,7 +151,8 @@ impl Bench {
         [Algorithm::Blake3, Algorithm::Crc32c].map(digest).into()
     }
 
-    /// Compress, and decompress, a sample: from the path if it is a file, else text made up.
+    /// Measures compressing and decompressing a sample: from the path if it is a file, otherwise
+    /// generated text.
     fn codecs(&self) -> Result<Vec<Figure>> {
         let plain = self.sample()?;
         let mut packed = Vec::new();
@@ -168,7 +170,8 @@ impl Bench {
             (0..rounds).for_each(|_| drop(compressor.compress(&plain, &mut out)));
         };
         let unpack = |rounds: u64| {
-            let (mut decompressor, mut out) = (self.codec.decompressor(), Vec::new());
+            let mut decompressor = self.codec.decompressor();
+            let mut out = Vec::new();
             (0..rounds).for_each(|_| drop(decompressor.decompress(&packed, plain.len(), &mut out)));
         };
         let each = self.rounds() / self.workers.get() as u64;
@@ -176,13 +179,13 @@ impl Bench {
             figure(
                 &format!("compress {}", self.codec),
                 bytes,
-                self.together(|| pack(each)),
+                self.seconds_on_all_threads(|| pack(each)),
                 ratio,
             ),
             figure(
                 &format!("decompress {}", self.codec),
                 bytes,
-                self.together(|| unpack(each)),
+                self.seconds_on_all_threads(|| unpack(each)),
                 self.threads(),
             ),
         ])
@@ -194,7 +197,7 @@ impl Bench {
             .join(format!(".fullbore-bench-{}", std::process::id()));
         if dir::is_append_only(&self.path) {
             let what = format!(
-                "cannot write a file to {:?} and remove it again: the directory is append-only",
+                "cannot write and remove a test file in {:?}: the directory is append-only",
                 self.path
             );
             return Err(Error::new(ErrorKind::Permission, what).hint("choose another directory"));
@@ -221,12 +224,13 @@ impl Bench {
         figures.extend(self.digests().into_iter().take(1));
         figures.extend(self.codecs()?.into_iter().take(1));
         let outcome = self.backup(self.codec, Algorithm::Blake3)?;
-        // What takes turns on the same processors adds up: the best the path can do is the harmonic sum of its parts.
+        // Parts that share the same processors add up: the best possible rate is the harmonic sum
+        // of their rates.
         let ideal = 1.0 / figures.iter().map(|part| 1.0 / part.rate).sum::<f64>();
         let whole = outcome.root.totals.bytes as f64 / outcome.verdict.seconds.max(1e-9);
         let limit = outcome.verdict.limit.name();
         let remark = format!(
-            "{:.0} % of what its parts allow together; limit: {limit}",
+            "{:.0} % of the combined rate of its parts; limit: {limit}",
             whole / ideal * 100.0
         );
         figures.push(Figure {
@@ -245,13 +249,14 @@ impl Bench {
         format!("{} threads", self.workers)
     }
 
-    fn on_all_threads(&self, work: impl Fn(u64) + Sync) -> f64 {
+    fn seconds_of_rounds(&self, work: impl Fn(u64) + Sync) -> f64 {
         let each = self.rounds() / self.workers.get() as u64;
-        self.together(|| (0..each).for_each(&work))
+        self.seconds_on_all_threads(|| (0..each).for_each(&work))
     }
 
-    /// Seconds until `work` is done on every thread; the share of one that the system refuses is done on this one.
-    fn together(&self, work: impl Fn() + Sync) -> f64 {
+    /// Returns the seconds until `work` is done on every thread; this thread does the work of
+    /// threads that the system refuses.
+    fn seconds_on_all_threads(&self, work: impl Fn() + Sync) -> f64 {
         let start = Instant::now();
         std::thread::scope(|scope| {
             let refused = (0..self.workers.get())
@@ -262,7 +267,7 @@ impl Bench {
         start.elapsed().as_secs_f64()
     }
 
-    /// A frame of the first file of at least that size, or text made up.
+    /// Returns a frame of the first file of at least that size, or generated text.
     fn sample(&self) -> Result<Vec<u8>> {
         let found = first_file(&self.path).and_then(|path| std::fs::read(path).ok());
         Ok(found.map_or_else(sample_text, |mut bytes| {
@@ -280,7 +285,8 @@ fn figure(name: &str, bytes: u64, seconds: f64, remark: String) -> Figure {
     }
 }
 
-/// The largest file directly at or in a path, if it fills a frame and is no more than 1 GiB.
+/// Returns the largest file directly at or in a path, if it fills a frame and has no more than 1
+/// GiB.
 fn first_file(path: &Path) -> Option<PathBuf> {
     let size = |path: &Path| {
         path.symlink_metadata()
@@ -303,7 +309,7 @@ fn first_file(path: &Path) -> Option<PathBuf> {
         .map(|(_, path)| path)
 }
 
-/// A frame of rows such as tables have: about half of it random.
+/// Returns a frame of rows as in a table, about half of it random.
 fn sample_text() -> Vec<u8> {
     let mut out = Vec::with_capacity(FRAME + 128);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,8 +1,8 @@
-//! Copy a backup to another repository, with everything that it refers to.
+//! Copies a backup to another repository, with everything that it refers to.
 //!
-//! Objects are copied byte by byte under their names, and compared with their checksums on the way: segments with those in
-//! the roots, pages with their digests. What is there already is not copied again. Tags go with the copy, a pin does not: it is a
-//! decision of the one repository.
+//! Objects are copied byte by byte under their names and checked on the way: segments against the
+//! checksums in the roots, pages against their digests. Objects that the destination has are not
+//! copied again. Tags are copied; a pin is not, because it is a decision of one repository.
 
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -28,6 +28,7 @@ use crate::{
     sink::local_file::name as file_name,
 };
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
     ffi::OsString,
     fs::File,
@@ -38,66 +39,67 @@ use std::{
     time::Instant,
 };
 
-/// What to copy, and where to.
+/// The backup to copy and the destination.
 #[derive(Debug, Clone)]
 pub struct Copy {
     /// `REPOSITORY[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is copied.
     pub filter: BackupFilter,
-    /// Must the other repository be there?
+    /// Whether the destination repository must exist already.
     pub no_create: bool,
-    /// The other repository.
+    /// The destination repository.
     pub to: PathBuf,
-    /// Objects that are copied at the same time.
+    /// Number of objects copied at the same time.
     pub workers: NonZeroUsize,
 }
 
-/// What was copied.
+/// The outcome of a copy.
 #[derive(Debug, Default)]
 pub struct CopiedBackup {
-    /// The backup.
+    /// ID of the backup.
     pub id: String,
-    /// The backups it refers to.
+    /// IDs of the backups that it refers to.
     pub others: Vec<String>,
-    /// Objects that were copied.
+    /// Number of copied objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of the copied objects.
     pub bytes: u64,
-    /// Objects that were there.
+    /// Number of objects that the destination had already.
     pub there: u64,
-    /// Their bytes.
+    /// Bytes of these objects.
     pub there_bytes: u64,
-    /// Wall-clock seconds.
+    /// Wall-clock time in seconds.
     pub seconds: f64,
-    /// What could not be noted of the copy, which is whole.
+    /// Notes that could not be copied; the backup itself is complete.
     pub warnings: Vec<String>,
 }
 
-/// One object that the backup needs.
+/// An object that the backup needs.
 struct CopyTask {
     object: ObjectName,
     backup: String,
     name: String,
     bytes: u64,
-    /// Offset, length and checksum of pieces of it, ascending.
+    /// Offset, length and checksum of its pieces, in ascending order.
     sums: Vec<(u64, u64, PartSum)>,
 }
 
 impl CopyTask {
-    /// Bytes that the copy has at least: all, but of a manifest those that this backup needs.
-    fn least(&self) -> u64 {
+    /// Returns the minimum length of the copy: the whole object, but of a manifest only the pages
+    /// that this backup needs.
+    fn min_bytes(&self) -> u64 {
         if self.name != MANIFEST {
             return self.bytes;
         }
-        self.needed()
+        self.needed_pieces()
             .map(|(offset, len, _)| offset.saturating_add(*len))
             .max()
             .unwrap_or(0)
     }
 
-    /// The pieces that this backup speaks of.
-    fn needed(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
+    /// Returns the pieces that this backup has checksums for.
+    fn needed_pieces(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
         self.sums
             .iter()
             .filter(|(.., sum)| !matches!(sum, PartSum::Unknown))
@@ -111,46 +113,25 @@ enum PartSum {
 }
 
 impl Copy {
-    /// Do it.
+    /// Copies the backup.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if something is missing or damaged; else those of the destination. Nothing is committed then.
+    /// [`ErrorKind::Corrupt`] if something is missing or damaged; errors of the destination.
+    /// Nothing is committed then.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
         must_be_possible(&self.to, self.no_create)?;
-        let archive = open(&self.from, &self.filter)?;
-        if archive.repository.is_empty() {
-            let what = format!(
-                "cannot copy {:?}: it is no backup of a repository",
-                self.from
-            );
-            return Err(Error::new(ErrorKind::Usage, what)
-                .hint("an archive is one file: copy it as such, or export it"));
-        }
+        let archive = self.open_backup()?;
         let repository = place(&self.from)?.0;
         let others = archive.root.others();
         let known: Vec<_> = others
             .iter()
             .filter_map(|id| KnownFrames::read(&repository, id))
             .collect();
-        let tasks = tasks(&archive, &known)?;
-        let root = whole(&archive, &ObjectName::Root)?;
-        meter
-            .total_bytes
-            .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
-        meter.share(self.workers.get());
-        let unknown = others
-            .iter()
-            .filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
-        let unknown: Vec<_> = unknown
-            .map(|id| Ok((*id, seal(&nothing_known(id, &archive.root))?)))
-            .collect::<Result<_>>()?;
-        let words = known
-            .iter()
-            .map(|(known, sealed)| (&known.root.id[..], &sealed[..]));
-        let sealed: Vec<_> = words
-            .chain(unknown.iter().map(|(id, sealed)| (*id, &sealed[..])))
-            .collect();
+        let tasks = copy_tasks(&archive, &known)?;
+        let sealed = base_roots(&archive, &known)?;
+        let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
+        let root = read_whole(&archive, &ObjectName::Root)?;
         let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed)?;
         let run = CopyRun {
             archive: &archive,
@@ -158,24 +139,24 @@ impl Copy {
             meter,
             there: Default::default(),
         };
-        let copied = run.all(self.workers, &tasks);
-        let (there, there_bytes) = (run.there.0.load(Relaxed), run.there.1.load(Relaxed));
-        if let Err(error) = copied {
+        if let Err(error) = run.copy_all(self.workers, &tasks) {
             incoming.abort();
             return Err(error);
         }
+        let there = run.there.0.load(Relaxed);
+        let there_bytes = run.there.1.load(Relaxed);
         let objects: Vec<_> = tasks
             .iter()
-            .map(|t| (t.backup.clone(), t.name.clone(), t.least()))
+            .map(|task| (task.backup.clone(), task.name.clone(), task.min_bytes()))
             .collect();
         incoming.commit(&objects)?;
-        // It is listed there.
-        let untagged = self.tag(&repository, &archive.root.id).err();
-        let warning = |error: Error| {
-            format!(
-                "the copy was not given the tags of the backup: {}",
+        // The destination lists the backup from here on, so a failure is only a warning.
+        let warnings = match self.copy_tags(&repository, &archive.root.id) {
+            Ok(()) => Vec::new(),
+            Err(error) => vec![format!(
+                "could not copy the tags of the backup: {}",
                 error.line()
-            )
+            )],
         };
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
@@ -185,12 +166,30 @@ impl Copy {
             there,
             there_bytes,
             seconds: start.elapsed().as_secs_f64(),
-            warnings: untagged.map(warning).into_iter().collect(),
+            warnings,
         })
     }
 
-    /// Give the copy the tags that were set after the backup was made, unless it has notes of its own.
-    fn tag(&self, repository: &Path, id: &str) -> Result<()> {
+    /// Opens the backup to copy.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a one-file archive; those of opening the backup.
+    fn open_backup(&self) -> Result<Archive> {
+        let archive = open(&self.from, &self.filter)?;
+        if !archive.repository.is_empty() {
+            return Ok(archive);
+        }
+        let what = format!(
+            "cannot copy {:?}: it is not a backup in a repository",
+            self.from
+        );
+        Err(Error::new(ErrorKind::Usage, what)
+            .hint("an archive is one file: copy that file, or use `fullbore export`"))
+    }
+
+    /// Copies the tags that were set after the backup was made, unless the copy has notes of its
+    /// own.
+    fn copy_tags(&self, repository: &Path, id: &str) -> Result<()> {
         let Ok(Annotations {
             tags: Some(tags), ..
         }) = Annotations::read(repository, id)
@@ -208,27 +207,30 @@ impl Copy {
     }
 }
 
-/// What one copy is made with.
+/// The state that all workers of a copy share.
 struct CopyRun<'a> {
     archive: &'a Archive,
     incoming: &'a Incoming,
     meter: &'a Meter,
-    /// Objects that need not be copied, and their bytes.
+    /// Number and bytes of objects that need not be copied.
     there: (AtomicU64, AtomicU64),
 }
 
 impl CopyRun<'_> {
-    fn all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
+    fn copy_all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
+        let bytes = sizes::sum(tasks.iter().map(|task| task.bytes));
+        self.meter.total_bytes.store(bytes, Relaxed);
+        self.meter.share(workers.get());
         workers::work(
             &workers.into(),
             Vec::new,
-            |buf, task| self.one(buf, task),
+            |buf, task| self.copy_one(buf, task),
             |send| tasks.iter().try_for_each(send),
         )
     }
 
-    fn one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
-        if self.is_there(buf, task)? {
+    fn copy_one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
+        if self.is_copied(buf, task)? {
             self.there.0.fetch_add(1, Relaxed);
             sizes::add_shared(&self.there.1, task.bytes);
             return Ok(());
@@ -240,7 +242,7 @@ impl CopyRun<'_> {
                 .store()
                 .read_at(&task.object, *offset, *len as usize, buf)?;
             lap(&self.meter.source.busy, &mut clock);
-            self.check(task, *offset, buf, sum)?;
+            self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers.busy, &mut clock);
             arriving.write(buf, *offset)?;
             self.meter.bytes.fetch_add(*len, Relaxed);
@@ -249,8 +251,9 @@ impl CopyRun<'_> {
         arriving.finish()
     }
 
-    /// Is what is needed of an object there? It is replaced only by one that has all that it has.
-    fn is_there(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
+    /// Returns whether the destination has all needed bytes of an object. An existing object is
+    /// replaced only by one that contains all its bytes.
+    fn is_copied(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
         let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
             return Ok(false);
         };
@@ -266,7 +269,8 @@ impl CopyRun<'_> {
         if is_enough {
             return Ok(true);
         }
-        let (mut is_more, mut bytes) = (len <= task.bytes, Vec::new());
+        let mut is_more = len <= task.bytes;
+        let mut bytes = Vec::new();
         for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
             self.archive
                 .store()
@@ -282,21 +286,22 @@ impl CopyRun<'_> {
             file_name(&self.incoming.path(&task.backup, &task.name))
         );
         Err(Error::corrupt(what)
-            .because("it is another than that of this repository: it is damaged, or one of them was repaired")
+            .because("it differs from the object in this repository: it is damaged, or one of both was repaired")
             .detail("nothing was committed")
-            .hint("`fullbore repair` the other repository and try again, or copy to a new one"))
+            .hint("run `fullbore repair` on the destination and try again, or copy to a new repository"))
     }
 
-    /// Has a manifest the pages that this backup needs? It can be longer where pages were made anew by a repair.
+    /// Returns whether a manifest has the pages that this backup needs. It may be longer if a
+    /// repair has rebuilt pages.
     fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask, manifest: &File) -> bool {
-        task.needed().all(|(offset, len, sum)| {
+        task.needed_pieces().all(|(offset, len, sum)| {
             buf.resize(*len as usize, 0);
             manifest.read_exact_at(buf, *offset).is_ok()
-                && self.check(task, *offset, buf, sum).is_ok()
+                && self.check_piece(task, *offset, buf, sum).is_ok()
         })
     }
 
-    fn check(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
+    fn check_piece(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
         let (wanted, found) = match sum {
             PartSum::Unknown => return Ok(()),
             PartSum::Crc64(wanted) => (wanted, format!("{:016x}", crc64(bytes))),
@@ -305,20 +310,42 @@ impl CopyRun<'_> {
         if *wanted == found {
             return Ok(());
         }
-        let (name, to) = (
-            self.archive.store().name(&task.object),
-            offset + bytes.len() as u64,
-        );
+        let name = self.archive.store().name(&task.object);
+        let to = offset + bytes.len() as u64;
         Err(
             Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
                 .because(format!("their checksum is {found}, the root says {wanted}"))
                 .detail("nothing was committed")
-                .hint("`fullbore export --keep-going` writes what is whole of a damaged backup"),
+                .hint(
+                    "`fullbore export --keep-going` writes the undamaged files of a damaged backup",
+                ),
         )
     }
 }
 
-fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
+/// ID and sealed root of a backup.
+type SealedRoot<'a> = (&'a str, Cow<'a, [u8]>);
+
+/// Returns the sealed roots of all backups that `archive` refers to, with placeholders for those
+/// whose roots are lost.
+fn base_roots<'a>(
+    archive: &'a Archive,
+    known: &'a [(KnownFrames, Vec<u8>)],
+) -> Result<Vec<SealedRoot<'a>>> {
+    let mut roots: Vec<_> = known
+        .iter()
+        .map(|(known, sealed)| (&known.root.id[..], Cow::from(sealed)))
+        .collect();
+    for id in archive.root.others() {
+        if known.iter().all(|(known, _)| known.root.id != id) {
+            let placeholder = seal(&nothing_known(id, &archive.root))?;
+            roots.push((id, placeholder.into()));
+        }
+    }
+    Ok(roots)
+}
+
+fn read_whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     archive
         .store()
@@ -326,15 +353,16 @@ fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
-fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
+/// Returns all objects that a backup refers to, except its root: segments of each backup, the files
+/// beside them, manifests.
+fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
     let segments: BTreeSet<_> = own
         .chain(referred)
         .map(|id| (id.backup, id.stream, id.number))
         .collect();
-    let facts = facts(archive, known);
+    let facts = segment_facts(archive, known);
     let mut tasks = Vec::new();
     for (backup, stream, number) in segments {
         let id = SegmentId {
@@ -342,12 +370,12 @@ fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<Copy
             stream,
             number,
         };
-        tasks.push(segment(archive, &id, facts.get(&id))?);
-        tasks.extend(side(archive, &id)?);
+        tasks.push(segment_task(archive, &id, facts.get(&id))?);
+        tasks.extend(side_task(archive, &id)?);
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
-        tasks.extend(manifest(archive, backup)?);
+        tasks.extend(manifest_task(archive, backup)?);
     }
     Ok(tasks)
 }
@@ -360,8 +388,8 @@ fn own_id(segment: &Segment) -> SegmentId {
     }
 }
 
-/// What is known of the segments of all backups that are referred to, and whether they were surely ended.
-fn facts<'a>(
+/// Returns the descriptions of all referred segments, and whether each segment was certainly ended.
+fn segment_facts<'a>(
     archive: &'a Archive,
     known: &'a [(KnownFrames, Vec<u8>)],
 ) -> HashMap<SegmentId, (&'a Segment, bool)> {
@@ -384,8 +412,9 @@ fn facts<'a>(
     own.chain(others).collect()
 }
 
-/// An object and its length, before anything is known of its bytes: that may be far too long to be cut in pieces.
-fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
+/// Returns an object and its length. The length is unverified here, and may be far too long to be
+/// cut into pieces.
+fn new_task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Result<CopyTask> {
     let bytes = archive
         .store()
         .len(&object)
@@ -410,14 +439,15 @@ fn task(archive: &Archive, object: ObjectName, backup: &str, name: String) -> Re
     })
 }
 
-/// All bytes of a segment. If it was not surely ended, more may be there than anybody knows of.
-fn segment(
+/// Returns all bytes of a segment. A segment that was not certainly ended may be longer than its
+/// description.
+fn segment_task(
     archive: &Archive,
     id: &SegmentId,
     known: Option<&(&Segment, bool)>,
 ) -> Result<CopyTask> {
     let name = layout::segment(id.stream, id.number, archive.codec.suffix());
-    let mut task = task(archive, ObjectName::Segment(id.clone()), &id.backup, name)?;
+    let mut task = new_task(archive, ObjectName::Segment(id.clone()), &id.backup, name)?;
     let live = archive
         .root
         .liveness
@@ -445,7 +475,7 @@ fn segment(
 }
 
 /// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
-fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
+fn side_task(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
     let object = ObjectName::Side(id.clone());
     if archive.codec.skips()
         || archive
@@ -456,13 +486,14 @@ fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
         return Ok(None);
     }
     let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
-    let task = task(archive, object, &id.backup, name)?;
+    let task = new_task(archive, object, &id.backup, name)?;
     let sums = with_gaps(Vec::new(), task.bytes);
     Ok(Some(CopyTask { sums, ..task }))
 }
 
-/// The pages of a backup. One that is not there is not missed if it had none for this backup.
-fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
+/// Returns the pages of a backup. A missing manifest is ignored if this backup needs none of its
+/// pages.
+fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     let object = ObjectName::Manifest(backup.to_owned());
     let mut pages = archive
         .root
@@ -478,7 +509,7 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     {
         return Ok(None);
     }
-    let mut task = task(archive, object, backup, MANIFEST.to_owned())?;
+    let mut task = new_task(archive, object, backup, MANIFEST.to_owned())?;
     let place = |page: &crate::format::root::PageAt| {
         Some((
             page.manifest_offset?,
@@ -494,21 +525,22 @@ fn manifest(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     {
         let name = archive.store().name(&task.object);
         return Err(Error::corrupt(format!("{name} is damaged"))
-            .because("it ends before a page that the root speaks of"));
+            .because("it ends before a page that the root refers to"));
     }
     task.sums = with_gaps(sums, task.bytes);
     Ok(Some(task))
 }
 
-/// The pieces, and what is between them in pieces of at most 8 MiB.
+/// Returns the pieces, with the gaps between them in pieces of at most 8 MiB.
 fn with_gaps(pieces: Vec<(u64, u64, PartSum)>, bytes: u64) -> Vec<(u64, u64, PartSum)> {
-    let (mut all, mut at) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut at = 0;
     let fill = |all: &mut Vec<_>, from: u64, to: u64| {
         let starts = (from..to).step_by(PART_BYTES as usize);
         all.extend(starts.map(|start| (start, PART_BYTES.min(to - start), PartSum::Unknown)));
     };
     for (offset, len, sum) in pieces.into_iter().filter(|(_, len, _)| *len > 0) {
-        // A piece that the one before it reaches into has been copied; what it is, that one has shown.
+        // A piece that overlaps the one before it has been copied and checked with that one.
         if offset < at {
             continue;
         }

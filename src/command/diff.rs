@@ -1,10 +1,11 @@
-//! Print how two backups of a repository differ.
+//! Prints the differences between two backups of a repository.
 //!
-//! Both are read in path order, side by side, so memory holds a few pages whatever their size. Pages that both refer to are
-//! not read at all: two backups of a million files of which little changed are compared in a moment.
+//! Both are read side by side in path order, so memory holds a few pages, whatever their size.
+//! Pages that both backups share are not read: two backups of a million files with few changes are
+//! compared in a moment.
 
 use super::{
-    diff_entry::{DiffEntries, Parts, differing_bytes, last, what},
+    diff_entry::{DiffEntries, Parts, differing_bytes, differing_properties, last},
     list::kind_parts,
 };
 use crate::text::source_text;
@@ -25,24 +26,25 @@ use crate::{
 use serde::Serialize;
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
-/// What to compare.
+/// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Diff {
     /// The repository.
     pub repository: OsString,
-    /// The one backup: an id, the beginning of one, or `latest`; else the one before the other of the same source.
+    /// The older backup: an ID, the prefix of one, or `latest`; by default the previous backup of
+    /// the same source.
     pub a: Option<String>,
-    /// The other.
+    /// The newer backup.
     pub b: String,
-    /// Selects the backups of which the latest is meant.
+    /// Selects the backups among which `latest` is chosen.
     pub filter: BackupFilter,
-    /// Paths in the backups; none means everything.
+    /// Paths in the backups; empty for everything.
     pub paths: Vec<Vec<u8>>,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// One entry that differs.
+/// An entry that differs.
 #[derive(Serialize)]
 struct DiffLine<'a> {
     r#type: &'static str,
@@ -58,30 +60,30 @@ struct DiffLine<'a> {
     what: &'a [&'static str],
 }
 
-/// Entries of one sort, and their bytes.
+/// A number of entries and their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EntrySum {
-    /// How many.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes: of what was changed, those that differ.
+    /// Bytes of the entries; for changed entries only the differing bytes.
     pub bytes: u64,
 }
 
-/// What the differences come to.
+/// Totals of the differences.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub struct DiffTotals {
     r#type: &'static str,
-    /// Id of the one backup.
+    /// ID of the older backup.
     pub a: String,
-    /// Id of the other.
+    /// ID of the newer backup.
     pub b: String,
-    /// Only in the other.
+    /// Entries only in the newer backup.
     pub added: EntrySum,
-    /// Only in the one.
+    /// Entries only in the older backup.
     pub removed: EntrySum,
-    /// In both, and not the same.
+    /// Entries in both backups that differ.
     pub changed: EntrySum,
-    /// Bytes of files, after less before.
+    /// Bytes of files in the newer backup less those in the older one.
     pub growth: i64,
 }
 
@@ -93,8 +95,8 @@ impl EntrySum {
 }
 
 impl Diff {
-    /// The id of the backup of the same source before `root`.
-    fn before(&self, root: &Root) -> Result<String> {
+    /// Returns the ID of the previous backup of the same source.
+    fn previous_backup(&self, root: &Root) -> Result<String> {
         let all = list_backups(Path::new(&self.repository))?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
         let of_it = |(id, other): (String, Result<Root>)| {
@@ -109,14 +111,14 @@ impl Diff {
                 root.id
             );
             Error::new(ErrorKind::NotFound, what)
-                .hint("name two: `fullbore list` shows all of them")
+                .hint("name two backups: `fullbore list` shows all of them")
         })
     }
 
-    /// Print to `out`.
+    /// Prints the differences to `out`.
     ///
     /// # Errors
-    /// Those of opening the backups and of reading their pages, and of `out`.
+    /// Those of opening the backups, of reading their pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
         let named = |backup: &str| {
             open(
@@ -128,11 +130,12 @@ impl Diff {
         let a = self
             .a
             .as_ref()
-            .map_or_else(|| named(&self.before(&b.root)?), |a| named(a))?;
+            .map_or_else(|| named(&self.previous_backup(&b.root)?), |a| named(a))?;
         let selection = Selection::new(&self.paths)?;
         for path in selection.paths() {
             if !a.has(path)? && !b.has(path)? {
-                let (a, b) = (&a.root.id, &b.root.id);
+                let a = &a.root.id;
+                let b = &b.root.id;
                 let what = format!("could not find {} in backup {a:?} or {b:?}", quoted(path));
                 return Err(Error::new(ErrorKind::NotFound, what));
             }
@@ -154,7 +157,7 @@ impl Diff {
             totals,
             growth: 0,
         };
-        run.all()?;
+        run.compare_all()?;
         let DiffRun {
             mut totals,
             growth,
@@ -162,15 +165,16 @@ impl Diff {
             ..
         } = run;
         totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
-        match self.json {
-            true => text::json(out, &totals)?,
-            false => text::line(out, &summary(&totals))?,
+        if self.json {
+            text::json(out, &totals)?
+        } else {
+            text::line(out, &summary(&totals))?
         }
         Ok(totals)
     }
 }
 
-/// With the first names of files of which another one is selected: what becomes of the content stands with them.
+/// Adds the first names of selected hard links, because changes of the content are recorded there.
 fn with_first_names(selection: Selection, backups: [&Archive; 2]) -> Result<Selection> {
     let mut paths = selection.paths().to_vec();
     for path in selection.paths() {
@@ -196,11 +200,11 @@ struct DiffRun<'a> {
     json: bool,
     out: &'a mut dyn Write,
     totals: DiffTotals,
-    /// Bytes of files, after less before, of any size.
+    /// Bytes of files in the newer backup less those in the older one; cannot overflow.
     growth: i128,
 }
 
-/// Backup and offset of a page in its manifest.
+/// Returns the backup and the offset of a page in its manifest.
 fn place<'a>(root: &'a Root, page: &'a PageAt) -> (&'a str, Option<u64>) {
     (
         if page.backup.is_empty() {
@@ -216,7 +220,7 @@ fn places(root: &Root) -> HashSet<(&str, Option<u64>)> {
     root.pages.iter().map(|page| place(root, page)).collect()
 }
 
-/// The entries of the pages of `archive` that `other` does not share.
+/// Returns the entries of the pages of `archive` that `other` does not share.
 fn entries<'a>(
     archive: &'a Archive,
     other: &'a Archive,
@@ -230,12 +234,12 @@ fn entries<'a>(
 }
 
 impl DiffRun<'_> {
-    fn all(&mut self) -> Result<()> {
-        let (a, b, selection) = (self.a, self.b, self.selection);
-        let (mut before, mut after) = (
-            entries(a, b, selection).peekable(),
-            entries(b, a, selection).peekable(),
-        );
+    fn compare_all(&mut self) -> Result<()> {
+        let a = self.a;
+        let b = self.b;
+        let selection = self.selection;
+        let mut before = entries(a, b, selection).peekable();
+        let mut after = entries(b, a, selection).peekable();
         loop {
             let order = match (before.peek(), after.peek()) {
                 (None, None) => return Ok(()),
@@ -253,20 +257,20 @@ impl DiffRun<'_> {
             } else {
                 None
             };
-            self.entry(was.as_ref(), is.as_ref())?;
+            self.compare_entry(was.as_ref(), is.as_ref())?;
         }
     }
 
-    fn entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
+    fn compare_entry(&mut self, was: Option<&Parts>, is: Option<&Parts>) -> Result<()> {
         let Some(entry) = is.or(was).map(|parts| &last(parts).entry) else {
             return Ok(());
         };
         let wanted = self.selection.holds(&entry.path);
-        let what = was.zip(is).map_or(Vec::new(), |(was, is)| what(was, is));
-        let (size, new) = (
-            |parts: &Parts| last(parts).entry.size(),
-            |parts: &Parts| last(parts).entry.data_len(),
-        );
+        let what = was
+            .zip(is)
+            .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
+        let size = |parts: &Parts| last(parts).entry.size();
+        let new = |parts: &Parts| last(parts).entry.data_len();
         let (change, bytes, sum) = match (was, is) {
             (Some(_), Some(_)) if what.is_empty() => return Ok(()),
             (Some(was), Some(is)) => {
@@ -280,7 +284,8 @@ impl DiffRun<'_> {
             return Ok(());
         }
         sum.add(bytes);
-        let (before, after) = (was.map(size), is.map(size));
+        let before = was.map(size);
+        let after = is.map(size);
         let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
         self.growth += growth;
         let line = DiffLine {
@@ -293,15 +298,19 @@ impl DiffRun<'_> {
             differing_bytes: bytes,
             what: &what,
         };
-        match self.json {
-            true => text::json(self.out, &line),
-            false => text::line(self.out, &plain(&line, entry.kind == EntryKind::Directory)),
+        if self.json {
+            text::json(self.out, &line)
+        } else {
+            text::line(
+                self.out,
+                &text_line(&line, entry.kind == EntryKind::Directory),
+            )
         }
     }
 }
 
 /// `+        1,234  path`.
-fn plain(line: &DiffLine<'_>, directory: bool) -> String {
+fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
     let sign = match line.change {
         "added" => '+',
         "removed" => '-',
@@ -312,10 +321,8 @@ fn plain(line: &DiffLine<'_>, directory: bool) -> String {
     } else {
         text::name(&line.path.0)
     };
-    let (slash, bytes) = (
-        if directory { "/" } else { "" },
-        text::count(line.differing_bytes),
-    );
+    let slash = if directory { "/" } else { "" };
+    let bytes = text::count(line.differing_bytes);
     let sizes = match (line.size_before, line.size_after) {
         (Some(before), Some(after)) if before != after => {
             format!("{} to {} bytes; ", text::count(before), text::count(after))
@@ -342,7 +349,9 @@ fn summary(totals: &DiffTotals) -> String {
     } = totals;
     let sum = |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };
-    let (added, removed, changed) = (sum(added), sum(removed), sum(changed));
+    let added = sum(added);
+    let removed = sum(removed);
+    let changed = sum(changed);
     let growth = text::bytes(growth.unsigned_abs());
     format!("from {a} to {b}: {added} added, {removed} removed, {changed} changed, {growth} {sign}")
 }

@@ -1,4 +1,4 @@
-//! How one entry differs between two backups.
+//! The differences of one entry between two backups.
 
 use crate::{
     error::Result,
@@ -12,10 +12,11 @@ use crate::{
 };
 use std::{collections::HashMap, iter::Peekable};
 
-/// The records of one entry: several, if it goes on over pages. Of these the first may be missing, where both backups share it.
+/// The records of one entry; several if it spans pages. The first may be missing if both backups
+/// share its page.
 pub(super) type Parts = Vec<PageItem>;
 
-/// Groups records by their entries.
+/// Groups records by entry.
 pub(super) struct DiffEntries<I: Iterator>(pub(super) Peekable<I>);
 
 impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
@@ -40,15 +41,18 @@ impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
     }
 }
 
-/// The part that has what is known only at the end.
+/// Returns the last part, which has the facts known only at the end of the entry.
 pub(super) fn last(parts: &Parts) -> &PageItem {
     &parts[parts.len() - 1]
 }
 
-/// What differs, in words. Of directories the time is not looked at: it follows from what was added and removed.
-pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
-    let (a, b) = (last(a), last(b));
-    let (was, is) = (&a.entry, &b.entry);
+/// Lists the properties that differ. The time of a directory is ignored, because it follows from
+/// added and removed entries.
+pub(super) fn differing_properties(a: &Parts, b: &Parts) -> Vec<&'static str> {
+    let a = last(a);
+    let b = last(b);
+    let was = &a.entry;
+    let is = &b.entry;
     let kind = std::mem::discriminant(&was.kind) != std::mem::discriminant(&is.kind);
     let captured = a.state.is_stored() != b.state.is_stored();
     [
@@ -69,32 +73,36 @@ pub(super) fn what(a: &Parts, b: &Parts) -> Vec<&'static str> {
     .collect()
 }
 
-/// Where nothing was digested, as a backup would judge: a file with the same times and the same inode was not changed.
+/// Compares content. Without digests, a file with the same times and inode counts as unchanged, as
+/// in a backup.
 fn same_content(a: &PageItem, b: &PageItem) -> bool {
     let looks = |entry: &Entry| (entry.mtime, entry.ctime, entry.inode);
     let digests = match (a.digest, b.digest) {
-        (Some(was), Some(is)) if is_alike(was, is) => was == is,
+        (Some(was), Some(is)) if same_algorithm(was, is) => was == is,
         _ => looks(&a.entry) == looks(&b.entry),
     };
     a.entry.kind == b.entry.kind && digests
 }
 
-/// Are they digests of one algorithm?
-fn is_alike(a: Digest, b: Digest) -> bool {
+/// Returns whether both digests have the same algorithm.
+fn same_algorithm(a: Digest, b: Digest) -> bool {
     std::mem::discriminant(&a) == std::mem::discriminant(&b)
 }
 
-/// Bytes of the new content that the old one does not have at the same place, as far as blocks and extents tell.
+/// Returns the bytes of the new content that the old content does not have at the same place, as
+/// far as blocks and extents show.
 pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
-    let (was, is) = (last(a.1), last(b.1));
+    let was = last(a.1);
+    let is = last(b.1);
     if !is.entry.is_file() || (was.entry.is_file() && same_content(was, is)) {
         return 0;
     }
     let all = sizes::sum(b.1.iter().map(|part| part.described_bytes()));
-    if map(&was.entry) != map(&is.entry) {
+    if data_map(&was.entry) != data_map(&is.entry) {
         return all;
     }
-    let (options, others) = (&a.0.options, &b.0.options);
+    let options = &a.0.options;
+    let others = &b.0.options;
     let alike = (options.block_bytes, options.digest) == (others.block_bytes, others.digest);
     let same = same_places(a, b).max(if alike {
         same_blocks(a.1, b.1, options.block_bytes)
@@ -104,25 +112,26 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
     all.saturating_sub(same)
 }
 
-/// Where the data of a sparse file is. Digests leave the holes out: other holes put every block elsewhere.
-fn map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
+/// Returns the data ranges of a sparse file. Digests skip the holes, so other holes shift every
+/// block.
+fn data_map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
     match &entry.kind {
         EntryKind::File { map, .. } => map.as_deref(),
         _ => None,
     }
 }
 
-/// Bytes that both backups read from the same place.
+/// Returns the bytes that both backups read from the same place.
 fn same_places((a, was): (&Root, &Parts), (b, is): (&Root, &Parts)) -> u64 {
     let before: HashMap<_, _> = places(a, was).collect();
     let same = places(b, is).filter(|(at, place)| before.get(at) == Some(place));
     sizes::sum(same.map(|(_, (.., len))| u64::from(len)))
 }
 
-/// Backup, stream, number, offset of the frame, bytes in it before, length.
+/// Backup, stream, segment number, frame offset, offset in the frame, length.
 type RecordPlace<'a> = (&'a str, u32, u32, u64, u32, u32);
 
-/// Where the data is, by the bytes of it that are before.
+/// Returns the places of the data, with the offset of each in the data of the file.
 fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, RecordPlace<'a>)> {
     parts.iter().flat_map(move |part| {
         let mut at = part.from;
@@ -147,7 +156,8 @@ fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, Re
     })
 }
 
-/// Bytes of the new content in blocks that have the digest of the old one there.
+/// Returns the bytes of the new content in blocks with the same digest as the old block at that
+/// place.
 fn same_blocks(was: &Parts, is: &Parts, block: u64) -> u64 {
     let before: HashMap<_, _> = blocks(was, block).collect();
     let len = last(is).entry.data_len();
@@ -155,7 +165,7 @@ fn same_blocks(was: &Parts, is: &Parts, block: u64) -> u64 {
     sizes::sum(same.map(|(number, _)| block.min(len.saturating_sub(number * block))))
 }
 
-/// The digests that are known, by the numbers of their blocks.
+/// Returns the known block digests with their block numbers.
 fn blocks(parts: &Parts, block: u64) -> impl Iterator<Item = (u64, &[u8; BLOCK_DIGEST_BYTES])> {
     parts.iter().flat_map(move |part| {
         let first = part.from / block.max(1);

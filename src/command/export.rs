@@ -1,7 +1,8 @@
-//! Write a stored backup as a full one: a stream that stock tools read, whatever the backup refers to.
+//! Writes a stored backup as a full one: a stream that stock tools read, whatever the backup refers
+//! to.
 //!
-//! It takes the path of any backup, with a stored one as the source. When it was captured, of what, its tags and what is
-//! known of its cluster stay as they were; only its id is new.
+//! It uses the engine of a backup, with the stored backup as the source. The capture time, the
+//! source, the tags and the facts of the cluster are kept; only the ID is new.
 
 use crate::{
     archive::Archive,
@@ -22,62 +23,63 @@ use std::{
     time::Duration,
 };
 
-/// What to export, how, and where to.
+/// The backup to export, the destination and the options.
 #[derive(Debug, Clone)]
 pub struct Export {
     /// `FROM[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is exported.
     pub filter: BackupFilter,
-    /// Must the repository it goes to be there?
+    /// Whether the destination repository must exist already.
     pub no_create: bool,
-    /// Where to.
+    /// The destination.
     pub to: SinkSpec,
-    /// How frames are compressed; as they were, if it is not said.
+    /// Compression of frames; `None` for that of the stored backup.
     pub codec: Option<Codec>,
-    /// Export what is whole even if something is damaged?
+    /// Whether to continue after damage and export every undamaged file.
     pub keep_going: bool,
-    /// Threads that compute.
+    /// Number of threads that compute.
     pub workers: NonZeroUsize,
-    /// Bytes of all buffers together.
+    /// Memory limit of all buffers together, in bytes.
     pub memory: u64,
     /// Stored bytes of a segment.
     pub segment_bytes: u64,
 }
 
-/// What became of it.
+/// The outcome of an export.
 #[derive(Debug)]
 pub struct Exported {
-    /// The backup that was written.
+    /// The outcome of the written backup.
     pub outcome: Outcome,
-    /// The backup it was made from.
+    /// ID of the exported backup.
     pub from: String,
-    /// Damage that did harm; only with `keep_going`.
+    /// Damage that cost files; only with `keep_going`.
     pub damage: Vec<Damage>,
-    /// Damage that did none, as another copy was whole.
+    /// Damage that cost no file because another copy was intact.
     pub warnings: Vec<String>,
 }
 
 impl Exported {
-    /// 0, or 4 if something is damaged.
+    /// Returns 0, or 4 if something is damaged.
     pub fn exit_code(&self) -> u8 {
         if self.damage.is_empty() { 0 } else { 4 }
     }
 }
 
 impl Export {
-    /// Do it.
+    /// Exports the backup.
     ///
     /// # Errors
-    /// Whatever makes it impossible; [`Kind::Corrupt`] for damage without `keep_going`. Nothing is committed then.
+    /// Every error that makes the export impossible; [`ErrorKind::Corrupt`] for damage without
+    /// `keep_going`. Nothing is committed then.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
         self.run_archive(open(&self.from, &self.filter)?, meter)
     }
 
-    /// Export a backup that is open.
+    /// Exports an open backup.
     ///
     /// # Errors
-    /// As [`Export::run`].
+    /// Those of [`Export::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Arc<Meter>) -> Result<Exported> {
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
@@ -85,10 +87,11 @@ impl Export {
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
         let stored = Arc::new(StoredBackup::new(
             archive.clone(),
-            tell(archive.clone(), report.clone()),
+            damage_listener(archive.clone(), report.clone()),
         ));
         let outcome = self.backup(&archive, stored)?.run(meter)?;
-        let (damage, warnings) = (report.damage(), report.warnings());
+        let damage = report.damage();
+        let warnings = report.warnings();
         Ok(Exported {
             outcome,
             from: archive.root.id.clone(),
@@ -97,7 +100,8 @@ impl Export {
         })
     }
 
-    /// The same frames, blocks and digests, so that what was compared before is compared again.
+    /// Prepares a backup with the same frames, blocks and digests, so that digests are compared
+    /// again.
     fn backup(&self, archive: &Archive, stored: Arc<StoredBackup>) -> Result<Backup> {
         let options = &archive.root.options;
         let frame_bytes = u32::try_from(options.frame_bytes)
@@ -138,7 +142,7 @@ impl Export {
     }
 }
 
-fn tell(archive: Arc<Archive>, report: Arc<Report>) -> OnDamage {
+fn damage_listener(archive: Arc<Archive>, report: Arc<Report>) -> OnDamage {
     Box::new(
         move |Damaged {
                   error,
@@ -153,7 +157,7 @@ fn tell(archive: Arc<Archive>, report: Arc<Report>) -> OnDamage {
                 Some(frame) => frame_damage(&archive, frame, error, files),
                 None => (error, files),
             };
-            let hint = "`fullbore export --keep-going` leaves out what is damaged and lists it; the exit code stays 4";
+            let hint = "`fullbore export --keep-going` leaves out damaged files and lists them; the exit code stays 4";
             report.add(damage).map_err(|error| {
                 if error.kind.is_loss() {
                     error.hint(hint)

@@ -1,8 +1,9 @@
-//! Print which backups of a repository hold a path, and when it changed.
+//! Prints the backups of a repository that hold a path, and when the path changed.
 //!
-//! Each page is read once, however many backups refer to it, and only those that can hold what the pattern says. Pages are
-//! read in path order, those of all backups side by side, and a path is printed as soon as no page that is still to be read
-//! can hold it: memory holds what a few pages say, however much is found.
+//! Each page is read once, however many backups refer to it, and only if it can match the pattern.
+//! The pages of all backups are read side by side in path order, and a path is printed as soon as
+//! no unread page can hold it: memory holds the records of a few pages, whatever the number of
+//! matches.
 
 use super::list::kind_parts;
 use crate::text::source_text;
@@ -32,22 +33,24 @@ use std::{
     iter::Peekable,
     ops::RangeInclusive,
     os::unix::ffi::OsStrExt,
+    path::Path,
 };
 
-/// What to find.
+/// The pattern and the backups to search.
 #[derive(Debug, Clone, Default)]
 pub struct Find {
     /// The repository.
     pub repository: OsString,
-    /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of the backup.
+    /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of
+    /// the backup.
     pub pattern: OsString,
     /// Selects the backups that are searched.
     pub filter: BackupFilter,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// What makes two copies of a path the same version.
+/// The properties that distinguish two versions of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
     kind: &'static str,
@@ -57,8 +60,8 @@ struct Version {
     target: Option<EntryName>,
 }
 
-/// A version, and the backups that hold it, as runs by their places among those of the source: one that went away and came
-/// back has several.
+/// A version and the backups that hold it, as ranges of positions among the backups of the source.
+/// A version that disappeared and came back has several ranges.
 #[derive(Debug)]
 struct HeldVersion {
     version: Version,
@@ -82,67 +85,36 @@ struct FindLine<'a> {
     backups: u64,
 }
 
-/// A version in a run of backups.
-type InRun = (Version, RangeInclusive<usize>);
+/// A version in one range of backups.
+type InRange = (Version, RangeInclusive<usize>);
 
-/// A path, and its versions by the backups that hold them first, each once for each run.
-type Found = (EntryPath, Vec<InRun>);
+/// A path and its versions, ordered by the first backup of each range.
+type FoundVersions = (EntryPath, Vec<InRange>);
 
 impl Find {
-    /// Print to `out`; the result is the exit code: 0, or if a root cannot be read, which is said, 4 if it is damaged and 1 if
-    /// not.
+    /// Prints the matches to `out`. Returns the exit code: 0; 4 if a root is damaged; 1 if a root
+    /// cannot be read for another reason. The output names that root.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a pattern that means nothing; [`Kind::NotFound`] if nothing was found; those of the repository, of pages
-    /// that are damaged, and of `out`.
+    /// [`ErrorKind::Usage`] for an invalid pattern; [`ErrorKind::NotFound`] without a match; errors
+    /// of the repository, of damaged pages and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
-        let repository = std::path::Path::new(&self.repository);
-        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
-        let (mut code, mut is_any) = (0, self.filter.is_empty());
-        for (id, root) in list_backups(repository)? {
-            let is_listed = root.is_ok();
-            let mut root = root;
-            if root
-                .as_mut()
-                .is_ok_and(|root| !self.filter.selects_in(repository, root))
-            {
-                continue;
-            }
-            is_any = true;
-            match root.and_then(|_| Archive::open_backup(repository, &id)) {
-                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {} // it was forgotten meanwhile
-                Ok(archive) => sources
-                    .entry(source_text(&archive.root.source))
-                    .or_default()
-                    .push(archive),
-                Err(error) => {
-                    code = error.exit_code().max(code);
-                    match self.json {
-                        true => {
-                            text::json(out, &serde_json::json!({"id": id, "error": error.line()}))?
-                        }
-                        false => text::line(out, &format!("{id}  {}", error.line()))?,
-                    }
-                }
-            }
-        }
-        if !is_any {
-            return Err(self.filter.none_selected(repository)?);
-        }
-        let of = |(name, archives): (String, Vec<Archive>)| {
-            let ids = archives
-                .iter()
-                .map(|archive| archive.root.id.clone())
-                .collect();
-            FindSource {
+        let repository = Path::new(&self.repository);
+        let (sources, code) = self.open_sources(repository, out)?;
+        let sources = sources
+            .into_iter()
+            .map(|(name, archives)| FindSource {
                 name,
-                ids,
+                ids: archives
+                    .iter()
+                    .map(|archive| archive.root.id.clone())
+                    .collect(),
                 found: PathSweep::new(repository, archives, &pattern, &selection).peekable(),
-            }
-        };
-        let found = self.print(sources.into_iter().map(of).collect(), out)?;
+            })
+            .collect();
+        let found = self.print_matches(sources, out)?;
         if code == 0 && !found {
             let what = format!(
                 "could not find {:?} in any backup of {:?}",
@@ -153,8 +125,56 @@ impl Find {
         Ok(code)
     }
 
-    /// Was there anything?
-    fn print(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
+    /// Opens the selected backups by source, and prints those that cannot be opened. Also returns
+    /// the exit code so far.
+    fn open_sources(
+        &self,
+        repository: &Path,
+        out: &mut dyn Write,
+    ) -> Result<(BTreeMap<String, Vec<Archive>>, u8)> {
+        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
+        let mut code = 0;
+        let mut is_any = self.filter.is_empty();
+        for (id, mut root) in list_backups(repository)? {
+            let is_listed = root.is_ok();
+            if root
+                .as_mut()
+                .is_ok_and(|root| !self.filter.selects_in(repository, root))
+            {
+                continue;
+            }
+            is_any = true;
+            match root.and_then(|_| Archive::open_backup(repository, &id)) {
+                Ok(archive) => sources
+                    .entry(source_text(&archive.root.source))
+                    .or_default()
+                    .push(archive),
+                // Forgotten since it was listed.
+                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {}
+                Err(error) => {
+                    code = error.exit_code().max(code);
+                    self.print_error(&id, &error, out)?;
+                }
+            }
+        }
+        if is_any {
+            Ok((sources, code))
+        } else {
+            Err(self.filter.none_selected(repository)?)
+        }
+    }
+
+    fn print_error(&self, id: &str, error: &Error, out: &mut dyn Write) -> Result<()> {
+        let error = error.line();
+        if self.json {
+            text::json(out, &serde_json::json!({"id": id, "error": error}))
+        } else {
+            text::line(out, &format!("{id}  {error}"))
+        }
+    }
+
+    /// Prints the matches of all sources. Returns whether there were any.
+    fn print_matches(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
         let with_some = sources
             .iter_mut()
             .filter_map(|source| source.found.peek().map(drop))
@@ -164,12 +184,13 @@ impl Find {
             for found in found {
                 let (path, versions) = found?;
                 for held in &versions {
-                    match self.json {
-                        true => text::json(out, &line(&name, &ids, &path, held))?,
-                        false => text::line(
+                    if self.json {
+                        text::json(out, &line(&name, &ids, &path, held))?
+                    } else {
+                        text::line(
                             out,
                             &plain((with_some > 1).then_some(&name), &ids, &path, held),
-                        )?,
+                        )?
                     }
                 }
             }
@@ -185,12 +206,13 @@ fn pattern(text: &OsStr) -> Result<Patterns> {
     }
     Err(
         Error::new(ErrorKind::Usage, format!("cannot search for {text:?}"))
-            .because("it is no pattern".to_owned())
-            .hint("write \\! or \\# for a name that begins so"),
+            .because("it is not a valid pattern".to_owned())
+            .hint("write \\! or \\# for a name that starts with ! or #"),
     )
 }
 
-/// The directory that everything a pattern matches is in, if it says so: what is before the first part with a wildcard.
+/// Returns the directory that contains all matches, if the pattern names one: the parts before the
+/// first wildcard.
 fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
     let parts = || {
         pattern
@@ -209,28 +231,28 @@ fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// What backups were made of, with their ids, oldest first, and what matches.
+/// A source: its name, the IDs of its backups, oldest first, and their matches.
 struct FindSource<'a> {
     name: String,
     ids: Vec<String>,
     found: Peekable<PathSweep<'a>>,
 }
 
-/// What of one source matches, in archive order.
+/// The matches of one source, in archive order.
 ///
-/// Pages are read in the order of their beginnings, so what stands before the beginning of the next one is on none of those
-/// that are still to be read.
+/// Pages are read in the order of their first paths, so a path before the start of the next page is
+/// on no unread page.
 struct PathSweep<'a> {
-    repository: &'a std::path::Path,
+    repository: &'a Path,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Patterns,
-    /// The pages to be read, the next one last.
+    /// The pages to read, the next one last.
     sheets: Vec<PageRef>,
     met: BTreeMap<ArchiveOrder, Vec<HeldVersion>>,
 }
 
-/// A path in the order of archives.
+/// A path, ordered as in archives.
 #[derive(PartialEq, Eq)]
 struct ArchiveOrder(EntryPath);
 
@@ -248,14 +270,14 @@ impl PartialOrd for ArchiveOrder {
 
 impl<'a> PathSweep<'a> {
     fn new(
-        repository: &'a std::path::Path,
+        repository: &'a Path,
         archives: Vec<Archive>,
         pattern: &'a Patterns,
         selection: &Selection,
     ) -> Self {
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
         let mut sheets = sheets(&archives, wanted);
-        sheets.sort_by(|a, b| order(begin(&archives, b), begin(&archives, a)));
+        sheets.sort_by(|a, b| order(first_path(&archives, b), first_path(&archives, a)));
         Self {
             repository,
             archives,
@@ -265,7 +287,8 @@ impl<'a> PathSweep<'a> {
         }
     }
 
-    /// Were all backups that have this page forgotten meanwhile? Then it may have been pruned.
+    /// Returns whether all backups that have this page were forgotten since. Then the page may have
+    /// been pruned.
     fn is_gone(&self, sheet: &PageRef) -> bool {
         let listed = backup_ids(self.repository)
             .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
@@ -278,8 +301,9 @@ impl<'a> PathSweep<'a> {
     fn read(&mut self, sheet: &PageRef) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
-        let of = joined(sheet.of.iter().map(|at| *at..=*at).collect());
-        // A file that goes on over pages is found once, by the part that has its digest. One that was not captured is not held.
+        let of = join_ranges(sheet.of.iter().map(|at| *at..=*at).collect());
+        // A file that spans several pages is found once, by the part with its digest. A file that
+        // was not captured counts as not held.
         let is_held = |record: &&Record| {
             !record.more && (record.state.is_stored() || !record.entry.is_file())
         };
@@ -292,18 +316,20 @@ impl<'a> PathSweep<'a> {
         {
             match &record.entry.kind {
                 entry::EntryKind::HardLink(target) => links.push((record, target)),
-                _ => hold(self.versions(record), version(record), &of),
+                _ => add_holders(self.versions(record), version(record), &of),
             }
         }
-        // What a file is stands with its first name, and that may be on another page in each backup; each is read once.
+        // Size and digest of a file are in the record of its first name, which may be on another
+        // page in each backup. Sorted, each page is read once.
         links.sort_by(|(_, a), (_, b)| order(a, b));
         for at in sheet.of.iter().filter(|_| !links.is_empty()) {
             for (record, target) in &links {
-                let (link, file) = (version(record), self.archives[*at].last_of(target));
+                let link = version(record);
+                let file = self.archives[*at].last_of(target);
                 let (size, digest) = file.map_or((link.size, link.digest), |file| {
                     (file.entry.size(), file.digest)
                 });
-                hold(
+                add_holders(
                     self.versions(record),
                     Version {
                         size,
@@ -326,16 +352,19 @@ impl<'a> PathSweep<'a> {
 }
 
 impl Iterator for PathSweep<'_> {
-    type Item = Result<Found>;
+    type Item = Result<FoundVersions>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let next = self.sheets.last().map(|sheet| begin(&self.archives, sheet));
+            let next = self
+                .sheets
+                .last()
+                .map(|sheet| first_path(&self.archives, sheet));
             if let Some(met) = self.met.first_entry()
                 && next.is_none_or(|next| order(&met.key().0, next).is_lt())
             {
                 let (ArchiveOrder(path), versions) = met.remove_entry();
-                return Some(Ok((path, by_run(versions))));
+                return Some(Ok((path, by_range(versions))));
             }
             let sheet = self.sheets.pop()?;
             match self.read(&sheet) {
@@ -346,22 +375,21 @@ impl Iterator for PathSweep<'_> {
     }
 }
 
-/// The path that a page begins with.
-fn begin<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
+/// Returns the first path of a page.
+fn first_path<'a>(archives: &'a [Archive], sheet: &PageRef) -> &'a [u8] {
     &archives[sheet.at.0].root.pages[sheet.at.1].first.0
 }
 
 fn matches(pattern: &Patterns, record: &Record) -> bool {
-    let (path, is_dir) = (
-        &record.entry.path,
-        record.entry.kind == entry::EntryKind::Directory,
-    );
+    let path = &record.entry.path;
+    let is_dir = record.entry.kind == entry::EntryKind::Directory;
     !path.is_empty() && pattern.matches(path, is_dir)
 }
 
 fn version(record: &Record) -> Version {
     let (kind, target, _) = kind_parts(&record.entry.kind);
-    let (size, mtime) = (record.entry.size(), record.entry.mtime);
+    let size = record.entry.size();
+    let mtime = record.entry.mtime;
     Version {
         kind,
         size,
@@ -371,10 +399,10 @@ fn version(record: &Record) -> Version {
     }
 }
 
-/// A version that these backups hold.
-fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
+/// Adds the backups `of` to a version.
+fn add_holders(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
     match versions.iter_mut().find(|held| held.version == version) {
-        Some(held) => held.runs = joined(held.runs.iter().chain(of).cloned().collect()),
+        Some(held) => held.runs = join_ranges(held.runs.iter().chain(of).cloned().collect()),
         None => versions.push(HeldVersion {
             version,
             runs: of.to_vec(),
@@ -382,8 +410,8 @@ fn hold(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<
     }
 }
 
-/// Runs in order, those that touch or overlap as one.
-fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
+/// Sorts ranges, and joins those that touch or overlap.
+fn join_ranges(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs.sort_by_key(|run| *run.start());
     runs.dedup_by(|run, before| {
         let touches = *run.start() <= before.end() + 1;
@@ -395,7 +423,7 @@ fn joined(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize>> {
     runs
 }
 
-fn by_run(versions: Vec<HeldVersion>) -> Vec<InRun> {
+fn by_range(versions: Vec<HeldVersion>) -> Vec<InRange> {
     let of = |HeldVersion { version, runs }: HeldVersion| {
         runs.into_iter().map(move |run| (version.clone(), run))
     };
@@ -408,7 +436,7 @@ fn line<'a>(
     source: &'a str,
     ids: &'a [String],
     path: &EntryPath,
-    (version, run): &'a InRun,
+    (version, run): &'a InRange,
 ) -> FindLine<'a> {
     FindLine {
         path: EntryName(path.clone()),
@@ -428,10 +456,13 @@ fn plain(
     source: Option<&String>,
     ids: &[String],
     path: &EntryPath,
-    (version, run): &InRun,
+    (version, run): &InRange,
 ) -> String {
-    let (first, last, backups) = (run.start(), run.end(), run.clone().count());
-    let (size, time) = (text::count(version.size), text::local_minute(version.mtime));
+    let first = run.start();
+    let last = run.end();
+    let backups = run.clone().count();
+    let size = text::count(version.size);
+    let time = text::local_minute(version.mtime);
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
     let until = if first == last {
         format!("{:>26}", "")

@@ -1,6 +1,7 @@
-//! Forget backups: those that are named, or those that no rule keeps.
+//! Forgets backups by name or by retention rules.
 //!
-//! What is forgotten is not listed any more; what only it needs is freed by the next prune, see [`crate::command::prune`].
+//! A forgotten backup is no longer listed. The next prune frees the data that only forgotten
+//! backups need, see [`crate::command::prune`].
 
 use crate::text::source_text;
 use crate::{
@@ -20,109 +21,125 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
-/// What to forget.
+/// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Forget {
     /// The repository.
     pub repository: PathBuf,
-    /// Backups by id or the beginning of one; if none are named, the rules decide.
+    /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
     pub ids: Vec<String>,
-    /// Lists the sources where `latest` may be of several.
+    /// Selects the source if `latest` could be of several.
     pub filter: BackupFilter,
-    /// What to keep.
+    /// The retention rules.
     pub rules: RetentionRules,
-    /// Do the rules hold for each source by itself?
+    /// Whether the rules apply to each source separately.
     pub by_source: bool,
-    /// Only say what would be forgotten?
+    /// Whether to print only what would be forgotten.
     pub dry_run: bool,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// What becomes of a backup.
+/// The decision on one backup.
 #[derive(Debug, Default, Serialize)]
 struct Decision {
     id: String,
     time: Option<String>,
     source: Option<String>,
     bytes: Option<u64>,
-    /// Why it stays.
+    /// The reasons to keep the backup.
     reasons: Vec<String>,
-    /// Or would it be?
+    /// Whether the backup is forgotten, or would be in a dry run.
     forgotten: bool,
     dry_run: bool,
 }
 
-/// A backup and what is noted of it.
+/// A backup as a candidate for the rules.
 struct ListedBackup {
     root: Root,
     candidate: RetentionCandidate,
 }
 
-/// Backups that are decided on together, and what they are of, for people.
+/// Groups of backups that are decided together, with the name of their source.
 type Groups = Vec<(String, Vec<Decision>)>;
 
-/// What makes backups those of one source: the cluster, wherever it is, or host and paths; whose source nobody knows stands alone.
+/// The identity of a source: the cluster, wherever it runs, or host and paths. A backup of unknown
+/// source forms a group of its own.
 type Identity = (Option<String>, String);
 
 impl Forget {
-    /// Forget them and print a table of what stays and why; the result is the exit code: 4 if roots are damaged, and so
-    /// their backups were left alone.
+    /// Forgets the backups and prints a table of decisions with reasons. Returns the exit code: 4
+    /// if roots are damaged, whose backups are then kept.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if a pinned backup is named, or if the rules would keep nothing of a group; nothing was forgotten
-    /// then. Or the system's.
+    /// [`ErrorKind::Usage`] if a pinned backup is named or the rules would keep no backup of a
+    /// group; nothing is forgotten then. Errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         read_repository(&self.repository)?;
-        let (mut groups, damaged) = match self.ids.is_empty() {
-            true => self.by_rules()?,
-            false => (self.by_name()?, Vec::new()),
+        let (mut groups, damaged) = if self.ids.is_empty() {
+            self.by_rules()?
+        } else {
+            (self.by_name()?, Vec::new())
         };
-        let objects = LocalObjects::new(&self.repository);
-        let goes =
-            |(_, group): &&(String, Vec<Decision>)| group.iter().any(|decision| decision.forgotten);
-        let stay = groups
-            .iter()
-            .filter(goes)
-            .filter(|_| !self.dry_run)
-            .flat_map(|(_, group)| group);
-        let stay = stay.filter(|decision| !decision.forgotten);
-        stay.into_iter()
-            .try_for_each(|decision| protocol::settle(&objects, &decision.id))?;
-        let going = groups
-            .iter_mut()
-            .filter(|_| !self.dry_run)
-            .flat_map(|(_, decisions)| decisions);
-        for decision in going.filter(|decision| decision.forgotten) {
-            // Somebody may have pinned it while others were judged.
-            let stays = match Annotations::read(&self.repository, &decision.id) {
-                Ok(notes) => notes.pinned.then(|| "pinned meanwhile".to_owned()),
-                Err(error) => Some(error.line()),
-            };
-            if let Some(why) = stays {
-                (decision.forgotten, decision.reasons) = (false, vec![why]);
-                continue;
-            }
-            // What is named may be none, but what is left of one; what rules chose another may have forgotten meanwhile.
-            if !protocol::forget(&objects, &decision.id)? && !self.ids.is_empty() {
-                protocol::write_off(&objects, &decision.id)?;
-            }
+        if !self.dry_run {
+            self.forget(&mut groups)?;
         }
-        let decisions = || groups.iter().flat_map(|(_, decisions)| decisions);
-        match self.json {
-            true => decisions().try_for_each(|decision| text::json(out, decision))?,
-            false => self.print(&groups, out)?,
+        if self.json {
+            groups
+                .iter()
+                .flat_map(|(_, decisions)| decisions)
+                .try_for_each(|decision| text::json(out, decision))?;
+        } else {
+            self.print(&groups, out)?;
         }
         for (id, error) in &damaged {
-            match self.json {
-                true => text::json(
-                    out,
-                    &serde_json::json!({"id": id, "forgotten": false, "error": error.line()}),
-                )?,
-                false => text::line(out, &format!("{id}  stays: {}", error.line()))?,
+            let error = error.line();
+            if self.json {
+                let line = serde_json::json!({"id": id, "forgotten": false, "error": error});
+                text::json(out, &line)?;
+            } else {
+                text::line(out, &format!("{id}  kept: {error}"))?;
             }
         }
         Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    /// Forgets the backups decided on, after the names of those that stay are durable.
+    fn forget(&self, groups: &mut Groups) -> Result<()> {
+        let objects = LocalObjects::new(&self.repository);
+        let changed = groups
+            .iter()
+            .filter(|(_, group)| group.iter().any(|decision| decision.forgotten));
+        for decision in changed.flat_map(|(_, group)| group) {
+            if !decision.forgotten {
+                protocol::settle(&objects, &decision.id)?;
+            }
+        }
+        for decision in groups.iter_mut().flat_map(|(_, group)| group) {
+            if decision.forgotten {
+                self.forget_one(&objects, decision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_one(&self, objects: &LocalObjects, decision: &mut Decision) -> Result<()> {
+        // The backup may have been pinned since the decision.
+        let reason = match Annotations::read(&self.repository, &decision.id) {
+            Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
+            Err(error) => Some(error.line()),
+        };
+        if let Some(reason) = reason {
+            decision.forgotten = false;
+            decision.reasons = vec![reason];
+            return Ok(());
+        }
+        // A named ID may belong to the remains of an interrupted backup. A backup chosen by rules
+        // may have been forgotten by another run since.
+        if !protocol::forget(objects, &decision.id)? && !self.ids.is_empty() {
+            protocol::write_off(objects, &decision.id)?;
+        }
+        Ok(())
     }
 
     fn by_name(&self) -> Result<Groups> {
@@ -146,61 +163,66 @@ impl Forget {
         Ok(vec![(String::new(), decisions.into_values().collect())])
     }
 
-    /// What the rules say, and the backups that cannot be judged.
+    /// Returns the decisions of the rules, and the backups that cannot be judged.
     fn by_rules(&self) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
-            let what = "cannot forget without a rule that keeps something, or the id of a backup";
+            let what = "cannot forget without a retention rule or the ID of a backup";
             return Err(Error::new(ErrorKind::Usage, what)
                 .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
-        let (mut groups, mut damaged): (BTreeMap<Identity, Vec<ListedBackup>>, _) =
-            (BTreeMap::new(), Vec::new());
+        let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
+        let mut damaged = Vec::new();
         for (id, root) in list_backups(&self.repository)? {
-            match root.and_then(|root| self.look(&id, root)) {
+            match root.and_then(|root| self.candidate(&id, root)) {
                 Ok(listed) => groups
-                    .entry(self.group(&listed.root)?)
+                    .entry(self.identity(&listed.root)?)
                     .or_default()
                     .push(listed),
                 Err(error) => damaged.push((id, error)),
             }
         }
         let now = Timestamp::now();
-        let decide = |listed: Vec<ListedBackup>| {
-            let group = listed
-                .last()
-                .filter(|_| self.by_source)
-                .map(|last| source_text(&last.root.source));
-            let group = group.unwrap_or_default();
-            let candidates: Vec<_> = listed
-                .iter()
-                .map(|listed| listed.candidate.clone())
-                .collect();
-            let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
-            if reasons.iter().all(Vec::is_empty) {
-                return Err(none_left(&group));
-            }
-            let decisions = listed.iter().zip(reasons);
-            let decisions = decisions
-                .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run));
-            Ok((group, decisions.collect()))
-        };
         let mut groups = groups
             .into_values()
-            .map(decide)
+            .map(|listed| self.decide(&listed, now))
             .collect::<Result<Groups>>()?;
         groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok((groups, damaged))
     }
 
-    fn look(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
+    /// Decides on the backups of one group. Returns the name of the group and the decisions.
+    fn decide(&self, listed: &[ListedBackup], now: Timestamp) -> Result<(String, Vec<Decision>)> {
+        let group = listed
+            .last()
+            .filter(|_| self.by_source)
+            .map(|last| source_text(&last.root.source))
+            .unwrap_or_default();
+        let candidates: Vec<_> = listed
+            .iter()
+            .map(|listed| listed.candidate.clone())
+            .collect();
+        let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
+        if reasons.iter().all(Vec::is_empty) {
+            return Err(nothing_kept_error(&group));
+        }
+        let decisions = listed
+            .iter()
+            .zip(reasons)
+            .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run))
+            .collect();
+        Ok((group, decisions))
+    }
+
+    fn candidate(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
         let notes = Annotations::read(&self.repository, id)?;
         notes.apply(&mut root);
         let bad = |e: jiff::Error| {
-            Error::corrupt(format!("the time of backup {id:?} is none")).because(e)
+            Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e)
         };
         let time: Timestamp = root.time.parse().map_err(bad)?;
         let complete = root.totals.is_complete();
-        // Roots of many backups are in memory at the same time.
+        // The roots of many backups are in memory at the same time, so these large fields are
+        // dropped.
         (root.segments, root.liveness, root.pages) = Default::default();
         let candidate = RetentionCandidate {
             id: id.to_owned(),
@@ -212,7 +234,7 @@ impl Forget {
         Ok(ListedBackup { root, candidate })
     }
 
-    fn group(&self, root: &Root) -> Result<Identity> {
+    fn identity(&self, root: &Root) -> Result<Identity> {
         if !self.by_source {
             return Ok(Identity::default());
         }
@@ -298,7 +320,7 @@ impl Decision {
     }
 }
 
-fn none_left(group: &str) -> Error {
+fn nothing_kept_error(group: &str) -> Error {
     let of = if group.is_empty() {
         String::new()
     } else {

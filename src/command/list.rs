@@ -1,4 +1,4 @@
-//! Print the backups of a repository, or the entries of a backup.
+//! Prints the backups of a repository, or the entries of a backup.
 
 use super::show::tag;
 use crate::archive::not_there;
@@ -28,51 +28,52 @@ use std::{
     path::Path,
 };
 
-/// What is to be done about a root that is lost.
-const LOST: &str = "`fullbore repair` makes it anew, or says what else to do";
+/// Hint for a lost root.
+const LOST: &str = "`fullbore repair` rebuilds it, or tells how to proceed";
 
-/// What to list.
+/// The backups or entries to list.
 #[derive(Debug, Clone, Default)]
 pub struct List {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
-    /// Selects the backups that are listed, or of which the latest is listed.
+    /// Selects the backups to list, or those of which the latest is listed.
     pub filter: BackupFilter,
-    /// Paths in the backup; none means everything.
+    /// Paths in the backup; empty for everything.
     pub paths: Vec<Vec<u8>>,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
 impl List {
-    /// Is it of the backups of a repository, and not of what is in one?
+    /// Returns whether the command lists the backups of a repository, instead of the entries of
+    /// one.
     pub fn is_of_backups(&self) -> bool {
         is_repository(&self.from) && self.paths.is_empty()
     }
 
-    /// Print to `out`; the result is the exit code: 4 if something is damaged and 1 if it cannot be read for another reason, which
-    /// is said in the list.
+    /// Prints the list to `out`. Returns the exit code: 4 if something is damaged, 1 if a root
+    /// cannot be read for another reason; the list names that root.
     ///
     /// # Errors
-    /// Those of opening FROM and of reading pages, and of `out`.
+    /// Those of opening FROM, of reading pages, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         if self.is_of_backups() {
-            return self.backups(out);
+            return self.print_backups(out);
         }
         let selection = Selection::new(&self.paths)?;
         match look(&self.from, &self.filter)? {
-            Looked::Backup(archive) => self.entries(&archive, &selection, out)?,
-            Looked::Stream(input) => self.members(input, &selection, out)?,
+            Looked::Backup(archive) => self.print_entries(&archive, &selection, out)?,
+            Looked::Stream(input) => self.print_members(input, &selection, out)?,
         }
         Ok(0)
     }
 
-    fn backups(&self, out: &mut dyn Write) -> Result<u8> {
-        let (mut code, mut is_any) = (0, self.filter.is_empty());
+    fn print_backups(&self, out: &mut dyn Write) -> Result<u8> {
         let repository = Path::new(&self.from);
-        for (id, root) in list_backups(repository)? {
-            let mut root = root;
-            // What a damaged one is of is not known: it is always listed.
+        let mut code = 0;
+        let mut is_any = self.filter.is_empty();
+        for (id, mut root) in list_backups(repository)? {
+            // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
                 .is_ok_and(|root| !self.filter.selects_in(repository, root))
@@ -80,11 +81,7 @@ impl List {
                 continue;
             }
             is_any = true;
-            let noted = root.and_then(|mut root| {
-                let notes = Annotations::read(repository, &id)?;
-                notes.apply(&mut root);
-                Ok((root, notes.pinned))
-            });
+            let noted = root.and_then(|root| annotated(repository, &id, root));
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
@@ -94,28 +91,16 @@ impl List {
         }
         for id in lost_roots(repository)? {
             code = 4;
-            let lost = Err(Error::corrupt("its root is lost").hint(LOST));
-            match self.json {
-                true => text::json(out, &BackupLine::new(&id, &lost))?,
-                false => text::line(out, &format!("{id}  its root is lost: {LOST}"))?,
+            if self.json {
+                let lost = Err(Error::corrupt("its root is lost").hint(LOST));
+                text::json(out, &BackupLine::new(&id, &lost))?;
+            } else {
+                text::line(out, &format!("{id}  its root is lost: {LOST}"))?;
             }
         }
-        // They are no backups: JSON has those that are.
-        let cut_off = if self.json {
-            Vec::new()
-        } else {
-            cut_off(repository)?
-        };
-        for root in cut_off.iter().filter(|root| self.filter.selects(root)) {
-            is_any = true;
-            let source = source_text(&root.source);
-            text::line(
-                out,
-                &format!(
-                    "{}  {}  cut off, and so no backup, of {source}",
-                    root.id, root.time
-                ),
-            )?;
+        // JSON lists only complete backups.
+        if !self.json {
+            is_any |= self.print_interrupted(repository, out)?;
         }
         if is_any || code > 0 {
             Ok(code)
@@ -124,29 +109,51 @@ impl List {
         }
     }
 
-    fn entries(&self, archive: &Archive, selection: &Selection, out: &mut dyn Write) -> Result<()> {
+    /// Prints interrupted backups. Returns whether there are any.
+    fn print_interrupted(&self, repository: &Path, out: &mut dyn Write) -> Result<bool> {
+        let mut is_any = false;
+        for root in cut_off(repository)? {
+            if self.filter.selects(&root) {
+                is_any = true;
+                let Root { id, time, .. } = &root;
+                let source = source_text(&root.source);
+                text::line(
+                    out,
+                    &format!("{id}  {time}  interrupted and incomplete, of {source}"),
+                )?;
+            }
+        }
+        Ok(is_any)
+    }
+
+    fn print_entries(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         for path in selection.paths() {
             if !archive.has(path)? {
                 let error = not_there(archive, path);
                 let backup = named(&self.from, OsStr::from_bytes(path));
                 let is_backup =
                     is_repository(&self.from) && open(&backup, &BackupFilter::default()).is_ok();
-                let hint = || format!("a backup is named as in {backup:?}");
+                let hint = || format!("to list a backup, write {backup:?}");
                 return Err(if is_backup { error.hint(hint()) } else { error });
             }
         }
         for item in archive.records(selection, false) {
             let item = item?;
-            // A file that goes on over pages is listed once, by the part that has its digest.
+            // A file that spans several pages is listed once, by the part with its digest.
             if item.more || !selection.holds(&item.entry.path) {
                 continue;
             }
-            self.entry(&item, out)?;
+            self.print_entry(&item, out)?;
         }
         Ok(())
     }
 
-    fn members(
+    fn print_members(
         &self,
         input: impl Read + Send + 'static,
         selection: &Selection,
@@ -157,7 +164,7 @@ impl List {
             let path = &record.entry.path;
             missing.retain(|wanted| !is_within(path, wanted));
             if selection.holds(path) {
-                self.entry(record, out)
+                self.print_entry(record, out)
             } else {
                 Ok(())
             }
@@ -171,19 +178,28 @@ impl List {
         }
     }
 
-    fn entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
-        match self.json {
-            true => text::json(out, &EntryLine::new(record)),
-            false => text::line(out, &entry_line(record)),
+    fn print_entry(&self, record: &Record, out: &mut dyn Write) -> Result<()> {
+        if self.json {
+            text::json(out, &EntryLine::new(record))
+        } else {
+            text::line(out, &entry_line(record))
         }
     }
 }
 
+/// Returns a root with its annotations, and whether the backup is pinned.
+fn annotated(repository: &Path, id: &str, mut root: Root) -> Result<(Root, bool)> {
+    let notes = Annotations::read(repository, id)?;
+    notes.apply(&mut root);
+    Ok((root, notes.pinned))
+}
+
 fn backup_line(root: &Root, pinned: bool) -> String {
     let totals = &root.totals;
-    let (entries, bytes) = (text::count(totals.entries), text::bytes(totals.bytes));
+    let entries = text::count(totals.entries);
+    let bytes = text::bytes(totals.bytes);
     let stored = text::bytes(totals.stored_bytes);
-    // What refers to others stored only what they did not have.
+    // A backup with bases stored only new data.
     let verb = if root.bases.is_empty() {
         "stored"
     } else {
@@ -207,12 +223,10 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         .iter()
         .map(|(key, value)| format!("  {}", tag(key, value)))
         .collect();
-    let (source, pinned) = (
-        source_text(&root.source),
-        if pinned { "  (pinned)" } else { "" },
-    );
+    let source = source_text(&root.source);
+    let pinned = if pinned { "  (pinned)" } else { "" };
     let cluster = root.postgres.as_ref().map_or_else(String::new, |cluster| {
-        format!("  {}", of_cluster(root, cluster))
+        format!("  {}", cluster_text(root, cluster))
     });
     let noun = if totals.entries == 1 {
         "entry  "
@@ -226,8 +240,8 @@ fn backup_line(root: &Root, pinned: bool) -> String {
     )
 }
 
-/// What recovery to a point can begin with it: where and when it ended, and on which timeline.
-fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
+/// Describes the points that recovery can start from: end of the backup and timeline.
+fn cluster_text(root: &Root, cluster: &ClusterInfo) -> String {
     let ClusterInfo {
         major,
         timeline,
@@ -251,7 +265,7 @@ fn of_cluster(root: &Root, cluster: &ClusterInfo) -> String {
     }
 }
 
-/// A backup as JSON; of a damaged one only the id and the reason are known.
+/// A backup as JSON; of a damaged one only the ID and the error.
 #[derive(Serialize)]
 struct BackupLine<'a> {
     id: &'a str,
@@ -262,18 +276,18 @@ struct BackupLine<'a> {
     files: Option<u64>,
     bytes: Option<u64>,
     stored_bytes: Option<u64>,
-    /// Backups it was compared with; if there are some, `stored_bytes` is what it added to them.
+    /// The bases of the backup; with bases, `stored_bytes` counts only the data added.
     bases: Option<&'a [String]>,
     tags: Option<&'a std::collections::BTreeMap<String, String>>,
     pinned: Option<bool>,
-    /// Options by which something was left out.
+    /// Options that excluded entries.
     left_out: Option<&'a [String]>,
-    /// Entries that could not be captured, and files with wrong page checksums.
+    /// Number of entries that could not be captured, and of files with wrong page checksums.
     not_captured: Option<u64>,
     bad_pages: Option<u64>,
-    /// What is known of the cluster it is of.
+    /// The cluster, for a backup of PostgreSQL.
     postgres: Option<&'a ClusterInfo>,
-    /// Could everything be read when it was made, and were all page checksums right?
+    /// Whether every entry could be read during the backup, with correct page checksums.
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -336,7 +350,8 @@ fn entry_line(record: &Record) -> String {
     } else {
         text::name(&entry.path)
     };
-    let (mode, time) = (text::mode(entry), text::local_minute(entry.mtime));
+    let mode = text::mode(entry);
+    let time = text::local_minute(entry.mtime);
     format!(
         "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
         state_text(&record.state)
@@ -409,7 +424,7 @@ impl<'a> EntryLine<'a> {
     }
 }
 
-/// Name of the kind, what a link leads to, number of a device.
+/// Returns the name of the kind, the target of a link, and the number of a device.
 pub(super) fn kind_parts(
     kind: &EntryKind,
 ) -> (&'static str, Option<EntryName>, Option<(u32, u32)>) {

@@ -1,4 +1,5 @@
-//! One verb a file, thin: from arguments to an engine, from its outcome to a report.
+//! The verbs of the command line, one thin file each: from arguments to an engine, from its outcome
+//! to a report.
 //!
 //! The engines of backup, restore, verify and repair have rooms of their own.
 

@@ -1,4 +1,4 @@
-//! Free what no backup needs, see [`crate::repo::prune`].
+//! Frees storage that no backup needs, see [`crate::repo::prune`].
 
 use crate::{
     error::Result,
@@ -13,18 +13,18 @@ use crate::{
 use serde::Serialize;
 use std::{io::Write, path::PathBuf};
 
-/// What to prune.
+/// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Prune {
     /// The repository.
     pub repository: PathBuf,
-    /// Only say what would be freed?
+    /// Whether to print only what would be freed.
     pub dry_run: bool,
-    /// One JSON object a line?
+    /// Whether to print JSON, one object a line.
     pub json: bool,
 }
 
-/// A backup, or all of them, as JSON.
+/// One backup, or the total, as JSON.
 #[derive(Serialize)]
 struct PruneLine<'a> {
     #[serde(rename = "type")]
@@ -45,16 +45,17 @@ struct PruneLine<'a> {
 }
 
 impl Prune {
-    /// Do it, and print what was freed and what is held.
+    /// Prunes the repository, and prints freed and held storage.
     ///
     /// # Errors
-    /// As [`prune`].
+    /// Those of [`prune`].
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         read_repository(&self.repository)?;
         let pruned = prune(&LocalObjects::new(&self.repository), self.dry_run)?;
-        match self.json {
-            true => self.print_json(&pruned, out),
-            false => self.print(&pruned, out),
+        if self.json {
+            self.print_json(&pruned, out)
+        } else {
+            self.print(&pruned, out)
         }
     }
 
@@ -74,12 +75,12 @@ impl Prune {
             let freed = is_some(freed).then(|| format!("{frees} {}", amount(freed)));
             let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
             let cut_off = is_some(cut_off)
-                .then(|| format!("{} kept of it, as it was cut off", amount(cut_off)));
+                .then(|| format!("{} kept to resume the interrupted backup", amount(cut_off)));
             let parts: Vec<_> = freed.into_iter().chain(held).chain(cut_off).collect();
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
-            let what = format!("{id}  left alone: nobody can tell whether it is under way");
+            let what = format!("{id}  skipped: cannot tell whether the backup is still running");
             text::line(
                 out,
                 &format!(
@@ -88,18 +89,20 @@ impl Prune {
                 ),
             )?;
         }
-        let (freed, held, cut_off) = (pruned.freed(), pruned.held(), pruned.cut_off());
+        let freed = pruned.freed();
+        let held = pruned.held();
+        let cut_off = pruned.cut_off();
         let still = match held.bytes {
             0 => String::new(),
             _ => format!(
-                "; {} of forgotten backups still held, as newer ones refer to it",
+                "; {} of forgotten backups still held, because newer ones refer to it",
                 amount(&held)
             ),
         };
         let kept = match cut_off.bytes {
             0 => String::new(),
             _ => format!(
-                "; {} kept for the next backup of its source, or until it is forgotten",
+                "; {} kept for the next backup of the same source, or until the interrupted backup is forgotten",
                 amount(&cut_off)
             ),
         };

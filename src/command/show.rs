@@ -1,4 +1,4 @@
-//! Print what is known of one backup besides its entries.
+//! Prints the facts of one backup, without its entries.
 
 use crate::text::source_text;
 use crate::{
@@ -14,19 +14,19 @@ use crate::{
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
-/// What to show.
+/// The backup to show, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Show {
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
     /// Selects the backups of which the latest is shown.
     pub filter: BackupFilter,
-    /// The root as one JSON object?
+    /// Whether to print the root as one JSON object.
     pub json: bool,
 }
 
 impl Show {
-    /// Print to `out`.
+    /// Prints the facts to `out`.
     ///
     /// # Errors
     /// Those of opening FROM, and of `out`.
@@ -50,15 +50,15 @@ impl Show {
             );
         }
         let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
-        for (name, value) in facts(&root).into_iter().chain(pin) {
+        for (name, value) in fact_lines(&root).into_iter().chain(pin) {
             text::line(out, &format!("{name:<13} {value}"))?;
         }
-        segments(&root, out)?;
-        not_captured(&root, out)
+        print_segments(&root, out)?;
+        print_not_captured(&root, out)
     }
 }
 
-/// A root, and what is noted beside it.
+/// A root and its annotations.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
@@ -66,20 +66,22 @@ struct Shown<'a> {
     pinned: bool,
 }
 
-/// A tag as it is printed.
+/// Formats a tag.
 pub(super) fn tag(key: &str, value: &str) -> String {
     text::name(format!("{key}={value}").as_bytes())
 }
 
-fn facts(root: &Root) -> Vec<(&'static str, String)> {
-    let (totals, options) = (&root.totals, &root.options);
-    // What is compared with others stores what they do not have.
-    let ratio = match root.bases.is_empty() {
-        true => format!(
+fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
+    let totals = &root.totals;
+    let options = &root.options;
+    // A backup with bases stores only new data, so that a ratio would mislead.
+    let ratio = if root.bases.is_empty() {
+        format!(
             ", ratio {:.2}",
             totals.bytes as f64 / totals.stored_bytes.max(1) as f64
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     let left_out = root
         .left_out
@@ -130,7 +132,7 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
         ("pages", text::count(root.pages.len() as u64)),
     ];
     facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
-    facts.extend(referred(root));
+    facts.extend(reference_lines(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
         facts.push((
@@ -146,8 +148,8 @@ fn facts(root: &Root) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What it refers to of each other backup, and how much is read and kept for that.
-fn referred(root: &Root) -> Vec<(&'static str, String)> {
+/// Describes the references to each other backup, and the storage kept for them.
+fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
     let sum = |backup: Option<&str>| {
         let live = root
             .liveness
@@ -175,11 +177,10 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
             .iter()
             .filter(|page| page.backup == backup)
             .count() as u64;
-        let (live, all) = (text::bytes(live), text::bytes(all));
-        let (segments, pages) = (
-            text::counted(segments, "segment"),
-            text::counted(pages, "page"),
-        );
+        let live = text::bytes(live);
+        let all = text::bytes(all);
+        let segments = text::counted(segments, "segment");
+        let pages = text::counted(pages, "page");
         (
             "refers to",
             format!("{backup}: {live} of {all} in {segments}, and {pages}"),
@@ -189,10 +190,8 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
     if others.is_empty() {
         return Vec::new();
     }
-    let (kept, kept_bytes) = (
-        text::counted(root.totals.kept, "file"),
-        text::bytes(root.totals.kept_bytes),
-    );
+    let kept = text::counted(root.totals.kept, "file");
+    let kept_bytes = text::bytes(root.totals.kept_bytes);
     let (live, all, _) = sum(None);
     let times = all as f64 / (live as f64).max(1.0);
     let mut facts = vec![(
@@ -200,10 +199,11 @@ fn referred(root: &Root) -> Vec<(&'static str, String)> {
         format!("{kept}, {kept_bytes} of content were not stored again"),
     )];
     facts.extend(others.into_iter().map(line));
-    let (live, all) = (text::bytes(live), text::bytes(all));
+    let live = text::bytes(live);
+    let all = text::bytes(all);
     facts.push((
         "amplification",
-        format!("{times:.2}: segments of {all} are kept for {live} that it refers to"),
+        format!("{times:.2}: {all} of segments are kept for {live} of referred data"),
     ));
     facts
 }
@@ -233,11 +233,9 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
         ),
     ];
     if cluster.online {
-        let (start, stop, segments) = (
-            &cluster.start_lsn,
-            &cluster.stop_lsn,
-            cluster.wal_segments.join(" to "),
-        );
+        let start = &cluster.start_lsn;
+        let stop = &cluster.stop_lsn;
+        let segments = cluster.wal_segments.join(" to ");
         let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
         facts.push(("WAL", text::name(wal.as_bytes())));
     }
@@ -281,7 +279,7 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
+fn print_segments(root: &Root, out: &mut dyn Write) -> Result<()> {
     text::line(out, "")?;
     for segment in &root.segments {
         let (bytes, plain) = (text::bytes(segment.bytes), text::bytes(segment.plain_bytes));
@@ -297,7 +295,7 @@ fn segments(root: &Root, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
+fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     let totals = &root.totals;
     let all = sizes::sum([
         totals.unreadable,

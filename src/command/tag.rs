@@ -1,4 +1,4 @@
-//! Note something of a backup: tags, and that it is never to be forgotten.
+//! Annotates a backup: tags, and a pin that protects it from `forget`.
 
 use super::show::tag;
 use crate::{
@@ -13,45 +13,45 @@ use crate::{
 use serde_json::json;
 use std::{ffi::OsString, io::Write};
 
-/// Which tags to change.
+/// The backup and the changes to its tags.
 #[derive(Debug, Clone, Default)]
 pub struct TagCommand {
     /// `REPO[@BACKUP]`.
     pub from: OsString,
-    /// Lists the sources where the latest backup may be of several.
+    /// Selects the source if the latest backup could be of several.
     pub filter: BackupFilter,
     /// Tags to set.
     pub set: Vec<(String, String)>,
-    /// Keys of tags to take away.
+    /// Keys of tags to remove.
     pub remove: Vec<String>,
-    /// Print JSON.
+    /// Whether to print JSON.
     pub json: bool,
 }
 
-/// Whether a backup may be forgotten.
+/// The backup to pin or unpin.
 #[derive(Debug, Clone, Default)]
 pub struct Pin {
     /// `REPO[@BACKUP]`.
     pub from: OsString,
-    /// Lists the sources where the latest backup may be of several.
+    /// Selects the source if the latest backup could be of several.
     pub filter: BackupFilter,
-    /// Never, or as the rules say?
+    /// Whether the backup is pinned or unpinned.
     pub pinned: bool,
-    /// Print JSON.
+    /// Whether to print JSON.
     pub json: bool,
 }
 
 impl TagCommand {
-    /// Change them, and print those that there are now.
+    /// Changes the tags, and prints the new ones.
     ///
     /// # Errors
-    /// Those of opening the backup; [`Kind::NotFound`] if a tag to take away is not there, [`Kind::Usage`] if it is to be set
-    /// too; or the system's.
+    /// Those of opening the backup; [`ErrorKind::NotFound`] if a tag to remove does not exist;
+    /// [`ErrorKind::Usage`] if a tag is to be both set and removed; errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         if let Some((key, _)) = self.set.iter().find(|(key, _)| self.remove.contains(key)) {
             return Err(Error::new(
                 ErrorKind::Usage,
-                format!("cannot set and take away tag {key:?}"),
+                format!("cannot both set and remove tag {key:?}"),
             ));
         }
         let (repository, id) = locate(&self.from, &self.filter)?;
@@ -61,7 +61,7 @@ impl TagCommand {
             if tags.remove(key).is_none() {
                 return Err(Error::new(
                     ErrorKind::NotFound,
-                    format!("could not find tag {key:?} of backup {id:?}"),
+                    format!("backup {id:?} has no tag {key:?}"),
                 ));
             }
         }
@@ -82,10 +82,10 @@ impl TagCommand {
 }
 
 impl Pin {
-    /// Note it.
+    /// Pins or unpins the backup.
     ///
     /// # Errors
-    /// Those of finding the backup, or the system's.
+    /// Those of finding the backup; errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let (repository, id) = locate(&self.from, &self.filter)?;
         let notes = Annotations::read(&repository, &id)?;
@@ -100,7 +100,7 @@ impl Pin {
         let fate = if self.pinned {
             "pinned: it is never forgotten"
         } else {
-            "not pinned any more"
+            "no longer pinned"
         };
         text::line(out, &format!("{id}  {fate}"))
     }

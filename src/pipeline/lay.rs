@@ -1,11 +1,12 @@
-//! Gives every frame its place, and writes down where that is.
+//! Assigns every frame its place in a segment, and records that place.
 //!
-//! Places are arithmetic: bytes are numbered as they pass, in order, so no sink is asked where it put them and the index is
-//! the same for every sink. Here segments begin and end, and the service frames come in between.
+//! Places are computed: bytes are numbered as they pass, in order, so no sink is asked for a
+//! position and the index is the same for every sink. This file also starts and ends segments, and
+//! writes the service frames between the data.
 
 use super::{
-    pages::{ClosedPage, PageWriter, Tell},
-    segment::Filling,
+    pages::{ClosedPage, EntryListener, PageWriter},
+    segment::SegmentInProgress,
 };
 use crate::{
     error::Result,
@@ -27,80 +28,78 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What all streams of a backup share.
+/// Settings that all streams of a backup share.
 #[derive(Debug)]
 pub struct StreamLayout {
-    /// Name of the backup.
+    /// ID of the backup.
     pub backup: String,
     /// Version of the format, see [`crate::format::root::FORMAT`].
     pub format: u32,
-    /// Repository, or empty.
+    /// ID of the repository, or empty.
     pub repository: String,
-    /// How frames are compressed.
+    /// Compression of frames.
     pub codec: Codec,
     /// Stored bytes after which a segment ends at the next member; `None` for a one-file archive.
     pub segment_bytes: Option<u64>,
-    /// Bytes of a block of a file.
+    /// Block size of files, in bytes.
     pub block_bytes: u64,
     /// Length of the manifest so far.
     pub manifest_bytes: AtomicU64,
 }
 
-/// What a stream came to.
+/// The outcome of a stream.
 #[derive(Debug, Default, Clone)]
-pub struct Laid {
-    /// Its segments.
+pub struct StreamOutcome {
+    /// The segments of the stream.
     pub segments: Vec<Segment>,
-    /// Its pages.
+    /// The pages of the stream.
     pub pages: Vec<PageAt>,
-    /// How much of each of its segments later backups refer to that keep all that is in it.
+    /// For each segment, the bytes that a later backup refers to if nothing changes.
     pub kept: Vec<u64>,
-    /// What it refers to of earlier backups; how large those segments are is not known here.
+    /// References to earlier backups. The sizes of their segments are not known here.
     pub live: Vec<Live>,
-    /// Its counts.
+    /// The totals of the stream.
     pub totals: BackupTotals,
     /// Entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
 }
 
-/// Makes the root of a one-file archive from what its stream came to.
-pub type MakeRoot<'a> = &'a (dyn Fn(&Laid) -> Result<Vec<u8>> + Sync);
+/// Makes the root of a one-file archive from the outcome of its stream.
+pub type MakeRoot<'a> = &'a (dyn Fn(&StreamOutcome) -> Result<Vec<u8>> + Sync);
 
 /// Lays one stream into its sink.
-pub struct Lay {
+pub struct StreamWriter {
     shared: Arc<StreamLayout>,
     meter: Arc<Meter>,
     stream: u32,
     sink: Box<dyn Sink>,
     compressor: Compressor,
     pages: PageWriter,
-    filling: Filling,
-    /// The label of the open segment, until there is a frame that it can follow.
+    filling: SegmentInProgress,
+    /// The label of the open segment, until it can be written.
     label: Option<Vec<u8>>,
     late: bool,
-    /// Files that the meter knows of.
+    /// Entries and files already counted by the meter.
     told: (u64, u64),
-    laid: Laid,
+    laid: StreamOutcome,
 }
 
-impl Lay {
-    /// Lay stream `stream` into `sink`.
+impl StreamWriter {
+    /// Prepares stream `stream` for `sink`.
     ///
     /// # Errors
-    /// What the codec says of its level.
+    /// Errors of the codec about its level.
     pub fn new(
         shared: Arc<StreamLayout>,
         meter: Arc<Meter>,
         stream: u32,
         sink: Box<dyn Sink>,
-        tell: Tell,
+        tell: EntryListener,
     ) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
-        let filling = Filling::new(stream, 0);
-        let (pages, laid) = (
-            PageWriter::new(stream, shared.block_bytes, tell),
-            Laid::default(),
-        );
+        let filling = SegmentInProgress::new(stream, 0);
+        let pages = PageWriter::new(stream, shared.block_bytes, tell);
+        let laid = StreamOutcome::default();
         Ok(Self {
             shared,
             meter,
@@ -116,34 +115,35 @@ impl Lay {
         })
     }
 
-    /// What follows is in order by itself, not behind what came so far.
+    /// Starts a new sequence: the entries that follow are in order among themselves.
     ///
     /// # Errors
-    /// The sink's.
-    pub fn late(&mut self) -> Result<()> {
+    /// Errors of the sink.
+    pub fn begin_late_sequence(&mut self) -> Result<()> {
         self.pages.end();
         self.store_pages()?;
         self.late = true;
         Ok(())
     }
 
-    /// The next frame of the stream.
+    /// Lays the next frame of the stream.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn frame(&mut self, frame: Frame) -> Result<()> {
         if frame.data.is_empty() && frame.parts.is_empty() {
-            return Ok(()); // a piece of a file that could not be opened, or of a stream that had ended
+            return Ok(()); // a piece of an unreadable file, or after the end of a stream
         }
-        let (ends_member, endless) = (frame.ends_member, is_endless(&frame));
-        // What is only referred to needs no segment.
+        let ends_member = frame.ends_member;
+        let endless = ends_in_open_header(&frame);
+        // Data of earlier backups needs no segment.
         if !self.filling.is_open() && (endless || !frame.data.is_empty()) {
-            self.begin()?;
+            self.begin_segment()?;
         }
         if endless {
-            self.gap(frame)?
+            self.reserve_gap(frame)?
         } else {
-            self.data(frame)?
+            self.add_data(frame)?
         }
         if self.pages.is_full() {
             self.pages.close_page();
@@ -154,60 +154,61 @@ impl Lay {
             .segment_bytes
             .is_some_and(|bytes| self.filling.offset >= bytes);
         if ends_member && full && self.filling.is_open() {
-            self.end(None)
+            self.end_segment(None)
         } else {
             Ok(())
         }
     }
 
-    /// Make durable what has passed; gives what a root can say of it. The page ends here: what it describes would be lost
-    /// without it. A large file that is under way goes on in the next.
+    /// Makes all data so far durable. Returns its description for a root. The page ends here,
+    /// because its records would otherwise be missing; an unfinished large file continues on the
+    /// next page.
     ///
     /// # Errors
-    /// The sink's.
-    pub fn checkpoint(&mut self) -> Result<Laid> {
+    /// Errors of the sink.
+    pub fn checkpoint(&mut self) -> Result<StreamOutcome> {
         self.pages.close_page();
         self.store_pages()?;
         timed(&self.meter.sink.busy, || self.sink.sync())?;
-        self.count();
+        self.update_totals();
         let mut laid = self.laid.clone();
         if self.filling.is_open() {
-            laid.segments.push(self.filling.facts());
+            laid.segments.push(self.filling.description());
         }
         Ok(laid)
     }
 
-    /// End the stream. `root` makes the root of a one-file archive.
+    /// Ends the stream. `root` makes the root of a one-file archive.
     ///
     /// # Errors
-    /// The sink's.
-    pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<Laid> {
+    /// Errors of the sink.
+    pub fn finish(mut self, root: Option<MakeRoot<'_>>) -> Result<StreamOutcome> {
         if self.stream == 1
             && !self.filling.is_open()
             && self.laid.segments.is_empty()
             && self.laid.pages.is_empty()
             && self.pages.is_empty()
         {
-            self.begin()?; // an empty source is a valid archive all the same
+            self.begin_segment()?; // an empty source is a valid archive too
         }
         self.pages.end();
         self.store_pages()?;
         if self.filling.is_open() {
-            self.end(root)?;
+            self.end_segment(root)?;
         }
-        self.count();
+        self.update_totals();
         timed(&self.meter.sink.busy, || self.sink.finish())?;
         Ok(self.laid)
     }
 
-    fn count(&mut self) {
+    fn update_totals(&mut self) {
         self.laid.totals = self.pages.totals.clone();
         self.laid.totals.plain_bytes =
             sizes::sum(self.laid.segments.iter().map(|segment| segment.plain_bytes));
         self.laid.totals.stored_bytes =
             sizes::sum(self.laid.segments.iter().map(|segment| segment.bytes));
         self.laid.not_captured.clone_from(&self.pages.not_captured);
-        self.laid.live = self.pages.live();
+        self.laid.live = self.pages.references_to_earlier();
         let id = |segment: &Segment| SegmentId {
             backup: String::new(),
             stream: self.stream,
@@ -221,7 +222,7 @@ impl Lay {
             .collect();
     }
 
-    fn data(&mut self, frame: Frame) -> Result<()> {
+    fn add_data(&mut self, frame: Frame) -> Result<()> {
         let Frame {
             data,
             plain_len,
@@ -246,16 +247,16 @@ impl Lay {
         if data.is_empty() {
             return Ok(());
         }
-        self.filling.plain(plain_len, crc32);
-        self.put(data, plain_len as usize)
+        self.filling.add_plain(plain_len, crc32);
+        self.write_frame(data, plain_len as usize)
     }
 
-    /// The header of a stream: its place is kept, and filled when the length is known.
-    fn gap(&mut self, frame: Frame) -> Result<()> {
+    /// Reserves a gap for the header of a stream; it is filled when the length is known.
+    fn reserve_gap(&mut self, frame: Frame) -> Result<()> {
         for part in frame.parts {
             if let FrameContent::Head(entry, _) = &part.what {
                 let gap = self.filling.leave_gap(entry.clone(), self.shared.codec)?;
-                self.send(
+                self.send_to_sink(
                     self.filling.offset - gap.len() as u64,
                     gap.into(),
                     Role::Stream,
@@ -269,11 +270,11 @@ impl Lay {
             };
             self.pages.add(at, part);
         }
-        self.label()
+        self.write_label()
     }
 
-    fn begin(&mut self) -> Result<()> {
-        self.filling = Filling::new(self.stream, self.filling.number() + 1);
+    fn begin_segment(&mut self) -> Result<()> {
+        self.filling = SegmentInProgress::new(self.stream, self.filling.number() + 1);
         let label = Label {
             format: self.shared.format,
             repository: self.shared.repository.clone(),
@@ -283,35 +284,36 @@ impl Lay {
             codec: self.shared.codec.name().to_owned(),
         };
         self.label = Some(label.frame());
-        // What stands before everything else, so that tools which look at the first bytes see the codec.
+        // The first bytes show the codec to tools that detect it.
         match self.shared.codec {
-            Codec::Zstd(_) => self.put(EMPTY_ZSTD.to_vec().into(), 0),
-            Codec::Gzip(_) => self.put(GZIP_HEADER.to_vec().into(), 0),
-            // To bsdtar an empty frame of lz4 is the end of the archive: there the label follows the first frame of data.
+            Codec::Zstd(_) => self.write_frame(EMPTY_ZSTD.to_vec().into(), 0),
+            Codec::Gzip(_) => self.write_frame(GZIP_HEADER.to_vec().into(), 0),
+            // bsdtar takes an empty lz4 frame for the end of the archive: so with lz4, the label
+            // follows the first data frame.
             Codec::Lz4 => Ok(()),
-            Codec::None => self.label(),
+            Codec::None => self.write_label(),
         }
     }
 
-    /// Put the label, if it is still to be put.
-    fn label(&mut self) -> Result<()> {
+    /// Writes the label if it is still pending.
+    fn write_label(&mut self) -> Result<()> {
         self.label
             .take()
-            .map_or(Ok(()), |label| self.service(&label, true).map(drop))
+            .map_or(Ok(()), |label| self.write_service(&label, true).map(drop))
     }
 
-    /// Close the segment: the end of the tar, its last page, the root if this is a one-file archive, the seek table.
-    fn end(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
-        self.tar_end()?;
+    /// Closes the segment: end of the tar, last page, root of a one-file archive, seek table.
+    fn end_segment(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
+        self.write_tar_end()?;
         self.pages.close_page();
         self.store_pages()?;
         if let Some(root) = root {
-            self.laid.segments.push(self.filling.facts());
-            self.count();
+            self.laid.segments.push(self.filling.description());
+            self.update_totals();
             let root = root(&self.laid)?;
             self.laid.segments.pop();
-            let offset = self.service(&Service::Root.frame(&root), true)?;
-            self.service(
+            let offset = self.write_service(&Service::Root.frame(&root), true)?;
+            self.write_service(
                 &Locator {
                     offset,
                     len: root.len() as u64,
@@ -320,34 +322,34 @@ impl Lay {
                 true,
             )?;
         }
-        self.service(&self.filling.seek.frame(), false)?;
-        self.laid.segments.push(self.filling.facts());
+        self.write_service(&self.filling.seek.frame(), false)?;
+        self.laid.segments.push(self.filling.description());
         self.filling.close();
         Ok(())
     }
 
-    fn tar_end(&mut self) -> Result<()> {
+    fn write_tar_end(&mut self) -> Result<()> {
         if let Some((offset, bytes)) = self
             .filling
             .fill_gap(self.shared.codec, self.pages.totals.bytes)?
         {
-            self.send(offset, bytes.into(), Role::Amend)?;
+            self.send_to_sink(offset, bytes.into(), Role::Amend)?;
         }
         let mut data = Vec::new();
         self.compressor.compress(&pax::END, &mut data)?;
         self.filling
-            .plain(pax::END.len() as u32, Some(crc32(&pax::END)));
-        self.put(data.into(), pax::END.len())?;
+            .add_plain(pax::END.len() as u32, Some(crc32(&pax::END)));
+        self.write_frame(data.into(), pax::END.len())?;
         match self.shared.codec {
-            Codec::Gzip(_) => self.put(self.filling.gzip_trailer().into(), 0),
+            Codec::Gzip(_) => self.write_frame(self.filling.gzip_trailer().into(), 0),
             _ => Ok(()),
         }
     }
 
-    /// Store the pages that are complete, or say where an earlier backup has them.
+    /// Stores complete pages; of a page of an earlier backup only its place.
     fn store_pages(&mut self) -> Result<()> {
-        if !self.filling.is_open() && self.pages.has_own() {
-            self.begin()?; // a copy of each page stands in a segment
+        if !self.filling.is_open() && self.pages.has_own_pages() {
+            self.begin_segment()?; // a segment holds a copy of each page
         }
         let own = SegmentId {
             backup: String::new(),
@@ -376,7 +378,7 @@ impl Lay {
             .shared
             .segment_bytes
             .map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
-        let offset = self.service(&Service::Page.frame(&stored), true)?;
+        let offset = self.write_service(&Service::Page.frame(&stored), true)?;
         self.laid.pages.push(PageAt {
             backup: String::new(),
             stream: self.stream,
@@ -389,37 +391,40 @@ impl Lay {
             bytes,
             digest: blake3::hash(&stored).to_hex().to_string(),
         });
-        manifest_offset.map_or(Ok(()), |at| self.send(at, stored.into(), Role::Page))
+        manifest_offset.map_or(Ok(()), |at| {
+            self.send_to_sink(at, stored.into(), Role::Page)
+        })
     }
 
-    /// Put a service frame, in the segment or beside it; gives the offset of its payload. The seek table lists all but itself.
-    fn service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
+    /// Writes a service frame, in the segment or beside it. Returns the offset of its payload. The
+    /// seek table lists all frames but itself.
+    fn write_service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
         let data = Buf::from(frame.to_vec());
         let offset = if !self.shared.codec.skips() {
             let offset = self.filling.beside(&data);
-            self.send(offset, data, Role::Side)?;
+            self.send_to_sink(offset, data, Role::Side)?;
             offset
         } else if listed {
             let offset = self.filling.offset;
-            self.put(data, 0)?;
+            self.write_frame(data, 0)?;
             offset
         } else {
-            let offset = self.filling.stored(&data);
-            self.send(offset, data, Role::Stream)?;
+            let offset = self.filling.add_stored(&data);
+            self.send_to_sink(offset, data, Role::Stream)?;
             offset
         };
         Ok(offset + SERVICE_HEADER_BYTES as u64)
     }
 
-    fn put(&mut self, data: Buf, plain_len: usize) -> Result<()> {
+    fn write_frame(&mut self, data: Buf, plain_len: usize) -> Result<()> {
         self.filling.seek.push(data.len(), plain_len);
-        let offset = self.filling.stored(&data);
+        let offset = self.filling.add_stored(&data);
         self.meter.plain_bytes.fetch_add(plain_len as u64, Relaxed);
-        self.send(offset, data, Role::Stream)?;
-        self.label()
+        self.send_to_sink(offset, data, Role::Stream)?;
+        self.write_label()
     }
 
-    fn send(&mut self, offset: u64, data: Buf, role: Role) -> Result<()> {
+    fn send_to_sink(&mut self, offset: u64, data: Buf, role: Role) -> Result<()> {
         self.meter
             .stored_bytes
             .fetch_add(data.len() as u64, Relaxed);
@@ -433,8 +438,9 @@ impl Lay {
     }
 }
 
-/// Is it the header of a stream whose length is known only at its end? Of one that an earlier backup has there is none.
-fn is_endless(frame: &Frame) -> bool {
+/// Returns whether the frame ends in the header of a stream of unknown length. A stream that an
+/// earlier backup has needs no header.
+fn ends_in_open_header(frame: &Frame) -> bool {
     frame
         .parts
         .last()

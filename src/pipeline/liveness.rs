@@ -1,7 +1,7 @@
-//! How much of the segments of earlier backups a stream refers to.
+//! Counts the data in segments of earlier backups that a stream refers to.
 //!
-//! Of a frame that is used in part that part counts, by its share of the decoded bytes, a small file with its headers and padding:
-//! else one file that stays would keep all that share its frame alive.
+//! A partly used frame counts by the used share of its decoded bytes; a small file counts with its
+//! headers and padding. Otherwise one remaining file would keep its whole frame alive.
 
 use crate::format::{
     page::{Extent, ManifestPage, PageItem, Record, SegmentId},
@@ -11,12 +11,12 @@ use crate::format::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// See the module. Holds as much as there are segments.
+/// References to segments. Memory grows with the number of segments.
 #[derive(Default)]
 pub struct References {
     numbers: HashMap<SegmentId, u32>,
     counts: Vec<LiveCount>,
-    /// The page that was last spoken of, and the numbers of those of its segments that were.
+    /// The last page seen, and the numbers of its segments as far as they are known.
     last: Option<(Arc<ManifestPage>, Vec<Option<u32>>)>,
 }
 
@@ -24,28 +24,30 @@ struct LiveCount {
     id: SegmentId,
     frames: u64,
     bytes: u64,
-    /// Bytes of the segment up to the end of the last frame.
+    /// End of the last counted frame in the segment, in bytes.
     end: u64,
-    /// The frame that was last counted; they are mostly met in order, so each counts once.
+    /// The last counted frame. References mostly come in order, so that each frame counts once.
     last: Option<LiveFrame>,
 }
 
 #[derive(Clone, Copy)]
 struct LiveFrame {
     offset: u64,
-    /// Decoded bytes of it that count.
+    /// Decoded bytes of the frame that count.
     used: u64,
-    /// Decoded bytes before the end of those.
+    /// Decoded bytes up to the end of the last counted ones.
     at: u64,
 }
 
-/// So much may stand before the content of a small file that belongs to it: its header, and most extended ones.
+/// Bytes before the content of a small file that belong to it: its header, and most extended
+/// headers.
 const HEADER_BYTES: u64 = 4 * BLOCK as u64;
 
 impl References {
-    /// The number that the segment of an extent has here; from 0, in order of their first use.
+    /// Returns the number of the segment of an extent; numbers start from 0, in order of first use.
     pub fn number(&mut self, item: &PageItem, segment: u32) -> u32 {
-        let (page, segment) = (item.page(), segment as usize);
+        let page = item.page();
+        let segment = segment as usize;
         let (last, mut numbers) = match self.last.take() {
             Some((last, numbers)) if Arc::ptr_eq(&last, page) => (last, numbers),
             _ => (page.clone(), vec![None; page.segments.len()]),
@@ -56,7 +58,7 @@ impl References {
         number
     }
 
-    /// The same by what the segment is called.
+    /// Returns the number of a segment by its ID.
     pub fn number_of(&mut self, id: &SegmentId) -> u32 {
         if let Some(number) = self.numbers.get(id) {
             return *number;
@@ -73,24 +75,31 @@ impl References {
         number
     }
 
-    /// The segment of this number.
+    /// Returns the ID of the segment with this number.
     pub fn segment(&self, number: u32) -> &SegmentId {
         &self.counts[number as usize].id
     }
 
-    /// A record refers to an extent in the segment with this number.
+    /// Counts an extent of a record in the segment with this number.
     pub fn count(&mut self, number: u32, record: &Record, extent: &Extent) {
-        self.counts[number as usize].add(extent, if is_alone(record) { HEADER_BYTES } else { 0 });
+        self.counts[number as usize].add(
+            extent,
+            if is_single_extent(record) {
+                HEADER_BYTES
+            } else {
+                0
+            },
+        );
     }
 
-    /// How much was counted of a segment.
+    /// Returns the counted bytes of a segment.
     pub fn bytes_of(&self, id: &SegmentId) -> u64 {
         self.numbers
             .get(id)
             .map_or(0, |number| self.counts[*number as usize].bytes)
     }
 
-    /// All of them, with as much of their length as is known here.
+    /// Returns the counts of all segments, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
         let live = |count: &LiveCount| Live {
             backup: count.id.backup.clone(),
@@ -107,11 +116,9 @@ impl References {
 
 impl LiveCount {
     fn add(&mut self, extent: &Extent, header: u64) {
-        let (offset, stored, plain) = (
-            extent.frame.offset,
-            u64::from(extent.frame.stored_len),
-            u64::from(extent.frame.plain_len),
-        );
+        let offset = extent.frame.offset;
+        let stored = u64::from(extent.frame.stored_len);
+        let plain = u64::from(extent.frame.plain_len);
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
@@ -120,7 +127,8 @@ impl LiveCount {
             used: 0,
             at: 0,
         });
-        let (inner, len) = (u64::from(extent.inner), u64::from(extent.len));
+        let inner = u64::from(extent.inner);
+        let len = u64::from(extent.len);
         let from = inner.saturating_sub(header).max(before.at);
         let at = (inner + len + padding(len) as u64).min(plain).max(from);
         let used = before.used + (at - from);
@@ -130,8 +138,8 @@ impl LiveCount {
     }
 }
 
-/// Is it that of a file with all its content in one place?
-fn is_alone(record: &Record) -> bool {
+/// Returns whether the record describes a file with all its content in one extent.
+fn is_single_extent(record: &Record) -> bool {
     record.from == 0 && !record.more && record.extents.len() == 1
 }
 

@@ -1,7 +1,8 @@
-//! Adaptors over streams of frames. They know the three traits and nothing else.
+//! Adaptors over streams of frames. They use only the traits of sources, stages and sinks.
 //!
-//! Only [`ordered`] starts threads. Each adaptor holds at most its depth, so a pipeline holds at most the sum
-//! of its depths; nothing waits for memory, and so nothing can wait for what a frame later in line holds.
+//! Only [`ordered`] starts threads. Each adaptor holds at most its depth of frames, so a pipeline
+//! holds at most the sum of its depths. No adaptor waits for memory, so a frame can never wait for
+//! memory that a later frame holds.
 
 pub mod lay;
 pub mod liveness;

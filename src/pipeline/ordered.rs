@@ -1,7 +1,8 @@
-//! A map on many threads that keeps the order.
+//! A parallel map that keeps the order.
 //!
-//! A feeder takes an item from the input, takes a place in line for it, and only then gives it to the crew: the credit is
-//! taken before the work, so an item at the head of the line never waits for one behind it.
+//! A feeder takes an item from the input, reserves a place in line, and only then gives the item to
+//! the workers. The place is reserved before the work, so the first item in line never waits for a
+//! later one.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -19,40 +20,42 @@ use std::{
     thread,
 };
 
-/// The results of one stream, in order, and how many there may be under way.
+/// The results of one stream, in order, with a limit on the number in progress.
 ///
-/// One thread fills the line and one takes from it. Each is woken only for what it waits for, and the one that fills it only
-/// when several places are free: on two cores, each time they wake they stop a thread that compresses.
+/// One thread fills the line and one takes from it. Each is woken only when it can proceed, and the
+/// feeder only when several places are free: on two cores, each wake-up interrupts a thread that
+/// compresses.
 #[derive(Debug)]
 pub struct FrameLine<O> {
     places: Mutex<LinePlaces<O>>,
     filled: Condvar,
     room: Condvar,
-    /// Places that must be free before it is worth waking anybody for them.
+    /// Number of free places that is worth waking the feeder for.
     batch: usize,
     max: usize,
 }
 
 #[derive(Debug)]
 struct LinePlaces<O> {
-    /// The place at the head has number `first`; one that is not filled is being worked on.
+    /// The first place has number `first`; an empty place is still being worked on.
     line: VecDeque<Option<Result<O>>>,
     first: u64,
     limit: usize,
-    /// No more items come.
+    /// Whether the input has ended.
     ended: bool,
-    /// Nobody takes results any more.
+    /// Whether the reader has stopped taking results.
     closed: bool,
     feeder_sleeps: bool,
     taker_sleeps: bool,
 }
 
 impl<O> FrameLine<O> {
-    /// A line of at most `limit` places at first, and never more than `max`.
+    /// Creates a line of at most `limit` places, which can be raised to `max`.
     pub fn new(limit: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
         let limit = limit.clamp(1, max);
-        let (line, batch) = (VecDeque::new(), (limit / 2).max(1));
+        let line = VecDeque::new();
+        let batch = (limit / 2).max(1);
         let [ended, closed, feeder_sleeps, taker_sleeps] = [false; 4];
         let places = LinePlaces {
             line,
@@ -72,13 +75,13 @@ impl<O> FrameLine<O> {
         })
     }
 
-    /// Another of the same lengths, for another stream.
-    pub fn anew(&self) -> Arc<Self> {
+    /// Creates a line of the same length for another stream.
+    pub fn same_length(&self) -> Arc<Self> {
         Self::new(self.lock().limit, self.max)
     }
 
-    /// Make it longer. Short lines keep frames in the processor's cache: running 64 MiB ahead cost a tenth of the time of
-    /// zstd-1; long ones are worth it only where the source is slow.
+    /// Makes the line longer. Short lines keep frames in the processor's cache: running 64 MiB
+    /// ahead costs zstd-1 a tenth of its time. Long lines pay off only with a slow source.
     pub fn raise(&self, limit: usize) {
         let mut places = self.lock();
         places.limit = places.limit.max(limit.min(self.max));
@@ -89,8 +92,8 @@ impl<O> FrameLine<O> {
         self.places.locked()
     }
 
-    /// Wait for a place and give its number; `None` if nobody will take what comes.
-    fn take(&self) -> Option<u64> {
+    /// Waits for a place and returns its number; `None` if the reader has stopped.
+    fn reserve_place(&self) -> Option<u64> {
         let mut places = self.lock();
         if places.line.len() >= places.limit {
             places.feeder_sleeps = true;
@@ -106,7 +109,7 @@ impl<O> FrameLine<O> {
         (!places.closed).then(|| places.first + places.line.len() as u64 - 1)
     }
 
-    fn fill(&self, number: u64, result: Result<O>) {
+    fn fill_place(&self, number: u64, result: Result<O>) {
         let mut places = self.lock();
         let at = (number - places.first) as usize;
         places.line[at] = Some(result);
@@ -151,45 +154,45 @@ impl<O> FrameLine<O> {
     }
 }
 
-/// A place in line that must be filled, even if the thread that should do it panics.
-struct Ticket<O> {
+/// A place in line that is filled even if its thread panics.
+struct LineTicket<O> {
     line: Arc<FrameLine<O>>,
     number: u64,
     result: Option<Result<O>>,
 }
 
-impl<O> Drop for Ticket<O> {
+impl<O> Drop for LineTicket<O> {
     fn drop(&mut self) {
         let lost = || Err(Error::new(ErrorKind::Bug, "a pipeline worker stopped"));
         self.line
-            .fill(self.number, self.result.take().unwrap_or_else(lost));
+            .fill_place(self.number, self.result.take().unwrap_or_else(lost));
     }
 }
 
-/// How many threads may compute at the same time; any number may read meanwhile.
+/// Limits the threads that compute at the same time; any number may read meanwhile.
 ///
-/// Held only while computing, never while waiting for anything, so it cannot be part of a circle. A permit that is given back
-/// wakes one thread: those woken for nothing stop others that compute.
+/// A permit is held only while computing, never while waiting, so it cannot be part of a deadlock.
+/// A returned permit wakes one thread, because needless wake-ups interrupt threads that compute.
 #[derive(Debug)]
-pub struct Permits(Monitor<Free>);
+pub struct Permits(Monitor<FreePermits>);
 
 #[derive(Debug)]
-struct Free {
+struct FreePermits {
     count: usize,
-    /// Threads that go first.
+    /// Number of waiting threads that have priority.
     urgent: usize,
 }
 
 impl Permits {
-    /// So many.
+    /// Creates `count` permits.
     pub fn new(count: NonZeroUsize) -> Arc<Self> {
-        Arc::new(Self(Monitor::new(Free {
+        Arc::new(Self(Monitor::new(FreePermits {
             count: count.get(),
             urgent: 0,
         })))
     }
 
-    /// Compute, once there is a permit.
+    /// Runs `compute` as soon as there is a permit.
     pub fn hold<T>(&self, compute: impl FnOnce() -> T) -> T {
         self.0
             .sleep(|free| free.count == 0 || free.urgent > 0)
@@ -199,19 +202,19 @@ impl Permits {
         compute()
     }
 
-    /// The same, before all who wait.
+    /// Runs `compute` as soon as there is a permit, before all threads in `hold`.
     pub fn hold_first<T>(&self, compute: impl FnOnce() -> T) -> T {
         self.0.lock().0.urgent += 1;
         let mut state = self.0.sleep(|free| free.count == 0);
         state.0.count -= 1;
         state.0.urgent -= 1;
-        self.0.wake(state, true); // what was given back meanwhile was kept from the others
+        self.0.wake(state, true); // permits returned meanwhile were withheld from the others
         let _held = PermitGuard(self);
         compute()
     }
 }
 
-/// A permit, which is given back also by a panic.
+/// A permit, returned also by a panic.
 struct PermitGuard<'a>(&'a Permits);
 
 impl Drop for PermitGuard<'_> {
@@ -219,50 +222,51 @@ impl Drop for PermitGuard<'_> {
         let permits = &self.0.0;
         let mut state = permits.lock();
         state.0.count += 1;
-        let all = state.0.urgent > 0; // the one that is woken must not be one that may not go
+        let all = state.0.urgent > 0; // a single woken thread might be one that must wait
         permits.wake(state, all);
     }
 }
 
-/// What a thread does with each item.
-pub type Work<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
+/// The work on each item.
+pub type WorkFn<I, O> = Box<dyn FnMut(I) -> Result<O> + Send>;
 
 /// Threads that do one kind of work.
 pub struct FrameWorkers<I, O> {
-    queue: Arc<Queue<(I, Ticket<O>)>>,
-    make: Box<dyn Fn() -> Result<Work<I, O>> + Send + Sync>,
+    queue: Arc<Queue<(I, LineTicket<O>)>>,
+    make: Box<dyn Fn() -> Result<WorkFn<I, O>> + Send + Sync>,
     gauge: Arc<Gauge>,
     size: AtomicUsize,
 }
 
 impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
-    /// Start `size` threads; each gets its own `make()`, so it may keep state, such as a compressor. `gauge` is told how
-    /// long feeders waited.
+    /// Starts `size` threads. Each gets its own `make()`, so it may keep state such as a
+    /// compressor. `gauge` counts how long feeders waited.
     ///
     /// # Errors
-    /// What `make` says.
+    /// Errors of `make`.
     pub fn start(
         size: NonZeroUsize,
         gauge: Arc<Gauge>,
-        make: impl Fn() -> Result<Work<I, O>> + Send + Sync + 'static,
+        make: impl Fn() -> Result<WorkFn<I, O>> + Send + Sync + 'static,
     ) -> Result<Arc<Self>> {
         let queue = Arc::new(Queue::default());
-        let crew = Arc::new(Self {
+        let workers = Arc::new(Self {
             queue,
             make: Box::new(make),
             gauge,
             size: AtomicUsize::new(0),
         });
-        (0..size.get()).try_for_each(|_| crew.grow())?;
-        Ok(crew)
+        (0..size.get()).try_for_each(|_| workers.grow())?;
+        Ok(workers)
     }
 
-    /// One thread more.
+    /// Starts one more thread.
     ///
     /// # Errors
-    /// What `make` says, or if the system has no thread.
+    /// Errors of `make`, or if the system cannot start a thread.
     pub fn grow(&self) -> Result<()> {
-        let (queue, mut work) = (self.queue.clone(), (self.make)()?);
+        let queue = self.queue.clone();
+        let mut work = (self.make)()?;
         start(move || {
             while let Some((item, mut ticket)) = queue.pop() {
                 ticket.result = Some(work(item));
@@ -272,36 +276,39 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
         Ok(())
     }
 
-    /// What each thread does, for one more that has its own.
+    /// Returns the work function for a thread outside of this group.
     ///
     /// # Errors
-    /// What `make` says.
-    pub fn work(&self) -> Result<Work<I, O>> {
+    /// Errors of `make`.
+    pub fn make_work(&self) -> Result<WorkFn<I, O>> {
         (self.make)()
     }
 
-    /// Does something wait for a thread?
-    pub fn is_behind(&self) -> bool {
+    /// Returns whether an item waits for a thread.
+    pub fn has_backlog(&self) -> bool {
         self.queue.has_items()
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub fn size(&self) -> usize {
         self.size.load(Relaxed)
     }
 
-    /// Map every item of `input`, and yield the results in its order, no further ahead of the reader than `line` allows.
+    /// Maps every item of `input` and yields the results in order, at most `line` ahead of the
+    /// reader.
     ///
-    /// An error keeps its place in line, and the stream goes on behind it. A line serves one stream.
+    /// An error keeps its place in line, and the stream continues after it. A line serves one
+    /// stream.
     pub fn ordered(
         self: &Arc<Self>,
         input: impl Iterator<Item = Result<I>> + Send + 'static,
         line: Arc<FrameLine<O>>,
     ) -> Stream<O> {
-        let (crew, places) = (self.clone(), line.clone());
+        let workers = self.clone();
+        let places = line.clone();
         let started = start(move || {
             let end = OrderedEnd(places);
-            crew.feed(input, &end.0);
+            workers.feed(input, &end.0);
         });
         match started {
             Ok(_) => Box::new(OrderedFrames(line)),
@@ -311,10 +318,10 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
 
     fn feed(&self, mut input: impl Iterator<Item = Result<I>>, line: &Arc<FrameLine<O>>) {
         while let Some(item) = timed(&self.gauge.starved, || input.next()) {
-            let Some(number) = timed(&self.gauge.blocked, || line.take()) else {
+            let Some(number) = timed(&self.gauge.blocked, || line.reserve_place()) else {
                 return;
             };
-            let mut ticket = Ticket {
+            let mut ticket = LineTicket {
                 line: line.clone(),
                 number,
                 result: None,
@@ -327,17 +334,12 @@ impl<I: Send + 'static, O: Send + 'static> FrameWorkers<I, O> {
     }
 }
 
-/// No more comes behind what has come; a thread that panicked says so.
+/// Ends the line when the input ends or its thread panics.
 struct OrderedEnd<O>(Arc<FrameLine<O>>);
 
 impl<O> Drop for OrderedEnd<O> {
     fn drop(&mut self) {
-        let lost = || {
-            Error::new(
-                ErrorKind::Bug,
-                "a thread that looks for what to read is lost",
-            )
-        };
+        let lost = || Error::new(ErrorKind::Bug, "a thread that scans the source panicked");
         self.0.end(thread::panicking().then(lost));
     }
 }
@@ -368,8 +370,8 @@ impl<O> Drop for OrderedFrames<O> {
 mod tests {
     use super::*;
 
-    fn crew(size: usize) -> Arc<FrameWorkers<u64, u64>> {
-        let work = || -> Result<Work<u64, u64>> {
+    fn workers(size: usize) -> Arc<FrameWorkers<u64, u64>> {
+        let work = || -> Result<WorkFn<u64, u64>> {
             Ok(Box::new(|n| {
                 std::thread::sleep(std::time::Duration::from_micros(n % 7 * 50));
                 Ok(n * 2)
@@ -381,7 +383,7 @@ mod tests {
     #[test]
     fn one_worker_and_many_give_the_same_order() {
         for size in [1, 2, 7, 16] {
-            let out: Vec<_> = crew(size)
+            let out: Vec<_> = workers(size)
                 .ordered((0..300).map(Ok), FrameLine::new(size + 1, size + 1))
                 .map(Result::unwrap)
                 .collect();
@@ -395,9 +397,9 @@ mod tests {
 
     #[test]
     fn streams_share_a_crew_and_each_keeps_its_order() {
-        let crew = crew(3);
+        let workers = workers(3);
         let mut streams: Vec<_> = (0..4)
-            .map(|i| crew.ordered((i..i + 50).map(Ok), FrameLine::new(2, 2)))
+            .map(|i| workers.ordered((i..i + 50).map(Ok), FrameLine::new(2, 2)))
             .collect();
         for round in 0..50 {
             for (i, stream) in streams.iter_mut().enumerate() {
@@ -434,7 +436,7 @@ mod tests {
                 Ok(n)
             }
         });
-        let out: Vec<_> = crew(4).ordered(input, FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers(4).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(out.iter().position(Result::is_err), Some(6));
         assert_eq!(out.len(), 10);
     }
@@ -447,7 +449,7 @@ mod tests {
             PEAK.fetch_max(LIVE.fetch_add(1, Relaxed) + 1, Relaxed);
             Ok(n)
         });
-        for result in crew(8).ordered(input, FrameLine::new(2, 5)) {
+        for result in workers(8).ordered(input, FrameLine::new(2, 5)) {
             result.unwrap();
             LIVE.fetch_sub(1, Relaxed);
         }
@@ -457,15 +459,17 @@ mod tests {
 
     #[test]
     fn a_worker_that_panics_is_an_error_in_its_place() {
-        let work = || -> Result<Work<u64, u64>> {
+        let work = || -> Result<WorkFn<u64, u64>> {
             Ok(Box::new(|n| {
                 assert_ne!(n, 3, "this panic belongs to the test");
                 Ok(n)
             }))
         };
-        let crew =
+        let workers =
             FrameWorkers::start(NonZeroUsize::new(2).unwrap(), Arc::default(), work).unwrap();
-        let out: Vec<_> = crew.ordered((0..8).map(Ok), FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers
+            .ordered((0..8).map(Ok), FrameLine::new(3, 3))
+            .collect();
         assert_eq!(out.iter().map(Result::is_err).position(|bad| bad), Some(3));
         assert_eq!(out.len(), 8);
     }
@@ -476,7 +480,7 @@ mod tests {
             assert_ne!(n, 3, "this panic belongs to the test");
             Ok(n)
         });
-        let out: Vec<_> = crew(2).ordered(input, FrameLine::new(3, 3)).collect();
+        let out: Vec<_> = workers(2).ordered(input, FrameLine::new(3, 3)).collect();
         assert_eq!(
             out.iter().map(Result::is_err).collect::<Vec<_>>(),
             [false, false, false, true]
@@ -485,7 +489,7 @@ mod tests {
 
     #[test]
     fn dropping_the_output_stops_the_feeder() {
-        let mut stream = crew(4).ordered((0..).map(Ok), FrameLine::new(4, 4));
+        let mut stream = workers(4).ordered((0..).map(Ok), FrameLine::new(4, 4));
         assert_eq!(stream.next().unwrap().unwrap(), 0);
         drop(stream);
     }

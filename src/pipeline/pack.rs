@@ -1,7 +1,9 @@
-//! Cuts frames from the sizes in the scan, before anything is read, so that reading is as parallel as compressing.
+//! Cuts frames from the sizes in the scan, before any content is read, so that reading is as
+//! parallel as compressing.
 //!
-//! Small members are packed together. A file that does not fit one frame puts its header at the end of such a pack and its
-//! content into frames of its own, so that a frame's payload can be referred to later.
+//! Small members are packed together. A file larger than a frame puts its header at the end of a
+//! pack, and its content into frames of its own, so that later backups can refer to the content
+//! alone.
 
 use crate::{
     error::Result,
@@ -12,9 +14,12 @@ use crate::{
 };
 use std::sync::{Arc, atomic::Ordering::Acquire};
 
-/// Bytes a header takes in all but rare cases: with nanoseconds an extended header and its record come before it. Of attributes
-/// those of which something is known by now: a scan does not look at those of files, but an earlier backup may have them.
-/// They are held three times: in the frame, in its entry, and in the page of the earlier backup.
+/// Returns the header bytes of an entry in all but rare cases: with nanoseconds, an extended header
+/// and its record come first.
+///
+/// Counts only the extended attributes that are known now: a scan does not read those of files, but
+/// an earlier backup may have them. They are held three times: in the frame, in its entry, and in
+/// the page of the earlier backup.
 fn header_bytes(scanned: &Scanned) -> u64 {
     let entry = &scanned.entry;
     let path = if entry.path.len() < 100 {
@@ -22,7 +27,7 @@ fn header_bytes(scanned: &Scanned) -> u64 {
     } else {
         entry.path.len()
     };
-    let long = path + 3 * xattr_bytes(&entry.xattrs).max(earlier_bytes(scanned));
+    let long = path + 3 * xattr_bytes(&entry.xattrs).max(base_xattr_bytes(scanned));
     let long = long.next_multiple_of(512) as u64;
     if entry.mtime.nanos == 0 && long == 0 {
         512
@@ -31,10 +36,10 @@ fn header_bytes(scanned: &Scanned) -> u64 {
     }
 }
 
-/// Members in a frame, at most: empty files have no bytes that would end it.
+/// Maximum number of members in a frame: empty files have no bytes that would fill it.
 const MAX_MEMBERS: usize = 1024;
 
-/// Cut the entries of a scan into slices of about `frame_bytes`, each to be read as one frame.
+/// Cuts the entries of a scan into slices of about `frame_bytes`; each slice is read as one frame.
 pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
     Box::new(Pack {
         entries,
@@ -52,7 +57,7 @@ struct Pack {
     frame_bytes: u64,
     small: Vec<Scanned>,
     bytes: u64,
-    /// Bytes of the paths and attributes of those that are not read: of them there may be many in a slice.
+    /// Bytes of paths and attributes of entries that are not read; a slice may hold many of these.
     kept_text: u64,
     large: Option<(Arc<LargeFile>, u64)>,
     error: Option<crate::error::Error>,
@@ -62,7 +67,7 @@ impl Iterator for Pack {
     type Item = Result<Slice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(piece) = self.piece() {
+        if let Some(piece) = self.next_piece() {
             return Some(Ok(piece));
         }
         if let Some(error) = self.error.take() {
@@ -70,16 +75,16 @@ impl Iterator for Pack {
         }
         loop {
             match self.entries.next() {
-                None => return self.members(None).map(Ok),
+                None => return self.take_members(None).map(Ok),
                 Some(Err(error)) => {
                     self.error = Some(error);
                     return self
-                        .members(None)
+                        .take_members(None)
                         .map(Ok)
                         .or_else(|| self.error.take().map(Err));
                 }
                 Some(Ok(scanned)) => {
-                    if let Some(slice) = self.entry(scanned) {
+                    if let Some(slice) = self.add_entry(scanned) {
                         return Some(Ok(slice));
                     }
                 }
@@ -89,8 +94,8 @@ impl Iterator for Pack {
 }
 
 impl Pack {
-    /// Take an entry; a slice, if one is complete by it.
-    fn entry(&mut self, scanned: Scanned) -> Option<Slice> {
+    /// Adds an entry. Returns a slice if the entry completes one.
+    fn add_entry(&mut self, scanned: Scanned) -> Option<Slice> {
         let reads = scanned
             .known
             .as_ref()
@@ -104,7 +109,7 @@ impl Pack {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = LargeFile::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));
-            return self.members(Some(large));
+            return self.take_members(Some(large));
         }
         let bytes = if reads {
             len.next_multiple_of(512) + header_bytes(&scanned)
@@ -114,28 +119,28 @@ impl Pack {
         let text = if reads {
             0
         } else {
-            scanned.entry.path.len() + earlier_bytes(&scanned)
+            scanned.entry.path.len() + base_xattr_bytes(&scanned)
         } as u64;
         let full = (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes
             || self.small.len() >= MAX_MEMBERS;
-        let slice = if full { self.members(None) } else { None };
+        let slice = if full { self.take_members(None) } else { None };
         self.small.push(scanned);
         self.kept_text += text;
         self.bytes += bytes;
         slice
     }
 
-    fn members(&mut self, head: Option<Arc<LargeFile>>) -> Option<Slice> {
+    fn take_members(&mut self, head: Option<Arc<LargeFile>>) -> Option<Slice> {
         (self.bytes, self.kept_text) = (0, 0);
         let small = std::mem::take(&mut self.small);
         (!small.is_empty() || head.is_some()).then_some(Slice::Members(small, head))
     }
 
-    fn piece(&mut self) -> Option<Slice> {
+    fn next_piece(&mut self) -> Option<Slice> {
         let (file, offset) = self.large.take()?;
         let end = file.data_len.min(file.end.load(Acquire));
         if file.is_endless() && offset >= end {
-            return None; // the stream's end was seen by a piece that is already on its way
+            return None; // an earlier piece has already reached the end of the stream
         }
         let len = (file.data_len - offset).min(self.frame_bytes);
         let last = offset + len == file.data_len;
@@ -151,15 +156,15 @@ impl Pack {
     }
 }
 
-/// Bytes of the attributes that an earlier backup has of it.
-fn earlier_bytes(scanned: &Scanned) -> usize {
+/// Returns the size of the extended attributes that an earlier backup has for the entry.
+fn base_xattr_bytes(scanned: &Scanned) -> usize {
     scanned
         .known
         .as_ref()
         .map_or(0, |known| xattr_bytes(&known.last().entry.xattrs))
 }
 
-/// Bytes of content the archive will hold; [`u64::MAX`] for a stream.
+/// Returns the bytes of content that the archive will hold; [`u64::MAX`] for a stream.
 fn data_len(entry: &Entry) -> u64 {
     if entry.size() == u64::MAX {
         u64::MAX

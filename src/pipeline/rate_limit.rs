@@ -1,4 +1,4 @@
-//! Holds reading to a rate that the operator chose, so that others have the rest of a disk or a network.
+//! Limits the read rate to the user's setting, to leave the rest of a disk or a network to others.
 
 use crate::queue::Locked;
 use std::{
@@ -8,19 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long nothing may have been read for that to be made up for.
+/// Maximum idle time that later reads may make up for.
 const CREDIT: Duration = Duration::from_millis(100);
 
-/// A rate that all readers of a run share.
+/// A rate limit that all readers of a run share.
 #[derive(Debug)]
 pub struct RateLimit {
     bytes_per_second: NonZeroU64,
-    /// When what was read so far is paid for.
+    /// Time at which the bytes read so far are due.
     due: Mutex<Instant>,
 }
 
 impl RateLimit {
-    /// At most so much, over any second.
+    /// Limits reading to this rate, over any second.
     pub fn of(bytes_per_second: NonZeroU64) -> Self {
         Self {
             bytes_per_second,
@@ -28,8 +28,8 @@ impl RateLimit {
         }
     }
 
-    /// So many bytes were read: wait until they should have been.
-    pub fn keep(&self, bytes: u64) {
+    /// Waits until `bytes` more bytes are due.
+    pub fn wait_for(&self, bytes: u64) {
         let time = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.get() as f64);
         let due = {
             let mut due = self.due.locked();

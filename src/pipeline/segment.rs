@@ -1,4 +1,4 @@
-//! The segment that is being filled: its length, its frames, the checks of its stored bytes.
+//! The segment that is being filled: its length, its frames, the checksums of its stored bytes.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -12,13 +12,13 @@ use crate::{
     stage::codec::Codec,
 };
 
-/// See the module.
-pub struct Filling {
+/// The open segment of a stream.
+pub struct SegmentInProgress {
     /// Stored bytes so far.
     pub offset: u64,
     side_offset: u64,
     open: bool,
-    /// Sizes of its frames.
+    /// Sizes of the frames.
     pub seek: SeekTable,
     gap: Option<Gap>,
     facts: Segment,
@@ -26,18 +26,18 @@ pub struct Filling {
     crc32: u32,
 }
 
-/// The place left for the header of a stream whose length is known only at its end.
+/// Space reserved for the header of a stream whose length is known only at its end.
 struct Gap {
-    /// Stored bytes before it.
+    /// Stored bytes before the gap.
     offset: u64,
-    /// Its entry, without the size.
+    /// The entry of the stream, without its size.
     entry: Entry,
-    /// Where it stands in the seek table.
+    /// Index of the gap in the seek table.
     index: usize,
 }
 
-impl Filling {
-    /// An empty segment; number 0 is the one before the first, and closed.
+impl SegmentInProgress {
+    /// Creates an empty segment. Number 0 stands before the first segment, and is closed.
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
             offset: 0,
@@ -55,17 +55,17 @@ impl Filling {
         }
     }
 
-    /// Its number in the stream.
+    /// Returns the number of the segment in its stream.
     pub fn number(&self) -> u32 {
         self.facts.number
     }
 
-    /// May frames be put into it?
+    /// Returns whether the segment takes more frames.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// No more frames.
+    /// Closes the segment: it takes no more frames.
     pub fn close(&mut self) {
         self.open = false;
     }
@@ -77,28 +77,29 @@ impl Filling {
         offset
     }
 
-    /// Stored bytes pass; gives their offset.
-    pub fn stored(&mut self, data: &[u8]) -> u64 {
+    /// Counts stored bytes. Returns their offset.
+    pub fn add_stored(&mut self, data: &[u8]) -> u64 {
         let offset = self.offset;
         self.offset += data.len() as u64;
         self.parts.push(data);
         offset
     }
 
-    /// A frame of the tar stream passes.
-    pub fn plain(&mut self, plain_len: u32, crc32: Option<u32>) {
+    /// Counts a frame of the tar stream.
+    pub fn add_plain(&mut self, plain_len: u32, crc32: Option<u32>) {
         self.facts.frames += 1;
         self.facts.plain_bytes += u64::from(plain_len);
         self.crc32 = crc32.map_or(0, |crc| crc32_join(self.crc32, crc, plain_len.into()));
     }
 
-    /// What the root says of the segment as it is now.
-    pub fn facts(&self) -> Segment {
-        // What fills a gap changes the check of its part before a later root can say so: until then nobody knows it.
+    /// Returns the description of the segment in its present state, for a root.
+    pub fn description(&self) -> Segment {
+        // The header that fills the gap changes the checksum of its part; the checksums are unknown
+        // until then.
         let parts = if self.gap.is_some() {
             Vec::new()
         } else {
-            self.parts.all()
+            self.parts.checksums()
         };
         Segment {
             bytes: self.offset,
@@ -107,14 +108,14 @@ impl Filling {
         }
     }
 
-    /// Leave room for the header of `entry`; gives the zeros to put there.
+    /// Reserves a gap for the header of `entry`. Returns the zeros to store there.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if it would not fit there; the codec's.
+    /// [`ErrorKind::Usage`] if the header would not fit; errors of the codec.
     pub fn leave_gap(&mut self, entry: Entry, codec: Codec) -> Result<Vec<u8>> {
         [0, i64::MAX as u64]
             .into_iter()
-            .try_for_each(|size| header(&entry, codec, size).map(drop))?;
+            .try_for_each(|size| gap_header(&entry, codec, size).map(drop))?;
         let bytes = vec![0; gap_bytes(codec)?];
         self.gap = Some(Gap {
             offset: self.offset,
@@ -123,19 +124,19 @@ impl Filling {
         });
         self.seek.push(0, 0);
         self.seek.push(bytes.len(), 0);
-        self.stored(&bytes);
+        self.add_stored(&bytes);
         Ok(bytes)
     }
 
-    /// Fill the gap: gives its offset and its bytes, exactly as many as were left.
+    /// Fills the gap. Returns its offset and its bytes, exactly as many as were reserved.
     ///
     /// # Errors
-    /// The codec's.
+    /// Errors of the codec.
     pub fn fill_gap(&mut self, codec: Codec, size: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(gap) = self.gap.take() else {
             return Ok(None);
         };
-        let (plain, mut bytes, filler) = header(&gap.entry, codec, size)?;
+        let (plain, mut bytes, filler) = gap_header(&gap.entry, codec, size)?;
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
         bytes.extend(filler);
@@ -146,7 +147,8 @@ impl Filling {
         Ok(Some((gap.offset, bytes)))
     }
 
-    /// The last 10 bytes of a gzip file: an empty last block, CRC-32 and length of all that was compressed.
+    /// Returns the last 10 bytes of a gzip file: an empty last block, CRC-32 and length of all
+    /// compressed data.
     pub fn gzip_trailer(&self) -> Vec<u8> {
         let mut out = vec![3, 0];
         out.extend(self.crc32.to_le_bytes());
@@ -155,19 +157,21 @@ impl Filling {
     }
 }
 
-/// The header of a stream of this size: plain, as it is stored, and what fills the rest of the gap.
-fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+/// Returns the header of a stream of this size: plain, as stored, and the filler for the rest of
+/// the gap.
+fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
     let too_long = || {
         Error::new(
             ErrorKind::Usage,
-            "cannot store a stream under so long a name",
+            "cannot store a stream under this name: it is too long",
         )
     };
     let entry = Entry {
         kind: EntryKind::File { size, map: None },
         ..entry.clone()
     };
-    let (mut plain, mut bytes) = (Vec::new(), Vec::new());
+    let mut plain = Vec::new();
+    let mut bytes = Vec::new();
     pax::write_header(&entry, &mut plain)?;
     gap_codec(codec)
         .compressor()?
@@ -187,7 +191,8 @@ fn header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, V
 struct PartSums {
     done: Vec<u64>,
     open: Crc64,
-    /// What replaced zeros in the first part: the difference of the checks of both, and where they end.
+    /// The replacement of zeros in the first part: the difference of both checksums, and the end of
+    /// the replaced bytes.
     change: Option<(u64, u64)>,
 }
 
@@ -204,7 +209,7 @@ impl PartSums {
         }
     }
 
-    fn all(&self) -> Vec<u64> {
+    fn checksums(&self) -> Vec<u64> {
         let (crc, len) = self.open.value();
         let mut all: Vec<_> = self
             .done
@@ -223,18 +228,22 @@ impl PartSums {
         all
     }
 
-    /// Zeros at `offset` in the first part turn into `bytes`. A CRC is linear: the difference of the two runs, moved over
-    /// what follows them, is the difference of the whole; what follows is known at the end only.
+    /// Replaces zeros at `offset` in the first part by `bytes`.
+    ///
+    /// A CRC is linear: the difference of both runs, shifted over the bytes that follow, is the
+    /// difference of the whole part. The number of bytes that follow is known only at the end.
     fn amend(&mut self, offset: u64, bytes: &[u8]) {
         let zeros = crc64(&vec![0; bytes.len()]);
         self.change = Some((crc64(bytes) ^ zeros, offset + bytes.len() as u64));
     }
 }
 
-/// An extended header, its record and the header itself: a stream's always has that form, by its nanoseconds.
+/// An extended header, its record and the header itself: a stream always has all three, because of
+/// its nanoseconds.
 const GAP_PLAIN_BYTES: usize = 1536;
 
-/// gzip has nothing that fills what is left over, so there the header is stored as it is: its length is known before.
+/// Returns the codec of the header. gzip has no filler, so its header is stored uncompressed, with a
+/// length known in advance.
 fn gap_codec(codec: Codec) -> Codec {
     if matches!(codec, Codec::Gzip(_)) {
         Codec::Gzip(0)
@@ -243,7 +252,8 @@ fn gap_codec(codec: Codec) -> Codec {
     }
 }
 
-/// Room for the header of a stream; for zstd and lz4 with a skippable frame that fills the rest.
+/// Returns the size of the gap for the header of a stream; for zstd and lz4 a skippable frame fills
+/// the rest.
 fn gap_bytes(codec: Codec) -> Result<usize> {
     if codec.skips() {
         return Ok(4096);
@@ -272,14 +282,14 @@ mod tests {
                 },
                 ..Entry::default()
             };
-            let mut filling = Filling::new(1, 1);
+            let mut filling = SegmentInProgress::new(1, 1);
             let mut stored = b"front".to_vec();
-            filling.stored(b"front");
+            filling.add_stored(b"front");
             stored.extend(filling.leave_gap(entry, codec).unwrap());
             stored.extend(b"content");
-            filling.stored(b"content");
+            filling.add_stored(b"content");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 "",
                 "a root that comes before the header cannot know"
             );
@@ -287,14 +297,14 @@ mod tests {
             stored[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
             assert_eq!(filling.offset, stored.len() as u64, "{codec}");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 format!("{:016x}", crc64(&stored)),
                 "{codec}"
             );
-            filling.stored(b"what follows when the length is known");
+            filling.add_stored(b"what follows when the length is known");
             stored.extend(b"what follows when the length is known");
             assert_eq!(
-                filling.facts().parts,
+                filling.description().parts,
                 format!("{:016x}", crc64(&stored)),
                 "{codec}"
             );
@@ -308,7 +318,8 @@ mod tests {
             ..Entry::default()
         };
         for (codec, fits) in [("zstd:1", true), ("gzip:6", false), ("none", false)] {
-            let left = Filling::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
+            let left =
+                SegmentInProgress::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
             assert_eq!(
                 left.map(drop).map_err(|error| error.kind),
                 if fits { Ok(()) } else { Err(ErrorKind::Usage) },
@@ -322,14 +333,14 @@ mod tests {
         let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77)
             .map(|i| (i / 3) as u8)
             .collect();
-        let mut filling = Filling::new(1, 1);
+        let mut filling = SegmentInProgress::new(1, 1);
         stored.chunks(1_000_003).for_each(|bytes| {
-            filling.stored(bytes);
+            filling.add_stored(bytes);
         });
         let whole: String = stored
             .chunks(PART_BYTES as usize)
             .map(|part| format!("{:016x}", crc64(part)))
             .collect();
-        assert_eq!(filling.facts().parts, whole);
+        assert_eq!(filling.description().parts, whole);
     }
 }

@@ -1,43 +1,46 @@
-//! How many threads pay.
+//! Finds the number of threads that pays off.
 //!
-//! A thread reads a frame and then computes on it, while it is in the processor's cache. So with as many threads as may
-//! compute, reading and computing take turns; where reading takes long, more threads read while others compute. No number
-//! fits all devices: cached data are best served without any more, one disk by few, a flash drive with cold small files by
-//! 64; a local file system is written to by as many as there are processors, one behind a network by many more. What a device
-//! can do is found out by trying: threads are added while work waits for them and processors are left, and no longer than each
-//! step brings something.
+//! A thread reads a frame and then computes on it while the frame is in the processor's cache. With
+//! as many threads as may compute, reading and computing take turns; where reading takes long, more
+//! threads read while others compute.
+//!
+//! No number fits all devices. Cached data need no more threads, one disk a few, a flash drive with
+//! cold small files 64. A local file system takes writes from as many threads as there are
+//! processors, a network file system from many more. So the number is found by trying: threads are
+//! added while work waits for them and processors are idle, and only as long as each step makes the
+//! run faster.
 
 use crate::{
     metrics::meter::{Meter, MeterSample},
     platform,
 };
 
-/// Ticks after a step before it is judged, and before the next try where a step brought nothing.
+/// Ticks before a step is judged, and before the next try after a step that did not pay off.
 const JUDGED_AFTER: u32 = 3;
 const REST: u32 = 40;
-/// What a step must bring.
+/// Speed-up that a step must reach.
 const GAIN: f64 = 1.05;
 
-/// Threads that are worth trying where so many may compute: cold small files on flash are best read by 64, and more than 8 for
-/// each core could not be digested. Fewer where a limit of address space leaves no room for more.
+/// Returns the maximum number of threads worth trying: cold small files on flash are read fastest
+/// by 64, and a core cannot digest for more than 8. Fewer if the address space is limited.
 pub fn max_threads(workers: usize) -> usize {
     platform::memory::threads_within_limit((8 * workers).clamp(16, 64))
 }
 
-/// Watches one run.
-pub struct Climb {
-    /// Threads that may compute at once.
+/// Adjusts the number of threads of one run.
+pub struct ThreadTuner {
+    /// Number of threads that may compute at once.
     workers: usize,
-    /// Where the time that is looked at began.
+    /// The sample at the start of the present period.
     since: MeterSample,
-    /// Ticks to wait.
+    /// Number of ticks to wait.
     wait: u32,
-    /// Speed before the last step and the threads there were, until it is judged.
+    /// Speed and number of threads before the last step, until that step is judged.
     before: Option<(f64, usize)>,
 }
 
-impl Climb {
-    /// Watch from now on; `workers` may compute at once.
+impl ThreadTuner {
+    /// Starts to watch; `workers` threads may compute at once.
     pub fn new(meter: &Meter, workers: usize) -> Self {
         let workers = workers.min(platform::cores().get());
         Self {
@@ -48,14 +51,14 @@ impl Climb {
         }
     }
 
-    /// How many threads have proven that they pay, if some are on trial.
-    pub fn proven(&self) -> usize {
+    /// Returns the number of threads that have proven to pay off, if some are on trial.
+    pub fn proven_threads(&self) -> usize {
         self.before.map_or(usize::MAX, |(_, fewer)| fewer)
     }
 
-    /// How many threads there should be where there are `threads` now; called every 50 ms or so. `waits` says whether
-    /// something waited for them between two samples.
-    pub fn advise(
+    /// Returns the wanted number of threads, with `threads` now. Call it about every 50 ms. `waits`
+    /// tells whether work waited for threads between two samples.
+    pub fn wanted_threads(
         &mut self,
         now: MeterSample,
         threads: usize,
@@ -94,7 +97,7 @@ mod tests {
     fn climbed(best: usize) -> usize {
         let meter = Meter::default();
         let (mut threads, mut now) = (2, MeterSample::ZERO);
-        let mut climb = Climb {
+        let mut tuner = ThreadTuner {
             workers: 2,
             since: now,
             wait: 0,
@@ -107,7 +110,7 @@ mod tests {
             let seconds = now.seconds + 0.05;
             now = meter.sample();
             (now.seconds, now.processors, now.idle) = (seconds, 0.0, None);
-            threads = climb.advise(now, threads, 64, |_, _| true);
+            threads = tuner.wanted_threads(now, threads, 64, |_, _| true);
         }
         threads
     }

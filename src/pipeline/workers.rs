@@ -1,6 +1,6 @@
 //! Workers that take jobs from one planner.
 
-use super::thread_count::{Climb, max_threads};
+use super::thread_count::{ThreadTuner, max_threads};
 use crate::{
     error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
@@ -21,14 +21,15 @@ use std::{
     time::Duration,
 };
 
-/// How many workers there are.
+/// The number of workers: limit and present value.
 pub(crate) struct WorkerLimit<'a> {
-    /// So many may compute at once.
+    /// Number of workers that may compute at once.
     workers: usize,
-    /// So many are there now,
+    /// Present number of workers.
     now: AtomicUsize,
-    /// and up to so many while they wait for a device and not for a processor; what they have done stands in the meter.
-    climb: Option<(usize, &'a Meter)>,
+    /// Maximum number of workers that wait for a device instead of a processor, and the meter that
+    /// counts their work.
+    tuner: Option<(usize, &'a Meter)>,
 }
 
 impl From<NonZeroUsize> for WorkerLimit<'_> {
@@ -36,24 +37,24 @@ impl From<NonZeroUsize> for WorkerLimit<'_> {
         Self {
             workers: workers.get(),
             now: workers.get().into(),
-            climb: None,
+            tuner: None,
         }
     }
 }
 
 impl<'a> WorkerLimit<'a> {
-    /// At first as many as may compute at once; no more than `fit`.
+    /// Starts with as many workers as may compute at once, and allows at most `fit`.
     pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
         Self {
             workers: workers.get(),
             now: workers.get().into(),
-            climb: Some((most, meter)),
+            tuner: Some((most, meter)),
         }
     }
 }
 
-/// The first failure of any thread; after it nobody begins anything.
+/// The first failure of any thread. After it, no thread starts a new job.
 #[derive(Default)]
 struct FirstFailure {
     failed: AtomicBool,
@@ -69,48 +70,61 @@ impl FirstFailure {
     }
 }
 
-/// Run `plan` on this thread; the jobs it hands out are done by other `hands`, each with what `make` gave it.
+/// Runs `plan` on this thread; `limit` workers do the jobs that it sends, each with its own value
+/// from `make`.
 ///
-/// At most two jobs wait for each worker there may be. The first error of anybody ends everything and is the result.
+/// At most two jobs wait for each possible worker. The first error of any thread stops all of them
+/// and is returned.
 pub(crate) fn work<J: Send, W>(
-    hands: &WorkerLimit<'_>,
+    limit: &WorkerLimit<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,
     plan: impl FnOnce(&mut dyn FnMut(J) -> Result<()>) -> Result<()>,
 ) -> Result<()> {
-    let first = hands.now.load(Relaxed);
-    let most = hands.climb.map_or(first, |(most, _)| most.max(first));
-    let (failure, crew) = (FirstFailure::default(), Workers::default());
+    let first = limit.now.load(Relaxed);
+    let most = limit.tuner.map_or(first, |(most, _)| most.max(first));
+    let failure = FirstFailure::default();
+    let workers = Workers::default();
     thread::scope(|scope| {
         let jobs = End(Arc::new(Queue::with_room(2 * most)));
-        let (queue, failure, crew, make, each) = (jobs.0.clone(), &failure, &crew, &make, &each);
+        let queue = jobs.0.clone();
+        let failure = &failure;
+        let workers = &workers;
+        let make = &make;
+        let each = &each;
         let resize = move |size: usize| {
-            crew.wanted.store(size, Relaxed);
-            while crew.joined(size) {
+            workers.wanted.store(size, Relaxed);
+            while workers.try_join(size) {
                 let queue = queue.clone();
-                start_in(scope, move || serve(&queue, failure, crew, make, each))
-                    .inspect_err(|_| crew.leave())?;
+                start_in(scope, move || {
+                    work_loop(&queue, failure, workers, make, each)
+                })
+                .inspect_err(|_| workers.leave())?;
             }
             Ok(())
         };
         if let Err(error) = resize(first) {
-            hands.now.store(crew.here().max(1), Relaxed);
-            // Fewer than there were before suffice, but not fewer than were asked for.
-            if crew.here() < first.min(hands.workers) {
+            limit.now.store(workers.present().max(1), Relaxed);
+            // Fewer workers than before are enough, but not fewer than the user requested.
+            if workers.present() < first.min(limit.workers) {
                 failure.note(error);
             }
         }
         let (done, over) = mpsc::channel::<()>();
-        if let Some((most, meter)) = hands.climb {
+        if let Some((most, meter)) = limit.tuner {
             meter.share(first);
             let queue = jobs.0.clone();
-            let attend = move || attend((&queue, crew), &over, (hands, most), meter, resize);
-            // Without a thread for it their number stays what it is.
+            let attend =
+                move || adjust_workers((&queue, workers), &over, (limit, most), meter, resize);
+            // Without a thread to adjust it, the number of workers stays the same.
             let _ = start_in(scope, attend);
         }
-        let mut send = |job| match !failure.failed.load(Relaxed) && jobs.0.push(job) {
-            true => Ok(()),
-            false => Err(stopped()),
+        let mut send = |job| {
+            if !failure.failed.load(Relaxed) && jobs.0.push(job) {
+                Ok(())
+            } else {
+                Err(stopped_error())
+            }
         };
         if let Err(error) = plan(&mut send) {
             failure.note(error);
@@ -121,31 +135,32 @@ pub(crate) fn work<J: Send, W>(
     failure.error.opened().map_or(Ok(()), Err)
 }
 
-/// Until nothing waits any more: more workers where they pay, fewer where they did not.
-fn attend<J>(
-    (jobs, crew): (&Queue<J>, &Workers),
+/// Adjusts the number of workers until the run is over: adds workers where they pay off, removes
+/// them where they did not.
+fn adjust_workers<J>(
+    (jobs, workers): (&Queue<J>, &Workers),
     over: &mpsc::Receiver<()>,
-    (hands, most): (&WorkerLimit<'_>, usize),
+    (limit, most): (&WorkerLimit<'_>, usize),
     meter: &Meter,
     resize: impl Fn(usize) -> Result<()>,
 ) {
-    let mut climb = Climb::new(meter, hands.workers);
+    let mut tuner = ThreadTuner::new(meter, limit.workers);
     while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let now = hands.now.load(Relaxed);
-        let wanted = climb.advise(meter.sample(), now, most, |_, _| jobs.has_items());
+        let now = limit.now.load(Relaxed);
+        let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| jobs.has_items());
         if wanted != now {
-            hands.now.store(wanted, Relaxed);
+            limit.now.store(wanted, Relaxed);
             meter.share(wanted);
             if let Err(error) = resize(wanted) {
-                hands.now.store(crew.here(), Relaxed);
+                limit.now.store(workers.present(), Relaxed);
                 platform::debug(|| error.line());
             }
         }
     }
-    hands.now.fetch_min(climb.proven(), Relaxed);
+    limit.now.fetch_min(tuner.proven_threads(), Relaxed);
 }
 
-/// How many workers there are, and how many there should be.
+/// Present and wanted number of workers.
 #[derive(Default)]
 struct Workers {
     here: AtomicUsize,
@@ -153,12 +168,12 @@ struct Workers {
 }
 
 impl Workers {
-    /// One joins, if there are less than `size`.
-    fn joined(&self, size: usize) -> bool {
+    /// Adds one worker if there are less than `size`. Returns whether it did.
+    fn try_join(&self, size: usize) -> bool {
         change(&self.here, |here| (here < size).then_some(here + 1))
     }
 
-    fn here(&self) -> usize {
+    fn present(&self) -> usize {
         self.here.load(Acquire)
     }
 
@@ -166,19 +181,20 @@ impl Workers {
         self.here.fetch_sub(1, AcqRel);
     }
 
-    /// One leaves, if there are more than wanted.
-    fn left(&self) -> bool {
+    /// Removes one worker if there are more than wanted. Returns whether it did.
+    fn try_leave(&self) -> bool {
         let wanted = self.wanted.load(Relaxed);
         change(&self.here, |here| (here > wanted).then(|| here - 1))
     }
 }
 
-/// Never seen: the failure that stopped us was noted before.
-fn stopped() -> Error {
-    Error::new(ErrorKind::Bug, "cannot go on after a failure")
+/// The error that stops the planner. The user never sees it, because the failure behind it was
+/// noted first.
+fn stopped_error() -> Error {
+    Error::new(ErrorKind::Bug, "cannot continue after a failure")
 }
 
-/// A worker that panics closes the queue: nobody may wait for what it would have done.
+/// Closes the queue if its worker panics, so that no thread waits for the lost job.
 struct PanicGuard<'a, J>(&'a Queue<J>);
 
 impl<J> Drop for PanicGuard<'_, J> {
@@ -189,23 +205,23 @@ impl<J> Drop for PanicGuard<'_, J> {
     }
 }
 
-fn serve<J, W>(
+fn work_loop<J, W>(
     jobs: &Queue<J>,
     failure: &FirstFailure,
-    crew: &Workers,
+    workers: &Workers,
     make: &impl Fn() -> W,
     each: &impl Fn(&mut W, J) -> Result<()>,
 ) {
     let _watch = PanicGuard(jobs);
     let mut with = make();
-    while !crew.left()
+    while !workers.try_leave()
         && let Some(job) = jobs.pop()
     {
         if failure.failed.load(Relaxed) {
             continue;
         }
         let done = memory::check()
-            .map_err(|e| Error::io("could not go on", e))
+            .map_err(|e| Error::io("could not continue", e))
             .and_then(|()| each(&mut with, job));
         if let Err(error) = done {
             failure.note(error);

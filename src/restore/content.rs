@@ -1,9 +1,11 @@
-//! The first pass of a restore: everything that has content.
+//! The first pass of a restore: all entries with content.
 //!
-//! As many workers compute at once as were asked for; where the target makes them wait, more of them write.
+//! As many workers compute at once as were requested; where the target makes them wait, more
+//! workers write.
 //!
-//! A worker has one frame at a time and writes what is wanted of it. Of a large file it has all frames of one stretch, which may
-//! be many if the file was changed here and there: it puts the stretch together, then hashes and writes it once.
+//! A worker has one frame at a time and writes the wanted pieces of that frame. A large file is
+//! divided into stretches, and a worker has all frames of one stretch, which may be many if the
+//! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
 use super::RestoreRun;
 use crate::{
@@ -31,12 +33,13 @@ use std::{
 
 type Job = schedule::FrameJob<ParallelFile>;
 
-/// A smaller frame does not make a smaller stretch.
+/// Minimum size of a stretch, also when frames are smaller.
 const LEAST_STRETCH: u64 = 64 << 10;
-/// Nor does what a root says of its frames: the largest that are written.
+/// Maximum size of a stretch: the size of the largest frames written. Limits the frame size that a
+/// root claims.
 const MOST_STRETCH: u64 = 64 << 20;
 
-/// What one worker has.
+/// Writer, decoder and buffers of one worker.
 struct RestoreWorker {
     writer: TargetWriter,
     decompressor: Decompressor,
@@ -46,8 +49,8 @@ struct RestoreWorker {
 }
 
 impl RestoreRun<'_> {
-    /// First pass: everything but hard links and the metadata of directories.
-    pub(super) fn content(&self, hands: &WorkerLimit<'_>) -> Result<()> {
+    /// Runs the first pass: restores everything except hard links and the metadata of directories.
+    pub(super) fn content(&self, limit: &WorkerLimit<'_>) -> Result<()> {
         if self.selection.paths().is_empty() && self.cluster.restores_all_databases() {
             self.meter
                 .total_bytes
@@ -61,14 +64,14 @@ impl RestoreRun<'_> {
             stretch: Vec::new(),
         };
         workers::work(
-            hands,
+            limit,
             make,
-            |hand, jobs| self.jobs(hand, jobs),
-            |send| self.plan(send),
+            |worker, jobs| self.restore_jobs(worker, jobs),
+            |send| self.plan_jobs(send),
         )
     }
 
-    fn plan(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
+    fn plan_jobs(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
         let mut stretches = Stretches::new(
             self.archive
                 .root
@@ -81,29 +84,33 @@ impl RestoreRun<'_> {
         let mut writer = TargetWriter::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
             let planned = item
-                .and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
+                .and_then(|item| self.plan_entry(&mut |item| planner.add(item), &mut writer, item));
             self.report.survive(planned)?;
         }
         self.report.survive(planner.finish())?;
         stretches.flush()
     }
 
-    fn jobs(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+    fn restore_jobs(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
         match jobs.len() {
-            0 | 1 => jobs.into_iter().try_for_each(|job| self.job(hand, job)),
-            _ => self.stretch(hand, jobs),
+            0 | 1 => jobs
+                .into_iter()
+                .try_for_each(|job| self.restore_frame(worker, job)),
+            _ => self.restore_stretch(worker, jobs),
         }
     }
 
-    /// One frame and all that is wanted of it.
-    fn job(&self, hand: &mut RestoreWorker, job: Job) -> Result<()> {
+    /// Restores one frame: decodes it, checks its pieces and writes them.
+    fn restore_frame(&self, worker: &mut RestoreWorker, job: Job) -> Result<()> {
         let mut clock = Instant::now();
-        let job = match self.decode(hand, &job, &mut clock) {
-            Err(error) => return self.spoil(hand, job.frame.as_ref(), job.pieces, error),
+        let job = match self.decode(worker, &job, &mut clock) {
+            Err(error) => {
+                return self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error);
+            }
             Ok(None) => job,
-            Ok(Some(error)) => self.salvage(hand, job, error)?,
+            Ok(Some(error)) => self.salvage(worker, job, error)?,
         };
-        let plain = std::mem::take(&mut hand.plain);
+        let plain = std::mem::take(&mut worker.plain);
         let part = |shared: &ScheduleShared<ParallelFile>, at, bytes: &[u8]| {
             CheckedContent::Part(shared.hash(&self.archive.root.options, at, bytes))
         };
@@ -112,71 +119,88 @@ impl RestoreRun<'_> {
             .hold(|| check_pieces(&job.pieces, &plain, CheckedContent::Whole, part));
         lap(&self.meter.workers.busy, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
-        let written = pieces
-            .try_for_each(|(piece, checked)| self.write(&mut hand.writer, piece, &plain, checked));
+        let written = pieces.try_for_each(|(piece, checked)| {
+            self.write_piece(&mut worker.writer, piece, &plain, checked)
+        });
         let written = written.and_then(|()| {
             job.bare
                 .iter()
-                .try_for_each(|item| self.bare(&mut hand.writer, item))
+                .try_for_each(|item| self.write_without_content(&mut worker.writer, item))
         });
         lap(&self.meter.sink.busy, &mut clock);
-        hand.plain = plain;
+        worker.plain = plain;
         written
     }
 
-    /// The frames of one stretch of a large file.
-    fn stretch(&self, hand: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
-        let mut clock = Instant::now();
-        let Some((_, shared, _)) = jobs.iter().flat_map(parts).next() else {
+    /// Restores one stretch of a large file from its frames.
+    fn restore_stretch(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {
+        let parts = || jobs.iter().flat_map(large_file_parts);
+        let Some((_, shared, _)) = parts().next() else {
             return Ok(());
         };
         let shared = shared.clone();
-        let start = jobs
-            .iter()
-            .flat_map(parts)
-            .map(|(_, _, at)| at)
-            .min()
-            .unwrap_or(0);
-        let (mut data, mut runs) = (std::mem::take(&mut hand.stretch), Vec::new());
+        let start = parts().map(|(_, _, at)| at).min().unwrap_or(0);
+        let mut data = std::mem::take(&mut worker.stretch);
+        let runs = self.assemble(worker, jobs, start, &mut data)?;
+        let mut clock = Instant::now();
+        for run in runs.chunk_by(|a, b| a.end == b.start) {
+            let from = run[0].start;
+            let to = run[run.len() - 1].end;
+            let content = &data[(from - start) as usize..(to - start) as usize];
+            let hash = self
+                .permits
+                .hold(|| shared.hash(&self.archive.root.options, from, content));
+            lap(&self.meter.workers.busy, &mut clock);
+            self.write_part(&mut worker.writer, &shared, from, content, hash)?;
+            lap(&self.meter.sink.busy, &mut clock);
+        }
+        worker.stretch = data;
+        Ok(())
+    }
+
+    /// Decodes the frames of a stretch that starts at `start`, and puts its pieces together in
+    /// `data`. Returns the ranges of the intact pieces in the file, in ascending order.
+    fn assemble(
+        &self,
+        worker: &mut RestoreWorker,
+        jobs: Vec<Job>,
+        start: u64,
+        data: &mut Vec<u8>,
+    ) -> Result<Vec<Range<u64>>> {
+        let mut clock = Instant::now();
+        let mut runs = Vec::new();
         for job in jobs {
-            if let Err(error) | Ok(Some(error)) = self.decode(hand, &job, &mut clock) {
-                self.spoil(hand, job.frame.as_ref(), job.pieces, error)?;
+            if let Err(error) | Ok(Some(error)) = self.decode(worker, &job, &mut clock) {
+                self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
-            for (wanted, _, at) in parts(&job) {
-                let (content, place) = (wanted.content(&hand.plain), (at - start) as usize);
+            for (wanted, _, at) in large_file_parts(&job) {
+                let content = wanted.content(&worker.plain);
+                let place = (at - start) as usize;
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
                 runs.push(at..at + content.len() as u64);
             }
             lap(&self.meter.workers.busy, &mut clock);
         }
-        runs.sort_by_key(|run: &Range<u64>| run.start);
-        for run in runs.chunk_by(|a, b| a.end == b.start) {
-            let [from, to] = [run[0].start, run[run.len() - 1].end].map(|at| (at - start) as usize);
-            let (content, at) = (&data[from..to], run[0].start);
-            let hash = self
-                .permits
-                .hold(|| shared.hash(&self.archive.root.options, at, content));
-            lap(&self.meter.workers.busy, &mut clock);
-            self.write_part(&mut hand.writer, &shared, at, content, hash)?;
-            lap(&self.meter.sink.busy, &mut clock);
-        }
-        hand.stretch = data;
-        Ok(())
+        runs.sort_by_key(|run| run.start);
+        Ok(runs)
     }
 
-    /// What is wrong with a frame that came out all the same: digests tell what that is worth.
+    /// Decodes the frame of a job.
+    ///
+    /// Returns the error of a frame with a wrong checksum whose bytes could be decoded all the
+    /// same; the digests of its files then decide which of them are intact.
     fn decode(
         &self,
-        hand: &mut RestoreWorker,
+        worker: &mut RestoreWorker,
         job: &Job,
         clock: &mut Instant,
     ) -> Result<Option<Error>> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(None);
         };
-        let fetched = self.archive.fetch(segment, frame, &mut hand.stored);
+        let fetched = self.archive.fetch(segment, frame, &mut worker.stored);
         self.meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
@@ -188,14 +212,14 @@ impl RestoreRun<'_> {
             stored,
             plain,
             ..
-        } = hand;
+        } = worker;
         self.permits
             .hold(|| decompressor.salvage(stored, plain_len, plain))
     }
 
-    /// The checksum of a frame is wrong. Only those of its files are lost whose digests do not say that they are whole; gives the job
-    /// without them.
-    fn salvage(&self, hand: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
+    /// Drops the files of a frame with a wrong checksum, except those whose digests prove that they
+    /// are intact. Returns the job with the intact files.
+    fn salvage(&self, worker: &mut RestoreWorker, job: Job, error: Error) -> Result<Job> {
         let Job {
             frame,
             pieces,
@@ -203,10 +227,10 @@ impl RestoreRun<'_> {
         } = job;
         let (saved, lost): (Vec<_>, Vec<_>) = pieces
             .into_iter()
-            .partition(|piece| piece.is_saved(&hand.plain));
+            .partition(|piece| piece.is_saved(&worker.plain));
         match &frame {
             Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
-            frame => self.spoil(hand, frame.as_ref(), lost, error)?,
+            frame => self.report_lost_pieces(worker, frame.as_ref(), lost, error)?,
         }
         Ok(Job {
             frame,
@@ -215,7 +239,7 @@ impl RestoreRun<'_> {
         })
     }
 
-    fn write(
+    fn write_piece(
         &self,
         writer: &mut TargetWriter,
         wanted: &WantedRun<ParallelFile>,
@@ -230,7 +254,7 @@ impl RestoreRun<'_> {
             (Of::Whole(item), _) => {
                 let made =
                     self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
-                self.count(content, made.is_some());
+                self.count_bytes(content, made.is_some());
                 Ok(())
             }
             (Of::Part(shared, offset), CheckedContent::Part(hash)) => {
@@ -255,21 +279,21 @@ impl RestoreRun<'_> {
                 shared.spoil();
             }
         }
-        self.count(content, false);
-        self.end(
+        self.count_bytes(content, false);
+        self.end_large_file(
             writer,
             shared,
             shared.done(offset, content.len() as u64, hash),
         )
     }
 
-    fn count(&self, content: &[u8], file: bool) {
+    fn count_bytes(&self, content: &[u8], file: bool) {
         self.meter.bytes.fetch_add(content.len() as u64, Relaxed);
         self.meter.files.fetch_add(u64::from(file), Relaxed);
     }
 
-    /// Something without content.
-    fn bare(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
+    /// Writes an entry without content.
+    fn write_without_content(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<()> {
         let made = match item.entry.kind {
             EntryKind::File { .. } => writer.file(&item.entry, &[]),
             _ => writer.special_file(&item.entry),
@@ -284,8 +308,8 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// What to do with a large file after a piece of it.
-    fn end(
+    /// Finishes or discards a large file after its last piece; does nothing before.
+    fn end_large_file(
         &self,
         writer: &mut TargetWriter,
         shared: &ScheduleShared<ParallelFile>,
@@ -320,7 +344,8 @@ impl RestoreRun<'_> {
             }
             ContentEnd::Damaged(why) => {
                 shared.handle.discard();
-                // A damaged frame has been reported with all its files, and what the target cannot take by itself.
+                // The report already has this damage: of the frame with all its files, or of the
+                // refused entry.
                 if shared.is_damaged() {
                     Ok(())
                 } else {
@@ -330,8 +355,8 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// What is there and cannot be replaced was not touched.
-    pub(super) fn say_what_is_left(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
+    /// Reports damaged files for which an older file is still in the target, untouched.
+    pub(super) fn report_kept_files(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
                 self.report.became(path, LEFT);
@@ -340,10 +365,10 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// A frame is damaged, and so are these files that want it.
-    fn spoil(
+    /// Reports a damaged frame and the files that need it.
+    fn report_lost_pieces(
         &self,
-        hand: &mut RestoreWorker,
+        worker: &mut RestoreWorker,
         frame: Option<&(SegmentId, FrameAt)>,
         pieces: Vec<WantedRun<ParallelFile>>,
         error: Error,
@@ -360,8 +385,8 @@ impl RestoreRun<'_> {
         for piece in &pieces {
             if let Of::Part(shared, offset) = &piece.of {
                 shared.spoil();
-                self.end(
-                    &mut hand.writer,
+                self.end_large_file(
+                    &mut worker.writer,
                     shared,
                     shared.done(*offset, piece.len.into(), None),
                 )?;
@@ -371,14 +396,14 @@ impl RestoreRun<'_> {
     }
 }
 
-/// What is known of a piece before it is written.
+/// The check of a piece before it is written.
 enum CheckedContent {
     Whole(ContentEnd),
     Part(Hash),
 }
 
-/// The pieces of large files.
-fn parts(
+/// Returns the pieces of large files of a job, each with its file and its offset.
+fn large_file_parts(
     job: &Job,
 ) -> impl Iterator<
     Item = (

@@ -1,7 +1,8 @@
-//! Directories that get their metadata at the end.
+//! Directories that get their metadata at the end of a restore from a stream.
 //!
-//! What a stream says of a directory is wanted when all that is in it has been written. It is kept as a header of tar, beyond a
-//! few of them in a file without a name in the target: in memory is only where each stands.
+//! The metadata of a directory is needed only after everything in the directory is written. It is
+//! kept as a tar header: a few MiB of headers in memory, the rest in an unnamed file in the target.
+//! The index in memory holds an offset a directory.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -20,41 +21,41 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// Bytes of headers in memory.
+/// Maximum size of the headers in memory, in bytes.
 const IN_MEMORY: usize = 4 << 20;
 
-/// Directories, each by its path.
+/// The directories, by path.
 #[derive(Default)]
 pub(crate) struct DeferredDirs {
-    /// By the hash of the path, or the next number that nothing had; `None` if it was taken out again.
+    /// Headers by the hash of the path, or by the next free number; `None` for a removed directory.
     places: BTreeMap<u64, Option<HeaderAt>>,
     hasher: RandomState,
-    /// The first headers.
+    /// The file that holds the first headers.
     file: Option<File>,
     filed: u64,
-    /// Those behind them.
+    /// The headers after those in the file.
     rest: Vec<u8>,
 }
 
-/// Where a header stands among all of them.
+/// Position of a header among all headers.
 #[derive(Clone, Copy)]
 struct HeaderAt {
     offset: u64,
     len: u32,
-    /// Directories above it.
+    /// Number of directories above it.
     depth: u32,
 }
 
 impl DeferredDirs {
-    /// Is there a directory of this path?
+    /// Returns whether a directory of this path is known.
     pub(crate) fn has(&self, path: &[u8]) -> Result<bool> {
         Ok(self.find(path)?.1.is_some())
     }
 
-    /// Add a directory, in place of one of the same path.
+    /// Adds a directory; replaces one of the same path.
     ///
     /// # Errors
-    /// As [`write_header`], or those of the file.
+    /// Those of [`write_header`], or of the file.
     pub(crate) fn insert(&mut self, directory: &Entry, target: &TargetTree) -> Result<()> {
         let key = self.find(&directory.path)?.0;
         let start = self.rest.len();
@@ -71,12 +72,12 @@ impl DeferredDirs {
         };
         self.places.insert(key, Some(place));
         if self.rest.len() > IN_MEMORY {
-            self.unburden(target);
+            self.spill(target);
         }
         Ok(())
     }
 
-    /// Take out the directory of this path, if there is one.
+    /// Removes the directory of this path, if known.
     ///
     /// # Errors
     /// Those of the file.
@@ -86,30 +87,33 @@ impl DeferredDirs {
         Ok(())
     }
 
-    /// All of them, each before those that it is in.
+    /// Returns all directories, each before its parents.
     pub(crate) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
         let mut places: Vec<HeaderAt> = std::mem::take(&mut self.places)
             .into_values()
             .flatten()
             .collect();
         places.sort_unstable_by_key(|place| (Reverse(place.depth), place.offset));
-        places.into_iter().map(move |place| self.read(place))
+        places.into_iter().map(move |place| self.read_header(place))
     }
 
-    /// Where a directory of this path stands in the map, or would; and if it is there, its header.
+    /// Returns the key of this path, used or free, and the position of its header if the directory
+    /// is known.
     fn find(&self, path: &[u8]) -> Result<(u64, Option<HeaderAt>)> {
         let mut key = self.hasher.hash_one(path);
         while let Some(there) = self.places.get(&key) {
             match there {
-                Some(place) if self.read(*place)?.path == path => return Ok((key, Some(*place))),
+                Some(place) if self.read_header(*place)?.path == path => {
+                    return Ok((key, Some(*place)));
+                }
                 _ => key = key.wrapping_add(1),
             }
         }
         Ok((key, None))
     }
 
-    /// Move the headers to the file. If there can be none they stay.
-    fn unburden(&mut self, target: &TargetTree) {
+    /// Moves the headers to the file. They stay in memory if there can be no file.
+    fn spill(&mut self, target: &TargetTree) {
         if self.file.is_none() {
             self.file = target.nameless();
         }
@@ -121,27 +125,30 @@ impl DeferredDirs {
         }
     }
 
-    fn read(&self, place: HeaderAt) -> Result<Entry> {
+    fn read_header(&self, place: HeaderAt) -> Result<Entry> {
         let mut filed = Vec::new();
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
             (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
             (None, Some(file)) => {
                 filed.resize(place.len as usize, 0);
                 let read = file.read_exact_at(&mut filed, place.offset);
-                read.map_err(|e| Error::io("could not read back what is known of a directory", e))?;
+                read.map_err(|e| Error::io("could not read back the metadata of a directory", e))?;
                 &filed
             }
-            (None, None) => return Err(lost()),
+            (None, None) => return Err(missing_header()),
         };
         match PaxReader::new().next(&mut &*header)? {
             Some(TarItem::Member(member)) => Ok(member.entry),
-            _ => Err(lost()),
+            _ => Err(missing_header()),
         }
     }
 }
 
-fn lost() -> Error {
-    Error::new(ErrorKind::Bug, "what was known of a directory is lost")
+fn missing_header() -> Error {
+    Error::new(
+        ErrorKind::Bug,
+        "the stored metadata of a directory is missing",
+    )
 }
 
 #[cfg(test)]

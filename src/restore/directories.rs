@@ -1,7 +1,8 @@
 //! The second pass of a restore: hard links, and the metadata of directories.
 //!
-//! A directory gets its metadata after all that is below it and after links to it: a link that is made in it changes its times, and
-//! its mode may forbid to go there. So whoever is done with the last that a directory waits for finishes that one as well.
+//! A directory gets its metadata after everything below it and after all links to files in it: a
+//! new link changes the times of its directory, and the mode of the directory may forbid access.
+//! The worker that completes the last entry a directory waits for also finishes that directory.
 
 use super::RestoreRun;
 use crate::{
@@ -21,90 +22,107 @@ use std::{
     sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},
 };
 
-/// Entries that a worker gets at once.
+/// Number of entries that a worker gets at once.
 const BATCH: usize = 32;
 
 impl RestoreRun<'_> {
-    /// Second pass, deepest first. What stands at the place of a damaged file, if anything, is something else.
+    /// Runs the second pass, deepest entries first. No link is made to a damaged file, because
+    /// another file may be at the same path.
     pub(super) fn links_and_directories(
         &self,
-        hands: &WorkerLimit<'_>,
+        limit: &WorkerLimit<'_>,
         damaged: &HashSet<EntryPath>,
     ) -> Result<()> {
-        let (upwards, nameless) = (Upwards::default(), Mutex::new(Vec::new()));
-        let lost = |path: &EntryPath| nameless.locked().push(path.clone());
-        let all = |writer: &mut TargetWriter, mut entries: Vec<Entry>| {
-            while let Some(entry) = entries.pop() {
-                match &entry.kind {
-                    EntryKind::HardLink(target) => self.link(
-                        writer,
-                        target,
-                        &entry.path,
-                        &Losses {
-                            damaged,
-                            lost: &lost,
-                        },
-                    )?,
-                    _ => self.finish(writer, &entry)?,
-                }
-                self.meter.small.fetch_add(1, Relaxed);
-                entries.extend(upwards.done(&self.entered(&entry)));
-            }
-            Ok(())
+        let waiting = WaitingDirs::default();
+        let nameless = Mutex::new(Vec::new());
+        let losses = Losses {
+            damaged,
+            lost: &|path| nameless.locked().push(path.clone()),
         };
         workers::work(
-            hands,
+            limit,
             || TargetWriter::new(&self.tree),
-            all,
-            |send| {
-                let mut batch = Vec::new();
-                for item in self.archive.records(&self.selection, true) {
-                    let item = match item {
-                        Ok(item) => item,
-                        // The first pass found the same.
-                        Err(error) if self.report.has(&error.line()) => continue,
-                        Err(error) => {
-                            self.report.survive(Err(error))?;
-                            continue;
-                        }
-                    };
-                    let is_wanted = match item.entry.kind {
-                        EntryKind::Directory => item.state != EntryState::Vanished,
-                        EntryKind::HardLink(_) => {
-                            item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
-                        }
-                        _ => false,
-                    };
-                    batch.extend(
-                        is_wanted
-                            .then(|| upwards.meet(&item.entry, &self.entered(&item.entry)))
-                            .flatten(),
-                    );
-                    if batch.len() == BATCH {
-                        send(std::mem::take(&mut batch))?;
-                    }
-                }
-                send(batch)
-            },
+            |writer, entries| self.complete_entries(writer, entries, &waiting, &losses),
+            |send| self.send_ready(&waiting, send),
         )?;
-        self.lost_with_their_files(nameless.opened())
+        self.report_lost_links(nameless.opened())
     }
 
-    /// Other names of files that damage cost.
-    fn lost_with_their_files(&self, mut names: Vec<EntryPath>) -> Result<()> {
+    /// Makes links and finishes directories, and then the directories that waited for these.
+    fn complete_entries(
+        &self,
+        writer: &mut TargetWriter,
+        mut entries: Vec<Entry>,
+        waiting: &WaitingDirs,
+        losses: &Losses<'_>,
+    ) -> Result<()> {
+        while let Some(entry) = entries.pop() {
+            match &entry.kind {
+                EntryKind::HardLink(target) => {
+                    self.make_link(writer, target, &entry.path, losses)?
+                }
+                _ => self.finish_directory(writer, &entry)?,
+            }
+            self.meter.small.fetch_add(1, Relaxed);
+            entries.extend(waiting.complete(&self.waiting_dirs_of(&entry)));
+        }
+        Ok(())
+    }
+
+    /// Sends the links and directories that need not wait, in batches.
+    fn send_ready(
+        &self,
+        waiting: &WaitingDirs,
+        send: &mut dyn FnMut(Vec<Entry>) -> Result<()>,
+    ) -> Result<()> {
+        let mut batch = Vec::new();
+        for item in self.archive.records(&self.selection, true) {
+            let item = match item {
+                Ok(item) => item,
+                // The first pass has reported the same error.
+                Err(error) if self.report.has(&error.line()) => continue,
+                Err(error) => {
+                    self.report.survive(Err(error))?;
+                    continue;
+                }
+            };
+            if self.needs_second_pass(&item) {
+                let dirs = self.waiting_dirs_of(&item.entry);
+                batch.extend(waiting.register(&item.entry, &dirs));
+            }
+            if batch.len() == BATCH {
+                send(std::mem::take(&mut batch))?;
+            }
+        }
+        send(batch)
+    }
+
+    fn needs_second_pass(&self, item: &PageItem) -> bool {
+        match item.entry.kind {
+            EntryKind::Directory => item.state != EntryState::Vanished,
+            EntryKind::HardLink(_) => {
+                item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports hard links to damaged files.
+    fn report_lost_links(&self, mut names: Vec<EntryPath>) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
         names.sort_by(|a, b| order(a, b));
         let what = format!(
-            "lost with the files that they are names of: {}",
+            "{} lost because their files are damaged",
             counted(names.len() as u64, "hard link")
         );
         self.report.add((Error::corrupt(what), names))
     }
 
-    /// The directories that this is done in: they must not get their metadata before.
-    fn entered(&self, entry: &Entry) -> Vec<EntryPath> {
+    /// Returns the directories that this entry changes or passes through: they must not get their
+    /// metadata earlier.
+    fn waiting_dirs_of(&self, entry: &Entry) -> Vec<EntryPath> {
         let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
             EntryKind::HardLink(target) => {
@@ -119,7 +137,7 @@ impl RestoreRun<'_> {
         self.stand_ins.locked().get(target).cloned()
     }
 
-    fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
+    fn finish_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.locked().contains(&entry.path);
         if self.refused.holds(&entry.path) {
             return Ok(());
@@ -131,8 +149,9 @@ impl RestoreRun<'_> {
         self.unless_refused(&entry.path, finished).map(drop)
     }
 
-    /// Only what was restored gets another name: where something may stand in its place, that would get it.
-    fn link(
+    /// Makes a hard link, but only to a restored file: the target may have another file at that
+    /// path.
+    fn make_link(
         &self,
         writer: &mut TargetWriter,
         target: &EntryPath,
@@ -158,15 +177,17 @@ impl RestoreRun<'_> {
         let linked = match self.refused.holds(name) {
             true if is_itself => Ok(()),
             true => Err(alone_too(path, name)),
-            false => match self.was_restored(target).and_then(|()| make(writer)) {
+            false => match self.check_restored(target).and_then(|()| make(writer)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
                     (losses.lost)(path);
                     Ok(())
                 }
                 Err(e) if e.kind == ErrorKind::NotFound => {
-                    self.tree
-                        .notes
-                        .add("hard link", "what it is a name of is not there", path);
+                    self.tree.notes.add(
+                        "hard link",
+                        "the file that it links to does not exist",
+                        path,
+                    );
                     Ok(())
                 }
                 other => other,
@@ -175,9 +196,9 @@ impl RestoreRun<'_> {
         self.unless_refused(path, linked).map(drop)
     }
 
-    /// Is it in the backup, so that what stands there, or in for it, if it is not damaged, is that? Of a page that is lost nobody
-    /// knows what it described.
-    fn was_restored(&self, target: &EntryPath) -> Result<()> {
+    /// Checks that the link target was restored by this run. If a page is lost, files of that page
+    /// are unknown and count as not restored.
+    fn check_restored(&self, target: &EntryPath) -> Result<()> {
         let is_doubtful = self.tree.options.overwrite && self.report.has("");
         let is_absent = self.absent.locked().contains(target)
             || is_doubtful
@@ -185,46 +206,49 @@ impl RestoreRun<'_> {
                     .archive
                     .find(target)
                     .is_ok_and(|parts| is_stored(&parts));
-        match is_absent {
-            true => Err(Error::new(
+        if is_absent {
+            Err(Error::new(
                 ErrorKind::NotFound,
                 format!("{} was not restored", quoted(target)),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }
 
-/// Is all of a file, or of what is none, in the backup?
+/// Returns whether all parts of an entry are in the backup.
 pub(super) fn is_stored(parts: &[PageItem]) -> bool {
     are_all(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
-/// What damage cost, and who is to know of what it costs besides.
+/// Damaged files, and a function that records further losses.
 struct Losses<'a> {
     damaged: &'a HashSet<EntryPath>,
     lost: &'a (dyn Fn(&EntryPath) + Sync),
 }
 
-/// Directories that wait for what is below them, and for links to it. They are met after that.
+/// Directories that wait for entries below them and for links to files in them. A directory's
+/// record follows those of its entries.
 #[derive(Default)]
-struct Upwards(Mutex<HashMap<EntryPath, WaitingLinks>>);
+struct WaitingDirs(Mutex<HashMap<EntryPath, WaitingLinks>>);
 
 #[derive(Default)]
 struct WaitingLinks {
-    /// What it waits for; while there is something the directory above waits for this one.
-    for_so_many: usize,
-    /// Itself, if it was met.
+    /// Number of entries it waits for; above 0, its parent waits for this directory.
+    pending: usize,
+    /// The entry of the directory, if its record was read.
     entry: Option<Entry>,
 }
 
-impl Upwards {
+impl WaitingDirs {
     fn lock(&self) -> MutexGuard<'_, HashMap<EntryPath, WaitingLinks>> {
         self.0.locked()
     }
 
-    /// The next, for which these directories wait; it is given back if it need not wait itself.
-    fn meet(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
+    /// Registers an entry that these directories wait for. Returns the entry if it need not wait
+    /// itself.
+    fn register(&self, entry: &Entry, entered: &[EntryPath]) -> Option<Entry> {
         let mut waiting = self.lock();
         if let Some(waits) = waiting.get_mut(&entry.path) {
             waits.entry = Some(entry.clone());
@@ -233,8 +257,8 @@ impl Upwards {
         for mut dir in entered.iter().map(|path| &path[..]) {
             loop {
                 let waits = waiting.entry(dir.to_vec()).or_default();
-                waits.for_so_many += 1;
-                if waits.for_so_many > 1 || dir.is_empty() {
+                waits.pending += 1;
+                if waits.pending > 1 || dir.is_empty() {
                     break;
                 }
                 dir = split(dir).0;
@@ -243,8 +267,8 @@ impl Upwards {
         Some(entry.clone())
     }
 
-    /// It is done: the directories that waited only for this.
-    fn done(&self, entered: &[EntryPath]) -> Vec<Entry> {
+    /// Marks an entry as done. Returns the directories that waited only for this entry.
+    fn complete(&self, entered: &[EntryPath]) -> Vec<Entry> {
         let mut waiting = self.lock();
         entered
             .iter()
@@ -253,12 +277,12 @@ impl Upwards {
     }
 }
 
-/// One that was not met, as its record is lost, is passed over.
+/// Releases a directory. A directory whose record is lost is skipped, and its parent released.
 fn release(waiting: &mut HashMap<EntryPath, WaitingLinks>, mut dir: &[u8]) -> Option<Entry> {
     loop {
         let waits = waiting.get_mut(dir)?;
-        waits.for_so_many -= 1;
-        if waits.for_so_many > 0 {
+        waits.pending -= 1;
+        if waits.pending > 0 {
             return None;
         }
         let entry = waiting.remove(dir)?.entry;
@@ -281,7 +305,7 @@ mod tests {
         }
     }
 
-    fn entered(path: &str, target: Option<&str>) -> Vec<EntryPath> {
+    fn waiting_dirs_of(path: &str, target: Option<&str>) -> Vec<EntryPath> {
         let paths = [Some(path).filter(|path| !path.is_empty()), target];
         paths
             .into_iter()
@@ -290,14 +314,16 @@ mod tests {
             .collect()
     }
 
-    fn meet(upwards: &Upwards, path: &str) -> bool {
-        upwards.meet(&of(path), &entered(path, None)).is_some()
+    fn register(waiting: &WaitingDirs, path: &str) -> bool {
+        waiting
+            .register(&of(path), &waiting_dirs_of(path, None))
+            .is_some()
     }
 
-    fn done(upwards: &Upwards, path: &str, target: Option<&str>) -> Vec<String> {
+    fn complete(waiting: &WaitingDirs, path: &str, target: Option<&str>) -> Vec<String> {
         let text = |entry: Entry| String::from_utf8(entry.path).unwrap();
-        upwards
-            .done(&entered(path, target))
+        waiting
+            .complete(&waiting_dirs_of(path, target))
             .into_iter()
             .map(text)
             .collect()
@@ -305,42 +331,42 @@ mod tests {
 
     #[test]
     fn a_directory_is_finished_after_all_that_is_in_it() {
-        let upwards = Upwards::default();
+        let waiting = WaitingDirs::default();
         assert_eq!(
-            ["b", "a/y", "a/x/2"].map(|at| meet(&upwards, at)),
+            ["b", "a/y", "a/x/2"].map(|at| register(&waiting, at)),
             [true; 3]
         );
-        assert_eq!(done(&upwards, "a/x/2", None), [""; 0]);
-        assert!(meet(&upwards, "a/x/1"));
+        assert_eq!(complete(&waiting, "a/x/2", None), [""; 0]);
+        assert!(register(&waiting, "a/x/1"));
         assert_eq!(
-            ["a/x", "a", "a", ""].map(|at| meet(&upwards, at)),
+            ["a/x", "a", "a", ""].map(|at| register(&waiting, at)),
             [false; 4]
         );
         assert_eq!(
-            ["b", "a/y"].map(|at| done(&upwards, at, None)),
+            ["b", "a/y"].map(|at| complete(&waiting, at, None)),
             [[""; 0]; 2]
         );
         for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
-            assert_eq!(done(&upwards, path, None), [next]);
+            assert_eq!(complete(&waiting, path, None), [next]);
         }
-        assert_eq!(done(&upwards, "", None), [""; 0]);
-        assert!(upwards.lock().is_empty());
+        assert_eq!(complete(&waiting, "", None), [""; 0]);
+        assert!(waiting.lock().is_empty());
     }
 
     #[test]
     fn directories_wait_for_links_to_what_is_in_them_and_for_what_is_below_a_lost_one() {
-        let upwards = Upwards::default();
+        let waiting = WaitingDirs::default();
         assert!(
-            upwards
-                .meet(&of("b/link"), &entered("b/link", Some("a/f")))
+            waiting
+                .register(&of("b/link"), &waiting_dirs_of("b/link", Some("a/f")))
                 .is_some()
         );
-        assert!(meet(&upwards, "a/lost/deep"));
-        assert_eq!(["b", "a", ""].map(|at| meet(&upwards, at)), [false; 3]);
-        assert_eq!(done(&upwards, "b/link", Some("a/f")), ["b"]);
-        assert_eq!(done(&upwards, "a/lost/deep", None), ["a"]);
-        assert_eq!(done(&upwards, "b", None), [""; 0]);
-        assert_eq!(done(&upwards, "a", None), [""]);
-        assert!(upwards.lock().is_empty());
+        assert!(register(&waiting, "a/lost/deep"));
+        assert_eq!(["b", "a", ""].map(|at| register(&waiting, at)), [false; 3]);
+        assert_eq!(complete(&waiting, "b/link", Some("a/f")), ["b"]);
+        assert_eq!(complete(&waiting, "a/lost/deep", None), ["a"]);
+        assert_eq!(complete(&waiting, "b", None), [""; 0]);
+        assert_eq!(complete(&waiting, "a", None), [""]);
+        assert!(waiting.lock().is_empty());
     }
 }

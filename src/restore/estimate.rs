@@ -1,12 +1,12 @@
-//! What a restore will cost, before it is begun: bytes, frames, segments, and time at the speeds of this machine.
+//! Estimates the cost of a restore: bytes, frames, segments, and time at the speeds of this
+//! machine.
 //!
-//! The pages are gone through as the restore does it, so frames are counted as it will fetch them. Then some of them are
-//! fetched and decoded, and a file without a name is written at the target. Nothing stays.
+//! Reads the pages as the restore does, so the count of frames is exact. Then it fetches and
+//! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    MissingParts, Restore,
+    MissingParts, Restore, check_paths_exist,
     cluster::{self, choose_backup},
-    must_be_there,
 };
 use crate::archive::unnamed_losses;
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
         plan::{ClusterPlan, Fate},
         recovery::RecoveryFacts,
     },
+    stage::codec::Decompressor,
 };
 use serde::Serialize;
 use std::{
@@ -38,82 +39,83 @@ use std::{
     time::Instant,
 };
 
-/// Frames that are measured one after the other, as a restore reads them.
+/// Frames of a measured run, read in order as a restore does.
 const RUN: usize = 8;
-/// Runs that are measured, at most.
+/// Maximum number of measured runs.
 const RUNS: usize = 16;
-/// Stored bytes that are read to measure, about.
+/// Stored bytes to read for the measurement, approximately.
 const READ_BYTES: u64 = 64 << 20;
-/// Bytes that are written to measure, at most.
+/// Bytes to write for the measurement, at most.
 const WRITE_BYTES: u64 = 64 << 20;
-/// Seconds after which measuring ends.
+/// Seconds after which the measurement ends.
 const SECONDS: f64 = 0.5;
 
 type Frame = (SegmentId, FrameAt);
 
-/// A restore that is only thought of.
+/// The options of an estimate.
 #[derive(Debug, Clone)]
-pub struct Forecast {
-    /// What would be restored; its target is not looked at.
+pub struct EstimateRequest {
+    /// The restore to estimate; its target is ignored.
     pub restore: Restore,
-    /// Where to, if the target is to be measured.
+    /// Directory for measuring the write rate, if wanted.
     pub target: Option<PathBuf>,
 }
 
-/// What it will cost.
+/// The estimated cost of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Contract {
-    /// The backup.
+pub struct RestoreEstimate {
+    /// ID of the backup.
     pub id: String,
-    /// Entries that will be restored.
+    /// Number of entries to restore.
     pub entries: u64,
-    /// Regular files among them.
+    /// Number of regular files among them.
     pub files: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// Frames that will be fetched.
+    /// Number of frames to fetch.
     pub frames: u64,
-    /// Their stored bytes.
+    /// Stored bytes of these frames.
     pub fetched_bytes: u64,
-    /// Their plain bytes.
+    /// Plain bytes of these frames.
     pub decoded_bytes: u64,
-    /// Stored bytes of what is wanted of them: of each frame the same share as of its plain bytes.
+    /// Stored bytes of the wanted pieces: their share of the plain bytes of each frame, applied to
+    /// its stored bytes.
     pub wanted_bytes: u64,
-    /// Segments that will be opened.
+    /// Number of segments to open.
     pub segments: u64,
-    /// Backups these belong to.
+    /// Number of backups that these segments belong to.
     pub backups: u64,
-    /// Threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// Stored bytes a second that were fetched, by all threads; 0 if nothing was.
+    /// Stored bytes fetched a second by all threads; 0 if there were none.
     pub read_rate: f64,
-    /// Plain bytes a second that were decoded and digested, by all threads.
+    /// Plain bytes decoded and digested a second by all threads.
     pub decode_rate: f64,
-    /// Bytes a second that were written at the target and synced.
+    /// Bytes written and synced a second at the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_rate: Option<f64>,
     /// Seconds if reading, decoding and writing overlap fully.
     pub least_seconds: f64,
-    /// Seconds if they do not overlap at all.
+    /// Seconds if reading, decoding and writing do not overlap.
     pub most_seconds: f64,
-    /// `read`, `decode` or `write`: what takes longest.
+    /// The slowest step: `read`, `decode` or `write`.
     pub limit: &'static str,
-    /// What the backup does not hold as it was, one line for each.
+    /// Parts that the backup does not hold as they were, one line each.
     pub notes: Vec<String>,
 }
 
-impl Contract {
-    /// Bytes fetched for each stored byte that is wanted.
+impl RestoreEstimate {
+    /// Returns the bytes fetched for each stored byte that is wanted.
     pub fn fetch_amplification(&self) -> f64 {
         self.fetched_bytes as f64 / (self.wanted_bytes as f64).max(1.0)
     }
 
-    /// Bytes decoded for each byte of content.
+    /// Returns the bytes decoded for each byte of content.
     pub fn decode_amplification(&self) -> f64 {
         self.decoded_bytes as f64 / (self.bytes as f64).max(1.0)
     }
 
-    /// Seconds of reading, decoding and writing, each by itself.
+    /// Returns the seconds of reading, decoding and writing, each alone.
     pub fn seconds(&self) -> [(&'static str, f64); 3] {
         let time = |bytes: u64, rate: f64| {
             if bytes == 0 {
@@ -132,7 +134,7 @@ impl Contract {
         ]
     }
 
-    fn expect(&mut self) {
+    fn compute_seconds(&mut self) {
         let seconds = self.seconds();
         let longest = seconds.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         (self.limit, self.least_seconds) = longest.copied().unwrap_or_default();
@@ -140,32 +142,33 @@ impl Contract {
     }
 }
 
-impl Forecast {
-    /// Count and measure.
+impl EstimateRequest {
+    /// Counts frames and bytes, and measures the speeds.
     ///
     /// # Errors
-    /// Those of opening FROM and of reading its pages; [`Kind::NotFound`] for a path that is not in it.
-    pub fn run(&self) -> Result<Contract> {
+    /// Those of opening FROM and of reading its pages; [`ErrorKind::NotFound`] for a path that the
+    /// backup does not have.
+    pub fn run(&self) -> Result<RestoreEstimate> {
         if self.restore.from == "-" {
-            let what = "cannot tell what it costs to restore from standard input: it has to be read for that";
+            let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let archive = choose_backup::open_chosen(&self.restore, self.restore.overwrite)?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection, self.restore.keep_going)?;
+        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
-        let contract = Contract {
+        let contract = RestoreEstimate {
             id: archive.root.id.clone(),
             workers: workers.get(),
-            ..Contract::default()
+            ..RestoreEstimate::default()
         };
         let (mut contract, sample) = self.count(&archive, &selection, contract)?;
-        (contract.read_rate, contract.decode_rate) = measure(&archive, workers, sample)?;
+        (contract.read_rate, contract.decode_rate) = measure_rates(&archive, workers, sample)?;
         contract.write_rate = self
             .target
             .as_deref()
             .and_then(|target| write_rate(target, contract.bytes));
-        contract.expect();
+        contract.compute_seconds();
         Ok(contract)
     }
 
@@ -173,8 +176,8 @@ impl Forecast {
         &self,
         archive: &Archive,
         selection: &Selection,
-        contract: Contract,
-    ) -> Result<(Contract, DecodeSample)> {
+        contract: RestoreEstimate,
+    ) -> Result<(RestoreEstimate, DecodeSample)> {
         let plan = self.plan(archive)?;
         let mut count = JobTotals {
             contract,
@@ -183,21 +186,28 @@ impl Forecast {
         };
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
-        let (mut entries, mut files) = (0, 0);
+        let mut entries = 0;
+        let mut files = 0;
         let mut lacking = MissingParts::new(unnamed_losses::loss_affects(archive, selection)?);
         let mut planner = Planner::new(|job: schedule::FrameJob<()>| {
             count.job(&job, &archive.root.id);
             Ok(())
         });
         for item in archive.records(selection, false) {
-            let Some(item) = kept(&plan, item?, &mut lacking) else {
+            let Some(item) = restored_record(&plan, item?, &mut lacking) else {
                 continue;
             };
             entries += u64::from(item.from == 0);
-            files += u64::from(add(&mut planner, archive, is_restored, item, &mut linked)?);
+            files += u64::from(plan_record(
+                &mut planner,
+                archive,
+                is_restored,
+                item,
+                &mut linked,
+            )?);
         }
         planner.finish()?;
-        let contract = Contract {
+        let contract = RestoreEstimate {
             entries,
             files,
             notes: lacking.lines(),
@@ -206,7 +216,8 @@ impl Forecast {
         Ok((contract, count.sample))
     }
 
-    /// What is done differently for a cluster, as far as it says which files come back.
+    /// Returns the rules for the files of a cluster, as far as they decide which files are
+    /// restored.
     fn plan(&self, archive: &Archive) -> Result<ClusterPlan> {
         let Some(facts) = &archive.root.postgres else {
             return cluster::check_not_postgres(&self.restore).map(|()| ClusterPlan::default());
@@ -222,8 +233,12 @@ impl Forecast {
     }
 }
 
-/// The record as it comes back, if it does.
-fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Option<PageItem> {
+/// Returns the record as it is restored, or `None` if it is left out.
+fn restored_record(
+    plan: &ClusterPlan,
+    item: PageItem,
+    lacking: &mut MissingParts,
+) -> Option<PageItem> {
     match plan.fate(&item.entry.path) {
         Fate::Restored => {
             lacking.note(&item);
@@ -234,8 +249,9 @@ fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Optio
     }
 }
 
-/// Add what has content; of files of which only other names are restored, the file once. Does another file begin with it?
-fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
+/// Adds content to the plan; a file of which only other names are restored is added once. Returns
+/// whether the record starts a file.
+fn plan_record<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     planner: &mut Planner<(), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
@@ -260,10 +276,10 @@ fn add<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
     }
 }
 
-/// What the jobs come to.
+/// Totals of the planned jobs.
 struct JobTotals {
-    contract: Contract,
-    /// Backup, stream and number of the segments.
+    contract: RestoreEstimate,
+    /// Segments that the restore opens: backup, stream and number.
     opened: HashSet<SegmentId>,
     sample: DecodeSample,
 }
@@ -279,7 +295,7 @@ impl JobTotals {
         contract.frames += 1;
         sizes::add(&mut contract.fetched_bytes, frame.stored_len.into());
         sizes::add(&mut contract.decoded_bytes, frame.plain_len.into());
-        // Several files may want the same bytes: a frame is never wanted more than whole.
+        // Several files may share bytes of a frame; the share is at most 1.
         let share = (wanted as f64 / f64::from(frame.plain_len.max(1))).min(1.0);
         sizes::add(
             &mut contract.wanted_bytes,
@@ -300,20 +316,21 @@ impl JobTotals {
     }
 }
 
-/// Some runs of frames from all over the backup.
+/// Runs of frames spread over the whole backup.
 #[derive(Default)]
 struct DecodeSample {
     runs: Vec<Vec<Frame>>,
-    /// Frames so far, and of how many runs one is kept.
+    /// Number of frames so far; of `every` runs one is kept.
     seen: usize,
     every: usize,
 }
 
 impl DecodeSample {
     fn push(&mut self, frame: Frame) {
-        let (run, every) = (self.seen / RUN, self.every.max(1));
+        let run = self.seen / RUN;
+        let every = self.every.max(1);
         self.seen += 1;
-        if run % every != 0 {
+        if !run.is_multiple_of(every) {
             return;
         }
         if (self.seen - 1).is_multiple_of(RUN) {
@@ -322,7 +339,7 @@ impl DecodeSample {
                 self.runs
                     .retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
                 self.every = every * 2;
-                if run % self.every != 0 {
+                if !run.is_multiple_of(self.every) {
                     return;
                 }
             }
@@ -335,50 +352,90 @@ impl DecodeSample {
     }
 }
 
-/// Stored bytes a second that are fetched, and plain bytes that are decoded and digested, by all workers together.
-fn measure(archive: &Archive, workers: NonZeroUsize, sample: DecodeSample) -> Result<(f64, f64)> {
-    let (meter, start, stored, plain) = (
-        Meter::default(),
-        Instant::now(),
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-    );
-    let enough = || stored.load(Relaxed) > READ_BYTES || start.elapsed().as_secs_f64() > SECONDS;
-    let hand = || (archive.codec.decompressor(), Vec::new(), Vec::new());
-    let each = |hand: &mut (_, Vec<u8>, Vec<u8>), run: Vec<Frame>| {
-        let (decompressor, packed, content): (&mut crate::stage::codec::Decompressor, _, _) =
-            (&mut hand.0, &mut hand.1, &mut hand.2);
-        for (segment, frame) in run.iter().take_while(|_| !enough()) {
-            let mut clock = Instant::now();
-            archive.fetch(segment, frame, packed)?;
-            lap(&meter.source.busy, &mut clock);
-            decompressor.decompress(packed, frame.plain_len as usize, content)?;
-            digest(archive.root.options.digest, content);
-            lap(&meter.workers.busy, &mut clock);
-            stored.fetch_add(frame.stored_len.into(), Relaxed);
-            plain.fetch_add(frame.plain_len.into(), Relaxed);
-        }
-        Ok(())
-    };
+/// Returns the stored bytes fetched a second and the plain bytes decoded and digested a second, by
+/// all workers together.
+fn measure_rates(
+    archive: &Archive,
+    workers: NonZeroUsize,
+    sample: DecodeSample,
+) -> Result<(f64, f64)> {
     let runs = sample.runs;
     let threads = workers.get().min(runs.len()).max(1) as f64;
-    workers::work(&workers.into(), hand, each, |send| {
-        runs.into_iter().try_for_each(send)
-    })?;
+    let measured = DecodeMeasurement {
+        archive,
+        meter: Meter::default(),
+        start: Instant::now(),
+        stored: AtomicU64::new(0),
+        plain: AtomicU64::new(0),
+    };
+    workers::work(
+        &workers.into(),
+        || DecodeWorker {
+            decompressor: archive.codec.decompressor(),
+            stored: Vec::new(),
+            plain: Vec::new(),
+        },
+        |worker, run: Vec<Frame>| measured.decode(worker, &run),
+        |send| runs.into_iter().try_for_each(send),
+    )?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };
     Ok((
-        rate(&stored, &meter.source.busy),
-        rate(&plain, &meter.workers.busy),
+        rate(&measured.stored, &measured.meter.source.busy),
+        rate(&measured.plain, &measured.meter.workers.busy),
     ))
+}
+
+/// The bytes decoded so far, and the time they took.
+struct DecodeMeasurement<'a> {
+    archive: &'a Archive,
+    meter: Meter,
+    start: Instant,
+    stored: AtomicU64,
+    plain: AtomicU64,
+}
+
+/// Decoder and buffers of one measuring thread.
+struct DecodeWorker {
+    decompressor: Decompressor,
+    stored: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl DecodeMeasurement<'_> {
+    /// Decodes a run of frames, until enough is measured.
+    fn decode(&self, worker: &mut DecodeWorker, run: &[Frame]) -> Result<()> {
+        for (segment, frame) in run {
+            if self.is_enough() {
+                break;
+            }
+            let mut clock = Instant::now();
+            self.archive.fetch(segment, frame, &mut worker.stored)?;
+            lap(&self.meter.source.busy, &mut clock);
+            let plain_len = frame.plain_len as usize;
+            worker
+                .decompressor
+                .decompress(&worker.stored, plain_len, &mut worker.plain)?;
+            digest(self.archive.root.options.digest, &worker.plain);
+            lap(&self.meter.workers.busy, &mut clock);
+            self.stored.fetch_add(frame.stored_len.into(), Relaxed);
+            self.plain.fetch_add(frame.plain_len.into(), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_enough(&self) -> bool {
+        self.stored.load(Relaxed) > READ_BYTES || self.start.elapsed().as_secs_f64() > SECONDS
+    }
 }
 
 fn digest(algorithm: Algorithm, content: &[u8]) {
     std::hint::black_box(piece(algorithm, content, 0, content.len() as u64, u64::MAX));
 }
 
-/// Bytes a second that are written where `target` is or would be, and synced; nothing if that cannot be measured.
+/// Returns the bytes written and synced a second at `target` or its nearest existing parent; `None`
+/// if that cannot be measured.
 fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
     let there = target
         .ancestors()
@@ -391,7 +448,8 @@ fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
     let file = anonymous_file(there).ok()?;
     let mut block = vec![0; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut block);
-    let (start, mut at) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut at = 0;
     while at < bytes.min(WRITE_BYTES) && start.elapsed().as_secs_f64() < SECONDS {
         let len = (bytes.min(WRITE_BYTES) - at).min(block.len() as u64);
         pwrite_all(&file, &block[..len as usize], at).ok()?;

@@ -1,9 +1,10 @@
-//! What stands in a tree on disk and does not belong to a backup.
+//! Finds files in the target that do not belong to the backup.
 //!
-//! Both are gone through in the same order; memory holds the names of the directories between the root and the entry at
-//! hand. Of a directory that does not belong only the directory itself is named, unless something in it stays: what the
-//! backup is read from, and what is mounted there. A mount that the backup has an empty directory for stays with all that is
-//! in it: the backup was told not to look there. Nothing is changed.
+//! The tree and the backup are read in the same order; memory holds the names of the directories
+//! between the root and the current entry. A whole directory that does not belong is listed as one
+//! path, unless something in it must be kept: the repository that the restore reads, and mount
+//! points. A mount point for which the backup has an empty directory is kept with its content,
+//! because the backup excluded the mounted file system. Changes nothing.
 
 use crate::{
     archive::{Archive, Selection},
@@ -24,23 +25,24 @@ use std::{
 };
 
 const READ_FROM: &str = "the backup is read from there";
-const MOUNTED: &str = "something is mounted there, of which the backup has nothing";
+const MOUNTED: &str = "something is mounted there, and the backup does not cover it";
 
-/// What does not belong.
+/// Files that do not belong to the backup.
 #[derive(Debug, Default)]
 pub(crate) struct ExtraneousFiles {
-    /// Paths of what is to be removed, each with all that is below it; in no order.
+    /// Paths to remove, each with everything below it; in no order.
     pub(crate) paths: Vec<EntryPath>,
-    /// What stays all the same, one line for each.
+    /// Paths that are kept all the same, one line each.
     pub(crate) kept: Vec<String>,
 }
 
-/// What does not belong to the selected part of a backup.
+/// Lists the files that do not belong to the selected part of a backup.
 ///
 /// # Errors
-/// Damage to a page: then nobody knows what belongs. [`ErrorKind::Exists`] if what stays is in the way of something that
-/// belongs. The system's.
-pub(crate) fn extra(
+/// [`ErrorKind::Corrupt`] for a damaged page, because the expected files are unknown then.
+/// [`ErrorKind::Exists`] if a path that must be kept blocks a path of the backup. Errors of the
+/// system.
+pub(crate) fn find_extraneous(
     archive: &Archive,
     selection: &Selection,
     plan: &ClusterPlan,
@@ -56,7 +58,9 @@ pub(crate) fn extra(
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
     }
-    let (own, ways, mounts) = (archive.store().places(), archive.ways()?, &layout.mounts);
+    let own = archive.store().places();
+    let ways = archive.ways()?;
+    let mounts = &layout.mounts;
     let mut walk = ExtraWalk {
         places,
         mounts,
@@ -68,10 +72,10 @@ pub(crate) fn extra(
     };
     for item in archive.records(selection, false) {
         let item = item.map_err(|e| {
-            e.detail("nothing is removed while nobody knows what belongs to the backup")
+            e.detail("nothing is removed, because the list of files in the backup is incomplete")
         })?;
         if item.from == 0 && !plan.leaves_out(&item.entry.path) {
-            walk.belongs(
+            walk.expect(
                 &item.entry.path,
                 matches!(item.entry.kind, EntryKind::Directory),
                 item.state.is_stored(),
@@ -83,54 +87,57 @@ pub(crate) fn extra(
 }
 
 struct ExtraWalk<'a> {
-    /// The root of the tree and what is mounted in it.
+    /// The root of the tree and the mount points in it.
     places: Vec<(EntryPath, OwnedFd)>,
     mounts: &'a [TargetMount],
-    /// What the backup is read from.
+    /// Files and directories that the restore reads the backup from.
     own: Vec<Place>,
-    /// Of what is in these the backup knows only what is on the way.
+    /// Parent directories of the backup's source; the backup knows only the next step on the path
+    /// in each.
     ways: HashSet<EntryPath>,
     selection: &'a Selection,
     levels: Vec<ExtraLevel>,
     found: ExtraneousFiles,
 }
 
-/// A directory that the walk is in, with the names that the backup has not spoken of yet.
+/// A directory that the walk is in, with the names that no record has matched yet.
 struct ExtraLevel {
     path: EntryPath,
     names: BTreeSet<Vec<u8>>,
     device: u64,
-    /// Why nothing is removed from it.
+    /// The reason why its names are kept, if they are.
     stays: Option<&'static str>,
 }
 
 impl ExtraWalk<'_> {
-    /// The backup has something at this path. Of a directory that could not be read when it was backed up nobody knows
-    /// what belongs into it.
-    fn belongs(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
+    /// Marks the path as expected. The content of a directory that could not be read during the
+    /// backup is unknown, so nothing in that directory is listed.
+    fn expect(&mut self, path: &[u8], is_directory: bool, is_stored: bool) -> Result<()> {
         self.leave(|level| entry::is_within(path, &level.path))?;
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
-            // The directory that this is in may not be on disk; then what belongs here is that directory.
+            // If the parent is not on disk, this step is one of the missing directories above the
+            // path.
             level.names.remove(entry::step(&level.path, path));
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
             true if self.ways.contains(path) => Ok(()),
             true if is_stored => {
-                let level = self.enter(path)?;
+                let level = self.enter_dir(path)?;
                 self.levels.extend(level);
                 Ok(())
             }
-            false if self.selection.holds(path) && self.is_directory(path) => self.makes_way(path),
+            false if self.selection.holds(path) && self.is_directory(path) => self.clear_way(path),
             _ => Ok(()),
         }
     }
 
-    /// The directory on disk. What is no directory there has nothing in it that does not belong.
-    fn enter(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
+    /// Opens a directory on disk and lists its names. Returns `None` for a file that is no
+    /// directory.
+    fn enter_dir(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
         let dir = match self.open(path) {
             Err(error) if dir::is_no_directory(&error) => return Ok(None),
-            // The restore cannot open it either, and names it.
+            // The restore fails to open this directory too, and reports it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             other => other.map_err(|e| failed(path, e))?,
         };
@@ -143,7 +150,7 @@ impl ExtraWalk<'_> {
         if let Some(mount) = self.mounts.iter().find(|mount| mount.at == path) {
             names.retain(|name| mount.may_own(name));
         }
-        let stays = self.stays(path, &stat);
+        let stays = self.reason_to_keep(path, &stat);
         Ok(Some(ExtraLevel {
             path: path.to_vec(),
             names,
@@ -152,8 +159,8 @@ impl ExtraWalk<'_> {
         }))
     }
 
-    /// Why nothing may be removed from this directory, unless the backup has something else in it.
-    fn stays(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
+    /// Returns the reason why unexpected names in this directory are kept, if there is one.
+    fn reason_to_keep(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
         let around = self.levels.last();
         let is_place = self.places.iter().any(|(at, _)| at == path);
         if self.own.contains(&(stat.dev, stat.inode)) || around?.stays == Some(READ_FROM) {
@@ -180,11 +187,11 @@ impl ExtraWalk<'_> {
         open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest))
     }
 
-    /// Leave the directories that are not kept; names nobody spoke of do not belong.
+    /// Leaves directories until `keep` holds; names without a record are extraneous.
     fn leave(&mut self, keep: impl Fn(&ExtraLevel) -> bool) -> Result<()> {
         while let Some(level) = self.levels.pop_if(|level| !keep(level)) {
             if let (Some(why), false) = (level.stays, level.names.is_empty()) {
-                self.keep(&level.path, why);
+                self.note_kept(&level.path, why);
                 continue;
             }
             let paths = level
@@ -194,25 +201,25 @@ impl ExtraWalk<'_> {
             let paths: Vec<_> = paths.filter(|path| self.selection.holds(path)).collect();
             if !paths.is_empty() {
                 let dir = self.open(&level.path).map_err(|e| failed(&level.path, e))?;
-                paths
-                    .iter()
-                    .try_for_each(|path| self.sweep(&dir, level.device, path).map(drop))?;
+                paths.iter().try_for_each(|path| {
+                    self.collect_removable(&dir, level.device, path).map(drop)
+                })?;
             }
         }
         Ok(())
     }
 
-    /// A directory stands where the backup has something else.
-    fn makes_way(&mut self, path: &[u8]) -> Result<()> {
+    /// Lists a directory for removal that is in the way of another kind of entry.
+    fn clear_way(&mut self, path: &[u8]) -> Result<()> {
         let dir = self
             .open(entry::split(path).0)
             .map_err(|e| failed(path, e))?;
         let device = dir::stat_fd(&dir).map_err(|e| failed(path, e))?.dev;
-        if self.sweep(&dir, device, path)? {
+        if self.collect_removable(&dir, device, path)? {
             return Ok(());
         }
         let what = format!(
-            "cannot restore {}: a directory is in its way that is not removed",
+            "cannot restore {}: a directory is in the way and cannot be removed",
             quoted(path)
         );
         let error = Error::new(ErrorKind::Exists, what);
@@ -223,12 +230,13 @@ impl ExtraWalk<'_> {
             .fold(error, |error, line| error.detail(line)))
     }
 
-    /// Name what is to be removed of `path`, which stands in `dir` on this device. Can all of it go?
-    fn sweep(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
+    /// Lists the removable files of `path`, an entry of `dir` on this device. Returns whether
+    /// everything in it can be removed.
+    fn collect_removable(&mut self, dir: &OwnedFd, device: u64, path: &[u8]) -> Result<bool> {
         let (parent, name) = entry::split(path);
         let mut sweep = ExtraSweep {
             walk: self,
-            levels: vec![Swept::new(device)],
+            levels: vec![SweptDir::new(device)],
         };
         descend(dir.as_fd(), name, path, &mut sweep)?;
         let goes = sweep.levels.iter().all(|around| around.whole);
@@ -239,29 +247,29 @@ impl ExtraWalk<'_> {
         Ok(goes)
     }
 
-    fn keep(&mut self, path: &[u8], why: &str) {
+    fn note_kept(&mut self, path: &[u8], why: &str) {
         self.found
             .kept
             .push(format!("{} is kept: {why}", quoted(path)));
     }
 }
 
-/// All that is below something that does not belong.
+/// The walk through an extraneous directory.
 struct ExtraSweep<'a, 'b> {
     walk: &'a mut ExtraWalk<'b>,
-    levels: Vec<Swept>,
+    levels: Vec<SweptDir>,
 }
 
-/// A directory of it.
-struct Swept {
+/// A directory inside an extraneous one.
+struct SweptDir {
     device: u64,
-    /// What can go, with all below it.
+    /// Names that can be removed with everything below them.
     names: Vec<Vec<u8>>,
-    /// Can all of it go, as far as is known?
+    /// Whether everything seen so far can be removed.
     whole: bool,
 }
 
-impl Swept {
+impl SweptDir {
     fn new(device: u64) -> Self {
         Self {
             device,
@@ -288,7 +296,7 @@ impl Visit for ExtraSweep<'_, '_> {
             .is_some_and(|around| stat.is_apart(around.device));
         if is_own || is_apart {
             self.walk
-                .keep(path, if is_own { READ_FROM } else { MOUNTED });
+                .note_kept(path, if is_own { READ_FROM } else { MOUNTED });
             self.levels
                 .last_mut()
                 .into_iter()
@@ -296,7 +304,7 @@ impl Visit for ExtraSweep<'_, '_> {
             return Ok(false);
         }
         match stat.kind {
-            FileKind::Directory => self.levels.push(Swept::new(stat.dev)),
+            FileKind::Directory => self.levels.push(SweptDir::new(stat.dev)),
             _ => self
                 .levels
                 .last_mut()
@@ -318,7 +326,8 @@ impl Visit for ExtraSweep<'_, '_> {
         Ok(())
     }
 
-    /// It cannot be removed either, unless it is empty: the removal names it, and the rest is restored.
+    /// A directory that cannot be opened can be removed only if it is empty: the removal reports
+    /// it, and the restore continues.
     fn shut(&mut self, name: &[u8], path: &[u8], met: bool, error: io::Error) -> Result<()> {
         if error.kind() != io::ErrorKind::PermissionDenied {
             return Err(failed(path, error));
@@ -340,7 +349,7 @@ impl Visit for ExtraSweep<'_, '_> {
 
 fn failed(path: &[u8], error: io::Error) -> Error {
     Error::io(
-        format!("could not look at {} in the target", quoted(path)),
+        format!("could not read {} in the target", quoted(path)),
         error,
     )
 }

@@ -1,8 +1,10 @@
-//! Put a backup back on disk.
+//! Restores a backup to disk.
 //!
-//! One pass over the pages plans: directories are made at once, everything else becomes jobs, each one frame and all that
-//! is wanted of it. Workers fetch, decode, check and write. A second pass, backwards, makes hard links and gives
-//! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the number of files.
+//! The first pass over the manifest pages plans: it makes directories at once and turns everything
+//! else into jobs, one frame and all pieces wanted from that frame. Workers fetch, decode, check
+//! and write. A second pass, from the last record to the first, makes hard links and gives
+//! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the
+//! number of files.
 
 pub(crate) mod cluster;
 pub(crate) mod content;
@@ -25,7 +27,6 @@ use crate::{
         entry::{Entry, EntryKind, EntryPath, is_within},
         layout::SIDE_SUFFIX,
         page::{EntryState, PageItem},
-        root::Root,
     },
     metrics::meter::Meter,
     pipeline::{ordered::Permits, workers::WorkerLimit},
@@ -64,11 +65,12 @@ use std::{
     time::Instant,
 };
 
-/// What to do about a cluster that the target did not take all of.
-const AGAIN: &str = "when that can be written, run the same command again";
-const AGAIN_OVER: &str = "when that can be written, run the same command again with --overwrite";
+/// Hint after a restore of a cluster that the target could not take completely.
+const RETRY_HINT: &str = "when that path can be written, run the same command again";
+const RETRY_OVERWRITE_HINT: &str =
+    "when that path can be written, run the same command again with --overwrite";
 
-/// What to restore, and how.
+/// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
 pub struct Restore {
     /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
@@ -77,59 +79,61 @@ pub struct Restore {
     pub filter: BackupFilter,
     /// The target directory.
     pub to: PathBuf,
-    /// Paths in the backup; none means everything.
+    /// Paths in the backup; empty for everything.
     pub paths: Vec<Vec<u8>>,
-    /// May the target hold something already?
+    /// Whether the target may hold files already.
     pub overwrite: bool,
-    /// Restore what is whole even if something is damaged?
+    /// Whether the restore continues after damage and restores every undamaged file.
     pub keep_going: bool,
-    /// Owners by number.
+    /// Whether owners are restored by number instead of by name.
     pub numeric_owner: bool,
-    /// What only the restore of a PostgreSQL cluster has.
+    /// Options that only the restore of a PostgreSQL cluster has.
     pub postgres: postgres::ClusterOptions,
-    /// Threads that decode and digest at once.
+    /// Number of threads that decode and digest at once.
     pub workers: NonZeroUsize,
-    /// Bytes of all buffers together.
+    /// Memory limit of all buffers together, in bytes.
     pub memory: u64,
-    /// Is told of what is restored to places outside of the target, before anything is written.
+    /// Called before the first write, with the directories outside of the target that the restore
+    /// writes to.
     pub say_elsewhere: fn(&[TargetMount]),
 }
 
-/// What became of it.
+/// The outcome of a restore.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// The backup; empty for a foreign tar.
+    /// ID of the backup; empty for a foreign tar.
     pub id: String,
-    /// What that is of, and when it was begun; of streams too, if they say so.
+    /// Source of the backup; empty for a stream without metadata.
     pub source: String,
-    /// As RFC 3339.
+    /// Start time of the backup, as RFC 3339.
     pub time: String,
-    /// Paths that were asked for, in their order; none if everything was.
+    /// The requested paths, in their order; empty if everything was requested.
     pub paths: Vec<EntryPath>,
-    /// Databases that were asked for; none if all of the cluster was, or it is no cluster.
+    /// The requested databases; empty for a whole cluster and for other backups.
     pub databases: Vec<String>,
-    /// Entries that were restored, or tried.
+    /// Number of entries that were restored or tried.
     pub entries: u64,
-    /// Had its files digests to compare with?
+    /// Whether the manifest has digests to check files against.
     pub digested: bool,
-    /// What could not be restored and is no failure, one line for each reason.
+    /// Notes on parts that could not be restored and are no failure, one line for each reason.
     pub notes: Vec<String>,
-    /// What is to be done now, one line for each step.
+    /// Steps for the user to take now, one line each.
     pub next: Vec<String>,
-    /// How many of these, the first, it takes before a server starts.
+    /// Number of steps, from the start of `next`, that must precede the start of the server.
     pub needed: usize,
-    /// Damage that did harm; only with `keep_going`.
+    /// Damage that cost files; only with `keep_going`.
     pub damage: Vec<Damage>,
-    /// What the backup itself does not hold as it was.
+    /// Parts that the backup itself does not hold as they were.
     pub lacking: MissingParts,
-    /// What a restore into what was there found there.
+    /// Counts of a restore into existing files.
     pub changes: Option<DeltaChanges>,
-    /// Wall-clock seconds.
+    /// Wall-clock time in seconds.
     pub seconds: f64,
 }
 
 impl Summary {
-    /// 4 if something is damaged; 3 if the backup does not hold everything as it was; 0.
+    /// Returns 4 if something is damaged, 3 if the backup does not hold everything as it was, else
+    /// 0.
     pub fn exit_code(&self) -> u8 {
         match (self.damage.is_empty(), self.lacking.is_empty()) {
             (false, _) => 4,
@@ -140,10 +144,10 @@ impl Summary {
 }
 
 impl Restore {
-    /// Do it.
+    /// Restores the backup or the stream that `from` names.
     ///
     /// # Errors
-    /// Whatever ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
+    /// Every error that ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         if let Some(archive) = choose_backup::of_cluster(self, self.overwrite)? {
             return self.run_archive(archive, meter);
@@ -166,7 +170,7 @@ impl Restore {
         }
     }
 
-    /// Restore from a backup that is open.
+    /// Restores from an open backup.
     ///
     /// # Errors
     /// As [`Restore::run`].
@@ -174,7 +178,7 @@ impl Restore {
         self.run_in(archive, meter, None)
     }
 
-    /// Restore; into what is there if `delta` says how.
+    /// Restores the backup; with `delta`, updates the files that the target already has.
     pub(crate) fn run_in(
         &self,
         archive: Archive,
@@ -185,17 +189,39 @@ impl Restore {
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
+        let (run, extra) = self.prepare(archive, report, meter, delta)?;
+        let removed = run.remove_extraneous(&extra.paths)?;
+        self.write(&run, delta)?;
+        let changes = delta.map(|delta| delta.changes(removed));
+        let summary = self.finish(run, extra.kept, changes)?;
+        Ok(Summary {
+            seconds: start.elapsed().as_secs_f64(),
+            ..summary
+        })
+    }
+
+    /// Plans and checks the restore, and opens the target. Also returns the files that do not belong
+    /// to the backup, if they are to be removed.
+    fn prepare<'a>(
+        &self,
+        archive: Archive,
+        report: Arc<Report>,
+        meter: &'a Meter,
+        delta: Option<&Delta<'_>>,
+    ) -> Result<(RestoreRun<'a>, ExtraneousFiles)> {
         let selection = Selection::new(&self.paths)?;
-        must_be_there(&archive, &selection, self.keep_going)?;
+        check_paths_exist(&archive, &selection, self.keep_going)?;
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;
         let layout = cluster::layout(self, &archive, &selection, &cluster);
-        refuse_inside(self, &archive, &layout)?;
-        refuse_over(self, &archive, &selection, &layout)?;
+        refuse_target_in_source(self, &archive, &layout)?;
+        refuse_replacing_source(self, &archive, &selection, &layout)?;
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
         let extra = match delta {
             None => ExtraneousFiles::default(),
-            Some(delta) => delta.announce(&archive, &selection, &cluster, &layout, unnamed)?,
+            Some(delta) => {
+                delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?
+            }
         };
         cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
         (self.say_elsewhere)(&layout.mounts);
@@ -203,13 +229,8 @@ impl Restore {
             overwrite: self.overwrite || delta.is_some(),
             ..self.clone()
         }
-        .tree(&layout)?;
-        let lacking = Mutex::new(MissingParts::new(unnamed));
-        let fit = self.workers_that_fit(&archive);
-        let workers = self.workers.min(fit);
-        let hands = WorkerLimit::climbing(workers, fit.get(), meter);
-        let permits = Permits::new(workers);
-        let (stand_ins, absent, not_ours, refused) = Default::default();
+        .create_tree(&layout)?;
+        let permits = Permits::new(self.workers.min(self.workers_that_fit(&archive)));
         let run = RestoreRun {
             archive,
             selection,
@@ -218,91 +239,89 @@ impl Restore {
             report,
             meter,
             permits,
-            stand_ins,
-            lacking,
-            absent,
-            not_ours,
-            refused,
+            stand_ins: Mutex::default(),
+            lacking: Mutex::new(MissingParts::new(unnamed)),
+            absent: Mutex::default(),
+            not_ours: Mutex::default(),
+            refused: SkippedEntries::default(),
         };
-        let removed = run.remove(&extra.paths)?;
+        Ok((run, extra))
+    }
+
+    /// Writes everything except the last file of a cluster, and makes it durable.
+    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta<'_>>) -> Result<()> {
+        let fit = self.workers_that_fit(&run.archive);
+        let limit = WorkerLimit::climbing(self.workers.min(fit), fit.get(), run.meter);
         match delta {
-            None => run.content(&hands)?,
-            Some(delta) => delta.content(&run, &hands)?,
+            None => run.content(&limit)?,
+            Some(delta) => delta.content(run, &limit)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         let damaged = run.report.files();
         if delta.is_none() && self.overwrite {
-            run.say_what_is_left(&damaged)?;
+            run.report_kept_files(&damaged)?;
         }
-        run.links_and_directories(&hands, &damaged)?;
-        run.tree.sync()?;
+        run.links_and_directories(&limit, &damaged)?;
+        run.tree.sync()
+    }
+
+    /// Completes a cluster with its last file, and sums up the restore. `kept` are notes on files
+    /// that were not removed; `changes` are the counts of a restore into existing files.
+    ///
+    /// # Errors
+    /// The entries that the target refused, unless damage is reported instead.
+    fn finish(
+        &self,
+        run: RestoreRun<'_>,
+        kept: Vec<String>,
+        changes: Option<DeltaChanges>,
+    ) -> Result<Summary> {
         let lacking = run.lacking.opened();
         let damage = run.report.damage();
-        // A cluster of which something is missing, or may be, must not look complete.
-        let is_whole = run.refused.is_empty() && lacking.is_captured();
-        let last = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_whole)?;
+        // A server must not start on an incomplete cluster, so its last file is left out.
+        let is_complete = run.refused.is_empty() && lacking.is_captured();
+        let closing = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_complete)?;
+        let mut notes = lacking.lines();
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup", &run.tree)
         {
-            let told = lacking
-                .lines()
-                .into_iter()
-                .chain(extra.kept)
-                .chain(last.notes);
-            let error = told.fold(error, Error::detail);
-            let hint = if delta.is_some() || self.overwrite {
-                AGAIN
-            } else {
-                AGAIN_OVER
-            };
-            return Err(if last.is_kept && error.hint.is_none() {
-                error.hint(hint)
-            } else {
-                error
-            });
+            notes.extend(kept);
+            notes.extend(closing.notes);
+            let error = notes.into_iter().fold(error, Error::detail);
+            let replaces = changes.is_some() || self.overwrite;
+            return Err(with_retry_hint(error, closing.is_kept, replaces));
         }
-        let said = run
-            .report
-            .warnings()
-            .into_iter()
-            .chain(extra.kept)
-            .chain(run.tree.notes.lines())
-            .chain(last.notes);
-        let notes = lacking.lines().into_iter().chain(said).collect();
-        let entries = meter.entries.load(Relaxed);
-        let digested = run.archive.root.options.digest != Algorithm::None;
-        let Root {
-            id, source, time, ..
-        } = run.archive.root;
-        let source = source_text(&source);
-        // Nobody is told to start what is not whole.
+        notes.extend(run.report.warnings());
+        notes.extend(kept);
+        notes.extend(run.tree.notes.lines());
+        notes.extend(closing.notes);
+        // The steps for starting a server are left out if the cluster is incomplete.
         let (next, needed) = if damage.is_empty() && lacking.is_captured() {
-            (last.next, last.needed)
+            (closing.next, closing.needed)
         } else {
             Default::default()
         };
-        let changes = delta.map(|delta| delta.changes(removed));
-        let seconds = start.elapsed().as_secs_f64();
+        let root = run.archive.root;
         Ok(Summary {
-            id,
-            source,
-            time,
-            paths: asked_for(&run.selection),
+            source: source_text(&root.source),
+            id: root.id,
+            time: root.time,
+            paths: selected_paths(&run.selection),
             databases: self.postgres.databases.clone(),
-            entries,
+            entries: run.meter.entries.load(Relaxed),
             notes,
             next,
             needed,
             damage,
             lacking,
-            digested,
+            digested: root.options.digest != Algorithm::None,
             changes,
-            seconds,
+            seconds: 0.0,
         })
     }
 
-    /// The target.
-    pub(crate) fn tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
+    /// Opens or creates the target tree.
+    pub(crate) fn create_tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
         let Self {
             overwrite,
             numeric_owner,
@@ -318,6 +337,8 @@ impl Restore {
         )
     }
 
+    /// Returns the number of workers that the memory limit allows.
+    ///
     /// A worker holds a frame twice, stored and decoded, and a stretch of a file.
     fn workers_that_fit(&self, archive: &Archive) -> NonZeroUsize {
         let each = archive
@@ -330,8 +351,20 @@ impl Restore {
     }
 }
 
-/// The paths of a selection; none if that is of everything.
-pub(crate) fn asked_for(selection: &Selection) -> Vec<EntryPath> {
+/// Adds a hint to run the command again, if a cluster still lacks its last file (`is_kept`).
+fn with_retry_hint(error: Error, is_kept: bool, replaces: bool) -> Error {
+    if !is_kept || error.hint.is_some() {
+        return error;
+    }
+    error.hint(if replaces {
+        RETRY_HINT
+    } else {
+        RETRY_OVERWRITE_HINT
+    })
+}
+
+/// Returns the paths of a selection; empty if the selection is everything.
+pub(crate) fn selected_paths(selection: &Selection) -> Vec<EntryPath> {
     if selection.holds(b"") {
         Vec::new()
     } else {
@@ -339,9 +372,11 @@ pub(crate) fn asked_for(selection: &Selection) -> Vec<EntryPath> {
     }
 }
 
-/// Every path that was asked for exists, and something of it was captured. With `keep_going` one may also be on a page that is lost:
-/// that is told when it is restored, and what is on other pages is given.
-pub(crate) fn must_be_there(
+/// Checks that every requested path exists and that some of its content was captured.
+///
+/// With `keep_going`, a path may also be on a damaged page: the restore reports that later and
+/// restores the records on other pages.
+pub(crate) fn check_paths_exist(
     archive: &Archive,
     selection: &Selection,
     keep_going: bool,
@@ -355,15 +390,15 @@ pub(crate) fn must_be_there(
             .first()
             .filter(|item| item.entry.kind != EntryKind::Directory)
         {
-            must_be_stored(archive, item)?;
-            // What another name leads to may be damaged; that is told when it is restored.
+            check_captured(archive, item)?;
+            // The target of a hard link may be damaged; the restore reports that later.
             if let EntryKind::HardLink(target) = &item.entry.kind
                 && let Some(file) = archive
                     .find(target)
                     .ok()
                     .and_then(|parts| parts.into_iter().next())
             {
-                must_be_stored(archive, &file)?;
+                check_captured(archive, &file)?;
             }
             continue;
         }
@@ -374,8 +409,12 @@ pub(crate) fn must_be_there(
     Ok(())
 }
 
-/// What is restored must not become part of the repository that it is read from.
-fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) -> Result<()> {
+/// Refuses a target inside the repository that the restore reads.
+fn refuse_target_in_source(
+    restore: &Restore,
+    archive: &Archive,
+    layout: &TargetLayout,
+) -> Result<()> {
     let places = archive.store().places();
     let targets =
         std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
@@ -383,7 +422,7 @@ fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) ->
         None => Ok(()),
         Some(target) => {
             let what = format!(
-                "cannot restore to {target:?}: it is in {:?}, which is read",
+                "cannot restore to {target:?}: it is inside {:?}, which is read",
                 restore.from
             );
             Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
@@ -391,8 +430,8 @@ fn refuse_inside(restore: &Restore, archive: &Archive, layout: &TargetLayout) ->
     }
 }
 
-/// Nor may something of the backup take the place of what is read.
-fn refuse_over(
+/// Refuses a restore that would replace the repository it reads.
+fn refuse_replacing_source(
     restore: &Restore,
     archive: &Archive,
     selection: &Selection,
@@ -427,15 +466,13 @@ fn refuse_over(
         Some(item) => {
             let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
             Err(Error::new(ErrorKind::Usage, what)
-                .because(format!(
-                    "it would take the place of {read:?}, which is read"
-                ))
-                .hint("choose another --to, or name the paths that are wanted"))
+                .because(format!("it would replace {read:?}, which is read"))
+                .hint("choose another --to, or name only the paths that you need"))
         }
     }
 }
 
-fn must_be_stored(archive: &Archive, item: &PageItem) -> Result<()> {
+fn check_captured(archive: &Archive, item: &PageItem) -> Result<()> {
     let why = match &item.state {
         EntryState::Unreadable(why) => why,
         EntryState::Vanished => "it vanished before it was read",
@@ -449,35 +486,37 @@ fn must_be_stored(archive: &Archive, item: &PageItem) -> Result<()> {
     );
     Err(Error::new(ErrorKind::NotFound, what)
         .because(format!("it was not captured: {why}"))
-        .hint("`fullbore find` shows which backups of a repository hold it"))
+        .hint("`fullbore find` shows which backups of a repository have it"))
 }
 
-/// A restore under way.
+/// The state that the workers of one restore share.
 pub(crate) struct RestoreRun<'a> {
     pub(crate) archive: Archive,
     pub(crate) selection: Selection,
-    /// What is done differently for a cluster.
+    /// The rules by which files of a cluster are restored, emptied or left out.
     cluster: ClusterPlan,
     pub(crate) tree: Arc<TargetTree>,
     pub(crate) report: Arc<Report>,
     pub(crate) meter: &'a Meter,
-    /// To decode and digest.
+    /// Permits to decode and digest; they bound the busy threads.
     permits: Arc<Permits>,
-    /// For files of which only other names are restored: which of them stands in for it.
+    /// Stand-ins: if a file itself is not selected, its first selected hard link becomes the file.
+    /// Maps the file to that link.
     stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
-    /// What was wanted and is not there as it was.
+    /// Selected parts that the backup does not hold as they were.
     lacking: Mutex<MissingParts>,
-    /// What was not captured, where something else may stand in its place, or another of its names was to stand in for it.
+    /// Files that were not captured. Hard links to these are not made, because another file may be
+    /// at the same path.
     absent: Mutex<HashSet<EntryPath>>,
     /// Directories that keep the metadata they have.
     not_ours: Mutex<HashSet<EntryPath>>,
-    /// What the target cannot take.
+    /// Entries that the target cannot take.
     pub(crate) refused: SkippedEntries,
 }
 
 impl RestoreRun<'_> {
-    /// Make a directory, and `add` everything else that is restored from frames or the manifest.
-    pub(crate) fn plan_one(
+    /// Makes a directory, and passes every other restorable entry to `add`.
+    pub(crate) fn plan_entry(
         &self,
         add: &mut dyn FnMut(PageItem) -> Result<()>,
         writer: &mut TargetWriter,
@@ -489,13 +528,13 @@ impl RestoreRun<'_> {
                 item
             }
             Fate::Emptied if item.from == 0 => item.hollow(),
-            // Left out, or more of a file that is already empty.
+            // The record is left out, or continues a file that is emptied already.
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
         if self.cluster.is_outside_server_directories(&item.entry.path) {
             let what = format!(
-                "{} is nothing that a tablespace has",
+                "unexpected file in tablespace: {}",
                 quoted(&item.entry.path)
             );
             return self
@@ -503,9 +542,9 @@ impl RestoreRun<'_> {
                 .add((Error::corrupt(what), vec![item.entry.path.clone()]));
         }
         match &item.entry.kind {
-            // One that could not be listed still holds what other streams have below it.
+            // A directory that could not be listed still holds entries of other streams.
             EntryKind::Directory if item.state != EntryState::Vanished => {
-                self.directory(writer, &item.entry)
+                self.make_directory(writer, &item.entry)
             }
             _ if !item.state.is_stored() => {
                 if self.tree.options.overwrite {
@@ -518,14 +557,16 @@ impl RestoreRun<'_> {
             {
                 Ok(())
             }
-            EntryKind::HardLink(target) => self.stand_in(add, target, &item.entry.path),
+            EntryKind::HardLink(target) => self.add_stand_in(add, target, &item.entry.path),
             _ => add(item),
         }
     }
 
-    /// Remove what does not belong. Of how many was nothing left? What cannot be removed stays, and is told like what cannot be
-    /// made.
-    fn remove(&self, extra: &[EntryPath]) -> Result<u64> {
+    /// Removes files that do not belong to the backup, and returns how many paths were removed
+    /// completely.
+    ///
+    /// Paths that cannot be removed stay and are reported, as entries that cannot be made are.
+    fn remove_extraneous(&self, extra: &[EntryPath]) -> Result<u64> {
         let mut removed = 0;
         for path in extra {
             removed += u64::from(
@@ -537,14 +578,17 @@ impl RestoreRun<'_> {
         Ok(removed)
     }
 
-    /// What was done, or `None`: what is at `path` is left out.
+    /// Returns the value of `done`, or `None` if the target refused the entry at `path`, which is
+    /// then left out.
     pub(crate) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
         self.refused.unless(&self.tree, "entry", path, done)
     }
 
-    /// A directory that was there is not ours to change if it is only above what was asked for.
-    fn directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
-        let (path, asked_for) = (&entry.path, self.selection.holds(&entry.path));
+    /// Makes a directory. An existing directory that is only a parent of the selected paths keeps
+    /// its metadata.
+    fn make_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
+        let path = &entry.path;
+        let asked_for = self.selection.holds(&entry.path);
         let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
             return Ok(());
         };
@@ -554,8 +598,9 @@ impl RestoreRun<'_> {
         Ok(())
     }
 
-    /// The first selected name of a file whose own name is not restored becomes the file.
-    fn stand_in(
+    /// Makes the first selected name of a file the file itself, if the file's own name is not
+    /// selected.
+    fn add_stand_in(
         &self,
         add: &mut dyn FnMut(PageItem) -> Result<()>,
         target: &EntryPath,
@@ -580,16 +625,17 @@ impl RestoreRun<'_> {
         found?
             .iter()
             .map(|item| item.renamed(path.clone()))
-            .try_for_each(|item| match item.state.is_stored() {
-                true => add(item),
-                false => {
+            .try_for_each(|item| {
+                if item.state.is_stored() {
+                    add(item)
+                } else {
                     self.lacking.locked().note(&item);
                     Ok(())
                 }
             })
     }
 
-    /// No name of it is given to what stands in its place.
+    /// Prevents that hard links are made to a file that was not captured.
     fn mark_absent(&self, path: &EntryPath) {
         self.absent.locked().insert(path.clone());
     }

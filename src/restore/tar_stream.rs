@@ -1,12 +1,16 @@
-//! Restore a tar that comes as a stream: from standard input, or written by some other program.
+//! Restores a tar stream: from standard input, or from a file of another program.
 //!
-//! Members are written as they come, by one thread, while another decodes. Streams of ours say of themselves what is in them, see
-//! [`crate::tar::self_check`]: what does not agree with that is removed again. Of others nothing says what is missing: only the checksums of
-//! frames and the closing blocks of the tar are there to be checked, and a tar without them is damaged. A later member replaces an earlier one of the same name, as `tar` has it. Directories get their metadata
-//! at the end, which damage is too: what came before it is durable, and whole as far as a checksum says so. A member that
-//! cannot be made, and is no sign that others cannot, is left out; that is an error when the rest is restored.
+//! One thread writes members as they arrive while another decodes. A stream of fullbore describes
+//! its content, see [`crate::tar::self_check`]: members that disagree with the description are
+//! removed again. A foreign stream has no description: only the checksums of frames and the closing
+//! blocks of the tar can be checked, and a tar without closing blocks is damaged.
+//!
+//! A later member replaces an earlier one of the same name, as in tar. Directories get their
+//! metadata at the end of the stream. Damage ends the stream too: files restored before the damage
+//! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
+//! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, asked_for, cluster, deferred_dirs::DeferredDirs};
+use super::{Restore, Summary, cluster, deferred_dirs::DeferredDirs, selected_paths};
 use crate::{
     archive::Selection,
     error::{Error, ErrorKind, Result, quoted},
@@ -18,7 +22,7 @@ use crate::{
     metrics::meter::Meter,
     platform::BlockedCalls,
     report::{
-        damage::Report,
+        damage::{Damage, Report},
         skipped::{self, SkippedEntries},
     },
     stage::thin::PARTS,
@@ -45,18 +49,18 @@ use std::{
     time::Instant,
 };
 
-/// Restore the tar on standard input.
+/// Restores the tar on standard input.
 ///
 /// # Errors
-/// As [`Restore::run`].
+/// Those of [`Restore::run`].
 pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
     run(restore, BlockedCalls(io::stdin()), meter)
 }
 
-/// Restore the tar at `path`.
+/// Restores the tar at `path`.
 ///
 /// # Errors
-/// As [`Restore::run`].
+/// Those of [`Restore::run`].
 pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
     run(restore, file, meter)
@@ -65,30 +69,25 @@ pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result
 fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> Result<Summary> {
     let start = Instant::now();
     let selection = Selection::new(&restore.paths)?;
-    let found = vec![false; selection.paths().len()];
     let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
-    let writer = TargetWriter::new(&tree);
-    let directories = DeferredDirs::default();
-    let refused = SkippedEntries::default();
-    let members = Members::of(input, SelfCheck::of(selection.clone()), meter);
-    let came = restore.overwrite.then(Came::default);
     let mut run = TarRestore {
-        members,
-        writer,
+        members: Members::of(input, SelfCheck::of(selection.clone()), meter),
+        writer: TargetWriter::new(&tree),
+        found: vec![false; selection.paths().len()],
         selection,
-        found,
-        directories,
-        came,
-        refused,
+        directories: DeferredDirs::default(),
+        came: restore.overwrite.then(RestoredPaths::default),
+        refused: SkippedEntries::default(),
         trailed: false,
         report: &report,
         meter,
     };
-    let read = run.members();
+    let read = run.restore_members();
     let finished = run.finish_directories().and_then(|()| tree.sync());
-    match read.map_err(cut_short) {
-        // Nothing behind damage can be had: to go on is to take it for an end.
+    match read.map_err(explain_cut) {
+        // No data after the damage can be decoded: with `keep_going`, the damage is the end of the
+        // stream.
         Err(error) if error.kind == ErrorKind::Corrupt && restore.keep_going => {
             report.add((error, Vec::new()))?
         }
@@ -97,46 +96,16 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     finished?;
     let damage = report.damage();
     if damage.is_empty() {
-        run.must_be_complete()?;
+        run.check_complete()?;
     }
-    let trailed = run
-        .trailed
-        .then(|| "what comes after the end of the tar is none, and was passed over".to_owned());
-    let (lacking, root) = (
-        run.members.ledger.lacking.clone(),
-        run.members.ledger.root(),
-    );
-    let is_whole = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
-    let cluster = root
-        .and_then(|root| root.postgres.as_ref())
-        .filter(|_| is_whole);
-    let last = cluster
-        .map(|cluster| cluster::stream_notes(cluster, &restore.to))
-        .unwrap_or_default();
     Ok(Summary {
-        id: root.map(|root| root.id.clone()).unwrap_or_default(),
-        source: root
-            .map(|root| source_text(&root.source))
-            .unwrap_or_default(),
-        time: root.map(|root| root.time.clone()).unwrap_or_default(),
-        paths: asked_for(&run.selection),
-        digested: root.is_some_and(|root| root.options.digest != Algorithm::None),
-        entries: meter.entries.load(Relaxed),
-        notes: { lacking.lines() }
-            .into_iter()
-            .chain(tree.notes.lines())
-            .chain(trailed)
-            .chain(last.notes)
-            .collect(),
-        next: last.next,
-        damage,
-        lacking,
         seconds: start.elapsed().as_secs_f64(),
-        ..Summary::default()
+        ..run.summary(restore, damage)
     })
 }
 
-/// Nothing is known of a directory without a member, so it is no more private than others.
+/// Opens the target. A directory without a member gets the usual permissions, because its own are
+/// unknown.
 fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     let Restore {
         overwrite,
@@ -153,24 +122,27 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     )
 }
 
-/// Does what this very tar has under another name stand in the way, which the file system takes for the same?
-fn is_of_another_name(error: &Error) -> bool {
+/// Returns whether the path clashes with another name of the same tar because the file system
+/// treats both names as equal.
+fn is_name_clash(error: &Error) -> bool {
     error.system().is_some_and(is_name_taken)
 }
 
-fn cut_short(error: Error) -> Error {
+fn explain_cut(error: Error) -> Error {
     if error.kind != ErrorKind::Corrupt {
         return error;
     }
-    // A decoder's error may be that of a checksum at the end, when all is written.
-    let error = match error.system().is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) {
-        true => {
-            error.detail("a checksum is of all that was compressed together: unless that were frames of up to 4 MiB, what came before it may be damaged too")
-        }
-        false => error,
+    // The checksum may be at the end of the compressed data, when everything is written already.
+    let error = if error
+        .system()
+        .is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    {
+        error.detail("a checksum covers all data that was compressed together: if these are not frames of up to 4 MiB, files restored before the damage may be damaged too")
+    } else {
+        error
     };
     error.detail(
-        "what came before is restored; what comes after it in the stream, if anything, is not",
+        "files before the damage are restored; files after it in the stream, if any, are not",
     )
 }
 
@@ -178,28 +150,29 @@ struct TarRestore<'a> {
     members: Members<'a>,
     writer: TargetWriter,
     selection: Selection,
-    /// Which of the selected paths have been seen.
+    /// Whether each selected path was found.
     found: Vec<bool>,
-    /// Directories that want their metadata. Grows with the archive, by a few bytes for each.
+    /// Directories that wait for their metadata. Grows by a few bytes a directory.
     directories: DeferredDirs,
-    /// What came from this tar, where the target may have held something before. Grows with the archive, by some 16 bytes for each.
-    came: Option<Came>,
+    /// Paths restored from this tar; only for a target that may have held files before. Grows by
+    /// about 16 bytes a path.
+    came: Option<RestoredPaths>,
     /// Members that are left out.
     refused: SkippedEntries,
-    /// Was there something behind the tar?
+    /// Whether data followed the end of the tar.
     trailed: bool,
     report: &'a Report,
     meter: &'a Meter,
 }
 
-/// Paths of what a tar has brought and that is no directory, as hashes.
+/// Hashes of the paths of restored members, except directories.
 #[derive(Default)]
-struct Came {
+struct RestoredPaths {
     paths: HashSet<u64>,
     hasher: RandomState,
 }
 
-impl Came {
+impl RestoredPaths {
     fn add(&mut self, path: &[u8]) {
         self.paths.insert(self.hasher.hash_one(path));
     }
@@ -218,12 +191,12 @@ impl TarRestore<'_> {
         self.writer.tree.clone()
     }
 
-    fn members(&mut self) -> Result<()> {
-        while let Some(found) = self.next()? {
+    fn restore_members(&mut self) -> Result<()> {
+        while let Some(found) = self.next_item()? {
             match found {
                 TarItem::Member(member) if self.is_piece(&member.entry.path) => {
                     let path = &member.entry.path;
-                    self.refuse(
+                    self.leave_out(
                         "member",
                         "it is a piece of a file",
                         path,
@@ -232,7 +205,7 @@ impl TarRestore<'_> {
                     self.members.skip(member.stored_len)?;
                 }
                 TarItem::Member(member) if self.selection.takes(&member.entry.path) => {
-                    self.member(member)?
+                    self.restore_member(member)?
                 }
                 TarItem::Member(member) => self.members.skip(member.stored_len)?,
                 TarItem::Outside(Unknown {
@@ -240,40 +213,40 @@ impl TarRestore<'_> {
                 }) => {
                     if self.selection.paths().is_empty() {
                         let error = skipped::leads_out(&name);
-                        self.refuse("member", "its name leads out of the archive", &name, error);
+                        self.leave_out("member", "its name leads out of the archive", &name, error);
                     }
                     self.members.skip(stored_len)?;
                 }
-                TarItem::Unknown(unknown) => self.unknown(&unknown)?,
+                TarItem::Unknown(unknown) => self.skip_unknown(&unknown)?,
             }
         }
         let trailed = self.members.end();
-        self.settle()?;
+        self.remove_refuted()?;
         self.trailed = trailed?;
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<TarItem>> {
+    fn next_item(&mut self) -> Result<Option<TarItem>> {
         let found = self.members.next();
-        self.settle()?;
+        self.remove_refuted()?;
         found
     }
 
-    /// What has turned out not to be what it was is removed.
-    fn settle(&mut self) -> Result<()> {
-        for path in self.members.ledger.lost() {
-            self.unmake(&path)?;
+    /// Removes members that the self-check has refuted.
+    fn remove_refuted(&mut self) -> Result<()> {
+        for path in self.members.self_check.take_lost() {
+            self.remove_restored(&path)?;
         }
-        for Mismatch { error, path, came } in self.members.ledger.flaws() {
+        for Mismatch { error, path, came } in self.members.self_check.take_mismatches() {
             path.iter()
                 .filter(|_| came)
-                .try_for_each(|path| self.unmake(path))?;
+                .try_for_each(|path| self.remove_restored(path))?;
             self.report.add((error, path.into_iter().collect()))?;
         }
         Ok(())
     }
 
-    fn unmake(&mut self, path: &[u8]) -> Result<()> {
+    fn remove_restored(&mut self, path: &[u8]) -> Result<()> {
         if self.refused.holds(path) {
             return Ok(());
         }
@@ -284,7 +257,7 @@ impl TarRestore<'_> {
         }
     }
 
-    /// Is it a piece of a file that nobody asked for by its name?
+    /// Returns whether the member is a piece of a file that was not requested by name.
     fn is_piece(&self, path: &[u8]) -> bool {
         let is_named_so = |path: &[u8]| {
             let (_, name) = entry::split(path);
@@ -297,10 +270,10 @@ impl TarRestore<'_> {
         path.starts_with(PARTS)
             && is_named_so(path)
             && self.selection.paths().is_empty()
-            && self.members.ledger.may_have_pieces()
+            && self.members.self_check.may_have_pieces()
     }
 
-    fn unknown(&mut self, unknown: &Unknown) -> Result<()> {
+    fn skip_unknown(&mut self, unknown: &Unknown) -> Result<()> {
         let Unknown {
             name,
             typeflag,
@@ -309,7 +282,7 @@ impl TarRestore<'_> {
         let what = format!("member of type {:?}", char::from(*typeflag));
         match skipped::unknown(name, *typeflag) {
             Some((error, why)) if self.selection.paths().is_empty() => {
-                self.refuse(&what, why, name, error)
+                self.leave_out(&what, why, name, error)
             }
             _ => self
                 .tree()
@@ -319,7 +292,7 @@ impl TarRestore<'_> {
         self.members.skip(*stored_len)
     }
 
-    fn member(&mut self, member: Member) -> Result<()> {
+    fn restore_member(&mut self, member: Member) -> Result<()> {
         let Member {
             mut entry,
             stored_len,
@@ -331,17 +304,17 @@ impl TarRestore<'_> {
         }
         named_acls
             .iter()
-            .for_each(|acl| self.permit(acl, &mut entry));
+            .for_each(|acl| self.apply_named_acl(acl, &mut entry));
         let made = match &entry.kind {
-            EntryKind::File { .. } => self.file(&entry, stored_len)?,
+            EntryKind::File { .. } => self.restore_file(&entry, stored_len)?,
             EntryKind::Directory => {
-                self.members.ledger.came(&entry.path, None);
-                self.directory(entry)?;
+                self.members.self_check.came(&entry.path, None);
+                self.make_directory(entry)?;
                 return self.members.skip(stored_len);
             }
-            EntryKind::HardLink(target) => self.link(target, &entry.path)?,
+            EntryKind::HardLink(target) => self.make_link(target, &entry.path)?,
             EntryKind::Socket => false,
-            _ => self.replacing(&entry.path, |writer| writer.special_file(&entry))?,
+            _ => self.make_replacing(&entry.path, |writer| writer.special_file(&entry))?,
         };
         if made {
             self.directories.remove(&entry.path)?;
@@ -350,21 +323,21 @@ impl TarRestore<'_> {
         match entry.kind {
             EntryKind::File { .. } => {
                 let digests = self.members.digests();
-                self.members.ledger.came(&entry.path, digests);
+                self.members.self_check.came(&entry.path, digests);
                 self.members.skip_padding(stored_len)
             }
             _ => {
-                self.members.ledger.came(&entry.path, None);
+                self.members.self_check.came(&entry.path, None);
                 self.members.skip(stored_len)
             }
         }
     }
 
-    fn directory(&mut self, entry: Entry) -> Result<()> {
-        // One that was there is not ours to change if it is only above what was asked for.
+    fn make_directory(&mut self, entry: Entry) -> Result<()> {
+        // An existing directory that is only a parent of the selected paths keeps its metadata.
         let mut ours = self.selection.holds(&entry.path) || self.directories.has(&entry.path)?;
         let asked_for = ours;
-        let made = self.replacing(&entry.path, |writer| {
+        let made = self.make_replacing(&entry.path, |writer| {
             writer.directory(&entry, asked_for).map(|new| ours |= new)
         })?;
         if made && ours {
@@ -373,8 +346,9 @@ impl TarRestore<'_> {
         Ok(())
     }
 
-    /// Permissions by name are restored where all names are known here. Else nobody gets what only the list gave.
-    fn permit(&self, acl: &NamedAcl, entry: &mut Entry) {
+    /// Applies permissions for named users if all names exist here. Otherwise the mode grants only
+    /// the permissions that it has without the list.
+    fn apply_named_acl(&self, acl: &NamedAcl, entry: &mut Entry) {
         let tree = &self.writer.tree;
         match tree.named(acl) {
             Ok(xattr) => entry.xattrs.push(xattr),
@@ -386,14 +360,14 @@ impl TarRestore<'_> {
         }
     }
 
-    fn refuse(&self, what: &str, why: &str, path: &[u8], error: Error) {
+    fn leave_out(&self, what: &str, why: &str, path: &[u8], error: Error) {
         self.tree().notes.add(what, why, path);
         self.refused.add(path, error);
     }
 
-    /// Make what is at `path`, in place of what stands in the way: that came from this very tar, or may be replaced
-    /// anyway. Was it made? If it cannot be, it is refused.
-    fn replacing(
+    /// Makes the entry at `path`. An entry in the way is replaced: it came from this tar, or
+    /// `--overwrite` allows it. Returns false if the target refuses the entry.
+    fn make_replacing(
         &mut self,
         path: &[u8],
         mut create: impl FnMut(&mut TargetWriter) -> Result<()>,
@@ -402,7 +376,7 @@ impl TarRestore<'_> {
             Err(error)
                 if error.kind == ErrorKind::Exists
                     && !path.is_empty()
-                    && !is_of_another_name(&error) =>
+                    && !is_name_clash(&error) =>
             {
                 self.writer
                     .remove(path)
@@ -413,7 +387,7 @@ impl TarRestore<'_> {
         self.unless_refused(path, made)
     }
 
-    /// Was it done? If not, it is left out.
+    /// Returns whether the member was made; a refused member is left out and noted.
     fn unless_refused(&self, path: &[u8], done: Result<()>) -> Result<bool> {
         let done = self
             .refused
@@ -425,12 +399,12 @@ impl TarRestore<'_> {
         Ok(done)
     }
 
-    fn link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
+    fn make_link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
         let asked_for = self.selection.holds(target);
         if self.refused.holds(target) {
             return self.unless_refused(path, Err(skipped::alone_too(path, target)));
         }
-        // What stands there from before has some other content.
+        // A file at this path that does not come from this tar has other content.
         let came = match &self.came {
             Some(came) => came.has(target),
             None => target != path || self.tree().is_there(path)?,
@@ -441,7 +415,7 @@ impl TarRestore<'_> {
         if target == path {
             return Ok(false);
         }
-        self.replacing(path, |writer| match writer.link(target, path) {
+        self.make_replacing(path, |writer| match writer.link(target, path) {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 Err(skipped::alone(path, target, asked_for))
             }
@@ -449,26 +423,34 @@ impl TarRestore<'_> {
         })
     }
 
-    /// Read and write a file; its padding follows.
-    fn file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
+    /// Reads and writes a file; its padding follows in the stream.
+    fn restore_file(&mut self, entry: &Entry, stored_len: u64) -> Result<bool> {
         let mut data = Vec::new();
         self.members.piece(stored_len, &mut data)?;
         let made = if data.len() as u64 == stored_len {
-            self.replacing(&entry.path, |writer| writer.file(entry, &data))?
+            self.make_replacing(&entry.path, |writer| writer.file(entry, &data))?
         } else {
-            self.large(entry, stored_len, data)?
+            self.restore_large_file(entry, stored_len, data)?
         };
         self.meter.files.fetch_add(made.into(), Relaxed);
         Ok(made)
     }
 
-    /// A file that is dropped before its end is removed. One that cannot be made is read all the same.
-    fn large(&mut self, entry: &Entry, stored_len: u64, mut data: Vec<u8>) -> Result<bool> {
+    /// Writes a file piece by piece. A file that is dropped before its end is removed. The data of
+    /// a refused file is read all the same.
+    fn restore_large_file(
+        &mut self,
+        entry: &Entry,
+        stored_len: u64,
+        mut data: Vec<u8>,
+    ) -> Result<bool> {
         let large = ParallelFile::default();
-        let (mut at, mut made) = (0, true);
+        let mut at = 0;
+        let mut made = true;
         while !data.is_empty() {
             made = made
-                && self.replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
+                && self
+                    .make_replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
             at += data.len() as u64;
             self.members.piece(stored_len - at, &mut data)?;
         }
@@ -479,7 +461,7 @@ impl TarRestore<'_> {
         Ok(made)
     }
 
-    /// Deepest first; of several members for one directory the last counts.
+    /// Applies the metadata of directories, deepest first; the last member of a directory counts.
     fn finish_directories(&mut self) -> Result<()> {
         for directory in std::mem::take(&mut self.directories).deepest_first() {
             let directory = directory?;
@@ -489,8 +471,45 @@ impl TarRestore<'_> {
         Ok(())
     }
 
-    /// What was asked for is restored, all of it.
-    fn must_be_complete(&mut self) -> Result<()> {
+    /// Sums up the restore.
+    fn summary(&self, restore: &Restore, damage: Vec<Damage>) -> Summary {
+        let lacking = self.members.self_check.lacking.clone();
+        let is_complete = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
+        let root = self.members.self_check.root();
+        let closing = root
+            .and_then(|root| root.postgres.as_ref())
+            .filter(|_| is_complete)
+            .map(|cluster| cluster::streamed(cluster, &restore.to))
+            .unwrap_or_default();
+        let mut notes = lacking.lines();
+        notes.extend(self.tree().notes.lines());
+        if self.trailed {
+            notes.push("ignored trailing data after the end of the tar".to_owned());
+        }
+        notes.extend(closing.notes);
+        let summary = Summary {
+            paths: selected_paths(&self.selection),
+            entries: self.meter.entries.load(Relaxed),
+            notes,
+            next: closing.next,
+            damage,
+            lacking,
+            ..Summary::default()
+        };
+        let Some(root) = root else {
+            return summary;
+        };
+        Summary {
+            id: root.id.clone(),
+            source: source_text(&root.source),
+            time: root.time.clone(),
+            digested: root.options.digest != Algorithm::None,
+            ..summary
+        }
+    }
+
+    /// Checks that every selected path was found and no member was refused.
+    fn check_complete(&mut self) -> Result<()> {
         let missing = self
             .selection
             .paths()

@@ -1,4 +1,4 @@
-//! Hashes the content of every part that passes.
+//! Hashes the content of every part.
 
 use super::Stage;
 use crate::{
@@ -12,25 +12,26 @@ use crate::{
 };
 use std::sync::atomic::Ordering::Acquire;
 
-/// See the module.
+/// Stage that computes digests, chunks and CRCs.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestStage {
-    /// Which digest.
+    /// Digest algorithm.
     pub algorithm: Algorithm,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block: u64,
-    /// Are large files cut in chunks by their content?
+    /// Whether large files are cut into chunks by their content.
     pub chunks: bool,
-    /// Are CRC-32Cs of the blocks wanted too? PostgreSQL's manifest needs them.
+    /// Whether CRC-32Cs of blocks are computed too, as PostgreSQL's manifest needs them.
     pub crc32c: bool,
 }
 
 impl Stage for DigestStage {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         let Frame { parts, data, .. } = &mut frame;
-        let (mut files, mut contents) = (Vec::new(), Vec::new());
+        let mut files = Vec::new();
+        let mut contents = Vec::new();
         for (at, part) in parts.iter_mut().enumerate() {
-            if let Some((offset, total)) = place(part) {
+            if let Some((offset, total)) = part_range(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
                 if self.algorithm == Algorithm::Blake3 && total <= self.block {
                     files.push(at);
@@ -38,12 +39,12 @@ impl Stage for DigestStage {
                 } else {
                     part.piece = piece(self.algorithm, content, offset, total, self.block);
                 }
-                part.chunks = self.cut(part, content);
+                part.chunks = self.cut_chunks(part, content);
                 if self.crc32c {
                     part.crcs = content.chunks(self.block as usize).map(crc32c).collect();
                 }
             } else {
-                self.patches(part, data);
+                self.digest_blocks(part, data);
             }
         }
         files
@@ -55,8 +56,9 @@ impl Stage for DigestStage {
 }
 
 impl DigestStage {
-    /// The chunks of a piece, if its file is to have some: one with holes has, as their coming and going shifts its data.
-    fn cut(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
+    /// Cuts a piece into chunks if its file has chunks. A sparse file always has them, because
+    /// holes that appear or vanish shift its data.
+    fn cut_chunks(&self, part: &FrameEntry, content: &[u8]) -> Vec<ContentChunk> {
         let FrameContent::Piece { file, offset, .. } = &part.what else {
             return Vec::new();
         };
@@ -71,13 +73,15 @@ impl DigestStage {
         }
     }
 
-    /// Of a piece that was read in part: the blocks that were, if no other bytes were.
-    fn patches(&self, part: &mut FrameEntry, data: &[u8]) {
+    /// Digests the blocks of a partly read piece, if it was read in whole blocks.
+    fn digest_blocks(&self, part: &mut FrameEntry, data: &[u8]) {
         let (FrameContent::Piece { file, offset, .. }, Some(runs)) = (&part.what, &part.runs)
         else {
             return;
         };
-        let (mut at, mut digests, mut crcs) = (*offset, Vec::new(), Vec::new());
+        let mut at = *offset;
+        let mut digests = Vec::new();
+        let mut crcs = Vec::new();
         for run in runs {
             let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
             let end = at + u64::from(len);
@@ -102,8 +106,9 @@ impl DigestStage {
     }
 }
 
-/// Where a part's content starts in its file's data, and how long that data is; `None` if it has none.
-fn place(part: &FrameEntry) -> Option<(u64, u64)> {
+/// Returns the offset of a part in its file's data, and the length of that data; `None` if the part
+/// has no data.
+fn part_range(part: &FrameEntry) -> Option<(u64, u64)> {
     match &part.what {
         _ if part.runs.is_some() => None,
         FrameContent::Whole(entry, state) if state.is_stored() && entry.is_file() => {

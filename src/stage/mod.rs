@@ -1,4 +1,4 @@
-//! A stage turns one frame into one frame.
+//! Stages: each turns one frame into one frame.
 
 pub mod codec;
 pub mod digest;
@@ -6,19 +6,22 @@ pub mod thin;
 
 use crate::{error::Result, frame::Frame};
 
-/// A stage turns one frame into one frame.
+/// A transformation of frames.
 ///
-/// It sees frames in any order, from one thread, and keeps nothing that makes one frame's bytes depend on another's; that
-/// is what lets it run on any number of workers, on either side.
+/// A stage receives frames in any order, from one thread, and keeps no state that makes the bytes
+/// of one frame depend on another frame. So a stage can run on any number of workers, on both
+/// sides.
 pub trait Stage: Send {
-    /// Transform `frame.data` in place or replace it, and note what was learned in its parts.
+    /// Transforms `frame.data` in place or replaces it, and records findings in the parts of the
+    /// frame.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the bytes are not what this stage's inverse wrote.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the bytes were not written by
+    /// the inverse of this stage.
     fn apply(&mut self, frame: Frame) -> Result<Frame>;
 }
 
-/// Several stages in a row are a stage.
+/// Several stages in a row, as one stage.
 pub struct Chain(pub Vec<Box<dyn Stage>>);
 
 impl Stage for Chain {

@@ -1,8 +1,8 @@
-//! Takes out of frames what earlier backups have.
+//! Removes data that earlier backups have from frames.
 //!
-//! A small file whose digest is the known one is cut out as a whole. Of a piece of a large file only the blocks stay
-//! that are not the ones that were at their place; they become members of their own, under a name that is not the
-//! file's: extracted over the file by a tool that knows nothing of this, they would leave zeros around them.
+//! A small unchanged file is removed as a whole, by its digest. Of a piece of a large file only the
+//! changed blocks stay. These become members with a name other than the file's: a tool that does
+//! not know the format and extracted them over the file would leave zeros around them.
 
 use super::Stage;
 use crate::{
@@ -18,19 +18,19 @@ use crate::{
     known::{BaseEntry, StoredRun, push_run},
 };
 
-/// Where changed pieces of files are in the tar.
+/// Directory in the tar for changed pieces of files.
 pub const PARTS: &[u8] = b".fullbore/parts/";
 
-/// See the module.
+/// Stage that removes known data from frames.
 #[derive(Debug)]
 pub struct Thin {
     block: u64,
-    /// What stays of the frame; the buffers change places.
+    /// The remaining data of the frame; the buffers are swapped.
     rest: Vec<u8>,
 }
 
 impl Thin {
-    /// Of files with blocks of so many bytes.
+    /// Creates the stage for files with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {
         Self {
             block,
@@ -38,26 +38,28 @@ impl Thin {
         }
     }
 
-    /// Copy what stays of the part, whose bytes begin at `start` of `data`; gives where they end.
-    fn part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
-        let (inner, len) = (part.inner as usize, part.len as usize);
+    /// Copies the remaining bytes of a part, which starts at `start` in `data`. Returns the end of
+    /// the part.
+    fn thin_part(&mut self, part: &mut FrameEntry, data: &[u8], start: usize) -> Result<usize> {
+        let inner = part.inner as usize;
+        let len = part.len as usize;
         if let FrameContent::Piece { file, offset, .. } = &part.what
             && let Some(known) = &file.known
         {
             let runs = match part.runs.take() {
                 Some(runs) => runs,
                 None => {
-                    let by_blocks = self.runs(known, &part.piece, *offset, (inner, len));
+                    let by_blocks = self.block_runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
-                    if kept(&by_chunks) > kept(&by_blocks) {
+                    if kept_bytes(&by_chunks) > kept_bytes(&by_blocks) {
                         by_chunks
                     } else {
                         by_blocks
                     }
                 }
             };
-            part.runs = Some(self.pieces(file, *offset, runs, data)?);
+            part.runs = Some(self.write_members(file, *offset, runs, data)?);
             return Ok(inner + len);
         }
         let padding = if part.runs.is_none() && len > 0 {
@@ -76,8 +78,8 @@ impl Thin {
         Ok(end)
     }
 
-    /// Which blocks of a piece are where.
-    fn runs(
+    /// Returns the place of each block of a piece: here or in an earlier backup.
+    fn block_runs(
         &self,
         known: &BaseEntry,
         piece: &Piece,
@@ -117,8 +119,8 @@ impl Thin {
         runs
     }
 
-    /// Make a member of every run that is here.
-    fn pieces(
+    /// Writes a member for every run that stays here.
+    fn write_members(
         &mut self,
         file: &LargeFile,
         mut offset: u64,
@@ -130,7 +132,7 @@ impl Thin {
             let (run, len) = match run {
                 StoredRun::Kept { len, .. } => (run, len),
                 StoredRun::Here { inner, len } => {
-                    pax::write_header(&member(&file.entry, offset, len), &mut self.rest)?;
+                    pax::write_header(&piece_member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
                     self.rest
                         .extend_from_slice(&data[inner as usize..][..len as usize]);
@@ -159,7 +161,7 @@ impl Stage for Thin {
         let Frame { data, parts, .. } = &mut frame;
         let mut at = 0;
         for part in parts {
-            at = self.part(part, data, at)?;
+            at = self.thin_part(part, data, at)?;
         }
         std::mem::swap(&mut **data, &mut self.rest);
         frame.plain_len = frame.data.len() as u32;
@@ -167,8 +169,8 @@ impl Stage for Thin {
     }
 }
 
-/// Bytes that earlier backups have.
-fn kept(runs: &[StoredRun]) -> u64 {
+/// Returns the bytes that earlier backups have.
+fn kept_bytes(runs: &[StoredRun]) -> u64 {
     runs.iter()
         .map(|run| {
             if let StoredRun::Kept { len, .. } = run {
@@ -180,19 +182,19 @@ fn kept(runs: &[StoredRun]) -> u64 {
         .sum()
 }
 
-/// Where chunks of a piece are in the earlier data: of a sparse file those at the same place of it, of another wherever they were.
+/// Returns the places of the chunks of a piece in the earlier data: for a sparse file only the same
+/// places, otherwise any.
 fn chunk_places(
     known: &BaseEntry,
     chunks: &[ContentChunk],
     entry: &Entry,
     offset: u64,
 ) -> Vec<Option<u64>> {
-    let places: Vec<_> = match entry.is_sparse() {
-        false => chunks.iter().map(|chunk| known.chunk(chunk)).collect(),
-        true => {
-            let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
-            known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
-        }
+    let places: Vec<_> = if entry.is_sparse() {
+        let len = chunks.iter().map(|chunk| u64::from(chunk.len)).sum();
+        known.chunks_at(chunks, &chunk::places(entry.runs(offset, len)))
+    } else {
+        chunks.iter().map(|chunk| known.chunk(chunk)).collect()
     };
     let stays = |(at, chunk): (Option<u64>, &ContentChunk)| {
         at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))
@@ -215,7 +217,7 @@ fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32)
     runs
 }
 
-/// Was the whole file read to find that it is the known one?
+/// Returns whether the whole file was read and found unchanged.
 fn is_known(part: &FrameEntry) -> bool {
     let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else {
         return false;
@@ -226,8 +228,8 @@ fn is_known(part: &FrameEntry) -> bool {
     digest.is_some() && digest == known.last().digest
 }
 
-/// The member that a run of a file is in.
-fn member(file: &Entry, offset: u64, len: u32) -> Entry {
+/// Returns the member that holds a run of a file.
+fn piece_member(file: &Entry, offset: u64, len: u32) -> Entry {
     let mut path = PARTS.to_vec();
     path.extend(&file.path);
     path.extend(format!("/{offset}-{len}").as_bytes());

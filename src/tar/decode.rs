@@ -1,8 +1,10 @@
-//! What a stream is compressed with, told by its first bytes, and decoded to its end.
+//! Detects the compression of a stream by its first bytes, and decodes it to its end.
 //!
-//! All frames or members are one stream, and skippable frames are passed over; those that are ours can be had. An end of the
-//! input within one of them is an error for every codec. What a frame holds is given away when its checksum was seen, if it says
-//! how long it is, as ours do, and is not larger than ours mostly are: of others as much comes out as can be decoded.
+//! All frames or members form one stream. Skippable frames are skipped; own service frames are
+//! available. With every codec, an end of the input within a frame is an error. The content of a
+//! frame is released when its checksum was seen, if the frame states its length, as own frames do,
+//! and is at most as large as most own frames. Other frames are released as far as they can be
+//! decoded.
 
 use crate::{
     format::{
@@ -16,25 +18,28 @@ use lzzzz::lz4f::BufReadDecompressor;
 use std::io::{self, BufRead, BufReader, Read};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
-/// Plain bytes, and the service frames that stand between them.
+/// Plain bytes, and the service frames between them.
 pub(crate) trait Decoder: Read {
-    /// The service frame that stood before the bytes to come. At each the input ends, and goes on when this was called.
-    fn service(&mut self) -> Option<Vec<u8>> {
+    /// Returns the service frame before the bytes to come. The input ends at each service frame,
+    /// and continues after this call.
+    fn take_service(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// How many of the bytes that have come are of frames that have ended, and were right; of what has no frames, all.
-    fn sure(&self) -> u64 {
+    /// Returns the bytes so far that belong to complete and correct frames; all bytes for a codec
+    /// without frames.
+    fn verified_bytes(&self) -> u64 {
         u64::MAX
     }
 }
 
 impl<R: Read> Decoder for BufReader<R> {}
 
-/// The decoder of `input`, which is read `chunk` bytes at a time; what no codec wrote is passed on as it is.
+/// Returns the decoder of `input`, which reads `chunk` bytes at a time. Uncompressed input is
+/// passed on.
 ///
 /// # Errors
-/// Of the input.
+/// Errors of the input.
 pub(crate) fn decoder(
     mut input: impl Read + 'static,
     chunk: usize,
@@ -46,12 +51,12 @@ pub(crate) fn decoder(
     Ok(match first {
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let context = DCtx::try_create().ok_or_else(memory::shortage)?;
-            let aside = Aside::default();
+            let skipped_frame = SkippedFrame::default();
             Box::new(HeldBack::new(Zstd {
                 context,
                 input,
                 wanted: 0,
-                aside,
+                skipped_frame,
                 head: Vec::new(),
                 passed: 0,
                 sure: 0,
@@ -71,23 +76,23 @@ pub(crate) fn decoder(
     })
 }
 
-/// So much of a frame waits for its checksum.
+/// Maximum number of bytes of a frame that wait for its checksum.
 const HELD_BYTES: usize = 4 << 20;
-/// No header of a zstd frame is longer.
+/// Maximum length of the header of a zstd frame.
 const ZSTD_HEADER_MAX_BYTES: usize = 18;
-/// So much is asked for at once.
+/// Bytes requested at once.
 const ASKED_BYTES: usize = 128 << 10;
 
-/// Gives away what is sure, and what a frame holds that is too large to wait for.
+/// Releases verified bytes, and those of frames that are too large to be held back.
 struct HeldBack<D> {
     inner: D,
     bytes: Vec<u8>,
-    /// Of them so many were given away, and so many may be.
+    /// Bytes of the buffer already released, and bytes that may be released.
     given: usize,
     ready: usize,
-    /// All bytes that came from `inner`.
+    /// All bytes received from `inner`.
     passed: u64,
-    /// How the input ended, behind what is ready.
+    /// The error at the end of the input, after the ready bytes.
     end: Option<io::Error>,
 }
 
@@ -103,8 +108,8 @@ impl<D: Decoder> HeldBack<D> {
         }
     }
 
-    /// Get more; is there any?
-    fn more(&mut self) -> io::Result<bool> {
+    /// Reads more. Returns whether there is more.
+    fn fill(&mut self) -> io::Result<bool> {
         self.bytes.drain(..self.given);
         (self.given, self.ready) = (0, 0);
         let there = self.bytes.len();
@@ -113,9 +118,9 @@ impl<D: Decoder> HeldBack<D> {
         let count = *read.as_ref().unwrap_or(&0);
         self.bytes.truncate(there + count);
         self.passed += count as u64;
-        let unsure = self.passed.saturating_sub(self.inner.sure()) as usize;
+        let unsure = self.passed.saturating_sub(self.inner.verified_bytes()) as usize;
         self.ready = match read {
-            // What came before a cut may well be right, and is told to be doubtful.
+            // Bytes before the cut are probably correct, and are reported as doubtful.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.end = Some(error);
                 self.bytes.len()
@@ -133,11 +138,11 @@ impl<D: Decoder> HeldBack<D> {
 }
 
 impl<D: Decoder> Decoder for HeldBack<D> {
-    fn service(&mut self) -> Option<Vec<u8>> {
+    fn take_service(&mut self) -> Option<Vec<u8>> {
         if self.given < self.bytes.len() {
             None
         } else {
-            self.inner.service()
+            self.inner.take_service()
         }
     }
 }
@@ -148,7 +153,7 @@ impl<D: Decoder> Read for HeldBack<D> {
             if let Some(end) = self.end.take() {
                 return Err(end);
             }
-            if !self.more()? && self.end.is_none() {
+            if !self.fill()? && self.end.is_none() {
                 return Ok(0);
             }
         }
@@ -159,17 +164,17 @@ impl<D: Decoder> Read for HeldBack<D> {
     }
 }
 
-/// A service frame that is passed over. A longer one than any that is written is none.
+/// A service frame that is being skipped. A longer frame than fullbore writes is ignored.
 #[derive(Default)]
-struct Aside {
-    /// What has come of a frame that may be one.
+struct SkippedFrame {
+    /// The bytes so far of a possible service frame.
     frame: Option<Vec<u8>>,
-    /// A whole one that nobody has taken.
+    /// A complete frame, until it is taken.
     whole: Option<Vec<u8>>,
 }
 
-impl Aside {
-    /// More `bytes` of a frame have been read, its first if it `begins`, its last if it `ends`.
+impl SkippedFrame {
+    /// Takes more `bytes` of a frame: its first if it `begins`, its last if it `ends`.
     fn pass(&mut self, bytes: &[u8], begins: bool, ends: bool) {
         if begins {
             self.frame = Some(Vec::new());
@@ -185,26 +190,26 @@ impl Aside {
     }
 }
 
-/// Many zstd frames, one after the other.
+/// A sequence of zstd frames.
 struct Zstd<R> {
     context: DCtx<'static>,
     input: R,
-    /// Bytes up to the end of the next block; none between two frames.
+    /// Bytes up to the end of the next block; 0 between two frames.
     wanted: usize,
-    aside: Aside,
-    /// The first bytes of the frame, up to the length of the longest header.
+    skipped_frame: SkippedFrame,
+    /// The first bytes of the frame, up to the maximum length of a header.
     head: Vec<u8>,
-    /// Bytes that came out, and those of frames that have ended.
+    /// Bytes returned so far, and those of complete frames.
     passed: u64,
     sure: u64,
 }
 
 impl<R: BufRead> Decoder for Zstd<R> {
-    fn service(&mut self) -> Option<Vec<u8>> {
-        self.aside.whole.take()
+    fn take_service(&mut self) -> Option<Vec<u8>> {
+        self.skipped_frame.whole.take()
     }
 
-    fn sure(&self) -> u64 {
+    fn verified_bytes(&self) -> u64 {
         let stated = zstd_safe::get_frame_content_size(&self.head).ok().flatten();
         if stated.is_some_and(|bytes| bytes <= HELD_BYTES as u64) {
             self.sure
@@ -216,10 +221,10 @@ impl<R: BufRead> Decoder for Zstd<R> {
 
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.aside.whole.is_none() {
+        while self.skipped_frame.whole.is_none() {
             let stored = self.input.fill_buf()?;
             let at_end = stored.is_empty();
-            // One block at a time: of a call that meets damage nothing comes out, not even what was before it.
+            // One block at a time: a call that meets damage returns none of the bytes before it.
             let wanted = if self.wanted == 0 {
                 ZSTD_HEADER_BYTES
             } else {
@@ -230,10 +235,11 @@ impl<R: BufRead> Read for Zstd<R> {
             let hint = self
                 .context
                 .decompress_stream(&mut to, &mut from)
-                .map_err(|code| refused(code, self.passed))?;
-            let (consumed, written) = (from.pos(), to.pos());
+                .map_err(|code| zstd_error(code, self.passed))?;
+            let consumed = from.pos();
+            let written = to.pos();
             if consumed > 0 {
-                self.aside
+                self.skipped_frame
                     .pass(&stored[..consumed], self.wanted == 0, hint == 0);
                 self.head
                     .truncate(if self.wanted == 0 { 0 } else { self.head.len() });
@@ -241,7 +247,7 @@ impl<R: BufRead> Read for Zstd<R> {
                 self.head.extend_from_slice(&stored[..consumed.min(rest)]);
             }
             self.input.consume(consumed);
-            // Asked with nothing between two frames, it wants the next header: that is the end and not a cut.
+            // Called without input between two frames, zstd asks for the next header: this is the end, not a cut.
             self.wanted = if consumed == 0 && written == 0 {
                 self.wanted
             } else {
@@ -263,8 +269,9 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// What zstd refuses behind so many bytes is damage. At the start it may have been made with more than is used here.
-fn refused(code: usize, passed: u64) -> io::Error {
+/// Returns the error for input that zstd refuses after `passed` bytes: damage, or at the start
+/// possibly an unsupported option.
+fn zstd_error(code: usize, passed: u64) -> io::Error {
     let why = zstd_safe::get_error_name(code);
     let beyond = match why {
         "Frame requires too much memory for decoding" if passed == 0 => "--long=31",
@@ -277,7 +284,7 @@ fn refused(code: usize, passed: u64) -> io::Error {
     )
 }
 
-/// Many members of gzip; zeros behind the last are padding, as `gzip` has it.
+/// A sequence of gzip members; zeros after the last one are padding, as in `gzip`.
 struct Gzip<R>(Option<GzDecoder<R>>);
 
 impl<R: BufRead> Decoder for Gzip<R> {}
@@ -306,7 +313,7 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
             Some(_) => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "no member of gzip follows the last",
+                    "the data after the last gzip member is not gzip",
                 ));
             }
             None => {
@@ -317,23 +324,23 @@ fn next_member<R: BufRead>(mut input: R) -> io::Result<Option<GzDecoder<R>>> {
     }
 }
 
-/// Magic of a frame of lz4.
+/// Magic of an lz4 frame.
 const LZ4: u32 = 0x184d_2204;
 
-/// Many frames of lz4.
+/// A sequence of lz4 frames.
 struct Lz4<R: BufRead> {
     decoder: BufReadDecompressor<'static, Lz4Frames<R>>,
-    /// Bytes that came out, and those of frames that have ended.
+    /// Bytes returned so far, and those of complete frames.
     passed: u64,
     sure: u64,
 }
 
 impl<R: BufRead> Decoder for Lz4<R> {
-    fn service(&mut self) -> Option<Vec<u8>> {
-        self.decoder.get_mut().aside.whole.take()
+    fn take_service(&mut self) -> Option<Vec<u8>> {
+        self.decoder.get_mut().skipped_frame.whole.take()
     }
 
-    fn sure(&self) -> u64 {
+    fn verified_bytes(&self) -> u64 {
         if self.decoder.get_ref().frames.state_length {
             self.sure
         } else {
@@ -344,16 +351,16 @@ impl<R: BufRead> Decoder for Lz4<R> {
 
 impl<R: BufRead> Read for Lz4<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.decoder.get_ref().aside.whole.is_none() {
+        while self.decoder.get_ref().skipped_frame.whole.is_none() {
             let count = self.decoder.read(buffer)?;
             self.passed += count as u64;
-            if !self.decoder.get_ref().frames.are_open() {
+            if !self.decoder.get_ref().frames.is_inside_frame() {
                 self.sure = self.passed;
             }
             match count {
                 0 if buffer.is_empty() => return Ok(0),
-                // The decoder takes any end of the input for an end of the stream.
-                0 if self.decoder.get_ref().frames.are_open() => {
+                // The decoder treats every end of the input as the end of the stream.
+                0 if self.decoder.get_ref().frames.is_inside_frame() => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 0 if std::mem::take(&mut self.decoder.get_mut().paused) => {}
@@ -364,16 +371,17 @@ impl<R: BufRead> Read for Lz4<R> {
     }
 }
 
-/// An input whose frames of lz4 are followed as they are consumed.
+/// An input that follows the lz4 frames as they are consumed.
 ///
-/// Behind each frame it ends once: the decoder hands out what it has at an end only, and at damage nothing.
+/// It ends once after each frame: the decoder returns its bytes only at an end, and none of them at
+/// damage.
 struct Lz4Frames<R> {
     input: R,
     frames: PlainFrames,
-    aside: Aside,
-    /// Has a frame ended just now?
+    skipped_frame: SkippedFrame,
+    /// Whether a frame has just ended.
     ended: bool,
-    /// Was the last end that of a frame?
+    /// Whether the last end was that of a frame.
     paused: bool,
 }
 
@@ -382,7 +390,7 @@ impl<R> Lz4Frames<R> {
         Self {
             input,
             frames: PlainFrames::default(),
-            aside: Aside::default(),
+            skipped_frame: SkippedFrame::default(),
             ended: false,
             paused: false,
         }
@@ -409,33 +417,36 @@ impl<R: BufRead> BufRead for Lz4Frames<R> {
     }
 
     fn consume(&mut self, count: usize) {
-        // What is consumed is in the buffer, so nothing is read here.
+        // The consumed bytes are in the buffer, so this reads nothing.
         if let Ok(there) = self.input.fill_buf() {
-            let (there, begins) = (&there[..count.min(there.len())], !self.frames.are_open());
+            let there = &there[..count.min(there.len())];
+            let begins = !self.frames.is_inside_frame();
             self.frames.pass(there);
             if count > 0 {
-                self.aside.pass(there, begins, !self.frames.are_open());
+                self.skipped_frame
+                    .pass(there, begins, !self.frames.is_inside_frame());
             }
         }
         self.input.consume(count);
-        self.ended = count > 0 && !self.frames.are_open();
+        self.ended = count > 0 && !self.frames.is_inside_frame();
     }
 }
 
-/// Where in the frames of lz4 a stream is (`lz4_Frame_format.md`, 1.6). What they hold is the decoder's to judge.
+/// The position of a stream within lz4 frames (`lz4_Frame_format.md`, 1.6). The decoder judges
+/// their content.
 #[derive(Default)]
 struct PlainFrames {
-    /// What the next bytes are.
+    /// The part of a frame that the next bytes are.
     next: FramePart,
-    /// Those of them that have come.
+    /// Bytes of this part so far.
     head: Vec<u8>,
-    /// Bytes to pass over before them.
+    /// Bytes to skip before this part.
     skip: u64,
-    /// Does the frame say how long it is?
+    /// Whether the frame states its length.
     state_length: bool,
 }
 
-/// Bytes that say what follows.
+/// A part of a frame that tells what follows.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum FramePart {
     /// The magic of a frame.
@@ -445,13 +456,13 @@ enum FramePart {
     Length,
     /// The flags of a frame, and the size of its blocks.
     Flags,
-    /// The length of a block; bytes of the checksum behind each block, and behind the last.
+    /// The length of a block; the checksum bytes after each block, and after the last.
     Block(u64, u64),
 }
 
 impl PlainFrames {
-    /// Has something begun that has not ended?
-    fn are_open(&self) -> bool {
+    /// Returns whether a frame has started and not ended.
+    fn is_inside_frame(&self) -> bool {
         self.next != FramePart::Magic || !self.head.is_empty() || self.skip > 0
     }
 
@@ -470,14 +481,14 @@ impl PlainFrames {
                 if self.next == FramePart::Flags {
                     self.state_length = self.head[0] & 0x08 != 0;
                 }
-                (self.next, self.skip) = self.follow();
+                (self.next, self.skip) = self.next_part();
                 self.head.clear();
             }
         }
     }
 
-    /// What comes next now that the head is whole, and how many bytes before it.
-    fn follow(&self) -> (FramePart, u64) {
+    /// Returns the part after the complete one, and the number of bytes before it.
+    fn next_part(&self) -> (FramePart, u64) {
         let number = self
             .head
             .iter()
@@ -487,9 +498,9 @@ impl PlainFrames {
         match self.next {
             FramePart::Magic if number == LZ4 => (FramePart::Flags, 0),
             FramePart::Magic if number & 0xffff_fff0 == 0x184d_2a50 => (FramePart::Length, 0),
-            FramePart::Magic => (FramePart::Magic, u64::MAX), // the decoder refuses it
+            FramePart::Magic => (FramePart::Magic, u64::MAX), // the decoder rejects it
             FramePart::Length => (FramePart::Magic, number.into()),
-            // The size of the content is 8 bytes, the number of a dictionary 4, the checksum of the header one.
+            // Content size 8 bytes, dictionary ID 4, header checksum 1.
             FramePart::Flags => (
                 FramePart::Block(checksum(0x10), checksum(0x04)),
                 2 * checksum(0x08) + checksum(0x01) + 1,

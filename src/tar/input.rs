@@ -1,6 +1,8 @@
-//! Standard input, or a file of some other program, as plain bytes: whatever it is compressed with, decoded on a thread ahead.
+//! Standard input or a foreign file as plain bytes: detects the compression and decodes ahead on a
+//! thread of its own.
 //!
-//! Skippable frames are passed over, so our own archives are streams too; what their service frames hold can be had beside it.
+//! Skippable frames are skipped, so own archives are streams too; the content of their service
+//! frames is available separately.
 
 use super::decode::decoder;
 use crate::{
@@ -19,54 +21,55 @@ use std::{
 
 /// Bytes handed over at once.
 const CHUNK: usize = 256 << 10;
-/// Chunks that wait: 2 MiB, enough to even out what tar members of different sizes cost to write.
+/// Chunks that wait: 2 MiB, enough to level out the different cost of writing tar members.
 const DEPTH: usize = 8;
 
-/// What is handed over.
+/// A message from the decoding thread.
 #[derive(Debug)]
 enum InputChunk {
     /// Decoded bytes.
-    Plain(Vec<u8>),
-    /// A service frame that stood behind them.
+    PlainInput(Vec<u8>),
+    /// A service frame that follows the bytes before.
     Service(Vec<u8>),
 }
 
-/// Decoded bytes, as they come.
+/// Decoded bytes as they arrive.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainInput {
     chunks: End<io::Result<InputChunk>>,
     now: Vec<u8>,
     at: usize,
     services: Vec<Vec<u8>>,
-    aside_bytes: u64,
+    service_bytes: u64,
     stored: Arc<AtomicU64>,
 }
 
-impl Plain {
-    /// The service frames that stood before the bytes that are read next, since this was called.
-    pub fn services(&mut self) -> Vec<Vec<u8>> {
-        self.aside_bytes = 0;
+impl PlainInput {
+    /// Returns the service frames before the next byte to read, since the last call.
+    pub fn take_services(&mut self) -> Vec<Vec<u8>> {
+        self.service_bytes = 0;
         std::mem::take(&mut self.services)
     }
 
-    /// What nobody asks for in time is dropped: no stream of ours has so much in one place.
-    fn set_aside(&mut self, frame: Vec<u8>) {
-        self.aside_bytes += frame.len() as u64;
-        if self.aside_bytes <= MAX_BYTES {
+    /// Keeps a service frame. Frames beyond the limit are dropped: an own stream never has so many
+    /// in one place.
+    fn keep_service(&mut self, frame: Vec<u8>) {
+        self.service_bytes += frame.len() as u64;
+        if self.service_bytes <= MAX_BYTES {
             self.services.push(frame);
         }
     }
 
-    /// Bytes of the input that were read.
+    /// Returns the bytes of the input read so far.
     pub fn stored_bytes(&self) -> u64 {
         self.stored.load(Relaxed)
     }
 }
 
-/// An input whose bytes are counted.
-struct Counted<R>(R, Arc<AtomicU64>);
+/// An input that counts its bytes.
+struct CountedInput<R>(R, Arc<AtomicU64>);
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.0.read(buffer)?;
         self.1.fetch_add(count as u64, Relaxed);
@@ -74,31 +77,33 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Decode `input` on a thread of its own, which ends with the input, or soon after the result is dropped.
+/// Decodes `input` on a thread of its own, which ends with the input, or soon after the result is
+/// dropped.
 ///
-/// Errors of the input come out where its bytes would: `InvalidData` or `UnexpectedEof` for damage.
-pub fn decode(input: impl Read + Send + 'static) -> Plain {
+/// Errors of the input appear in place of its bytes: `InvalidData` or `UnexpectedEof` for damage.
+pub fn decode(input: impl Read + Send + 'static) -> PlainInput {
     let chunks = Arc::new(Queue::with_room(DEPTH));
-    let (filled, stored) = (chunks.clone(), Arc::new(AtomicU64::new(0)));
-    let input = Counted(input, stored.clone());
-    // Closed by the thread only: if there is none, its error is to be read.
+    let filled = chunks.clone();
+    let stored = Arc::new(AtomicU64::new(0));
+    let input = CountedInput(input, stored.clone());
+    // Only the thread closes the queue: if it could not start, its error must be read.
     if let Err(error) = memory::check_thread()
-        .and_then(|()| thread::Builder::new().spawn(move || pump(input, &End(filled).0)))
+        .and_then(|()| thread::Builder::new().spawn(move || decode_loop(input, &End(filled).0)))
     {
         chunks.push(Err(error));
         chunks.close();
     }
-    Plain {
+    PlainInput {
         chunks: End(chunks),
         now: Vec::new(),
         at: 0,
         services: Vec::new(),
-        aside_bytes: 0,
+        service_bytes: 0,
         stored,
     }
 }
 
-fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>>) {
+fn decode_loop(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>>) {
     let mut plain = match decoder(input, CHUNK) {
         Ok(plain) => plain,
         Err(error) => {
@@ -109,10 +114,10 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = (&mut plain).take(CHUNK as u64).read_to_end(&mut chunk);
-        let service = plain.service();
+        let service = plain.take_service();
         let ends = chunk.is_empty() && service.is_none() || read.is_err();
-        // What came before an error counts, though a checksum that stands behind it may have been wrong.
-        let plain = (!chunk.is_empty()).then_some(InputChunk::Plain(chunk));
+        // Bytes before an error count, although a checksum after them may have been wrong.
+        let plain = (!chunk.is_empty()).then_some(InputChunk::PlainInput(chunk));
         if !plain
             .into_iter()
             .chain(service.map(InputChunk::Service))
@@ -121,7 +126,7 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
             return;
         }
         if let Err(error) = read {
-            chunks.push(Err(damage(error)));
+            chunks.push(Err(as_damage(error)));
         }
         if ends {
             return;
@@ -129,22 +134,24 @@ fn pump(input: impl Read + Send + 'static, chunks: &Queue<io::Result<InputChunk>
     }
 }
 
-/// What a decoder refuses is damage, unless it says other; what the system refuses has a number.
-fn damage(error: io::Error) -> io::Error {
+/// Turns an error of a decoder into damage, unless it has another meaning. Errors of the system
+/// have a number.
+fn as_damage(error: io::Error) -> io::Error {
     let says_other =
         [io::ErrorKind::UnexpectedEof, io::ErrorKind::Unsupported].contains(&error.kind());
-    match error.raw_os_error().is_some() || says_other {
-        true => error,
-        false => io::Error::new(io::ErrorKind::InvalidData, error),
+    if error.raw_os_error().is_some() || says_other {
+        error
+    } else {
+        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 }
 
-impl BufRead for Plain {
+impl BufRead for PlainInput {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at == self.now.len() {
             match self.chunks.0.pop().transpose()? {
-                Some(InputChunk::Plain(bytes)) => (self.now, self.at) = (bytes, 0),
-                Some(InputChunk::Service(frame)) => self.set_aside(frame),
+                Some(InputChunk::PlainInput(bytes)) => (self.now, self.at) = (bytes, 0),
+                Some(InputChunk::Service(frame)) => self.keep_service(frame),
                 None => return Ok(&[]),
             }
         }
@@ -156,7 +163,7 @@ impl BufRead for Plain {
     }
 }
 
-impl Read for Plain {
+impl Read for PlainInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut there = self.fill_buf()?;
         let count = there.read(buffer)?;
@@ -239,11 +246,11 @@ mod tests {
                 } else {
                     vec![page(number - 1), page(number + 99)]
                 };
-                assert!(plain.services() == before, "{codec}, {number}");
+                assert!(plain.take_services() == before, "{codec}, {number}");
             }
             assert_eq!(plain.read(&mut [0; 1]).unwrap(), 0);
             assert!(
-                plain.services() == [page(2), page(102)] && plain.services().is_empty(),
+                plain.take_services() == [page(2), page(102)] && plain.take_services().is_empty(),
                 "{codec}"
             );
             assert_eq!(plain.stored_bytes(), stored.len() as u64);
@@ -289,7 +296,7 @@ mod tests {
                 .map(|count| pieces[..count].concat().len())
                 .collect();
             let stored = pieces.concat();
-            // A shorter one has no magic, and is passed on.
+            // A shorter one has no magic and is passed on.
             for len in 4..=stored.len() {
                 let read = read(stored[..len].to_vec());
                 assert_eq!(
@@ -316,7 +323,7 @@ mod tests {
             );
             plain
         };
-        // What says how long it is, and has a checksum, is waited for.
+        // A frame with its length and a checksum is held back until it is complete.
         assert_eq!(spoilt(frames(Codec::Zstd(1), &[&noise])), b"");
         let mut context = zstd_safe::CCtx::create();
         context

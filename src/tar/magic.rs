@@ -1,11 +1,12 @@
-//! What a stream is if it is no tar, told by its first bytes, so that a good file is not called a damaged one.
+//! Recognizes other file formats by their first bytes, so that an intact file of another kind is
+//! not reported as a damaged tar.
 
 use crate::{
     error::{Error, ErrorKind, Result},
     format::pax,
 };
 
-/// First bytes of what people keep tars in or instead of, its name, and what makes a tar of it.
+/// Formats that contain or replace a tar: first bytes, name, and a command that decodes the tar.
 const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
     (b"\xfd7zXZ\0", "xz", Some("xz -dc")),
     (b"BZh", "bzip2", Some("bzip2 -dc")),
@@ -28,11 +29,11 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
     (b"7z\xbc\xaf\x27\x1c", "7z", None),
 ];
 
-/// May a stream with these first bytes, all of them if they are few, be a tar?
+/// Checks that a stream with these first bytes may be a tar. A short slice is the whole stream.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if there are none, [`Kind::Unsupported`] if they are of something else.
-pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
+/// [`ErrorKind::NotFound`] for an empty stream, [`ErrorKind::Unsupported`] for another format.
+pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
         return Err(
             Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")
@@ -43,14 +44,18 @@ pub(crate) fn must_be_tar(start: &[u8]) -> Result<()> {
         return Ok(());
     }
     let is = |what: &str| {
-        Error::new(ErrorKind::Unsupported, "cannot restore what is no tar").because(what.to_owned())
+        Error::new(
+            ErrorKind::Unsupported,
+            "cannot restore the input: it is not a tar",
+        )
+        .because(what.to_owned())
     };
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
-        None if start.len() < pax::BLOCK => Ok(()), // whatever it was, it is cut off
-        None => Err(is("it does not begin as one")),
+        None if start.len() < pax::BLOCK => Ok(()), // too short to tell: it is cut off
+        None => Err(is("its first bytes are not those of a tar")),
         Some((_, name, None)) => Err(is(&format!("it is {name}"))),
         Some((_, name, Some(decode))) => Err(is(&format!("it is {name}")).hint(format!(
-            "if a tar is in it, `{decode} FILE | fullbore restore -` restores that"
+            "if it contains a tar, restore that with `{decode} FILE | fullbore restore -`"
         ))),
     }
 }

@@ -1,8 +1,8 @@
-//! The members of a tar that comes as a stream, one after the other, and what the stream says of them.
+//! The members of a tar stream in order, and the description that an own stream has of itself.
 
 use super::{
-    input::{Plain, decode},
-    magic::must_be_tar,
+    input::{PlainInput, decode},
+    magic::check_is_tar,
     self_check::SelfCheck,
 };
 use crate::{
@@ -19,70 +19,74 @@ use std::{
     time::Instant,
 };
 
-/// Content that is read at once.
+/// Bytes of content that are read at once.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// See the module.
+/// Reads the members of a stream.
 pub(crate) struct Members<'a> {
-    input: Plain,
-    /// Once it is known that there is something to read.
+    input: PlainInput,
+    /// The header reader, once the input is known to be non-empty.
     reader: Option<PaxReader>,
-    /// What the stream says of itself.
-    pub(crate) ledger: SelfCheck,
-    /// Of the content of this member, as far as it was read.
+    /// The check of the stream against its own description.
+    pub(crate) self_check: SelfCheck,
+    /// Digest of the content of this member so far.
     digest: Option<Running>,
     meter: &'a Meter,
-    /// When the last of its times was taken.
+    /// Time of the last measurement.
     clock: Instant,
 }
 
 impl<'a> Members<'a> {
-    /// Those of `input`.
+    /// Reads the members of `input`.
     pub(crate) fn of(
         input: impl Read + Send + 'static,
-        ledger: SelfCheck,
+        self_check: SelfCheck,
         meter: &'a Meter,
     ) -> Self {
-        let (input, reader, clock) = (decode(input), None, Instant::now());
+        let input = decode(input);
+        let reader = None;
+        let clock = Instant::now();
         Self {
             input,
             reader,
-            ledger,
+            self_check,
             digest: None,
             meter,
             clock,
         }
     }
 
-    /// The next member; the content of the last has been read, or [`Members::skip`]ped.
+    /// Returns the next member. The content of the last one must have been read or
+    /// [`Members::skip`]ped.
     ///
     /// # Errors
-    /// As [`Reader::next`]; [`crate::error::Kind::Unsupported`] if it is no tar.
+    /// Those of [`PaxReader::next`]; [`crate::error::ErrorKind::Unsupported`] if the input is not a
+    /// tar.
     pub(crate) fn next(&mut self) -> Result<Option<TarItem>> {
         lap(&self.meter.sink.busy, &mut self.clock);
         if self.reader.is_none() {
-            must_be_tar(self.input.fill_buf().map_err(unreadable)?)?;
+            check_is_tar(self.input.fill_buf().map_err(unreadable)?)?;
         }
         let found = self.reader.get_or_insert_default().next(&mut self.input);
         self.digest = None;
-        self.listen();
+        self.check_services();
         found
     }
 
-    /// Read the next piece of the content of a file, of which `left` bytes are left.
+    /// Reads the next piece of a file's content, of which `left` bytes remain.
     ///
     /// # Errors
-    /// Those of the input, or [`crate::error::Kind::Corrupt`] if it ends before.
+    /// Errors of the input, or [`crate::error::ErrorKind::Corrupt`] if it ends early.
     pub(crate) fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
         lap(&self.meter.sink.busy, &mut self.clock);
         let wanted = left.min(PIECE as u64);
         data.clear();
         let read = (&mut self.input).take(wanted).read_to_end(data);
         self.meter.bytes.fetch_add(data.len() as u64, Relaxed);
-        if self.ledger.is_kept() {
+        if self.self_check.is_comparing() {
             self.digest.get_or_insert_default().update(data);
         }
-        self.listen();
+        self.check_services();
         read.map_err(unreadable)?;
         if (data.len() as u64) < wanted {
             return Err(Error::corrupt(
@@ -92,17 +96,17 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    /// The digests of all pieces of this member so far.
+    /// Returns the digests of the content of this member so far.
     pub(crate) fn digests(&mut self) -> Option<[Digest; 2]> {
-        self.ledger
-            .is_kept()
+        self.self_check
+            .is_comparing()
             .then(|| self.digest.get_or_insert_default().finish())
     }
 
-    /// Pass over `len` bytes of content, and the padding behind them.
+    /// Skips `len` bytes of content and their padding.
     ///
     /// # Errors
-    /// As [`Members::piece`].
+    /// Those of [`Members::piece`].
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         let mut left = len;
         while left > 0 {
@@ -115,25 +119,25 @@ impl<'a> Members<'a> {
             let passed = there.min(left);
             self.input.consume(passed as usize);
             left -= passed;
-            self.listen();
+            self.check_services();
         }
         self.skip_padding(len)
     }
 
-    /// Pass over the padding behind `len` bytes of content that were read.
+    /// Skips the padding after `len` bytes of content that were read.
     ///
     /// # Errors
-    /// As [`Members::piece`].
+    /// Those of [`Members::piece`].
     pub(crate) fn skip_padding(&mut self, len: u64) -> Result<()> {
         skip_padding(&mut self.input, len)
     }
 
-    /// The members are over. Did something follow them that is none?
+    /// Ends the stream. Returns whether other data followed the tar.
     ///
     /// # Errors
-    /// [`crate::error::Kind::Corrupt`] if they did not end as a tar does.
+    /// [`crate::error::ErrorKind::Corrupt`] if the tar has no proper end.
     pub(crate) fn end(&mut self) -> Result<bool> {
-        self.ledger.end();
+        self.self_check.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {
             Some(reader) => Ok(reader.was_trailed()),
             None => {
@@ -142,12 +146,12 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// What the stream has said meanwhile.
-    fn listen(&mut self) {
+    /// Takes the service frames that came since the last call.
+    fn check_services(&mut self) {
         self.input
-            .services()
+            .take_services()
             .iter()
-            .for_each(|frame| self.ledger.hear(frame));
+            .for_each(|frame| self.self_check.add_service(frame));
         self.meter
             .stored_bytes
             .store(self.input.stored_bytes(), Relaxed);

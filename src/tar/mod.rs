@@ -1,7 +1,7 @@
-//! A tar stream, ours or of another program, read from front to back.
+//! Reads a tar stream from front to back, written by fullbore or by another program.
 //!
-//! Finds its compression, cuts it into members, and compares our own with the pages that follow them. Headers are parsed in
-//! `format/pax`.
+//! Detects the compression, cuts the stream into members, and compares own members with the pages
+//! that follow them. Headers are parsed in `format/pax`.
 
 pub(crate) mod decode;
 pub mod input;

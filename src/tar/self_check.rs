@@ -1,7 +1,8 @@
-//! What a stream of ours says of itself, compared with what came out of it.
+//! Compares the members of an own stream with the description in the stream.
 //!
-//! A page follows the entries that it describes, so of those since the last page the digests are kept, and nothing else. The
-//! root comes last, and says which pages there are. In streams without service frames there is nothing to compare with.
+//! A page follows the entries that it describes, so only the digests of the entries since the last
+//! page are kept. The root comes last and lists the pages. A stream without service frames cannot
+//! be compared.
 
 use crate::archive::missing::MissingParts;
 use crate::{
@@ -18,43 +19,43 @@ use crate::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// Members that may come before the label: with lz4 it stands behind the first frame.
+/// Maximum number of members before the label: with lz4 the label follows the first frame.
 pub(crate) const MAX_UNLABELED: usize = 1025;
 
-/// Members that may come between two pages: several times those of the largest.
+/// Maximum number of members between two pages: several times those of the largest page.
 const MAX_UNPAGED: usize = 1 << 16;
 
-/// See the module.
+/// The comparison of a stream with its own description.
 #[derive(Debug, Default)]
 pub(crate) struct SelfCheck {
-    /// What is compared; if nothing is, records are kept.
+    /// Entries to compare; without a selection, records are collected instead.
     selection: Option<Selection>,
-    /// Records that were kept, without what only a restore needs.
+    /// Collected records, without the fields that only a restore needs.
     records: Vec<Record>,
-    /// Which segment the stream is, or the one of it that has begun last.
+    /// The label of the segment that started last.
     label: Option<Label>,
-    /// The last root that came.
+    /// The last root.
     root: Option<Root>,
     /// Digests of the pages of this segment.
     pages: HashSet<String>,
-    /// What came since the last page. A hundred bytes each, and its name.
+    /// Members since the last page. About a hundred bytes each, plus the name.
     came: HashMap<EntryPath, Option<[Digest; 2]>>,
-    /// What is wrong.
+    /// Contradictions found.
     flaws: Vec<Mismatch>,
-    /// What came, though it was not captured.
+    /// Members that came although they were not captured.
     lost: Vec<EntryPath>,
-    /// What the backup itself does not hold as it was.
+    /// Parts that the backup itself does not hold as they were.
     pub(crate) lacking: MissingParts,
 }
 
-/// What is wrong with a stream.
+/// A contradiction between a stream and its description.
 #[derive(Debug)]
 pub(crate) struct Mismatch {
-    /// How it shows.
+    /// The error to report.
     pub(crate) error: Error,
-    /// The entry that is not what it was.
+    /// The affected entry.
     pub(crate) path: Option<EntryPath>,
-    /// Did it come at all?
+    /// Whether the entry came at all.
     pub(crate) came: bool,
 }
 
@@ -69,7 +70,7 @@ impl Mismatch {
 }
 
 impl SelfCheck {
-    /// One that compares what `selection` wants.
+    /// Compares the entries of `selection`.
     pub(crate) fn of(selection: Selection) -> Self {
         Self {
             selection: Some(selection),
@@ -77,65 +78,68 @@ impl SelfCheck {
         }
     }
 
-    /// May there be something to compare with?
-    pub(crate) fn is_kept(&self) -> bool {
+    /// Returns whether members must be kept for a comparison.
+    pub(crate) fn is_comparing(&self) -> bool {
         self.selection.is_some() && (self.label.is_some() || self.came.len() < MAX_UNLABELED)
     }
 
-    /// Does the stream say what is in it?
-    pub(crate) fn speaks(&self) -> bool {
+    /// Returns whether the stream has a description.
+    pub(crate) fn has_description(&self) -> bool {
         self.label.is_some()
     }
 
-    /// May there be pieces of files in it? Not if it is known to be complete by itself.
+    /// Returns whether the stream may contain pieces of files. A backup without a base never does.
     pub(crate) fn may_have_pieces(&self) -> bool {
         self.label
             .as_ref()
             .is_none_or(|label| label.format > FORMAT_ALONE)
     }
 
-    /// The root, once the stream is over.
+    /// Returns the root; call it after the end of the stream.
     pub(crate) fn root(&self) -> Option<&Root> {
         self.root.as_ref()
     }
 
-    /// The records that came since this was called, if nothing is compared.
+    /// Returns the records since the last call, if there is no comparison.
     pub(crate) fn records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
-    /// What was found wrong since this was called.
-    pub(crate) fn flaws(&mut self) -> Vec<Mismatch> {
+    /// Returns the contradictions found since the last call.
+    pub(crate) fn take_mismatches(&mut self) -> Vec<Mismatch> {
         std::mem::take(&mut self.flaws)
     }
 
-    /// Of what came since this was called, what stands for nothing: zeros in place of a large file that could not be read.
-    pub(crate) fn lost(&mut self) -> Vec<EntryPath> {
+    /// Returns the members since the last call that must be removed: zeros in place of a large file
+    /// that could not be read.
+    pub(crate) fn take_lost(&mut self) -> Vec<EntryPath> {
         std::mem::take(&mut self.lost)
     }
 
-    /// An entry came, with this content.
+    /// Records a member and the digests of its content.
     pub(crate) fn came(&mut self, path: &EntryPath, content: Option<[Digest; 2]>) {
-        if !self.is_kept() {
+        if !self.is_comparing() {
             return;
         }
         self.came.insert(path.clone(), content);
         if self.came.len() > MAX_UNPAGED {
-            let error = Error::corrupt("the stream does not say what is in it")
+            let error = Error::corrupt("the description of the stream is incomplete")
                 .because("a page is missing");
             self.flaws.push(Mismatch::new(error));
             (self.label, self.came) = (None, HashMap::new());
         }
     }
 
-    /// A service frame came.
-    pub(crate) fn hear(&mut self, frame: &[u8]) {
+    /// Handles a service frame.
+    pub(crate) fn add_service(&mut self, frame: &[u8]) {
         let heard = match Service::payload(frame) {
-            Some((Service::Label, payload)) => Label::parse(payload).map(|label| self.begin(label)),
-            _ if !self.speaks() => return,
+            Some((Service::Label, payload)) => {
+                Label::parse(payload).map(|label| self.begin_segment(label))
+            }
+            _ if !self.has_description() => return,
             Some((Service::Page, payload)) => ManifestPage::decode(payload).map(|page| {
                 self.pages.insert(hex(blake3::hash(payload).as_bytes()));
-                self.page(page);
+                self.check_page(page);
             }),
             Some((Service::Root, payload)) => {
                 Root::open(payload, "the root in the stream").map(|root| self.root = Some(root))
@@ -147,9 +151,9 @@ impl SelfCheck {
         }
     }
 
-    /// Streams may stand one behind the other; of segments none is missing between two. What a newer version wrote is a tar, and
-    /// nothing else is known of it.
-    fn begin(&mut self, label: Label) {
+    /// Starts a segment. Streams may follow one another, but no segment may be missing between two.
+    /// A stream of a newer format is read as a plain tar.
+    fn begin_segment(&mut self, label: Label) {
         if let Some(before) = self
             .label
             .as_ref()
@@ -161,27 +165,27 @@ impl SelfCheck {
                     label.number, label.stream, label.backup
                 )
             };
-            let what = format!("{} comes right behind {}", name(&label), name(before));
-            self.flaws
-                .push(Mismatch::new(Error::corrupt(what).because(
-                    "segments are missing, or not in their order".to_owned(),
-                )));
+            let what = format!("{} follows {}", name(&label), name(before));
+            self.flaws.push(Mismatch::new(
+                Error::corrupt(what).because("segments are missing or out of order".to_owned()),
+            ));
         }
         self.end();
         self.root = None;
         self.label = Some(label).filter(|label| label.format <= FORMAT);
     }
 
-    /// The stream is over, or another one begins: an archive has a root, and the pages it speaks of.
+    /// Ends a stream: an archive must have a root, and all pages listed in the root.
     pub(crate) fn end(&mut self) {
-        let (pages, label) = (std::mem::take(&mut self.pages), self.label.take());
-        // That of a segment in a repository stands beside it.
+        let pages = std::mem::take(&mut self.pages);
+        let label = self.label.take();
+        // The root of a repository's backup is not in its segments.
         if label.is_none_or(|label| !label.repository.is_empty()) {
             return;
         }
         let Some(root) = &self.root else {
-            let error =
-                Error::corrupt("the stream has no root").because("something is missing at its end");
+            let error = Error::corrupt("the stream has no root")
+                .because("the end of the stream is missing");
             self.flaws.push(Mismatch::new(error));
             return;
         };
@@ -190,14 +194,15 @@ impl SelfCheck {
             .iter()
             .filter(|page| !pages.contains(&page.digest));
         self.flaws.extend(absent.map(|page| {
-            let (entries, first) = (counted(page.entries, "entry"), quoted(&page.first.0));
-            let error = Error::corrupt("a manifest page is not in the stream as its root says")
-                .because(format!("it describes {entries} from {first} on"));
+            let entries = counted(page.entries, "entry");
+            let first = quoted(&page.first.0);
+            let error = Error::corrupt("a manifest page that the root lists is not in the stream")
+                .because(format!("it describes {entries} starting at {first}"));
             Mismatch::new(error)
         }));
     }
 
-    fn page(&mut self, page: ManifestPage) {
+    fn check_page(&mut self, page: ManifestPage) {
         let Some(selection) = self.selection.take() else {
             let of = |record: Record| Record {
                 entry: record.entry,
@@ -217,11 +222,11 @@ impl SelfCheck {
         page.records
             .iter()
             .filter(wanted)
-            .for_each(|record| self.record(record));
+            .for_each(|record| self.check_record(record));
         self.selection = Some(selection);
     }
 
-    fn record(&mut self, record: &Record) {
+    fn check_record(&mut self, record: &Record) {
         self.lacking.note(record);
         let path = &record.entry.path;
         let came = self.came.remove(path);
@@ -251,14 +256,15 @@ impl SelfCheck {
         });
     }
 
-    /// Does the stream have all entries that its pages describe? A segment of a repository may share some with others.
+    /// Returns whether the stream has all entries of its pages. A segment of a repository may refer
+    /// to others.
     fn is_whole(&self) -> bool {
         self.label
             .as_ref()
             .is_some_and(|label| label.repository.is_empty())
     }
 }
-/// Is it the segment behind the other one, or the first of the next stream, or of another backup's?
+/// Returns whether `label` is the segment after `before`, or the first of another stream or backup.
 fn follows(before: &Label, label: &Label) -> bool {
     let next = (before.backup == label.backup && before.stream == label.stream)
         .then_some(before.number.saturating_add(1));

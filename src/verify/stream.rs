@@ -70,13 +70,17 @@ pub(crate) fn entries(
     let mut held = Some(Vec::new());
     loop {
         let found = members.next();
-        if members.ledger.speaks() {
+        if members.self_check.has_description() {
             held = Some(Vec::new());
         }
-        members.ledger.records().iter().try_for_each(&mut each)?;
         members
-            .ledger
-            .flaws()
+            .self_check
+            .records()
+            .iter()
+            .try_for_each(&mut each)?;
+        members
+            .self_check
+            .take_mismatches()
             .into_iter()
             .try_for_each(|flaw| Err(flaw.error))?;
         match found? {
@@ -119,8 +123,8 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let mut members = Members::of(input, SelfCheck::default(), &meter);
     pass(&mut members, &meter)?;
     members
-        .ledger
-        .flaws()
+        .self_check
+        .take_mismatches()
         .into_iter()
         .try_for_each(|flaw| Err(flaw.error))?;
     let none = || {
@@ -130,7 +134,7 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
         )
         .hint("`fullbore list` shows what is in it")
     };
-    members.ledger.root().cloned().ok_or_else(none)
+    members.self_check.root().cloned().ok_or_else(none)
 }
 
 /// Read all of a stream, and compare it with what it says of itself.
@@ -142,15 +146,15 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
     let mut is_trailed = false;
     report.survive(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
-    let SelfCheck { lacking, .. } = &members.ledger;
+    let SelfCheck { lacking, .. } = &members.self_check;
     let (not_captured, bad_pages) = (lacking.unreadable, lacking.bad_pages);
-    let (mut files, flaws) = (Vec::new(), members.ledger.flaws());
+    let (mut files, flaws) = (Vec::new(), members.self_check.take_mismatches());
     for Mismatch { error, path, .. } in flaws {
         files.extend(path.clone());
         report.add((error, path.into_iter().collect()))?;
     }
     let id = members
-        .ledger
+        .self_check
         .root()
         .map(|root| root.id.clone())
         .unwrap_or_default();
@@ -192,7 +196,7 @@ fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
             }
         };
         if !member.entry.is_file() {
-            members.ledger.came(&member.entry.path, None);
+            members.self_check.came(&member.entry.path, None);
             members.skip(member.stored_len)?;
             continue;
         }
@@ -202,7 +206,7 @@ fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
             left -= data.len() as u64;
         }
         let digests = members.digests();
-        members.ledger.came(&member.entry.path, digests);
+        members.self_check.came(&member.entry.path, digests);
         members.skip_padding(member.stored_len)?;
     }
     members.end()

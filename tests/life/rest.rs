@@ -311,7 +311,7 @@ fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
         .find(|line| line.starts_with(&id(2)))
         .unwrap();
     assert!(
-        line.contains("cut off") && line.ends_with(":/data"),
+        line.contains("interrupted and incomplete") && line.ends_with(":/data"),
         "{line}"
     );
     assert_eq!(super::listed(repository), [1, 3]);
@@ -319,7 +319,7 @@ fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
     let pruned = prune(repository);
     assert_eq!(dry.out.replace("would free", "freed"), pruned.out);
     assert!(
-        pruned.out.starts_with(&id(2)) && pruned.out.contains("as it was cut off"),
+        pruned.out.starts_with(&id(2)) && pruned.out.contains("to resume the interrupted backup"),
         "{}",
         pruned.out
     );

@@ -41,7 +41,9 @@ fn a_cluster_that_was_stopped_becomes_its_backup_in_place() {
             .ends_with(1)
             .has_one_error("a server runs there");
         cluster.stop("fast");
-        back(&[]).ends_with(2).has_one_error("leave what is newer");
+        back(&[])
+            .ends_with(2)
+            .has_one_error("keep files newer than the backup");
         let lines = back(&["--delete"]).ends_with(0).json();
         let removed = |path: &str| {
             lines

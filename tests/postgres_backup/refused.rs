@@ -256,7 +256,7 @@ fn a_cluster_and_other_paths_are_not_one_backup() {
 
 #[test]
 fn the_files_of_a_cluster_are_not_compared_by_their_size() {
-    let said = "cannot compare the files of a cluster by their size";
+    let said = "cannot compare the files of a cluster by size";
     for from in [
         &["postgres://127.0.0.1:1/postgres"][..],
         &["/nonexistent", "--offline"],

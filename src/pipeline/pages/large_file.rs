@@ -1,4 +1,4 @@
-//! A large file that is under way: piece by piece it gets its extents, its digests and its CRC.
+//! A large file in progress: collects the extents, digests and CRCs of its pieces.
 
 use super::PageWriter;
 use crate::{
@@ -14,26 +14,26 @@ use crate::{
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
-/// A large file that is under way.
+/// A large file in progress.
 pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,
     finder: Finder,
-    /// Did anything have to be stored?
+    /// Whether any content had to be stored.
     is_new: bool,
-    /// Was only read what was known to have changed?
+    /// Whether only known changes were read.
     is_patched: bool,
-    /// Did any of that differ?
+    /// Whether any of the read blocks differ.
     differs: bool,
-    /// Is the CRC of one of its blocks not known?
+    /// Whether the CRC of a block is unknown.
     lacks_crcs: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
 }
 
 impl PageWriter {
-    /// Where the content of a piece is.
-    pub(super) fn extents(
+    /// Records the extents of a piece.
+    pub(super) fn add_extents(
         &mut self,
         here: &Extent,
         runs: Option<&[StoredRun]>,
@@ -66,7 +66,7 @@ impl PageWriter {
                         found.push((item.clone(), extent))
                     });
                     for (item, extent) in found {
-                        join(&mut open.record.extents, self.ours(&item, extent));
+                        push_joined(&mut open.record.extents, self.renumbered(&item, extent));
                     }
                 }
                 _ => {}
@@ -75,15 +75,17 @@ impl PageWriter {
         self.open = Some(open);
     }
 
-    pub(super) fn head(&mut self, entry: Entry) {
+    pub(super) fn begin_file(&mut self, entry: Entry) {
         let record = Record {
             entry,
             ..Record::default()
         };
-        self.unmirror();
-        let (joiner, finder) = (Joiner::default(), Finder::default());
+        self.end_mirror();
+        let joiner = Joiner::default();
+        let finder = Finder::default();
         let [is_new, is_patched, differs, lacks_crcs] = [false; 4];
-        let (crc32c, data_bytes) = (None, 0);
+        let crc32c = None;
+        let data_bytes = 0;
         let open = OpenLargeFile {
             record,
             joiner,
@@ -98,7 +100,7 @@ impl PageWriter {
         self.open = Some(open);
     }
 
-    pub(super) fn digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
+    pub(super) fn add_digests(&mut self, len: u32, piece: &Piece, crcs: Vec<u32>) {
         let Some(open) = &mut self.open else { return };
         open.record
             .blocks
@@ -108,10 +110,10 @@ impl PageWriter {
         open.record.crcs.extend(crcs);
     }
 
-    /// Of a piece that was not read as a whole: the digests and CRCs of blocks that nothing changed in are what they were;
-    /// those of blocks that were read as a whole are in `read`, one after the other. Others are not known, nor is the
-    /// digest of the file.
-    pub(super) fn carry(
+    /// Records the blocks of a piece that was read in part. Unchanged blocks keep their digests and
+    /// CRCs; those of completely read blocks are in `read`, in order. Other blocks become unknown,
+    /// and so does the digest of the file.
+    pub(super) fn carry_blocks(
         &mut self,
         known: &BaseEntry,
         offset: u64,
@@ -119,8 +121,10 @@ impl PageWriter {
         read: (&Piece, &[u32]),
     ) {
         let Some(open) = &mut self.open else { return };
-        let (block, mut at) = (self.block_bytes, offset);
-        let (digests, crcs) = (block_digests(read.0, block), read.1.iter().copied());
+        let block = self.block_bytes;
+        let mut at = offset;
+        let digests = block_digests(read.0, block);
+        let crcs = read.1.iter().copied();
         let mut read = digests.into_iter().zip(crcs);
         let mut touched = HashMap::new();
         for run in runs {
@@ -164,15 +168,15 @@ impl PageWriter {
         open.is_patched = true;
     }
 
-    pub(super) fn piece(&mut self, len: u32, done: Option<&LargeFile>) {
+    pub(super) fn add_piece(&mut self, len: u32, done: Option<&LargeFile>) {
         let Some(open) = &mut self.open else { return };
         open.data_bytes += u64::from(len);
         if let Some(file) = done {
-            self.close(file);
+            self.close_file(file);
         }
     }
 
-    fn close(&mut self, file: &LargeFile) {
+    fn close_file(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
         let OpenLargeFile {
             mut record,
@@ -202,7 +206,7 @@ impl PageWriter {
         if let Some(known) = file
             .known
             .as_ref()
-            .filter(|known| is_same_content && is_as_long(known, data_bytes))
+            .filter(|known| is_same_content && has_length(known, data_bytes))
         {
             (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
             if record.from == 0 {
@@ -215,7 +219,7 @@ impl PageWriter {
             }
         }
         if let Some(reason) = file.failed.get() {
-            self.lose(&mut record, reason);
+            self.mark_lost(&mut record, reason);
         }
         let known = file
             .known
@@ -226,19 +230,21 @@ impl PageWriter {
             Some(known) => known
                 .parts
                 .iter()
-                .for_each(|item| self.mirror(item, crc32c)),
+                .for_each(|item| self.mirror_record(item, crc32c)),
             None => {
-                self.refer_to_earlier(&record);
-                self.push(record, crc32c);
+                self.count_earlier_references(&record);
+                self.push_record(record, crc32c);
             }
         }
     }
 
-    /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
-    fn lose(&mut self, record: &mut Record, reason: &str) {
+    /// Marks a file as not captured because a piece could not be read. The stream has zeros in its
+    /// place.
+    fn mark_lost(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.lose_content();
-        let (state, from) = (EntryState::Unreadable(reason.to_owned()), record.from);
+        let state = EntryState::Unreadable(reason.to_owned());
+        let from = record.from;
         *record = Record {
             entry: std::mem::take(&mut record.entry),
             state,
@@ -247,17 +253,17 @@ impl PageWriter {
         };
     }
 
-    pub(super) fn part(&mut self) {
+    pub(super) fn split_file(&mut self) {
         let Some(open) = &mut self.open else { return };
         if open.record.extents.is_empty() {
-            return; // its header has passed and nothing else: it can stand in the next page as a whole
+            return; // only the header so far: the next page can hold the whole record
         }
         let next = Record {
             entry: open.record.entry.clone(),
             from: open.data_bytes,
             ..Record::default()
         };
-        // What it has of earlier segments stays in this page, which knows their numbers.
+        // Its references to earlier segments stay in this page, which has their numbers.
         let mut part = std::mem::replace(&mut open.record, next);
         part.more = true;
         if let EntryKind::File {
@@ -265,14 +271,15 @@ impl PageWriter {
             ..
         } = &mut part.entry.kind
         {
-            *size = open.data_bytes; // so much is known of a stream
+            *size = open.data_bytes; // the length of the stream so far
         }
-        self.refer_to_earlier(&part);
+        self.count_earlier_references(&part);
         self.page.records.push(part);
     }
 }
 
-/// Is a file that was read what it was? Its parts of earlier pages have been stored again by now, if it has any.
+/// Returns whether a file is unchanged. A file with parts on earlier pages counts as changed,
+/// because those parts are stored already.
 fn is_same(record: &Record, known: &BaseEntry) -> bool {
     let then = &known.parts[0];
     let same = record.entry == then.entry
@@ -281,12 +288,12 @@ fn is_same(record: &Record, known: &BaseEntry) -> bool {
     record.from == 0 && same
 }
 
-fn is_as_long(known: &BaseEntry, data_bytes: u64) -> bool {
+fn has_length(known: &BaseEntry, data_bytes: u64) -> bool {
     known.parts[0].entry.data_len() == data_bytes
 }
 
-/// Add an extent, joined with the one before it where they touch.
-fn join(extents: &mut Vec<Extent>, extent: Extent) {
+/// Adds an extent, joined with the previous one if both touch.
+fn push_joined(extents: &mut Vec<Extent>, extent: Extent) {
     match extents.last_mut() {
         Some(last) if last.frame == extent.frame && last.inner + last.len == extent.inner => {
             last.len += extent.len

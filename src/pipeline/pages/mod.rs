@@ -1,8 +1,8 @@
-//! Joins the entries with the places of their frames, into pages of the manifest.
+//! Joins entries with the places of their frames into pages of the manifest.
 //!
-//! A page is closed only between frames, so that no frame is described by two pages and a restore decodes each once; but
-//! where the records of an earlier backup's page come one after the other as they were, that page is referred to, and
-//! what stood before them ends where it begins.
+//! A page is closed only between frames, so that each frame belongs to one page and a restore
+//! decodes it once. The exception: if the records of an earlier backup's page come unchanged and in
+//! order, that page is referred to, and the page before it ends early.
 
 mod large_file;
 mod references;
@@ -30,38 +30,41 @@ use std::{
     sync::Arc,
 };
 
-/// Is told of each entry when all of it has a place, with the CRC-32C of its content where that was asked for.
-pub type Tell = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
+/// Receives each entry when all its content has a place, with the CRC-32C of the content if
+/// requested.
+pub type EntryListener = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
 
-/// A page that is complete.
+/// A complete page.
 pub enum ClosedPage {
-    /// Of this backup. The first of its segments is the one that is being filled.
+    /// A page of this backup. Its first segment is the open one.
     Own(ManifestPage),
-    /// Of an earlier backup, with the count of its records.
+    /// A page of an earlier backup.
     Earlier(Arc<PageAt>),
 }
 
-/// Records below which a page is not closed only because one of an earlier backup could be referred to next.
+/// Minimum number of records in a page that is closed only because the next page of an earlier
+/// backup may be referred to.
 const MIN_RECORDS: usize = MAX_RECORDS / 4;
 
-/// Builds the pages of one stream. Holds one page, and perhaps one of an earlier backup.
+/// Builds the pages of one stream. Holds one page, and at most one page of an earlier backup.
 pub struct PageWriter {
     stream: u32,
     block_bytes: u64,
-    tell: Tell,
+    tell: EntryListener,
     crcs: BlockCrcs,
     page: ManifestPage,
-    /// Which segments of earlier backups the page speaks of: what they are numbered in `references`, and in the page, where
-    /// 0 is the one that is being filled.
+    /// Segments of earlier backups in this page: from the number in `references` to the number in
+    /// the page, where 0 is the open segment.
     segments: HashMap<u32, u32>,
     numbers: Vec<u32>,
     references: References,
-    /// What it refers to of its own segments, counted as later backups will that keep all of it.
+    /// References to own segments, as a later backup that keeps everything will have them.
     own: References,
-    /// The page of an earlier backup of which so many records have come, and nothing else, while `page` is empty.
+    /// A page of an earlier backup, while `page` is empty, and the number of its records that have
+    /// come unchanged.
     mirror: Option<(Arc<ManifestPage>, usize)>,
-    /// Are more records of the same page of an earlier backup to be expected? Then the page may become larger, so that
-    /// the next one can be referred to.
+    /// Whether more records of the same earlier page are expected. Then this page may grow larger,
+    /// so that the next earlier page can be referred to.
     within: bool,
     closed: Vec<ClosedPage>,
     extents: usize,
@@ -69,15 +72,15 @@ pub struct PageWriter {
     digest_bytes: usize,
     open: Option<OpenLargeFile>,
     lost_links: HashSet<EntryPath>,
-    /// Counts of all that passed; the bytes stored are not counted here.
+    /// Totals of all entries; stored bytes are not included.
     pub totals: BackupTotals,
     /// The first entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
 }
 
 impl PageWriter {
-    /// Of stream `stream`, of files whose blocks have so many bytes.
-    pub fn new(stream: u32, block_bytes: u64, tell: Tell) -> Self {
+    /// Creates the writer for stream `stream`, for files with blocks of `block_bytes`.
+    pub fn new(stream: u32, block_bytes: u64, tell: EntryListener) -> Self {
         Self {
             stream,
             block_bytes,
@@ -101,7 +104,7 @@ impl PageWriter {
         }
     }
 
-    /// The next part, and the frame it is in.
+    /// Adds the next part and its frame.
     pub fn add(&mut self, frame: FrameAt, part: FrameEntry) {
         let extent = Extent {
             frame,
@@ -115,8 +118,8 @@ impl PageWriter {
         }
         match part.what {
             FrameContent::Whole(entry, state) => match (part.known, part.runs) {
-                (Some(known), Some(_)) => self.known(entry, state, &known),
-                _ => self.whole(
+                (Some(known), Some(_)) => self.add_known(entry, state, &known),
+                _ => self.add_whole(
                     entry,
                     state,
                     extent,
@@ -124,31 +127,31 @@ impl PageWriter {
                     (part.crcs, part.is_first),
                 ),
             },
-            FrameContent::Head(entry, _) => self.head(entry),
+            FrameContent::Head(entry, _) => self.begin_file(entry),
             FrameContent::Piece {
                 ref file,
                 offset,
                 last,
             } => {
-                self.extents(&extent, part.runs.as_deref(), file.known.as_ref());
+                self.add_extents(&extent, part.runs.as_deref(), file.known.as_ref());
                 match (
                     file.known.as_ref().filter(|known| known.changed.is_some()),
                     &part.runs,
                 ) {
                     (Some(known), Some(runs)) => {
-                        self.carry(known, offset, runs, (&part.piece, &part.crcs))
+                        self.carry_blocks(known, offset, runs, (&part.piece, &part.crcs))
                     }
-                    _ => self.digests(part.len, &part.piece, part.crcs),
+                    _ => self.add_digests(part.len, &part.piece, part.crcs),
                 }
                 self.open
                     .iter_mut()
                     .for_each(|open| open.record.chunks.extend(&part.chunks));
-                self.piece(part.len, last.then_some(&**file));
+                self.add_piece(part.len, last.then_some(&**file));
             }
         }
     }
 
-    fn whole(
+    fn add_whole(
         &mut self,
         mut entry: Entry,
         mut state: EntryState,
@@ -168,8 +171,9 @@ impl PageWriter {
             Vec::new()
         };
         let crc32c = self.crcs.join(None, &crcs, extent.len.into());
-        let (blocks, digest) = (block_digests(piece, self.block_bytes), joiner.finish());
-        self.push(
+        let blocks = block_digests(piece, self.block_bytes);
+        let digest = joiner.finish();
+        self.push_record(
             Record {
                 blocks,
                 digest,
@@ -183,7 +187,7 @@ impl PageWriter {
         );
     }
 
-    /// Another name of a file that could not be read, or was replaced before, could not be read either.
+    /// Marks hard links to a file that could not be read or was replaced as unreadable.
     fn check_link(&mut self, entry: &Entry, state: &mut EntryState, is_first: bool) {
         match &entry.kind {
             EntryKind::HardLink(target) if self.lost_links.contains(target) => {
@@ -196,26 +200,28 @@ impl PageWriter {
         }
     }
 
-    fn push(&mut self, record: Record, crc32c: Option<u32>) {
-        self.unmirror();
-        self.learn(&record, crc32c);
-        self.store(record);
-        // A frame of files with little content may have very much of attributes; no page may be larger than can be read.
+    fn push_record(&mut self, record: Record, crc32c: Option<u32>) {
+        self.end_mirror();
+        self.report_record(&record, crc32c);
+        self.store_record(record);
+        // Files with little content may have many attributes, but no page may be too large to be
+        // read.
         if self.text_bytes >= 8 * MAX_TEXT_BYTES {
             self.close_page();
         }
     }
 
-    /// Count a record and tell of it, if it is the last part: what the file is, that one says.
-    fn learn(&mut self, record: &Record, crc32c: Option<u32>) {
+    /// Counts a record and passes it on, if it is the last part of its file: only the last part
+    /// describes the whole file.
+    fn report_record(&mut self, record: &Record, crc32c: Option<u32>) {
         if !record.more {
             self.count(&record.entry);
             (self.tell)(record, crc32c);
-            self.note(record);
+            self.count_incomplete(record);
         }
     }
 
-    fn store(&mut self, record: Record) {
+    fn store_record(&mut self, record: Record) {
         self.extents += record.extents.len();
         self.text_bytes += record.entry.text_bytes();
         self.digest_bytes += record.digest_bytes();
@@ -234,7 +240,7 @@ impl PageWriter {
         }
     }
 
-    fn note(&mut self, record: &Record) {
+    fn count_incomplete(&mut self, record: &Record) {
         let (counter, reason) = match &record.state {
             EntryState::Whole => return,
             EntryState::Changed => (&mut self.totals.changed, CHANGED.to_owned()),
@@ -256,7 +262,7 @@ impl PageWriter {
         }
     }
 
-    /// Should the page be closed before the next frame?
+    /// Returns whether the page must be closed before the next frame.
     pub fn is_full(&self) -> bool {
         let (open, digests) = self.open.as_ref().map_or((0, 0), |open| {
             (open.record.extents.len(), open.record.digest_bytes())
@@ -269,9 +275,9 @@ impl PageWriter {
             || full(self.digest_bytes + digests, MAX_DIGEST_BYTES)
     }
 
-    /// Close the page as far as it is, if there is anything in it; a file that is under way goes on in the next one.
+    /// Closes the page if it has records; an unfinished large file continues on the next page.
     pub fn close_page(&mut self) {
-        self.part();
+        self.split_file();
         let page = std::mem::take(&mut self.page);
         (self.extents, self.text_bytes, self.digest_bytes) = (0, 0, 0);
         self.segments.clear();
@@ -282,13 +288,13 @@ impl PageWriter {
         }
     }
 
-    /// Close the last page of a sequence.
+    /// Closes the last page of a sequence.
     pub fn end(&mut self) {
-        self.unmirror();
+        self.end_mirror();
         self.close_page();
     }
 
-    /// The pages that were closed since the last call; `own` is the segment that is being filled.
+    /// Returns the pages closed since the last call; `own` is the open segment.
     pub fn take(&mut self, own: &SegmentId) -> Vec<ClosedPage> {
         for closed in &mut self.closed {
             let ClosedPage::Own(page) = closed else {
@@ -310,14 +316,14 @@ impl PageWriter {
         std::mem::take(&mut self.closed)
     }
 
-    /// Is there a page to be stored?
-    pub fn has_own(&self) -> bool {
+    /// Returns whether there is a page to store.
+    pub fn has_own_pages(&self) -> bool {
         self.closed
             .iter()
             .any(|closed| matches!(closed, ClosedPage::Own(_)))
     }
 
-    /// Is nothing closed, or about to be?
+    /// Returns whether there are no records at all.
     pub fn is_empty(&self) -> bool {
         self.closed.is_empty()
             && self.page.records.is_empty()
@@ -325,18 +331,18 @@ impl PageWriter {
             && self.open.is_none()
     }
 
-    /// What was referred to of other backups.
-    pub fn live(&self) -> Vec<Live> {
+    /// Returns the references to other backups.
+    pub fn references_to_earlier(&self) -> Vec<Live> {
         self.references.all()
     }
 
-    /// How much a backup refers to of this segment of this one that keeps all that is in it.
+    /// Returns the bytes of this segment that a later backup refers to if it keeps everything.
     pub fn kept_of(&self, own: &SegmentId) -> u64 {
         self.own.bytes_of(own)
     }
 }
 
-/// What is said of a file with pages that the server would refuse.
+/// Describes pages that the server would refuse.
 fn bad_pages(pages: &[u32]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<_> = pages.iter().take(SHOWN).map(u32::to_string).collect();
@@ -418,7 +424,7 @@ mod tests {
         assert!(ManifestPage::decode(&page.encode().unwrap()).is_ok());
     }
 
-    /// A file that is read behind its other names, which so became links, and is another one by then.
+    /// A file is read after its other names, which became links, and has been replaced by then.
     #[test]
     fn other_names_of_a_file_that_was_replaced_are_not_captured() {
         let mut pages = PageWriter::new(0, 0, Arc::new(|_, _| {}));

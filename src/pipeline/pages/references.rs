@@ -1,4 +1,4 @@
-//! What of the pages refers to earlier backups: records as they were, whole pages, and extents.
+//! References of pages to earlier backups: unchanged records, whole pages, and extents.
 
 use super::{ClosedPage, MIN_RECORDS, PageWriter};
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
 use std::sync::Arc;
 
 impl PageWriter {
-    /// An earlier backup has all of it.
-    pub(super) fn known(&mut self, entry: Entry, mut state: EntryState, known: &BaseEntry) {
+    /// Adds an entry that an earlier backup has completely.
+    pub(super) fn add_known(&mut self, entry: Entry, mut state: EntryState, known: &BaseEntry) {
         self.check_link(&entry, &mut state, true);
         self.totals.kept += u64::from(entry.is_file());
         sizes::add(
@@ -25,22 +25,23 @@ impl PageWriter {
         for item in known.parts.iter() {
             let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();
             if is_same || (item.entry == entry && item.state == state) {
-                self.mirror(item, crc32c);
+                self.mirror_record(item, crc32c);
             } else {
                 let record = Record {
                     entry: entry.clone(),
                     state: state.clone(),
                     ..Record::clone(item)
                 };
-                self.refer(item, record, crc32c);
+                self.add_reference(item, record, crc32c);
             }
         }
     }
 
-    /// A record as it was.
-    pub(super) fn mirror(&mut self, item: &PageItem, crc32c: Option<u32>) {
-        let (page, index) = (item.page(), item.index());
-        // Pages of another stream, or late ones, have another order among themselves.
+    /// Adds an unchanged record of an earlier backup.
+    pub(super) fn mirror_record(&mut self, item: &PageItem, crc32c: Option<u32>) {
+        let page = item.page();
+        let index = item.index();
+        // Late pages and pages of other streams have another order.
         let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
         if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
             self.close_page();
@@ -48,10 +49,10 @@ impl PageWriter {
         }
         match &mut self.mirror {
             Some((mirrored, next)) if Arc::ptr_eq(mirrored, page) && *next == index => *next += 1,
-            _ => return self.refer(item, Record::clone(item), crc32c),
+            _ => return self.add_reference(item, Record::clone(item), crc32c),
         }
-        self.learn(item, crc32c);
-        self.refer_to(item);
+        self.report_record(item, crc32c);
+        self.count_references(item);
         self.complete_mirror();
     }
 
@@ -69,54 +70,56 @@ impl PageWriter {
         }
     }
 
-    /// Something comes that the mirrored page does not have next: what came of it stands in a page of our own.
-    pub(super) fn unmirror(&mut self) {
+    /// Gives up the reference to a whole page because the next record differs: its records so far
+    /// move to an own page.
+    pub(super) fn end_mirror(&mut self) {
         let Some((page, count)) = self.mirror.take() else {
             return;
         };
         for item in (0..count).filter_map(|index| PageItem::new(page.clone(), index)) {
-            self.append(&item, Record::clone(&item));
+            self.append_record(&item, Record::clone(&item));
         }
     }
 
-    /// A record, all of whose extents are of an earlier backup.
-    fn refer(&mut self, item: &PageItem, record: Record, crc32c: Option<u32>) {
-        self.unmirror();
-        self.learn(&record, crc32c);
-        self.refer_to(item);
-        self.append(item, record);
+    /// Adds a record whose extents all belong to an earlier backup.
+    fn add_reference(&mut self, item: &PageItem, record: Record, crc32c: Option<u32>) {
+        self.end_mirror();
+        self.report_record(&record, crc32c);
+        self.count_references(item);
+        self.append_record(item, record);
     }
 
-    fn refer_to(&mut self, item: &PageItem) {
+    fn count_references(&mut self, item: &PageItem) {
         for extent in &item.extents {
             let number = self.references.number(item, extent.frame.segment);
             self.references.count(number, item, extent);
         }
     }
 
-    /// Put a record with the extents of `item` into the page; counted is it already.
-    fn append(&mut self, item: &PageItem, mut record: Record) {
+    /// Adds a record with the extents of `item` to the page. The references are counted already.
+    fn append_record(&mut self, item: &PageItem, mut record: Record) {
         record.extents = item
             .extents
             .iter()
-            .map(|extent| self.ours(item, *extent))
+            .map(|extent| self.renumbered(item, *extent))
             .collect();
         let more = record.more;
         self.within = item.index() + 1 < item.page().records.len();
-        self.store(record);
-        // In a page nothing follows a record that goes on.
+        self.store_record(record);
+        // A record that continues on the next page must be the last in its page.
         if more || self.is_full() {
             self.close_page();
         }
     }
 
-    /// The same extent, with the number its segment has in this page.
-    pub(super) fn ours(&mut self, item: &PageItem, mut extent: Extent) -> Extent {
+    /// Returns the extent with the number that its segment has in this page.
+    pub(super) fn renumbered(&mut self, item: &PageItem, mut extent: Extent) -> Extent {
         let number = self.references.number(item, extent.frame.segment);
-        let (segments, numbers) = (&mut self.page.segments, &mut self.numbers);
+        let segments = &mut self.page.segments;
+        let numbers = &mut self.numbers;
         extent.frame.segment = *self.segments.entry(number).or_insert_with(|| {
             if segments.is_empty() {
-                segments.push(SegmentId::default()); // the place of the one that is being filled
+                segments.push(SegmentId::default()); // the open segment
             }
             segments.push(self.references.segment(number).clone());
             numbers.push(number);
@@ -125,7 +128,7 @@ impl PageWriter {
         extent
     }
 
-    /// CRC-32C of a file as it was, if it is known.
+    /// Returns the CRC-32C of a file in the base, if known.
     pub(super) fn crc_of(&self, known: &BaseEntry) -> Option<u32> {
         let has_all = |part: &PageItem| {
             part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes)
@@ -136,8 +139,8 @@ impl PageWriter {
         known.parts.iter().try_fold(None, join).flatten()
     }
 
-    /// Count what a record of this page refers to of earlier segments.
-    pub(super) fn refer_to_earlier(&mut self, record: &Record) {
+    /// Counts the references of a record to earlier segments.
+    pub(super) fn count_earlier_references(&mut self, record: &Record) {
         for extent in record
             .extents
             .iter()

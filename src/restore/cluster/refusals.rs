@@ -2,7 +2,7 @@
 //!
 //! Everything here only reads the target. The owner of tablespaces is checked in `tablespace_owner`.
 
-use super::super::{Restore, extraneous::extra};
+use super::super::{Restore, extraneous::find_extraneous};
 use crate::{
     archive::{Archive, Selection},
     error::{Error, ErrorKind, Result, quoted},
@@ -203,7 +203,7 @@ pub(crate) fn refuse_leftovers(
             || plan.recovery.signal == Some(path)
             || path == POSTMASTER_PID
     };
-    let mut rest = extra(archive, selection, plan, layout, restore.tricks)?.paths;
+    let mut rest = find_extraneous(archive, selection, plan, layout)?.paths;
     rest.retain(|path| !is_made(path));
     let Some(first) = rest.iter().min() else {
         return Ok(());

@@ -1,17 +1,18 @@
-//! Restore into a tree that is there: only what differs is written.
+//! Updates an existing tree from a backup: only differing content is written.
 //!
-//! Records are taken in batches. Of each batch, all workers read the files of the target and compare them with the digests
-//! of the manifest, block by block where it has them; then they fetch the frames of what differs, each once in a batch, and
-//! write it in place. A file is not replaced as a whole, so that one that is cut off may be old in part. What does not belong
-//! to the backup is removed only if that was asked for, and announced before anything is changed.
+//! Records are taken in batches. For each batch, all workers read the files of the target and
+//! compare them with the digests of the manifest, block by block where the manifest has block
+//! digests. They then fetch the frames of the differing blocks, each once a batch, and write in
+//! place. A file is not replaced as a whole, so an interrupted restore may leave a mix of old and
+//! new content. Files that do not belong to the backup are removed only on request, and listed
+//! before the first change.
 
 pub(crate) mod batch;
 
 use super::{
-    Restore, RestoreRun, Summary,
+    Restore, RestoreRun, Summary, check_paths_exist,
     cluster::{self, choose_backup},
-    extraneous::{ExtraneousFiles, extra},
-    must_be_there,
+    extraneous::{ExtraneousFiles, find_extraneous},
 };
 use crate::archive::unnamed_losses;
 use crate::repo::open::{OpenedFrom, open_any};
@@ -40,42 +41,45 @@ use std::{
     },
 };
 
-/// Records of a batch: those of about a page.
+/// Records of a batch: about a page.
 const BATCH_ITEMS: usize = 8192;
-/// Bytes of files that one batch compares, but for one large file.
+/// Bytes of files that one batch compares; a larger file is a batch of its own.
 const BATCH_BYTES: u64 = 1 << 30;
-/// Attributes are held until a batch is done: their bytes count for so many of a file.
+/// Weight of extended attributes: they are held until the batch is done, so that a byte counts as
+/// this many bytes of a file.
 const HELD: u64 = 128;
 
-/// How to restore into what is there.
+/// A restore into existing files.
 pub struct Delta<'a> {
     restore: &'a Restore,
-    /// Is what does not belong to the backup removed?
+    /// Whether files that do not belong to the backup are removed.
     delete: bool,
-    /// Is told what will be removed.
+    /// Receives the list of paths to remove, before the first change.
     say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
     pub(crate) same: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) written: AtomicU64,
-    /// Device and inode of files with other names that stay: two files of the backup must not become one.
+    /// Device and inode of unchanged files with several names: two files of the backup must not
+    /// become one.
     linked: Mutex<HashSet<(u64, u64)>>,
 }
 
-/// What was found there.
+/// Counts of a restore into existing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeltaChanges {
-    /// Files and the like that were as they are in the backup.
+    /// Files, links and special files that already were as in the backup.
     pub same: u64,
-    /// Those that were not, or not there.
+    /// Files, links and special files that differed or were missing.
     pub changed: u64,
-    /// Things that did not belong and were removed, each with all below it.
+    /// Removed paths that did not belong to the backup, each counted once with everything below it.
     pub removed: u64,
     /// Bytes of content that were written.
     pub written_bytes: u64,
 }
 
 impl<'a> Delta<'a> {
-    /// Do `restore`, which overwrites; what does not belong is removed if `delete`, after `say` was told of it.
+    /// Prepares `restore`, which overwrites. With `delete`, files that do not belong are removed,
+    /// after `say` has received their list.
     pub fn new(
         restore: &'a Restore,
         delete: bool,
@@ -93,26 +97,27 @@ impl<'a> Delta<'a> {
         }
     }
 
-    /// Was no other file of the backup found to be this one?
-    pub(crate) fn is_first(&self, there: &Stat) -> bool {
+    /// Claims an existing file; returns false if another file of the backup has claimed it already.
+    pub(crate) fn claim_inode(&self, there: &Stat) -> bool {
         self.linked.locked().insert((there.dev, there.inode))
     }
 
-    /// Do it.
+    /// Runs the restore.
     ///
     /// # Errors
-    /// As [`Restore::run`]; [`ErrorKind::Usage`] for a cluster as a whole without `delete`.
+    /// Those of [`Restore::run`]; [`ErrorKind::Usage`] for a whole cluster without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        let archive = self.opened()?;
+        let archive = self.open_archive()?;
         let selection = Selection::new(&self.restore.paths)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
-            let what = "cannot restore a cluster into one that is there and leave what is newer than the backup";
-            let why = "the server would take it for its own";
+            let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
+            let why = "the server would use these files as its own";
             return Err(Error::new(ErrorKind::Usage, what)
                 .because(why)
-                .hint("say --delete as well"));
+                .hint("add --delete"));
         }
-        // With --overwrite a cluster that is there is refused, because of what would stay; here that is removed.
+        // With --overwrite, an existing cluster is refused because its other files would stay; here
+        // these are removed.
         Restore {
             overwrite: false,
             ..self.restore.clone()
@@ -120,38 +125,37 @@ impl<'a> Delta<'a> {
         .run_in(archive, meter, Some(self))
     }
 
-    /// The backup; of a tar of another program there is nothing to compare with.
-    fn opened(&self) -> Result<Archive> {
+    /// Opens the backup. A tar of another program is refused, because it has no digests.
+    fn open_archive(&self) -> Result<Archive> {
         if let Some(archive) = choose_backup::choose_of_cluster(self.restore, true)? {
             return Ok(archive);
         }
         match open_any(&self.restore.from, &self.restore.filter)? {
             OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
-                let what = format!(
-                    "cannot restore {path:?} with --delta: it is no archive that this program wrote"
-                );
+                let what =
+                    format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
                 let side = side_of(&path);
                 Err(Error::new(ErrorKind::Unsupported, what)
-                    .because("a tar of another program has no digests with which the target could be compared")
+                    .because("a tar of another program has no digests to compare the target with")
                     .detail(format!("if it is one of ours, of .tar.gz or .tar, {side:?} belongs to it, and is missing"))
-                    .hint("use --overwrite, which writes all of it"))
+                    .hint("use --overwrite, which writes all files"))
             }
         }
     }
 
-    /// Only say what does not belong, and would be removed.
+    /// Lists the paths that the restore would remove, and changes nothing.
     ///
     /// # Errors
-    /// As [`Delta::run`], before it writes anything.
-    pub fn foresee(&self) -> Result<()> {
-        let archive = self.opened()?;
+    /// Those of [`Delta::run`] before its first write.
+    pub fn plan_deletions(&self) -> Result<()> {
+        let archive = self.open_archive()?;
         let selection = Selection::new(&self.restore.paths)?;
-        must_be_there(&archive, &selection, self.restore.keep_going)?;
+        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        self.announce(&archive, &selection, &plan, &layout, unnamed)
+        self.list_deletions(&archive, &selection, &plan, &layout, unnamed)
             .map(drop)
     }
 
@@ -166,12 +170,13 @@ impl<'a> Delta<'a> {
         }
     }
 
-    /// What does not belong; what of it is to be removed was said. `unnamed` is why there may be less in the backup than there
-    /// was, and nobody can name it.
+    /// Returns the files that do not belong to the backup, after their list was passed to `say`.
+    ///
+    /// `unnamed` is the reason why the backup may lack files that it cannot name.
     ///
     /// # Errors
-    /// As [`extra`]; [`ErrorKind::Corrupt`] if something is `unnamed`.
-    pub(crate) fn announce(
+    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if `unnamed` is set.
+    pub(crate) fn list_deletions(
         &self,
         archive: &Archive,
         selection: &Selection,
@@ -183,40 +188,40 @@ impl<'a> Delta<'a> {
             return Ok(ExtraneousFiles::default());
         }
         if let Some(why) = unnamed {
-            let what = "cannot remove what does not belong to the backup: nobody knows what does";
-            let hint = "leave out --delete, or restore to another place";
+            let what = "--delete is not possible: the backup's file list is damaged";
+            let hint = "leave out --delete, or restore to another directory";
             return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
         }
-        let mut found = extra(archive, selection, plan, layout)?;
+        let mut found = find_extraneous(archive, selection, plan, layout)?;
         found.paths.sort_by(|a, b| entry::order(a, b));
         (self.say)(&found.paths)?;
         Ok(found)
     }
 
-    /// Everything but hard links and the metadata of directories.
-    pub(crate) fn content(&self, run: &RestoreRun<'_>, hands: &WorkerLimit<'_>) -> Result<()> {
+    /// Restores everything except hard links and the metadata of directories.
+    pub(crate) fn content(&self, run: &RestoreRun<'_>, limit: &WorkerLimit<'_>) -> Result<()> {
         run.meter
             .total_bytes
             .store(run.archive.root.totals.bytes, Relaxed);
         let mut writer = TargetWriter::new(&run.tree);
         let mut batch = Batch::default();
-        let mut going_on = HashMap::new();
+        let mut open_targets = HashMap::new();
         for item in run.archive.records(&run.selection, false) {
             let add = &mut |item: PageItem| {
                 batch.add(item);
                 Ok(())
             };
-            let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
+            let planned = item.and_then(|item| run.plan_entry(add, &mut writer, item));
             run.report.survive(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
-                DeltaBatch::new(self, run, hands)
-                    .batch(std::mem::take(&mut batch), &mut going_on)?;
+                DeltaBatch::new(self, run, limit)
+                    .run(std::mem::take(&mut batch), &mut open_targets)?;
             }
         }
-        DeltaBatch::new(self, run, hands).batch(batch, &mut going_on)?;
-        // The page with the rest of them is damaged, as was reported.
-        let work = DeltaBatch::new(self, run, hands);
-        going_on
+        DeltaBatch::new(self, run, limit).run(batch, &mut open_targets)?;
+        // The page with the rest of these files is damaged, as already reported.
+        let work = DeltaBatch::new(self, run, limit);
+        open_targets
             .into_iter()
             .try_for_each(|(path, target)| work.give_up(&path, target.patch.old_content_lost()))
     }

@@ -1,6 +1,8 @@
-//! What differs of what is there: small things as a whole, large files block by block.
+//! Compares existing files with the backup: small files as a whole, large files block by block.
 
-use super::{DeltaBatch, DeltaWorker, PatchTarget, Unit, Want, unread, want};
+use super::{
+    CompareUnit, DeltaBatch, DeltaWorker, PatchTarget, WantedPiece, read_error, wanted_extent,
+};
 use crate::{
     archive::block_digests::{are_digested, judged},
     error::Result,
@@ -14,36 +16,41 @@ use std::{
 };
 
 impl DeltaBatch<'_> {
-    pub(super) fn block(&self) -> u64 {
+    pub(super) fn block_bytes(&self) -> u64 {
         self.run.archive.root.options.block_bytes
     }
 
-    /// Does the record say the digest of each block of what it describes?
+    /// Returns whether the record has a digest for each block it describes.
     pub(super) fn has_blocks(&self, item: &PageItem) -> bool {
         are_digested(item, item.described_bytes(), &self.run.archive.root.options)
     }
 
-    pub(super) fn compare(&self, hand: &mut DeltaWorker, unit: Unit) -> Result<Vec<Want>> {
+    pub(super) fn compare_unit(
+        &self,
+        worker: &mut DeltaWorker,
+        unit: CompareUnit,
+    ) -> Result<Vec<WantedPiece>> {
         match unit {
-            Unit::Whole(item) => {
+            CompareUnit::Whole(item) => {
                 let path = item.entry.path.clone();
-                let wants = match item.entry.is_file() {
-                    true => self.compare_file(hand, item),
-                    false => self.other(hand, &item).map(|()| Vec::new()),
+                let wants = if item.entry.is_file() {
+                    self.compare_file(worker, item)
+                } else {
+                    self.compare_other(worker, &item).map(|()| Vec::new())
                 };
                 self.run
                     .unless_refused(&path, wants)
                     .map(Option::unwrap_or_default)
             }
-            Unit::Stretch(target, item, range, offset) => {
-                self.compare_blocks(hand, &target, &item, range, offset)
+            CompareUnit::Stretch(target, item, range, offset) => {
+                self.compare_blocks(worker, &target, &item, range, offset)
             }
         }
     }
 
-    /// A link, pipe or device.
-    fn other(&self, hand: &mut DeltaWorker, item: &PageItem) -> Result<()> {
-        let same = is_up_to_date(&mut hand.writer, &item.entry)?;
+    /// Compares and restores a link, pipe or device.
+    fn compare_other(&self, worker: &mut DeltaWorker, item: &PageItem) -> Result<()> {
+        let same = is_up_to_date(&mut worker.writer, &item.entry)?;
         let counter = if same {
             &self.delta.same
         } else {
@@ -53,67 +60,68 @@ impl DeltaBatch<'_> {
         if same {
             Ok(())
         } else {
-            hand.writer.special_file(&item.entry)
+            worker.writer.special_file(&item.entry)
         }
     }
 
-    fn compare_file(&self, hand: &mut DeltaWorker, item: PageItem) -> Result<Vec<Want>> {
+    fn compare_file(&self, worker: &mut DeltaWorker, item: PageItem) -> Result<Vec<WantedPiece>> {
         let entry = &item.entry;
         sizes::add_shared(&self.run.meter.bytes, entry.data_len());
-        if let Some(patch) = Patch::open(&mut hand.writer, entry)?
-            && self.is_same(hand, &patch, &item)?
+        if let Some(patch) = Patch::open(&mut worker.writer, entry)?
+            && self.is_same(worker, &patch, &item)?
         {
-            patch.finish(&mut hand.writer, entry)?;
-            return self.count(false);
+            patch.finish(&mut worker.writer, entry)?;
+            return self.count_file(false);
         }
         if item.extents.len() == 1 {
-            return Ok(vec![want(None, &item, 0, item.from)]);
+            return Ok(vec![wanted_extent(None, &item, 0, item.from)]);
         }
-        let target = Arc::new(self.target_anew(&mut hand.writer, &item, entry.data_len())?);
+        let target = Arc::new(self.create_target(&mut worker.writer, &item, entry.data_len())?);
         if item.extents.is_empty() {
-            return self.end_or_refuse(hand, &target).map(|()| Vec::new());
+            return self.finish_or_refuse(worker, &target).map(|()| Vec::new());
         }
         target.unproven.store(true, Relaxed);
-        self.ends(target.clone());
+        self.add_ended(target.clone());
         let mut offset = 0;
         let mut wants = Vec::new();
         for at in 0..item.extents.len() {
-            wants.push(want(Some(target.clone()), &item, at, offset));
+            wants.push(wanted_extent(Some(target.clone()), &item, at, offset));
             offset += u64::from(item.extents[at].len);
         }
         Ok(wants)
     }
 
-    /// Has it the content of the record, and may it stay?
-    fn is_same(&self, hand: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
+    /// Returns whether the existing file has the content of the record and may stay.
+    fn is_same(&self, worker: &mut DeltaWorker, patch: &Patch, item: &PageItem) -> Result<bool> {
         let size = item.entry.size();
         if patch.stat().size != size || (item.digest.is_none() && size > 0) {
             return Ok(false);
         }
         let same = size == 0
-            || has_content(patch.file(), item, &mut hand.buffer).map_err(|e| unread(item, e))?;
+            || has_content(patch.file(), item, &mut worker.buffer)
+                .map_err(|e| read_error(item, e))?;
         Ok(same
-            && (patch.may_write()
-                || (patch.has_metadata_of(&mut hand.writer, &item.entry)?
-                    && self.delta.is_first(patch.stat()))))
+            && (patch.may_change()
+                || (patch.is_dressed_as(&mut worker.writer, &item.entry)?
+                    && self.delta.claim_inode(patch.stat()))))
     }
 
-    /// Read what the target has where these extents belong; which of their bytes are in blocks that differ?
+    /// Reads the target where these extents belong, and returns the pieces with differing blocks.
     fn compare_blocks(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         target: &Arc<PatchTarget>,
         item: &PageItem,
         range: Range<usize>,
         mut offset: u64,
-    ) -> Result<Vec<Want>> {
+    ) -> Result<Vec<WantedPiece>> {
         let extents = &item.extents[range.clone()];
         let len = sizes::sum(extents.iter().map(|extent| u64::from(extent.len)));
         sizes::add_shared(&self.run.meter.bytes, len);
         let has_blocks = self.has_blocks(item);
         let differing = match has_blocks && !target.patch.is_new() {
-            true => self.differing(hand, target, item, offset..offset + len)?,
-            false if self.is_whole(hand, target) => Vec::new(),
+            true => self.differing_blocks(worker, target, item, offset..offset + len)?,
+            false if self.is_unchanged(worker, target) => Vec::new(),
             false => std::iter::once(offset..offset + len).collect(),
         };
         let mut wants = Vec::new();
@@ -128,13 +136,14 @@ impl DeltaBatch<'_> {
                 .map(|bytes| within(bytes.start)..within(bytes.end))
                 .collect();
             if !blocks.is_empty() {
-                let provable = has_blocks && self.is_of_blocks(item, offset, end);
-                // Where something moved within the file only all of it tells whether the right bytes came.
+                let provable = has_blocks && self.is_whole_blocks(item, offset, end);
+                // If data moved within the file, only the digest of the whole file proves the
+                // result.
                 target.unproven.fetch_or(!provable, Relaxed);
-                wants.push(Want {
+                wants.push(WantedPiece {
                     blocks,
                     provable,
-                    ..want(Some(target.clone()), item, at, offset)
+                    ..wanted_extent(Some(target.clone()), item, at, offset)
                 });
             }
             offset = end;
@@ -142,37 +151,42 @@ impl DeltaBatch<'_> {
         Ok(wants)
     }
 
-    /// Is a file that goes on over pages the same as a whole? Whoever comes first finds out, for all others. What cannot be
-    /// read is not.
-    fn is_whole(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> bool {
+    /// Returns whether a file that spans several pages is unchanged as a whole. The first worker
+    /// decides for all others. An unreadable file counts as changed.
+    fn is_unchanged(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> bool {
         let mut look = || {
             let last = self.run.archive.last_of(&target.item.entry.path)?;
-            self.is_same(hand, &target.patch, &last).ok()
+            self.is_same(worker, &target.patch, &last).ok()
         };
         *target
             .whole
             .get_or_init(|| !target.patch.is_new() && look().unwrap_or(false))
     }
 
-    /// The blocks of these bytes that are not surely what the manifest says; those that touch as one. The first begins there.
-    fn differing(
+    /// Returns the byte ranges whose blocks differ from the manifest or cannot be judged; adjacent
+    /// blocks are joined. `bytes` starts at a block.
+    fn differing_blocks(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         target: &PatchTarget,
         item: &PageItem,
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
-        let step = self.block().max(1 << 20).next_multiple_of(self.block());
+        let step = self
+            .block_bytes()
+            .max(1 << 20)
+            .next_multiple_of(self.block_bytes());
         while at < bytes.end {
             let len = step.min(bytes.end - at) as usize;
-            hand.buffer.resize(len.max(hand.buffer.len()), 0);
+            worker.buffer.resize(len.max(worker.buffer.len()), 0);
             let got = target
                 .patch
-                .read(&item.entry, at, &mut hand.buffer[..len])
-                .map_err(|e| unread(item, e))?;
-            for (block, same) in judged(item, self.block(), at, &hand.buffer[..got], len) {
-                let (from, end) = (at + block.start as u64, at + block.end as u64);
+                .read(&item.entry, at, &mut worker.buffer[..len])
+                .map_err(|e| read_error(item, e))?;
+            for (block, same) in judged(item, self.block_bytes(), at, &worker.buffer[..got], len) {
+                let from = at + block.start as u64;
+                let end = at + block.end as u64;
                 match found.last_mut() {
                     _ if same == Some(true) => {}
                     Some(last) if last.end == from => last.end = end,
@@ -184,9 +198,9 @@ impl DeltaBatch<'_> {
         Ok(found)
     }
 
-    /// Are there digests of exactly these bytes, if there are of any?
-    fn is_of_blocks(&self, item: &PageItem, offset: u64, end: u64) -> bool {
-        let block = self.block();
+    /// Returns whether these bytes are whole blocks, so that block digests cover exactly them.
+    fn is_whole_blocks(&self, item: &PageItem, offset: u64, end: u64) -> bool {
+        let block = self.block_bytes();
         offset.is_multiple_of(block) && (end.is_multiple_of(block) || end == item.entry.data_len())
     }
 }

@@ -1,4 +1,4 @@
-//! One batch of a restore in place: compare, fetch and write what differs, finish.
+//! One batch of a restore in place: compare files, fetch and write differing pieces, finish files.
 
 pub(crate) mod compare;
 
@@ -36,18 +36,18 @@ use std::{
 /// Bytes of a large file that one worker compares at once.
 const STRETCH_BYTES: u64 = 16 << 20;
 
-/// A file of several pieces that is brought up to date.
+/// A file of several pieces that is being updated.
 pub(crate) struct PatchTarget {
     item: PageItem,
     pub(crate) patch: Patch,
-    /// Its last record, which has the digest.
+    /// The last record of the file, which has the digest.
     last: OnceLock<PageItem>,
-    /// Bytes of its data that records have described.
+    /// Bytes of data that the records so far describe.
     next: AtomicU64,
     damaged: AtomicBool,
-    /// Can only reading all of it tell if it is right now?
+    /// Whether only the digest of the whole file proves the result.
     unproven: AtomicBool,
-    /// Was all of it the same? Asked where there are no digests of blocks.
+    /// Whether the whole file is unchanged; computed where the manifest has no block digests.
     whole: OnceLock<bool>,
 }
 
@@ -66,35 +66,36 @@ impl PatchTarget {
     }
 }
 
-/// Files that go on in the next page.
-pub(crate) type GoingOn = HashMap<EntryPath, Arc<PatchTarget>>;
+/// Files that continue on the next page.
+pub(crate) type OpenTargets = HashMap<EntryPath, Arc<PatchTarget>>;
 
-/// What a worker compares.
-enum Unit {
-    /// Something small, or that has no block digests: all of it.
+/// A unit of comparison for one worker.
+enum CompareUnit {
+    /// A small entry, or one without block digests, compared as a whole.
     Whole(PageItem),
-    /// These extents of a large file; the first begins at this byte of the data.
+    /// Extents of a large file; the first starts at this byte of the data.
     Stretch(Arc<PatchTarget>, PageItem, Range<usize>, u64),
 }
 
-/// A piece that differs.
-struct Want {
-    /// The file it is written to; `None` for one of a single piece, which is made anew.
+/// A piece of a file that differs.
+struct WantedPiece {
+    /// The file to write to; `None` for a file of a single piece, which is replaced.
     target: Option<Arc<PatchTarget>>,
     item: PageItem,
     extent: Extent,
-    /// Bytes of data of the file before it.
+    /// Bytes of the file's data before this piece.
     offset: u64,
-    /// What of it differs.
+    /// The differing ranges of the piece.
     blocks: Vec<Range<usize>>,
-    /// Are there digests of exactly its bytes?
+    /// Whether block digests cover exactly the bytes of the piece.
     provable: bool,
 }
 
-impl Want {
-    /// Its bytes.
+impl WantedPiece {
+    /// Returns the bytes of the piece from the decoded frame.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
-        let (from, len) = (self.extent.inner as usize, self.extent.len as usize);
+        let from = self.extent.inner as usize;
+        let len = self.extent.len as usize;
         plain
             .get(from..)
             .and_then(|rest| rest.get(..len))
@@ -102,7 +103,7 @@ impl Want {
     }
 }
 
-/// What a worker has.
+/// Writer, decoder and buffers of one worker.
 struct DeltaWorker {
     writer: TargetWriter,
     decompressor: Decompressor,
@@ -111,12 +112,12 @@ struct DeltaWorker {
     buffer: Vec<u8>,
 }
 
-/// One batch.
+/// The state of one batch.
 pub(crate) struct DeltaBatch<'a> {
     delta: &'a Delta<'a>,
     run: &'a RestoreRun<'a>,
-    hands: &'a WorkerLimit<'a>,
-    /// Files of which the last piece is in this batch.
+    limit: &'a WorkerLimit<'a>,
+    /// Files whose last piece is in this batch.
     ended: Mutex<Vec<Arc<PatchTarget>>>,
 }
 
@@ -124,21 +125,21 @@ impl<'a> DeltaBatch<'a> {
     pub(crate) fn new(
         delta: &'a Delta<'a>,
         run: &'a RestoreRun<'a>,
-        hands: &'a WorkerLimit<'a>,
+        limit: &'a WorkerLimit<'a>,
     ) -> Self {
         Self {
             delta,
             run,
-            hands,
+            limit,
             ended: Mutex::default(),
         }
     }
 
-    fn ends(&self, target: Arc<PatchTarget>) {
+    fn add_ended(&self, target: Arc<PatchTarget>) {
         self.ended.locked().push(target);
     }
 
-    fn hand(&self) -> DeltaWorker {
+    fn new_worker(&self) -> DeltaWorker {
         let decompressor = self.run.archive.codec.decompressor();
         let [stored, plain] = Default::default();
         DeltaWorker {
@@ -150,107 +151,114 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// Compare, write what differs, and finish what has ended.
+    /// Compares the records, writes differing pieces, and finishes the files that end in this
+    /// batch.
     ///
     /// # Errors
-    /// As those of a restore.
-    pub(crate) fn batch(self, batch: Batch, going_on: &mut GoingOn) -> Result<()> {
+    /// Those of a restore.
+    pub(crate) fn run(self, batch: Batch, open_targets: &mut OpenTargets) -> Result<()> {
         let wants = Mutex::new(Vec::new());
         let mut writer = TargetWriter::new(&self.run.tree);
-        let compare = |hand: &mut DeltaWorker, unit| {
+        let compare = |worker: &mut DeltaWorker, unit| {
             let mut clock = Instant::now();
-            let found = self.compare(hand, unit)?;
+            let found = self.compare_unit(worker, unit)?;
             lap(&self.run.meter.source.busy, &mut clock);
             wants.locked().extend(found);
             Ok(())
         };
         workers::work(
-            self.hands,
-            || self.hand(),
+            self.limit,
+            || self.new_worker(),
             compare,
             |send| {
-                let mut units = |item| self.units(&mut writer, item, going_on, send);
+                let mut units = |item| self.divide_record(&mut writer, item, open_targets, send);
                 batch.items.into_iter().try_for_each(&mut units)
             },
         )?;
         let wants = wants.opened();
         workers::work(
-            self.hands,
-            || self.hand(),
-            |hand, job| self.write(hand, job),
-            |send| by_frame(wants).into_values().try_for_each(send),
+            self.limit,
+            || self.new_worker(),
+            |worker, job| self.write_frame(worker, job),
+            |send| group_by_frame(wants).into_values().try_for_each(send),
         )?;
         let ended = std::mem::take(&mut *self.ended.locked());
         workers::work(
-            self.hands,
-            || self.hand(),
-            |hand, target: Arc<PatchTarget>| self.end_or_refuse(hand, &target),
+            self.limit,
+            || self.new_worker(),
+            |worker, target: Arc<PatchTarget>| self.finish_or_refuse(worker, &target),
             |send| ended.into_iter().try_for_each(send),
         )
     }
 
-    /// Divide the comparison of a record among workers.
-    fn units(
+    /// Divides the comparison of a record among workers.
+    fn divide_record(
         &self,
         writer: &mut TargetWriter,
         item: PageItem,
-        going_on: &mut GoingOn,
-        send: &mut dyn FnMut(Unit) -> Result<()>,
+        open_targets: &mut OpenTargets,
+        send: &mut dyn FnMut(CompareUnit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
         if item.from > 0 && self.run.refused.holds(&item.entry.path) {
             return Ok(());
         }
         let len = item.described_bytes();
-        let known = going_on
+        let known = open_targets
             .get(&item.entry.path)
             .map_or(0, |target| target.next.fetch_add(len, Relaxed));
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
-            return self.misfit(&item);
+            return self.report_misfit(&item);
         }
         if !parts && (item.extents.len() < 2 || !self.has_blocks(&item)) {
-            return send(Unit::Whole(item));
+            return send(CompareUnit::Whole(item));
         }
-        let target = match going_on.remove(&item.entry.path) {
+        let target = match open_targets.remove(&item.entry.path) {
             Some(target) => target,
             None => match self
                 .run
-                .unless_refused(&item.entry.path, self.target(writer, &item, len))?
+                .unless_refused(&item.entry.path, self.open_target(writer, &item, len))?
             {
                 Some(Some(target)) => Arc::new(target),
-                Some(None) => return send(Unit::Whole(item)),
+                Some(None) => return send(CompareUnit::Whole(item)),
                 None => return Ok(()),
             },
         };
         if item.more {
-            going_on.insert(item.entry.path.clone(), target.clone());
+            open_targets.insert(item.entry.path.clone(), target.clone());
         } else {
             let _ = target.last.set(item.clone());
-            self.ends(target.clone());
+            self.add_ended(target.clone());
         }
         let mut offset = item.from;
-        for range in stretches(&item, self.block()) {
+        for range in stretches(&item, self.block_bytes()) {
             let len = sizes::sum(
                 item.extents[range.clone()]
                     .iter()
                     .map(|extent| u64::from(extent.len)),
             );
-            send(Unit::Stretch(target.clone(), item.clone(), range, offset))?;
+            send(CompareUnit::Stretch(
+                target.clone(),
+                item.clone(),
+                range,
+                offset,
+            ))?;
             offset += len;
         }
         Ok(())
     }
 
-    fn misfit(&self, item: &PageItem) -> Result<()> {
+    fn report_misfit(&self, item: &PageItem) -> Result<()> {
         self.run.report.add((
             schedule::misfit(&item.entry.path),
             vec![item.entry.path.clone()],
         ))
     }
 
-    /// The file that is there, or a new one; `None` if it may not change, so that it may stay only if all of it is the
-    /// same. `len`: bytes of data that its record describes.
-    fn target(
+    /// Opens the existing file, or creates a new one. Returns `None` for a file that must not
+    /// change in place, so that it is kept only if it is unchanged as a whole. `len`: bytes of data
+    /// that its record describes.
+    fn open_target(
         &self,
         writer: &mut TargetWriter,
         item: &PageItem,
@@ -259,11 +267,11 @@ impl<'a> DeltaBatch<'a> {
         match Patch::open(writer, &item.entry)? {
             Some(patch) if patch.may_write() => Ok(Some(PatchTarget::new(item, patch, len))),
             Some(_) if !item.more => Ok(None),
-            _ => self.target_anew(writer, item, len).map(Some),
+            _ => self.create_target(writer, item, len).map(Some),
         }
     }
 
-    fn target_anew(
+    fn create_target(
         &self,
         writer: &mut TargetWriter,
         item: &PageItem,
@@ -276,7 +284,7 @@ impl<'a> DeltaBatch<'a> {
         ))
     }
 
-    fn count(&self, changed: bool) -> Result<Vec<Want>> {
+    fn count_file(&self, changed: bool) -> Result<Vec<WantedPiece>> {
         let counter = if changed {
             &self.delta.changed
         } else {
@@ -287,51 +295,51 @@ impl<'a> DeltaBatch<'a> {
         Ok(Vec::new())
     }
 
-    /// One frame, and all that is wanted of it.
-    fn write(&self, hand: &mut DeltaWorker, wants: Vec<Want>) -> Result<()> {
+    /// Decodes one frame and writes all wanted pieces of it.
+    fn write_frame(&self, worker: &mut DeltaWorker, wants: Vec<WantedPiece>) -> Result<()> {
         let Some(first) = wants.first() else {
             return Ok(());
         };
-        let (segment, frame) = place(first);
+        let (segment, frame) = frame_of(first);
         let mut clock = Instant::now();
-        let fetched = self.run.archive.fetch(&segment, &frame, &mut hand.stored);
+        let fetched = self.run.archive.fetch(&segment, &frame, &mut worker.stored);
         self.run
             .meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.run.meter.source.busy, &mut clock);
-        let decompressor = &mut hand.decompressor;
+        let decompressor = &mut worker.decompressor;
         let decoded = fetched.and_then(|()| {
-            decompressor.salvage(&hand.stored, frame.plain_len as usize, &mut hand.plain)
+            decompressor.salvage(&worker.stored, frame.plain_len as usize, &mut worker.plain)
         });
         let wants = match decoded {
             Ok(None) => wants,
             Ok(Some(error)) => {
                 let (saved, lost) = wants
                     .into_iter()
-                    .partition(|want| self.is_saved(want, &hand.plain));
-                self.lose(hand, &(segment, frame), lost, error)?;
+                    .partition(|want| self.is_saved(want, &worker.plain));
+                self.report_lost(worker, &(segment, frame), lost, error)?;
                 saved
             }
-            Err(error) => return self.lose(hand, &(segment, frame), wants, error),
+            Err(error) => return self.report_lost(worker, &(segment, frame), wants, error),
         };
-        let plain = std::mem::take(&mut hand.plain);
+        let plain = std::mem::take(&mut worker.plain);
         lap(&self.run.meter.workers.busy, &mut clock);
         let written = wants
             .iter()
-            .try_for_each(|want| self.write_one(hand, want, &plain));
+            .try_for_each(|want| self.write_piece(worker, want, &plain));
         lap(&self.run.meter.sink.busy, &mut clock);
-        hand.plain = plain;
+        worker.plain = plain;
         written
     }
 
-    /// Of a frame whose checksum is wrong: is what is wanted of it what digests say?
-    fn is_saved(&self, want: &Want, plain: &[u8]) -> bool {
+    /// Returns whether digests prove a piece of a frame with a wrong checksum.
+    fn is_saved(&self, want: &WantedPiece, plain: &[u8]) -> bool {
         let content = want.content(plain);
         let judged = || {
             judged(
                 &want.item,
-                self.block(),
+                self.block_bytes(),
                 want.offset,
                 content,
                 content.len(),
@@ -343,12 +351,12 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// A frame is damaged, and with it what is wanted of it.
-    fn lose(
+    /// Reports a damaged frame and the files that need it.
+    fn report_lost(
         &self,
-        hand: &mut DeltaWorker,
+        worker: &mut DeltaWorker,
         at: &(SegmentId, FrameAt),
-        wants: Vec<Want>,
+        wants: Vec<WantedPiece>,
         error: Error,
     ) -> Result<()> {
         if wants.is_empty() {
@@ -362,58 +370,84 @@ impl<'a> DeltaBatch<'a> {
         self.run
             .report
             .add(frame_damage(&self.run.archive, at, error, files))?;
-        wants.iter().try_for_each(|want| self.spoil(hand, want))
+        wants
+            .iter()
+            .try_for_each(|want| self.mark_lost(worker, want))
     }
 
-    fn write_one(&self, hand: &mut DeltaWorker, want: &Want, plain: &[u8]) -> Result<()> {
+    fn write_piece(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        plain: &[u8],
+    ) -> Result<()> {
         let content = want.content(plain);
-        let entry = &want.item.entry;
-        let Some(target) = &want.target else {
-            if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
-                self.run.report.file(&want.item, &why)?;
-                return self.spoil(hand, want);
+        match &want.target {
+            None => self.replace_file(worker, want, content),
+            Some(_) if self.run.refused.holds(&want.item.entry.path) => Ok(()),
+            Some(target) if self.is_refuted(want, content) => {
+                if target.damaged.swap(true, Relaxed) {
+                    return Ok(());
+                }
+                self.run.report.file(
+                    &want.item,
+                    "a block does not match its digest in the manifest",
+                )
             }
-            self.delta.written.fetch_add(content.len() as u64, Relaxed);
-            let made = self
-                .run
-                .unless_refused(&entry.path, hand.writer.file(entry, content))?;
-            return if made.is_some() {
-                self.count(true).map(drop)
-            } else {
-                Ok(())
-            };
-        };
-        if self.run.refused.holds(&entry.path) {
-            return Ok(());
+            Some(target) => self.write_blocks(worker, want, target, content),
         }
-        if want.provable
-            && judged(
+    }
+
+    /// Writes a file of a single piece anew.
+    fn replace_file(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        content: &[u8],
+    ) -> Result<()> {
+        let entry = &want.item.entry;
+        if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
+            self.run.report.file(&want.item, &why)?;
+            return self.mark_lost(worker, want);
+        }
+        self.delta.written.fetch_add(content.len() as u64, Relaxed);
+        let made = worker.writer.file(entry, content);
+        if self.run.unless_refused(&entry.path, made)?.is_some() {
+            self.count_file(true)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a block digest contradicts the content of a piece.
+    fn is_refuted(&self, want: &WantedPiece, content: &[u8]) -> bool {
+        let blocks = || {
+            judged(
                 &want.item,
-                self.block(),
+                self.block_bytes(),
                 want.offset,
                 content,
                 content.len(),
             )
-            .iter()
-            .any(|(_, same)| *same == Some(false))
-        {
-            if !target.damaged.swap(true, Relaxed) {
-                self.run
-                    .report
-                    .file(&want.item, "a block of it is not what the manifest says")?;
-            }
-            return Ok(());
-        }
-        for block in want
-            .blocks
-            .iter()
-            .filter_map(|block| Some((block.start, content.get(block.clone())?)))
-        {
-            self.delta.written.fetch_add(block.1.len() as u64, Relaxed);
-            let written =
-                target
-                    .patch
-                    .write(&hand.writer, entry, want.offset + block.0 as u64, block.1);
+        };
+        want.provable && blocks().iter().any(|(_, same)| *same == Some(false))
+    }
+
+    /// Writes the differing blocks of a piece in place.
+    fn write_blocks(
+        &self,
+        worker: &mut DeltaWorker,
+        want: &WantedPiece,
+        target: &PatchTarget,
+        content: &[u8],
+    ) -> Result<()> {
+        let entry = &want.item.entry;
+        for block in &want.blocks {
+            let Some(bytes) = content.get(block.clone()) else {
+                continue;
+            };
+            self.delta.written.fetch_add(bytes.len() as u64, Relaxed);
+            let at = want.offset + block.start as u64;
+            let written = target.patch.write(&worker.writer, entry, at, bytes);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
@@ -421,23 +455,24 @@ impl<'a> DeltaBatch<'a> {
         Ok(())
     }
 
-    /// What is wanted cannot be had.
-    fn spoil(&self, hand: &mut DeltaWorker, want: &Want) -> Result<()> {
+    /// Marks the file of a lost piece as damaged.
+    fn mark_lost(&self, worker: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
-            None if hand.writer.tree.is_there(path)? => self.give_up(path, false)?,
+            None if worker.writer.tree.is_there(path)? => self.give_up(path, false)?,
             None => {}
         }
         Ok(())
     }
 
-    /// A file that is there cannot be made what it is in the backup. It stays what it was, unless some of that is lost or a
-    /// server would go by it: then better it is not there than wrong.
+    /// Gives up a file that cannot be restored. The existing file is kept, unless parts of it were
+    /// overwritten or a server would use it: then it is removed, because a missing file is better
+    /// than a wrong one.
     pub(crate) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
         let why = match (touched, self.run.archive.root.postgres.is_some()) {
             (true, _) => "it was written to",
-            (false, true) => "a server would take it for its own",
+            (false, true) => "a server would use it as its own",
             (false, false) => {
                 self.run.report.became(path, LEFT);
                 return Ok(());
@@ -451,11 +486,12 @@ impl<'a> DeltaBatch<'a> {
         Ok(())
     }
 
-    /// As [`Work::end`]. A file that the target cannot take stays what it was, unless some of that is lost.
-    fn end_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    /// Finishes a file, see [`DeltaBatch::end`]. A file that the target refuses keeps its old
+    /// content, and is removed if parts of it were overwritten.
+    fn finish_or_refuse(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
         if !self.run.refused.holds(path) {
-            let ended = self.end(hand, target);
+            let ended = self.finish_file(worker, target);
             self.run.unless_refused(path, ended)?;
         }
         let is_lost = self.run.refused.holds(path) && target.patch.old_content_lost();
@@ -466,22 +502,22 @@ impl<'a> DeltaBatch<'a> {
         }
     }
 
-    /// All pieces of a file are written.
-    fn end(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
+    /// Finishes a file whose pieces are all written: cuts it, checks it, applies metadata.
+    fn finish_file(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let item = target.last.get().unwrap_or(&target.item);
         if !target.damaged.load(Relaxed) {
             target
                 .patch
-                .clear_holes(&item.entry, &mut hand.buffer)
-                .map_err(|e| unwritten(item, e))?;
+                .clear_holes(&item.entry, &mut worker.buffer)
+                .map_err(|e| write_error(item, e))?;
         }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
             target
                 .patch
                 .set_length(&item.entry)
-                .map_err(|e| unread(item, e))?;
-            if !has_content(target.patch.file(), item, &mut hand.buffer)
-                .map_err(|e| unread(item, e))?
+                .map_err(|e| read_error(item, e))?;
+            if !has_content(target.patch.file(), item, &mut worker.buffer)
+                .map_err(|e| read_error(item, e))?
             {
                 self.run
                     .report
@@ -492,30 +528,35 @@ impl<'a> DeltaBatch<'a> {
         if target.damaged.load(Relaxed) {
             return self.give_up(&item.entry.path, target.patch.old_content_lost());
         }
-        let changed = target.patch.finish(&mut hand.writer, &item.entry)?;
-        self.count(changed).map(drop)
+        let changed = target.patch.finish(&mut worker.writer, &item.entry)?;
+        self.count_file(changed).map(drop)
     }
 }
 
-fn unread(item: &PageItem, error: std::io::Error) -> Error {
+fn read_error(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not read {} in the target", quoted(&item.entry.path)),
         error,
     )
 }
 
-fn unwritten(item: &PageItem, error: std::io::Error) -> Error {
+fn write_error(item: &PageItem, error: std::io::Error) -> Error {
     Error::io(
         format!("could not write {}", quoted(&item.entry.path)),
         error,
     )
 }
 
-/// All of an extent.
-fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u64) -> Want {
+/// Describes a whole extent as wanted.
+fn wanted_extent(
+    target: Option<Arc<PatchTarget>>,
+    item: &PageItem,
+    at: usize,
+    offset: u64,
+) -> WantedPiece {
     let extent = item.extents[at];
     let blocks = std::iter::once(0..extent.len as usize).collect();
-    Want {
+    WantedPiece {
         target,
         item: item.clone(),
         extent,
@@ -525,16 +566,20 @@ fn want(target: Option<Arc<PatchTarget>>, item: &PageItem, at: usize, offset: u6
     }
 }
 
-fn place(want: &Want) -> (SegmentId, FrameAt) {
+fn frame_of(want: &WantedPiece) -> (SegmentId, FrameAt) {
     (
         want.item.segment(&want.extent.frame).clone(),
         want.extent.frame,
     )
 }
 
-/// Runs of extents of about [`STRETCH_BYTES`], or more: they begin with a block.
+/// Divides the extents into ranges of about [`STRETCH_BYTES`] or more; each range starts at a
+/// block.
 fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
-    let (mut found, mut start, mut from, mut end) = (Vec::new(), 0, item.from, item.from);
+    let mut found = Vec::new();
+    let mut start = 0;
+    let mut from = item.from;
+    let mut end = item.from;
     for (at, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
         let is_enough = end - from >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
@@ -546,11 +591,11 @@ fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     found
 }
 
-/// What is wanted of each frame, in the order of the segments.
-fn by_frame(wants: Vec<Want>) -> BTreeMap<(String, u32, u32, u64), Vec<Want>> {
-    let mut frames: BTreeMap<_, Vec<Want>> = BTreeMap::new();
+/// Groups the wanted pieces by frame, in the order of the segments.
+fn group_by_frame(wants: Vec<WantedPiece>) -> BTreeMap<(String, u32, u32, u64), Vec<WantedPiece>> {
+    let mut frames: BTreeMap<_, Vec<WantedPiece>> = BTreeMap::new();
     for want in wants {
-        let (segment, frame) = place(&want);
+        let (segment, frame) = frame_of(&want);
         frames
             .entry((segment.backup, segment.stream, segment.number, frame.offset))
             .or_default()
