@@ -1,9 +1,10 @@
-//! Digests of files, assembled from pieces that were hashed on any thread, in any order.
+//! Digests of files, joined from pieces that threads hash in any order.
 //!
-//! A file's BLAKE3 is a tree over 1 KiB chunks: the chaining value of an aligned piece of 2ⁿ chunks depends only on its
-//! bytes and its place, so pieces are hashed where they are read and joined later. The value is the one `b3sum` prints.
-//! CRC-32C joins likewise. The digest of a sparse file covers its data runs, one after the other, without the holes:
-//! hashing a terabyte of zeros would cost minutes for nothing, and the runs' places stand in the manifest.
+//! BLAKE3 is a tree over chunks of 1 KiB. The chaining value of an aligned piece of 2ⁿ chunks
+//! depends only on its bytes and its place, so each piece is hashed where it is read and joined
+//! later. The result is the value that `b3sum` prints. CRC-32C joins in the same way. The digest of
+//! a sparse file covers its data runs, one after the other, without the holes: to hash a terabyte
+//! of zeros would cost minutes. The manifest holds the places of the runs.
 
 use super::blake3_lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
@@ -11,9 +12,10 @@ use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// BLAKE3's chunk: a piece that begins elsewhere cannot be hashed by itself.
+/// Bytes of a chunk of BLAKE3. A piece that does not start at a multiple of this cannot be hashed
+/// by itself.
 pub const CHUNK: u64 = 1024;
-/// The largest unit in which a piece is hashed.
+/// Largest unit in which a piece is hashed.
 const MAX_BLOCK: u64 = 1 << 20;
 
 /// How files are digested.
@@ -25,7 +27,7 @@ pub enum Algorithm {
     Blake3,
     /// 4 bytes, finds accidents only.
     Crc32c,
-    /// Nothing; damage is still found by the frames' own checksums.
+    /// No digest. The checksums of the frames still detect damage.
     None,
 }
 
@@ -47,13 +49,13 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Chaining value of one block of a file; its first 16 bytes are the block digest of the manifest.
+/// Chaining value of one block of a file. Its first 16 bytes are the block digest in the manifest.
 pub type BlockDigest = [u8; 32];
 
-/// What was learned of one piece of a file.
+/// The digest of one piece of a file, in the form that [`Joiner`] takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Nothing was asked for.
+    /// No digest was requested.
     None,
     /// The whole file at once.
     Whole(Digest),
@@ -63,14 +65,16 @@ pub enum Piece {
     Crc(u32, u64),
 }
 
-/// May blocks have so many bytes? Others cannot be hashed each by itself. A root may say anything.
+/// Returns whether `bytes` is a valid block size: a power of two of at least 1,024. The size in a
+/// root that was read is not trusted.
 pub fn is_block_size(bytes: u64) -> bool {
     bytes.is_power_of_two() && bytes >= CHUNK
 }
 
-/// Hash the piece of a file that starts at `offset`; `total` is the length of the whole file's data.
+/// Hashes the piece of a file that starts at `offset`; `total` is the length of the whole file's
+/// data.
 ///
-/// `block` [can be one](is_block_size), and `offset` is a multiple of it.
+/// `block` is a [valid block size](is_block_size), and `offset` is a multiple of `block`.
 pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: u64) -> Piece {
     match algorithm {
         Algorithm::None => Piece::None,
@@ -82,7 +86,7 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
     }
 }
 
-/// BLAKE3 of each of these contents.
+/// Returns the BLAKE3 digest of each of these contents.
 pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
     blake3_lanes::hashes(contents)
         .into_iter()
@@ -111,8 +115,10 @@ pub(super) fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
     hasher.finalize_non_root()
 }
 
-/// As [`piece`], of a piece that may begin and end anywhere: the largest blocks it divides into, and how many of BLAKE3's
-/// chunks each of them has. `None` if its ends are not those of chunks.
+/// Hashes a piece with any start and end, like [`piece`].
+///
+/// Returns the piece in the largest blocks that it divides into, and the number of BLAKE3 chunks in
+/// each block. Returns `None` if the piece does not start and end at chunk borders.
 pub fn piece_of_any(
     algorithm: Algorithm,
     data: &[u8],
@@ -130,17 +136,17 @@ pub fn piece_of_any(
     fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
 }
 
-/// CRC-32C (Castagnoli), as PostgreSQL's manifest has it.
+/// CRC-32C (Castagnoli), as in PostgreSQL's manifest.
 pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// CRC-64/NVME, what S3 computes of objects and parts; of stored bytes, for scrubbing.
+/// CRC-64/NVME, which S3 computes for objects and parts. Covers stored bytes, for scrubbing.
 pub fn crc64(data: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, data)
 }
 
-/// A CRC-64 that is fed piece by piece.
+/// A CRC-64 that is computed piece by piece.
 pub struct Crc64(crc_fast::Digest);
 
 impl Default for Crc64 {
@@ -150,18 +156,19 @@ impl Default for Crc64 {
 }
 
 impl Crc64 {
-    /// More bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }
 
-    /// The CRC of all bytes so far, and their count.
+    /// Returns the CRC of all bytes so far, and their count.
     pub fn value(&self) -> (u64, u64) {
         (self.0.finalize(), self.0.get_amount())
     }
 }
 
-/// Digests of content that comes in order, of which it is told later which was wanted.
+/// Digests of content that arrives in order, for a caller that learns only at the end which
+/// algorithm it needs.
 #[derive(Debug)]
 pub struct Running(Box<blake3::Hasher>, crc_fast::Digest);
 
@@ -175,13 +182,13 @@ impl Default for Running {
 }
 
 impl Running {
-    /// More bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.0.update(data);
         self.1.update(data);
     }
 
-    /// BLAKE3 and CRC-32C of all of it.
+    /// Returns BLAKE3 and CRC-32C of all bytes.
     pub fn finish(&self) -> [Digest; 2] {
         [
             Digest::Blake3(self.0.finalize().into()),
@@ -190,38 +197,40 @@ impl Running {
     }
 }
 
-/// The CRC-64 of `a` followed by `b`, from both and the length of `b` in bytes.
+/// Returns the CRC-64 of `a` followed by `b`, from both CRCs and the length of `b` in bytes.
 pub fn crc64_join(a: u64, b: u64, len_b: u64) -> u64 {
     checksum_combine(CrcAlgorithm::Crc64Nvme, a, b, len_b)
 }
 
-/// CRC-32 as gzip has it.
+/// CRC-32, as in gzip.
 pub fn crc32(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32IsoHdlc, data) as u32
 }
 
-/// The CRC-32 of `a` followed by `b`, from both and the length of `b` in bytes.
+/// Returns the CRC-32 of `a` followed by `b`, from both CRCs and the length of `b` in bytes.
 pub fn crc32_join(a: u32, b: u32, len_b: u64) -> u32 {
     checksum_combine(CrcAlgorithm::Crc32IsoHdlc, a.into(), b.into(), len_b) as u32
 }
 
-/// Joins the pieces of one file, given in order, into its digest. Holds one value for each level of the tree.
+/// Joins the pieces of one file, in order, into its digest. Holds one value for each level of the
+/// tree.
 #[derive(Debug, Default)]
 pub struct Joiner {
     whole: Option<Digest>,
     stack: Vec<BlockDigest>,
-    /// Length of what is on the stack, in units of which every block has 2ⁿ.
+    /// Length of the blocks on the stack, in units; every block has 2ⁿ units.
     len: u64,
     crc: Option<u32>,
 }
 
 impl Joiner {
-    /// The next piece, of a file with blocks of one length.
+    /// Adds the next piece of a file whose blocks all have the same length.
     pub fn push(&mut self, piece: &Piece) {
         self.push_of(piece, 1);
     }
 
-    /// The next piece; each of its blocks has so many units of a length that all pieces are given in.
+    /// Adds the next piece. Each of its blocks has this number of units; the unit is the same for
+    /// all pieces of the file.
     pub fn push_of(&mut self, piece: &Piece, units: u64) {
         match piece {
             Piece::None => {}
@@ -235,7 +244,8 @@ impl Joiner {
         }
     }
 
-    /// Complete subtrees are joined only when another block follows: the last join of all is the root's.
+    /// Complete subtrees are joined only when another block follows, because the last join must be
+    /// the root's.
     fn push_block(&mut self, block: BlockDigest, units: u64) {
         while self.stack.len() > self.len.count_ones() as usize {
             self.join_top();
@@ -251,7 +261,7 @@ impl Joiner {
         }
     }
 
-    /// The digest of all pieces, if any was asked for.
+    /// Returns the digest of all pieces, or `None` if no digest was requested.
     pub fn finish(mut self) -> Option<Digest> {
         if self.whole.is_some() {
             return self.whole;
@@ -273,8 +283,11 @@ fn crc32c_join(a: u32, b: u32, len_b: u64) -> u32 {
     checksum_combine(CrcAlgorithm::Crc32Iscsi, a.into(), b.into(), len_b) as u32
 }
 
-/// Joins CRC-32Cs of the blocks of files. To join two costs some microseconds if the length of the second may be any, and
-/// some nanoseconds if it is always the same: what a CRC becomes when so many bytes follow is linear in its bits.
+/// Joins CRC-32Cs of blocks of files.
+///
+/// To join two CRCs takes microseconds if the second block may have any length, and nanoseconds if
+/// the length is fixed: appending a fixed number of zero bytes is linear in the bits of a CRC.
+/// `shift` holds the result for each bit.
 #[derive(Debug, Clone)]
 pub struct BlockCrcs {
     block: u64,
@@ -282,7 +295,7 @@ pub struct BlockCrcs {
 }
 
 impl BlockCrcs {
-    /// For blocks of so many bytes.
+    /// Prepares for blocks of this number of bytes.
     pub fn new(block: u64) -> Self {
         Self {
             block,
@@ -290,7 +303,8 @@ impl BlockCrcs {
         }
     }
 
-    /// The CRC of what had CRC `before`, followed by blocks with these CRCs, `len` bytes together; all but the last are whole.
+    /// Returns the CRC of content with CRC `before`, followed by blocks with these CRCs. The blocks
+    /// have `len` bytes in total; all but the last are whole.
     pub fn join(&self, before: Option<u32>, blocks: &[u32], len: u64) -> Option<u32> {
         let last = len - (blocks.len() as u64).saturating_sub(1) * self.block;
         let end = blocks.len().saturating_sub(1);
@@ -314,7 +328,7 @@ impl BlockCrcs {
     }
 }
 
-/// Lower-case hexadecimal.
+/// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()

@@ -1,9 +1,9 @@
-//! Paths and names in JSON, whatever bytes they are of.
+//! Paths and names of any bytes, as JSON.
 
 use super::digest::hex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A path or a name in JSON: text where it is UTF-8, else `{"hex": "…"}`.
+/// A path or a name in JSON: text if the bytes are UTF-8, else `{"hex": "…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct EntryName(pub Vec<u8>);
 
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for EntryName {
     }
 }
 
-/// The bytes that [`hex`] wrote.
+/// Returns the bytes that [`hex`] encoded, or `None` if `text` is not hexadecimal.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()

@@ -1,4 +1,4 @@
-//! The records of a page from its columns: everything is checked, nothing is trusted.
+//! Decodes the records of a page from its columns. Every value is checked before it is used.
 
 use crate::format::{
     digest::Digest,
@@ -7,7 +7,7 @@ use crate::format::{
 };
 use std::sync::Arc;
 
-/// Takes a page apart. Every method gives `None` where the columns do not hold what they should.
+/// Decodes a page. Every method returns `None` if a column does not hold valid values.
 pub(super) struct PageReader {
     frames: Vec<FrameAt>,
     owners: Vec<Owner>,
@@ -16,7 +16,7 @@ pub(super) struct PageReader {
     c: Columns,
 }
 
-/// How far each column was read.
+/// The read position in each column.
 #[derive(Default)]
 struct At {
     path: usize,
@@ -41,7 +41,8 @@ struct At {
 }
 
 impl PageReader {
-    /// A reader at the first record; `None` if the frames do not fit the segments.
+    /// Creates a reader at the first record; `None` if a frame refers to a segment that is not in
+    /// the page.
     pub(super) fn new(c: Columns) -> Option<Self> {
         let frames = decode_frames(&c)?;
         let owner = |(uid, gid, user, group): &(u32, u32, String, String)| Owner {
@@ -59,17 +60,18 @@ impl PageReader {
         })
     }
 
-    /// All records.
+    /// Decodes all records.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if a column is too short, holds what cannot be, or the order is wrong.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a column is too short or has an
+    /// invalid value, or if the records are out of order.
     pub(super) fn page(mut self) -> Result<ManifestPage> {
         let count = self.c.kinds.len();
         let mut records: Vec<Record> = Vec::new();
         for index in 0..count {
             let record = self
                 .record(index)
-                .ok_or_else(|| damaged("a column is too short or holds what cannot be"))?;
+                .ok_or_else(|| damaged("a column is too short or has an invalid value"))?;
             if records
                 .last()
                 .is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge())
@@ -175,7 +177,7 @@ impl PageReader {
         })
     }
 
-    /// The runs, and where the last one ends.
+    /// Returns the runs, and the end of the last run.
     fn map(&mut self) -> Option<(SparseMap, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
         let (mut runs, mut end) = (Vec::new(), 0u64);
@@ -322,7 +324,7 @@ impl PageReader {
     }
 }
 
-/// Digests of blocks, of those records that have them.
+/// Block digests of the records that have some.
 struct Digests<'a> {
     counts: &'a [(u32, u32)],
     bytes: &'a [u8],
@@ -330,7 +332,7 @@ struct Digests<'a> {
 }
 
 impl Digests<'_> {
-    /// Those of the record at `index`.
+    /// Returns the digests of the record at `index`.
     fn next(
         &self,
         index: u32,
@@ -346,7 +348,8 @@ impl Digests<'_> {
     }
 }
 
-/// How many values the record at `index` has of a column that not all records have: none, unless it is the next that does.
+/// Returns the number of values that the record at `index` has in a column with values for some
+/// records only: 0, unless it is the next record in that column.
 fn count_of(index: u32, counts: &[(u32, u32)], at: &mut usize) -> usize {
     let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else {
         return 0;
@@ -362,7 +365,7 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
         let segment = *c.frame_segments.get(i)?;
         ((segment as usize) < c.segments.len()).then_some(())?;
         let (stored_len, plain_len) = (*c.frame_stored.get(i)?, *c.frame_plain.get(i)?);
-        offset.checked_add(stored_len.into())?; // where it ends
+        offset.checked_add(stored_len.into())?; // the end of the frame must not overflow
         Some(FrameAt {
             segment,
             offset,
@@ -388,7 +391,7 @@ fn next<T: Copy>(column: &[T], at: &mut usize) -> Option<T> {
     Some(value)
 }
 
-/// The bytes up to the next NUL, which is passed over.
+/// Returns the bytes up to the next NUL and moves behind the NUL.
 fn text(column: &[u8], at: &mut usize) -> Option<Vec<u8>> {
     let rest = column.get(*at..)?;
     let len = rest.iter().position(|c| *c == 0)?;

@@ -1,4 +1,5 @@
-//! A page from its records: the columns, with differences instead of values where those are smaller.
+//! Encodes a page from its records: columns, with differences instead of values where those are
+//! smaller.
 
 use crate::format::{
     digest::Digest,
@@ -7,7 +8,7 @@ use crate::format::{
 };
 use std::collections::HashMap;
 
-/// Puts a page together, record by record in archive order.
+/// Encodes a page, record by record in archive order.
 #[derive(Default)]
 pub(super) struct PageEncoder {
     pub(super) columns: Columns,
@@ -17,7 +18,7 @@ pub(super) struct PageEncoder {
 }
 
 impl PageEncoder {
-    /// Add a record, the `index`-th of the page.
+    /// Adds a record, the `index`-th of the page.
     pub(super) fn record(&mut self, index: u32, record: &Record) {
         let (c, entry) = (&mut self.columns, &record.entry);
         c.paths.extend_from_slice(&entry.path);
