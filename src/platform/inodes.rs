@@ -1,4 +1,5 @@
-//! Telling a file system that has no inodes left from one that has no space left: the system has the same error for both.
+//! Tells a file system without free inodes from one without free space: the system has the same
+//! error for both.
 
 use crate::error::NoInodes;
 use rustix::{
@@ -7,7 +8,8 @@ use rustix::{
 };
 use std::{io, os::fd::AsFd, path::Path};
 
-/// The error of making something in `dir`: [`NoInodes`] if that is why there is no room, else the system's.
+/// Returns the error of creating an object in `dir`: [`NoInodes`] if no inodes are left, else the
+/// system's.
 pub(super) fn of_making(error: Errno, dir: impl AsFd) -> io::Error {
     match error {
         Errno::NOSPC if lacks_inodes(dir) => io::Error::new(io::ErrorKind::StorageFull, NoInodes),
@@ -15,7 +17,7 @@ pub(super) fn of_making(error: Errno, dir: impl AsFd) -> io::Error {
     }
 }
 
-/// The same, where what was to be made is called `path`.
+/// The same for an object at `path`.
 pub fn of_making_path(error: io::Error, path: &Path) -> io::Error {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |dir: &Path| {
@@ -30,7 +32,7 @@ pub fn of_making_path(error: io::Error, path: &Path) -> io::Error {
             Mode::empty(),
         )
     };
-    // The directory it is in may be missing too.
+    // The parent directory may be missing too, so look at all ancestors.
     let there = path.ancestors().skip(1).find_map(|dir| open(dir).ok());
     match (Errno::from_io_error(&error), there) {
         (Some(errno), Some(dir)) => of_making(errno, dir),
@@ -38,7 +40,8 @@ pub fn of_making_path(error: io::Error, path: &Path) -> io::Error {
     }
 }
 
-/// Some file systems, as btrfs, have no number of inodes, and say 0 of all of them.
+/// Returns whether no inodes are left. Some file systems, such as btrfs, have no fixed number of
+/// inodes and report 0 in total.
 fn lacks_inodes(dir: impl AsFd) -> bool {
     fstatvfs(dir).is_ok_and(|fs| fs.f_files > 0 && fs.f_ffree == 0)
 }

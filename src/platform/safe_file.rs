@@ -1,7 +1,9 @@
-//! Files and directories whose names somebody else may have given away: those of a repository, and those beside an archive.
+//! Safe access to files whose names other users may control: those of a repository, and those next
+//! to an archive.
 //!
-//! Who may write to a repository is not always who reads or prunes it. Nothing here follows a link in place of a file, waits
-//! for the other end of a named pipe or reads a device, and what is new is never written through what stands there.
+//! A user who may write to a repository is not always the one who reads or prunes it. No function
+//! here follows a link in place of a file, waits for the other end of a named pipe or reads a
+//! device. A new file is never written through an existing name.
 
 use super::{
     dir::{FileKind, Stat, real_path, stat_fd, through_proc},
@@ -25,15 +27,15 @@ const NEVER: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Open a file for reading. The directories of `path` may be links.
+/// Opens a file for reading. The directories in `path` may be links.
 ///
 /// # Errors
-/// `InvalidData` if what stands there is no regular file, a link to one too; or the system's.
+/// `InvalidData` if `path` is not a regular file, for example a link to one; or the system's.
 pub fn open(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDONLY | NEVER)
 }
 
-/// As [`open`], for writing too.
+/// Opens a file like [`open`], for reading and writing.
 ///
 /// # Errors
 /// As [`open`].
@@ -41,7 +43,7 @@ pub fn open_write(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDWR | NEVER)
 }
 
-/// As [`open`], but a link is followed: for a file beside one that a person named.
+/// Opens a file like [`open`], but follows a link: for a file next to one that the user named.
 ///
 /// # Errors
 /// As [`open`].
@@ -49,12 +51,13 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
 }
 
-/// Where `path` leads to, if it is a link.
+/// Returns the path that `path` leads to, if it is a link.
 pub fn led_to(path: &Path) -> Option<PathBuf> {
     real_path(path).ok().filter(|_| path.is_symlink())
 }
 
-/// What a link leads to that leads to nothing: a disk may not be mounted.
+/// Returns the target of a symbolic link whose target does not exist, for example because a disk is
+/// not mounted.
 pub fn led_astray(path: &Path) -> Option<PathBuf> {
     path.read_link()
         .ok()
@@ -63,7 +66,8 @@ pub fn led_astray(path: &Path) -> Option<PathBuf> {
 
 fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
     match openat(CWD, path, flags, Mode::empty()) {
-        // Somebody holds a lease (a Samba oplock); what is surely a regular file can be waited for.
+        // Another process holds a lease (a Samba oplock). Waiting is safe once the file is known to
+        // be regular.
         Err(Errno::AGAIN) => {
             let file = openat(
                 CWD,
@@ -86,12 +90,12 @@ fn open_as(path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Whose a file or directory is that is made, and what others may do.
+/// Mode and owner of a new file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Its mode.
+    /// Permission bits.
     pub mode: u32,
-    /// User and group, as far as this process may give things away; `None`: those of the process.
+    /// User and group, as far as this process may change them; `None` keeps those of the process.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -101,7 +105,7 @@ impl From<u32> for Access {
     }
 }
 
-/// Open the file `name` in `dir` for writing, and make it with this access if it is not there.
+/// Opens the file `name` in `dir` for writing. Creates it with this access if it does not exist.
 ///
 /// # Errors
 /// As [`open`].
@@ -112,15 +116,15 @@ pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<
         }
         made => made,
     };
-    // Between the two calls somebody may have removed it.
+    // Another process may have removed it between the two calls.
     match open() {
         Err(error) if error.kind() == ErrorKind::NotFound => open(),
         opened => opened,
     }
 }
 
-/// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `access`, whatever
-/// the umask says.
+/// Creates a file for reading and writing; the file must not exist. Its access is owner-only or the
+/// wider `access`, regardless of the umask.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
@@ -128,7 +132,7 @@ pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
     create_at(CWD, path, access).map_err(|error| of_making_path(error, path))
 }
 
-/// As [`create`], in a directory.
+/// Creates a file in a directory, like [`create`].
 ///
 /// # Errors
 /// As [`create`].
@@ -141,7 +145,7 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
     Ok(file.into())
 }
 
-/// Make a directory, as [`create`] does a file.
+/// Creates a directory, like [`create`] does a file.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
@@ -155,7 +159,7 @@ pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     Ok(())
 }
 
-/// Make a directory, if it is not there, and those above it; their names are durable then.
+/// Creates a directory and its parents, if missing, and makes their names durable.
 ///
 /// # Errors
 /// The system's.
@@ -175,7 +179,7 @@ pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     }
 }
 
-/// Make the name of a file or directory durable, if the directory it is in may be opened.
+/// Makes the name of a file or directory durable, if its parent directory may be opened.
 ///
 /// # Errors
 /// The system's.
@@ -193,13 +197,14 @@ pub fn sync_above(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a directory passes on (its group) stays. Where the file system has no modes, there is nothing to widen.
+/// Applies owner and mode to a new object. Keeps the bits that a directory passes on (its group).
+/// An error is ignored, because some file systems have no modes.
 fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     if let Some((user, group)) = owner
         && let Ok(stat) = stat_fd(&made)
         && (stat.uid, stat.gid) != (user, group)
     {
-        // Only root gives a file to somebody else, and anybody one to a group that he is in.
+        // Only root may give a file away, but every user may give it to one of their own groups.
         let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
         given.unwrap_or_else(|error| {
             crate::platform::debug(|| format!("not given to {user}:{group}: {error}"))
@@ -214,10 +219,10 @@ fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     }
 }
 
-/// All of a file, if that is at most `most` bytes.
+/// Reads a whole file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`]; `InvalidData` if it is longer.
+/// As [`open`]; `InvalidData` if the file is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, mut bytes) = (open(path)?, Vec::new());
     if file.metadata()?.len() > most {
@@ -227,16 +232,16 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Open the directory at `path`, which itself is no link, to change what is in it.
+/// Opens the directory at `path`, which must not be a link itself, to change its content.
 ///
 /// # Errors
-/// `ENOTDIR` if it is a link or no directory; or the system's.
+/// `ENOTDIR` if it is a link or not a directory; or the system's.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Make the names in a directory durable; `path` may be a link.
+/// Makes the names in a directory durable; `path` may be a link.
 ///
 /// # Errors
 /// The system's.
@@ -258,5 +263,5 @@ fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
 }
 
 fn none() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "it is no regular file")
+    io::Error::new(ErrorKind::InvalidData, "it is not a regular file")
 }
