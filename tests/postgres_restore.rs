@@ -311,7 +311,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
-    assert!(said.contains("it is no regular file"), "{said}");
+    assert!(said.contains("it is not a regular file"), "{said}");
 }
 
 #[test]
