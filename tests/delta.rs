@@ -636,7 +636,7 @@ fn what_cannot_be_removed_is_named_and_all_else_is_done() {
         "{}",
         ran.err
     );
-    let ran = ran.has_one_error("it is passed over; the rest of the backup is restored");
+    let ran = ran.has_one_error("it is skipped; the rest of the backup is restored");
     assert!(
         to.join("extra 1").exists() && !to.join("extra 2").exists(),
         "{}",

@@ -1761,7 +1761,7 @@ fn a_damaged_frame_by_which_no_file_is_lost_ends_nothing() {
     let to = dir.path().join("to");
     let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(0);
     assert!(
-        ran.err.contains("all that is wanted of it is whole"),
+        ran.err.contains("no requested data is lost"),
         "{}",
         ran.err
     );

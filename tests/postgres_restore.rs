@@ -632,7 +632,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     ];
     let ran = traced(&place, &only)
         .ends_with(1)
-        .has_one_error("passed over; the rest of the backup is restored");
+        .has_one_error("skipped; the rest of the backup is restored");
     let said = [
         "\"global/pg_control\" is left out, as files",
         "run the same command again with --overwrite",

@@ -29,8 +29,9 @@ use std::{
 /// Bytes of the reserve: enough for the last buffers of a few threads of 1 MiB frames, for
 /// unwinding and for messages.
 const RESERVE_BYTES: usize = 8 << 20;
-/// The stack of the main thread grows while it is used. If it cannot grow, SIGSEGV ends the process (exit code 139). So it grows to
-/// this at the start, or to half of its own limit (`ulimit -s`).
+/// Bytes to which the stack of the main thread grows at the start, or half of its own limit
+/// (`ulimit -s`) if that is less. The stack otherwise grows on use, and if it cannot grow then,
+/// SIGSEGV ends the process (exit code 139).
 const MAIN_STACK_BYTES: usize = 256 << 10;
 /// Step in which the stack is touched.
 const STACK_STEP_BYTES: usize = 16 << 10;
