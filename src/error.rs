@@ -38,7 +38,7 @@ impl fmt::Display for NoInodes {
 impl std::error::Error for NoInodes {}
 
 /// Returns whether the error is [`NoInodes`].
-pub fn is_of_inodes(error: &io::Error) -> bool {
+pub fn is_inode_shortage(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
 }
 
@@ -118,7 +118,7 @@ impl Error {
         let error = error.into();
         let kind = ErrorKind::of(&error);
         let hint = match error.kind() {
-            _ if is_of_inodes(&error) => Some(INODES.into()),
+            _ if is_inode_shortage(&error) => Some(INODES.into()),
             _ if kind == ErrorKind::Full => Some(ROOM.into()),
             io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
             _ => None,

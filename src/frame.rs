@@ -258,7 +258,7 @@ impl Pool {
 
 impl Buf {
     /// Returns whether `bytes` is more than twice the capacity that the buffer was made for.
-    pub fn overflows(&self, bytes: usize) -> bool {
+    pub fn exceeds_capacity(&self, bytes: usize) -> bool {
         self.home
             .as_ref()
             .is_some_and(|home| bytes > 2 * home.capacity)

@@ -83,7 +83,7 @@ impl BaseEntry {
     /// For an unchanged file only these runs are read. With [`Trust::Claim`] the whole file is
     /// read, because the runs and the rest could otherwise come from two versions of the file.
     #[must_use]
-    pub fn stored_again(self, again: Vec<ByteRun>) -> Self {
+    pub fn store_again(self, again: Vec<ByteRun>) -> Self {
         let again: Arc<[ByteRun]> = again.into();
         let changed = match self.trust {
             Trust::Nothing => self.changed.clone(),
@@ -101,7 +101,7 @@ impl BaseEntry {
     /// Marks runs to be stored again if their current place in the file is unknown: the whole file
     /// is read, and blocks found in these runs are stored again.
     #[must_use]
-    pub fn stored_again_where_found(self, again: Vec<ByteRun>) -> Self {
+    pub fn store_found_again(self, again: Vec<ByteRun>) -> Self {
         Self {
             again: again.into(),
             trust: Trust::Nothing,
@@ -111,7 +111,7 @@ impl BaseEntry {
 
     /// Limits the possible changes of a file of `size` bytes to these ascending runs. Runs to be
     /// stored again are added to them.
-    pub fn narrow(&mut self, runs: Vec<ByteRun>, size: u64) {
+    pub fn limit_changes(&mut self, runs: Vec<ByteRun>, size: u64) {
         let clipped = |run: &ByteRun| ByteRun {
             offset: run.offset,
             len: run.len.min(size - run.offset),
@@ -236,7 +236,7 @@ impl BaseEntry {
     /// Splits `len` bytes of the file at `offset` into unchanged and changed runs. The changed runs
     /// are numbered as if they followed each other from byte 0 of a frame. Returns `None` if the
     /// changes are unknown.
-    pub fn patches(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
+    pub fn split_by_changes(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
         let (mut runs, mut at, mut inner, end) = (Vec::new(), offset, 0, offset + len);
         let changed = self.changed.as_ref()?;
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
@@ -387,10 +387,10 @@ mod tests {
     #[test]
     fn runs_to_store_again_are_read_with_possible_changes() {
         let run = |offset, len| ByteRun { offset, len };
-        let known = || known(&[vec![100]]).stored_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
+        let known = || known(&[vec![100]]).store_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
         let narrowed = |runs: &[ByteRun], size| {
             let mut known = known();
-            known.narrow(runs.to_vec(), size);
+            known.limit_changes(runs.to_vec(), size);
             known.changed.map(|runs| runs.to_vec()).unwrap_or_default()
         };
         assert_eq!(narrowed(&[], 100), [run(16, 8), run(40, 16), run(90, 10)]);
@@ -405,17 +405,20 @@ mod tests {
     fn only_what_changed_is_here() {
         let run = |offset, len| ByteRun { offset, len };
         let mut known = known(&[vec![100]]);
-        assert_eq!(known.patches(0, 50), None);
+        assert_eq!(known.split_by_changes(0, 50), None);
         known.changed = Some([run(10, 10), run(40, 30)].into());
         let kept = |at, len| StoredRun::Kept { at, len };
         let here = |inner, len| StoredRun::Here { inner, len };
         assert_eq!(
-            known.patches(0, 50),
+            known.split_by_changes(0, 50),
             Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)])
         );
-        assert_eq!(known.patches(50, 50), Some(vec![here(0, 20), kept(70, 30)]));
-        assert_eq!(known.patches(15, 3), Some(vec![here(0, 3)]));
-        assert_eq!(known.patches(70, 30), Some(vec![kept(70, 30)]));
+        assert_eq!(
+            known.split_by_changes(50, 50),
+            Some(vec![here(0, 20), kept(70, 30)])
+        );
+        assert_eq!(known.split_by_changes(15, 3), Some(vec![here(0, 3)]));
+        assert_eq!(known.split_by_changes(70, 30), Some(vec![kept(70, 30)]));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use crate::{
     pipeline::thread_count::max_threads,
     platform::{
         self, Tricks,
-        safe_file::{led_astray, led_to},
+        safe_file::{dangling_symlink_target, symlink_target},
     },
     postgres::page_stage::{PageCheck, PageChecks},
     repo::writer::{RepositoryWriter, must_be_possible},
@@ -98,7 +98,7 @@ pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
 }
 
 /// Returns the same stages with the codec at its fastest level that still compresses.
-pub fn fast(stages: &[StageSpec]) -> Vec<StageSpec> {
+pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
     let fast = |stage: &StageSpec| match *stage {
         StageSpec::Compress { codec } => StageSpec::Compress {
             codec: codec.at_level(codec.level().min(1)),
@@ -149,7 +149,7 @@ impl SinkSpec {
     pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
         let to = Path::new(to.as_ref());
         let bytes = to.as_os_str().as_bytes();
-        if let Some(lost) = led_astray(to) {
+        if let Some(lost) = dangling_symlink_target(to) {
             let what =
                 format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
@@ -161,12 +161,13 @@ impl SinkSpec {
             (b"-", _) => (Self::Stdout, compress),
             (b"null:", _) => (Self::Null, compress),
             _ if to.is_dir() => (Self::Repository(to.into()), compress),
-            _ if is_no_place(to) => {
-                let what = format!("cannot write to {to:?}: it is neither a directory nor a regular file");
+            _ if is_special_file(to) => {
+                let what =
+                    format!("cannot write to {to:?}: it is neither a directory nor a regular file");
                 return Err(Error::new(ErrorKind::Usage, what)
                     .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
             }
-            _ if is_of_elsewhere(bytes) => {
+            _ if looks_remote(bytes) => {
                 let what =
                     format!("cannot write to {to:?}: it looks like a path on another machine");
                 return Err(Error::new(ErrorKind::Usage, what).hint(format!(
@@ -184,7 +185,7 @@ impl SinkSpec {
                     return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
                 }
                 (
-                    Self::File(led_to(to).unwrap_or_else(|| to.into())),
+                    Self::File(symlink_target(to).unwrap_or_else(|| to.into())),
                     Some(codec),
                 )
             }
@@ -256,7 +257,7 @@ impl SinkSpec {
     }
 
     /// Returns the words about the destination in the last line of the output.
-    pub fn place(&self) -> String {
+    pub fn completion_text(&self) -> String {
         match self {
             Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
             Self::Stdout => "is complete on standard output".to_owned(),
@@ -275,13 +276,13 @@ impl SinkSpec {
 }
 
 /// Returns whether the path is a device, a pipe or a socket.
-fn is_no_place(to: &Path) -> bool {
+fn is_special_file(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
 /// Returns whether the path starts like a URL or a path of another host, or is `null` without its
 /// colon.
-fn is_of_elsewhere(to: &[u8]) -> bool {
+fn looks_remote(to: &[u8]) -> bool {
     to.split(|byte| *byte == b'/')
         .next()
         .is_some_and(|first| first.contains(&b':'))

@@ -1143,8 +1143,8 @@ fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
     );
     assert!(!place.at("to/big/exact").exists(), "part of it was written");
     for line in [
-        "\"big/small\" is left as it was",
-        "\"big/odd\" is left as it was",
+        "\"big/small\" is unchanged",
+        "\"big/odd\" is unchanged",
         "\"big/exact\" is removed",
     ] {
         assert!(ran.err.contains(line), "{line}: {}", ran.err);
@@ -1191,8 +1191,7 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
                 "{with}"
             );
             assert!(
-                ran.err
-                    .contains(&format!("\"big/{name}\" is left as it was")),
+                ran.err.contains(&format!("\"big/{name}\" is unchanged")),
                 "{with}: {}",
                 ran.err
             );

@@ -232,8 +232,7 @@ fn a_member_that_cannot_be_made_does_not_end_the_restore() {
         at(dir.path(), &format!("{make} && tar -rf x.tar z")).ends_with(0);
         let ran = at(dir.path(), &format!("$fullbore restore x.tar --to {index}")).ends_with(1);
         assert!(
-            ran.err
-                .contains("skipped; the rest of the tar is restored"),
+            ran.err.contains("skipped; the rest of the tar is restored"),
             "{case}: {}",
             ran.err
         );

@@ -454,7 +454,7 @@ fn complete(mut root: Root, laid: Vec<Laid>, base: Option<&Base>, meter: &Meter)
         let own = laid.segments.iter().zip(kept);
         root.liveness.extend(own.map(|(segment, kept)| Live {
             data_bytes: kept,
-            ..segment.live()
+            ..segment.fully_live()
         }));
         for live in laid.live {
             let sum = earlier.entry(live.id()).or_insert_with(|| Live {

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, ErrorKind, Result},
     frame::{Frame, Pool, Scanned, Slice},
-    metrics::meter::{Meter, MeterSample, Side, computed, timed, verdict},
+    metrics::meter::{Meter, MeterSample, Side, timed, timed_cpu, verdict},
     pipeline::{
         lay::{Laid, Lay, MakeRoot, StreamLayout},
         ordered::{FrameLine, FrameWorkers, Permits, Work},
@@ -12,7 +12,7 @@ use crate::{
         rate_limit::RateLimit,
         thread_count::Climb,
     },
-    plan::{Depths, StageSpec, Tuning, chain, fast},
+    plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
     platform::{self, memory},
     queue::{Locked, start_in},
     sink::{Partial, Sink},
@@ -57,11 +57,11 @@ impl Streams<'_> {
     ) -> Result<Vec<Laid>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
-        meter.workers.staff(depths.workers.get());
+        meter.workers.set_threads(depths.workers.get());
         let crews = self.crews(sources, &depths)?;
         let leading: Vec<&Threads> = crews.iter().filter(|threads| threads.leads).collect();
         meter.streams.store(leading.len(), Relaxed);
-        meter.sink.staff(leading.len());
+        meter.sink.set_threads(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
@@ -136,7 +136,7 @@ impl Streams<'_> {
                 let mut fast = if leads {
                     None
                 } else {
-                    Some(chain(&fast(&stages), &pool)?)
+                    Some(chain(&at_fast_level(&stages), &pool)?)
                 };
                 Ok(Box::new(move |slice: Slice| {
                     if reads.is_some() {
@@ -158,7 +158,7 @@ impl Streams<'_> {
                         .as_mut()
                         .filter(|_| source.is_pressed())
                         .unwrap_or(&mut usual);
-                    let compute = || computed(&meter.workers.busy, || chain.apply(frame));
+                    let compute = || timed_cpu(&meter.workers.busy, || chain.apply(frame));
                     if leads {
                         permits.hold(compute)
                     } else {
@@ -212,7 +212,7 @@ fn adapt(climb: &mut Climb, now: MeterSample, crews: &[&Threads], meter: &Meter)
 fn staff_source(crews: &[&Threads], meter: &Meter) {
     meter
         .source
-        .staff(crews.iter().map(|threads| threads.crew.size()).sum());
+        .set_threads(crews.iter().map(|threads| threads.crew.size()).sum());
 }
 
 /// The threads of one stream, how far they may be ahead of the sink, and how many there may be.

@@ -131,7 +131,7 @@ impl Copy {
                 .hint("an archive is one file: copy it as such, or export it"));
         }
         let repository = place(&self.from)?.0;
-        let others = archive.root.others();
+        let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
             .filter_map(|id| KnownFrames::read(&repository, id))
@@ -141,7 +141,7 @@ impl Copy {
         meter
             .total_bytes
             .store(sizes::sum(tasks.iter().map(|task| task.bytes)), Relaxed);
-        meter.share(self.workers.get());
+        meter.share_threads(self.workers.get());
         let unknown = others
             .iter()
             .filter(|id| known.iter().all(|(known, _)| known.root.id != **id));
@@ -348,7 +348,7 @@ fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<Copy
         tasks.push(segment(archive, &id, facts.get(&id))?);
         tasks.extend(side(archive, &id)?);
     }
-    let others = archive.root.others();
+    let others = archive.root.referenced_backups();
     for backup in others.into_iter().chain([""]) {
         tasks.extend(manifest(archive, backup)?);
     }

@@ -35,7 +35,7 @@ const LANES: usize = 16;
 
 /// Returns whether blocks of `block` bytes are worth hashing together. One longer block already
 /// fills all lanes.
-pub(super) fn are_short(block: u64) -> bool {
+pub(super) fn is_short_block(block: u64) -> bool {
     block < 64 * CHUNK
 }
 
@@ -46,10 +46,10 @@ pub(super) fn are_short(block: u64) -> bool {
 /// 1,024.
 pub(super) fn chaining_values(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
     let mut count = data.len() / INPUT;
-    let mut forest = Forest::of(count);
-    forest.run(data, offset / CHUNK, 0);
+    let mut forest = Forest::with_chunks(count);
+    forest.hash_consecutive(data, offset / CHUNK, 0);
     for _ in 0..(block / CHUNK).trailing_zeros() {
-        forest.parents(&[(0, count)], PARENT);
+        forest.merge_pairs(&[(0, count)], PARENT);
         count /= 2;
     }
     forest.values.truncate(count);
@@ -64,51 +64,52 @@ struct HashTree<'a> {
 }
 
 impl HashTree<'_> {
-    fn count(&self) -> usize {
+    fn chunk_count(&self) -> usize {
         self.data.len().div_ceil(INPUT)
     }
 
     /// Number of chunks that have all 1,024 bytes.
-    fn whole(&self) -> usize {
+    fn whole_chunks(&self) -> usize {
         self.data.len() / INPUT
     }
 }
 
 /// Returns the BLAKE3 digest of each input.
-pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
+pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut trees = Vec::with_capacity(contents.len());
     let mut start = 0;
     for data in contents {
         let tree = HashTree { data, start };
-        start += tree.count();
+        start += tree.chunk_count();
         trees.push(tree);
     }
-    let mut forest = Forest::of(start);
-    let branched = || trees.iter().filter(|tree| tree.count() > 1);
-    branched().for_each(|tree| forest.long(tree));
+    let mut forest = Forest::with_chunks(start);
+    let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
+    branched().for_each(|tree| forest.hash_alone(tree));
     (0..LANES).for_each(|at| {
-        forest.chunks(
+        forest.hash_nth_chunks(
             at,
-            branched().filter(|tree| (at + 1..LANES).contains(&tree.whole())),
+            branched().filter(|tree| (at + 1..LANES).contains(&tree.whole_chunks())),
         )
     });
-    let mut level: Vec<(usize, usize)> =
-        branched().map(|tree| (tree.start, tree.count())).collect();
+    let mut level: Vec<(usize, usize)> = branched()
+        .map(|tree| (tree.start, tree.chunk_count()))
+        .collect();
     loop {
         level.retain(|(_, count)| *count > 2);
         if level.is_empty() {
             break;
         }
-        forest.parents(&level, PARENT);
+        forest.merge_pairs(&level, PARENT);
         level
             .iter_mut()
             .for_each(|(_, count)| *count = count.div_ceil(2));
     }
-    forest.parents(
+    forest.merge_pairs(
         &branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(),
         PARENT | ROOT,
     );
-    let root = |tree: &HashTree<'_>| match tree.count() {
+    let root = |tree: &HashTree<'_>| match tree.chunk_count() {
         0 | 1 => blake3::hash(tree.data).into(),
         _ => forest.values[tree.start],
     };
@@ -124,7 +125,7 @@ struct Forest {
 
 impl Forest {
     /// Creates a forest with room for this number of chunks.
-    fn of(chunks: usize) -> Self {
+    fn with_chunks(chunks: usize) -> Self {
         Self {
             platform: Platform::detect(),
             values: vec![[0; VALUE]; chunks],
@@ -134,7 +135,7 @@ impl Forest {
 
     /// Hashes consecutive chunks and stores their values from index `start` on. `first` is the
     /// number of the first chunk in its file.
-    fn run(&mut self, data: &[u8], first: u64, start: usize) {
+    fn hash_consecutive(&mut self, data: &[u8], first: u64, start: usize) {
         let chunks: Vec<&[u8; INPUT]> = data.as_chunks().0.iter().collect();
         let out = self.values[start..][..chunks.len()].as_flattened_mut();
         self.platform.hash_many(
@@ -151,19 +152,23 @@ impl Forest {
 
     /// Hashes the chunks of a tree that are not hashed with other trees: all whole chunks of a long
     /// tree, and the incomplete last chunk of any tree.
-    fn long(&mut self, tree: &HashTree<'_>) {
-        let (HashTree { data, start }, whole) = (*tree, tree.whole());
+    fn hash_alone(&mut self, tree: &HashTree<'_>) {
+        let (HashTree { data, start }, whole) = (*tree, tree.whole_chunks());
         if whole >= LANES {
-            self.run(data, 0, start);
+            self.hash_consecutive(data, 0, start);
         }
-        if whole < tree.count() {
+        if whole < tree.chunk_count() {
             self.values[start + whole] =
                 block_digest(&data[whole * INPUT..], (whole * INPUT) as u64);
         }
     }
 
     /// Hashes chunk number `at` of each of these trees in one call.
-    fn chunks<'a>(&mut self, at: usize, trees: impl Iterator<Item = &'a HashTree<'a>> + Clone) {
+    fn hash_nth_chunks<'a>(
+        &mut self,
+        at: usize,
+        trees: impl Iterator<Item = &'a HashTree<'a>> + Clone,
+    ) {
         let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(at);
         let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
         self.out.resize(chunks.len() * VALUE, 0);
@@ -185,7 +190,7 @@ impl Forest {
 
     /// Replaces the values of children with those of their parents, in each tree `(start, count)`.
     /// A value without a sibling moves up unchanged.
-    fn parents(&mut self, level: &[(usize, usize)], flags: u8) {
+    fn merge_pairs(&mut self, level: &[(usize, usize)], flags: u8) {
         let of =
             |(start, count): &(usize, usize)| self.values[*start..][..*count].as_chunks::<2>().0;
         let pairs = level

@@ -88,14 +88,14 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
 
 /// Returns the BLAKE3 digest of each of these contents.
 pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
-    blake3_lanes::hashes(contents)
+    blake3_lanes::hash_contents(contents)
         .into_iter()
         .map(Digest::Blake3)
         .collect()
 }
 
 fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
-    let whole = if blake3_lanes::are_short(block) {
+    let whole = if blake3_lanes::is_short_block(block) {
         data.len() - data.len() % block as usize
     } else {
         0
@@ -119,7 +119,7 @@ pub(super) fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
 ///
 /// Returns the piece in the largest blocks that it divides into, and the number of BLAKE3 chunks in
 /// each block. Returns `None` if the piece does not start and end at chunk borders.
-pub fn piece_of_any(
+pub fn piece_of_any_bounds(
     algorithm: Algorithm,
     data: &[u8],
     offset: u64,
@@ -226,12 +226,12 @@ pub struct Joiner {
 impl Joiner {
     /// Adds the next piece of a file whose blocks all have the same length.
     pub fn push(&mut self, piece: &Piece) {
-        self.push_of(piece, 1);
+        self.push_units(piece, 1);
     }
 
     /// Adds the next piece. Each of its blocks has this number of units; the unit is the same for
     /// all pieces of the file.
-    pub fn push_of(&mut self, piece: &Piece, units: u64) {
+    pub fn push_units(&mut self, piece: &Piece, units: u64) {
         match piece {
             Piece::None => {}
             Piece::Whole(digest) => self.whole = Some(*digest),
@@ -317,12 +317,12 @@ impl BlockCrcs {
                     Some(before) if at == end && last != self.block => {
                         crc32c_join(before, *block, last)
                     }
-                    Some(before) => self.follow(before) ^ block,
+                    Some(before) => self.shift_by_block(before) ^ block,
                 })
             })
     }
 
-    fn follow(&self, crc: u32) -> u32 {
+    fn shift_by_block(&self, crc: u32) -> u32 {
         let bits = (0..32).filter(|bit| crc >> bit & 1 == 1);
         bits.fold(0, |sum, bit| sum ^ self.shift[bit])
     }
@@ -406,12 +406,12 @@ mod tests {
             for algorithm in [Algorithm::Blake3, Algorithm::Crc32c] {
                 let mut joiner = Joiner::default();
                 for ends in cuts.windows(2).filter(|ends| ends[0] < ends[1]) {
-                    let (piece, units) = piece_of_any(algorithm, &data[ends[0] as usize..ends[1] as usize], ends[0], len).unwrap();
-                    joiner.push_of(&piece, units);
+                    let (piece, units) = piece_of_any_bounds(algorithm, &data[ends[0] as usize..ends[1] as usize], ends[0], len).unwrap();
+                    joiner.push_units(&piece, units);
                 }
-                let whole = piece_of_any(algorithm, &data, 0, len).map(|(piece, units)| {
+                let whole = piece_of_any_bounds(algorithm, &data, 0, len).map(|(piece, units)| {
                     let mut joiner = Joiner::default();
-                    joiner.push_of(&piece, units);
+                    joiner.push_units(&piece, units);
                     joiner.finish()
                 });
                 let found = joiner.finish();
@@ -420,7 +420,7 @@ mod tests {
                     prop_assert_eq!(found, Some(Digest::Blake3(blake3::hash(&data).into())));
                 }
             }
-            prop_assert!(len < 2 || piece_of_any(Algorithm::Blake3, &data[1..], 1, len).is_none());
+            prop_assert!(len < 2 || piece_of_any_bounds(Algorithm::Blake3, &data[1..], 1, len).is_none());
         }
     }
 

@@ -236,7 +236,7 @@ impl Entry {
     }
 
     /// Turns a file into one of no content: size 0, no map. Other kinds of entries do not change.
-    pub fn lose_content(&mut self) {
+    pub fn clear_content(&mut self) {
         if self.is_file() {
             self.kind = EntryKind::File { size: 0, map: None };
         }
@@ -269,7 +269,7 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Returns the component of `path` that follows `dir`. `path` must be below `dir`.
-pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
+pub fn child_component<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
     let below = path.get(dir.len()..).unwrap_or_default();
     below
         .strip_prefix(b"/")

@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for EntryName {
         }
         match Either::deserialize(deserializer)? {
             Either::Text(text) => Ok(Self(text.into_bytes())),
-            Either::Hex(Hex { hex }) => unhex(&hex)
+            Either::Hex(Hex { hex }) => parse_hex(&hex)
                 .map(Self)
                 .ok_or_else(|| serde::de::Error::custom("not hexadecimal")),
         }
@@ -45,7 +45,7 @@ impl<'de> Deserialize<'de> for EntryName {
 }
 
 /// Returns the bytes that [`hex`] encoded, or `None` if `text` is not hexadecimal.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
+pub fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()
         .map(|c| c.to_digit(16).map(|d| d as u8))

@@ -354,7 +354,7 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 impl Root {
     /// Returns the time at which everything was captured. For a running cluster, the wait for WAL
     /// archiving may end later.
-    pub fn captured(&self) -> &str {
+    pub fn captured_at(&self) -> &str {
         let stopped = self
             .postgres
             .as_ref()
@@ -367,7 +367,7 @@ impl Root {
     }
 
     /// Returns the other backups whose objects this one refers to, each once, ascending.
-    pub fn others(&self) -> Vec<&str> {
+    pub fn referenced_backups(&self) -> Vec<&str> {
         let live = self.liveness.iter().map(|live| &live.backup[..]);
         let pages = self.pages.iter().map(|page| &page.backup[..]);
         let mut others: Vec<_> = live
@@ -382,7 +382,7 @@ impl Root {
 
 impl Segment {
     /// Returns the liveness of a segment that its own backup references in full.
-    pub fn live(&self) -> Live {
+    pub fn fully_live(&self) -> Live {
         let (stream, number, bytes) = (self.stream, self.number, self.bytes);
         Live {
             backup: String::new(),
@@ -423,7 +423,7 @@ pub const BAD_PAGES: &str = "it is stored, but page checksums are wrong";
 
 impl NotCaptured {
     /// Returns whether the entry is in the backup all the same, torn or with wrong pages.
-    pub fn is_there(&self) -> bool {
+    pub fn is_stored_anyway(&self) -> bool {
         self.reason == CHANGED || self.reason.starts_with(BAD_PAGES)
     }
 }
@@ -472,18 +472,20 @@ impl Root {
             .iter()
             .any(|text| text.chars().any(char::is_control))
         {
-            return Err(Error::corrupt(format!("{name} is damaged")).because("a time or the program name has control characters"));
+            return Err(Error::corrupt(format!("{name} is damaged"))
+                .because("a time or the program name has control characters"));
         }
         // Backup IDs become parts of paths.
         if !is_backup_id(&root.id)
             || !root
-                .others()
+                .referenced_backups()
                 .into_iter()
                 .chain(root.bases.iter().map(String::as_str))
                 .all(is_backup_id)
         {
-            return Err(Error::corrupt(format!("{name} is damaged"))
-                .because("a backup ID is not valid"));
+            return Err(
+                Error::corrupt(format!("{name} is damaged")).because("a backup ID is not valid")
+            );
         }
         Ok(root)
     }
@@ -594,7 +596,11 @@ mod tests {
             ] {
                 let opened =
                     Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
-                assert_eq!(opened.err(), is_corrupt.then_some(ErrorKind::Corrupt), "{bad}");
+                assert_eq!(
+                    opened.err(),
+                    is_corrupt.then_some(ErrorKind::Corrupt),
+                    "{bad}"
+                );
             }
         }
     }

@@ -20,7 +20,12 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     let bug = |e: serde_json::Error| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
     let map = match serde_json::to_value(value).map_err(bug)? {
         serde_json::Value::Object(map) => map,
-        _ => return Err(Error::new(ErrorKind::Bug, "cannot seal JSON that is not an object")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Bug,
+                "cannot seal JSON that is not an object",
+            ));
+        }
     };
     let mut text = String::from("{");
     for (key, value) in &map {

@@ -45,7 +45,7 @@ impl Default for Staff {
 
 impl Gauge {
     /// Sets the number of threads that may work at once from now on; at least one.
-    pub fn staff(&self, threads: usize) {
+    pub fn set_threads(&self, threads: usize) {
         let mut staff = self.staff.locked();
         *staff = Staff {
             threads: threads.max(1),
@@ -75,7 +75,7 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `work` and adds its CPU time to `counter`, without the time it waited for a processor.
-pub fn computed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+pub fn timed_cpu<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let start = platform::thread_cpu_time();
     let result = work();
     counter.fetch_add(
@@ -242,9 +242,9 @@ pub struct MeterSample {
 
 impl Meter {
     /// Declares that the three parts take turns on `threads` threads.
-    pub fn share(&self, threads: usize) {
+    pub fn share_threads(&self, threads: usize) {
         for gauge in [&self.source, &self.workers, &self.sink] {
-            gauge.staff(threads);
+            gauge.set_threads(threads);
         }
     }
 
@@ -281,7 +281,7 @@ impl Meter {
     }
 
     /// Records a point of the timeline. One thread calls this about every 100 ms.
-    pub fn tick(&self) -> MeterSample {
+    pub fn record_point(&self) -> MeterSample {
         let sample = self.sample();
         if let Ok(mut timeline) = self.timeline.lock() {
             timeline.push(sample);
@@ -351,7 +351,7 @@ impl MeterSample {
 
     /// Returns whether a quarter of the processors was left since an earlier sample, both by this
     /// process and by all processes.
-    pub fn left_processors(&self, before: &Self, processors: usize) -> bool {
+    pub fn had_idle_processors(&self, before: &Self, processors: usize) -> bool {
         let quarter = (self.seconds - before.seconds) * processors as f64 / 4.0;
         let idle = self
             .idle

@@ -24,7 +24,7 @@ pub struct Wait {
 
 impl Waits {
     /// Runs `work` and records its time as a wait for `what`.
-    pub fn during<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    pub fn record<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let set = |now| *self.now.locked() = now;
         set(Some(what));
         let start = Instant::now();
@@ -43,7 +43,7 @@ impl Waits {
     }
 
     /// Returns the waits that are over and took at least a second.
-    pub fn long(&self) -> Vec<Wait> {
+    pub fn long_waits(&self) -> Vec<Wait> {
         let over = self.over.locked();
         over.iter()
             .filter(|wait| wait.time >= Duration::from_secs(1))

@@ -75,7 +75,7 @@ impl Climb {
             return fewer;
         }
         if threads >= max_threads
-            || !now.left_processors(&since, self.workers)
+            || !now.had_idle_processors(&since, self.workers)
             || !waits(&since, &now)
         {
             return threads;

@@ -102,7 +102,7 @@ pub(crate) fn work<J: Send, W>(
         }
         let (done, over) = mpsc::channel::<()>();
         if let Some((most, meter)) = hands.climb {
-            meter.share(first);
+            meter.share_threads(first);
             let queue = jobs.0.clone();
             let attend = move || attend((&queue, crew), &over, (hands, most), meter, resize);
             // Without a thread for it their number stays what it is.
@@ -135,7 +135,7 @@ fn attend<J>(
         let wanted = climb.advise(meter.sample(), now, most, |_, _| jobs.has_items());
         if wanted != now {
             hands.now.store(wanted, Relaxed);
-            meter.share(wanted);
+            meter.share_threads(wanted);
             if let Err(error) = resize(wanted) {
                 hands.now.store(crew.here(), Relaxed);
                 platform::debug(|| error.line());

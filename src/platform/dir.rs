@@ -113,7 +113,7 @@ impl Stat {
     ///
     /// Only directories are compared by device: overlay file systems give files the devices of
     /// their layers.
-    pub fn is_apart(&self, around: u64) -> bool {
+    pub fn is_mount_boundary(&self, around: u64) -> bool {
         self.is_mount || (self.kind == FileKind::Directory && self.dev != around)
     }
 }
@@ -188,7 +188,7 @@ pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// Returns whether [`open_dir`] failed because there is no directory.
-pub fn is_no_directory(error: &io::Error) -> bool {
+pub fn is_missing_directory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || crate::platform::write::is_in_the_way(error)
 }
 
@@ -243,7 +243,7 @@ pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
 /// Returns whether the file system of `fd` gives a file the same inode number for its lifetime. FAT
 /// invents numbers whenever it reads a directory; unknown file systems, such as FUSE, may do the
 /// same.
-pub fn keeps_inodes(fd: impl AsFd) -> bool {
+pub fn has_stable_inodes(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|known| NATIVE.contains(&known) || known == OVERLAY)
 }
 

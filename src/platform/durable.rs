@@ -34,7 +34,7 @@ impl SyncMethod {
 ///
 /// # Errors
 /// The system's.
-pub fn way(fd: impl AsFd) -> io::Result<SyncMethod> {
+pub fn sync_method(fd: impl AsFd) -> io::Result<SyncMethod> {
     /// FAT, exFAT, NTFS.
     const FOREIGN: [u64; 3] = [0x4d44, 0x2011_bab0, 0x7366_746e];
     Ok(match file_system(fd)? {
@@ -78,7 +78,7 @@ const IMAGES: [u64; 7] = [
 
 /// Returns whether the ctime of a file changes whenever the file does. False for file system
 /// images, which can be exchanged: their times are those that the creator of the image chose.
-pub fn keeps_change_times(fd: impl AsFd) -> bool {
+pub fn updates_change_times(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|known| !IMAGES.contains(&known))
 }
 
@@ -97,7 +97,7 @@ pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's, as of [`fsync`].
-pub fn settle(fd: impl AsFd) -> io::Result<()> {
+pub fn sync_and_close(fd: impl AsFd) -> io::Result<()> {
     fsync(&fd)?;
     let raw = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
     // SAFETY: this function owns the number and does not use it again; `close` releases it even if

@@ -10,7 +10,7 @@ use std::{io, os::fd::AsFd, path::Path};
 
 /// Returns the error of creating an object in `dir`: [`NoInodes`] if no inodes are left, else the
 /// system's.
-pub(super) fn of_making(error: Errno, dir: impl AsFd) -> io::Error {
+pub(super) fn creation_error(error: Errno, dir: impl AsFd) -> io::Error {
     match error {
         Errno::NOSPC if lacks_inodes(dir) => io::Error::new(io::ErrorKind::StorageFull, NoInodes),
         other => other.into(),
@@ -18,7 +18,7 @@ pub(super) fn of_making(error: Errno, dir: impl AsFd) -> io::Error {
 }
 
 /// The same for an object at `path`.
-pub fn of_making_path(error: io::Error, path: &Path) -> io::Error {
+pub fn creation_error_at(error: io::Error, path: &Path) -> io::Error {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |dir: &Path| {
         openat(
@@ -35,7 +35,7 @@ pub fn of_making_path(error: io::Error, path: &Path) -> io::Error {
     // The parent directory may be missing too, so look at all ancestors.
     let there = path.ancestors().skip(1).find_map(|dir| open(dir).ok());
     match (Errno::from_io_error(&error), there) {
-        (Some(errno), Some(dir)) => of_making(errno, dir),
+        (Some(errno), Some(dir)) => creation_error(errno, dir),
         _ => error,
     }
 }

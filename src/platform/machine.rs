@@ -148,12 +148,12 @@ pub fn idle_seconds() -> Option<f64> {
 /// large one started would report the large one's peak. `VmHWM` belongs to the address space.
 pub fn peak_rss_bytes() -> u64 {
     fs::read_to_string("/proc/self/status")
-        .map(|status| high_water(&status))
+        .map(|status| parse_peak(&status))
         .unwrap_or_default()
 }
 
 /// Returns `VmHWM:     1234 kB` in bytes; 0 if the line is missing.
-fn high_water(status: &str) -> u64 {
+fn parse_peak(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024)
@@ -161,7 +161,7 @@ fn high_water(status: &str) -> u64 {
 
 /// Returns how often the calling thread has slept: it waited for a device, a lock or a pipe, not
 /// for a processor.
-pub fn times_asleep() -> u64 {
+pub fn voluntary_sleeps() -> u64 {
     // SAFETY: a `rusage` consists of plain numbers, for which zero is valid, and the call fills it.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
@@ -248,8 +248,8 @@ mod tests {
         let block = vec![1u8; 8 << 20];
         std::hint::black_box(&block);
         assert!(peak_rss_bytes() >= 8 << 20);
-        assert_eq!(high_water("Name:\tx\nVmHWM:\t    1234 kB\n"), 1234 * 1024);
-        assert_eq!(high_water("nothing"), 0);
+        assert_eq!(parse_peak("Name:\tx\nVmHWM:\t    1234 kB\n"), 1234 * 1024);
+        assert_eq!(parse_peak("nothing"), 0);
     }
 
     #[test]

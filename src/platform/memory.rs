@@ -53,18 +53,18 @@ pub struct Allocator;
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller guarantees for `layout` the conditions of the system's allocator.
-        or_again(layout.size(), || unsafe { System.alloc(layout) })
+        allocate_or_release(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        or_again(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+        allocate_or_release(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller guarantees for `at`, `layout` and `size` the conditions of the
         // system's allocator. A failed call leaves `at` unchanged.
-        or_again(size, || unsafe { System.realloc(at, layout, size) })
+        allocate_or_release(size, || unsafe { System.realloc(at, layout, size) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
@@ -74,7 +74,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-fn or_again(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+fn allocate_or_release(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let at = allocate();
     if !at.is_null() {
         return at;
@@ -83,11 +83,11 @@ fn or_again(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     release_reserve();
     // Another thread may have released the reserve just before, so try again in any case.
     let at = allocate();
-    if at.is_null() { end(size) } else { at }
+    if at.is_null() { end_process(size) } else { at }
 }
 
 /// Writes that memory ran out, and ends the process. Allocates no memory and takes no lock.
-fn end(size: usize) -> ! {
+fn end_process(size: usize) -> ! {
     let mut text = [0; 512];
     let mut free = &mut text[..];
     let _ = write!(

@@ -37,8 +37,8 @@ pub use blocking::BlockedCalls;
 pub use machine::{
     boot_id, cores, host_name, idle_seconds, is_ignored, is_media_error, is_shortage,
     open_files_limit, peak_rss_bytes, process_cpu_seconds, process_in, process_is_alive,
-    raise_open_files_limit, sees_all_processes, survive_file_size_limit, thread_cpu_time,
-    times_asleep, user, works_in,
+    raise_open_files_limit, sees_all_processes, survive_file_size_limit, thread_cpu_time, user,
+    voluntary_sleeps, works_in,
 };
 pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
 

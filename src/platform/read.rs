@@ -141,10 +141,10 @@ fn read_once(
     if cache == Cache::Keep {
         return plain(fd, room, offset);
     }
-    if tricks == Tricks::Auto && may_try() {
+    if tricks == Tricks::Auto && may_try_uncached() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => refused(),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => note_refusal(),
             other => return other,
         }
     }
@@ -161,13 +161,13 @@ fn plain(
     retry_on_intr(|| rustix::io::pread(fd, &mut *room, offset).map(|(read, _)| read.len()))
 }
 
-fn may_try() -> bool {
+fn may_try_uncached() -> bool {
     let left = UNTIL_NEXT_TRY.get();
     UNTIL_NEXT_TRY.set(left.saturating_sub(1));
     left == 0
 }
 
-fn refused() {
+fn note_refusal() {
     UNTIL_NEXT_TRY.set(REFUSED);
     debug(|| "RWF_DONTCACHE is refused, pages are dropped after they were read".into());
 }
@@ -314,7 +314,7 @@ pub fn each_piece(
 ///
 /// # Errors
 /// `UnexpectedEof` if one file ends too early, or the system's.
-pub fn is_same(one: &File, other: &File, len: u64) -> io::Result<bool> {
+pub fn have_same_content(one: &File, other: &File, len: u64) -> io::Result<bool> {
     let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
     let mut at = 0;
     while at < len {
@@ -358,12 +358,12 @@ impl MappedFile {
             }),
         }
         if self.runs.len() > MAX_RUNS {
-            self.halve();
+            self.fill_smaller_half();
         }
     }
 
     /// Fills the smaller half of the holes, and later every hole smaller than these.
-    fn halve(&mut self) {
+    fn fill_smaller_half(&mut self) {
         let mut gaps: Vec<u64> = self
             .runs
             .windows(2)
@@ -377,7 +377,7 @@ impl MappedFile {
         let old = std::mem::take(&mut self.runs);
         for run in old {
             match self.runs.last_mut() {
-                Some(last) if fills(gap(last, &run), self.threshold, &mut equal) => {
+                Some(last) if is_filled(gap(last, &run), self.threshold, &mut equal) => {
                     last.len = run.offset + run.len - last.offset;
                 }
                 _ => self.runs.push(run),
@@ -399,7 +399,7 @@ fn gap(before: &ByteRun, after: &ByteRun) -> u64 {
     after.offset - (before.offset + before.len)
 }
 
-fn fills(gap: u64, threshold: u64, equal: &mut usize) -> bool {
+fn is_filled(gap: u64, threshold: u64, equal: &mut usize) -> bool {
     if gap == threshold && *equal > 0 {
         *equal -= 1;
         return true;

@@ -7,7 +7,7 @@
 
 use super::{
     dir::{FileKind, Stat, real_path, stat_fd, through_proc},
-    inodes::{of_making, of_making_path},
+    inodes::{creation_error, creation_error_at},
     write::{chmod_fd, chown_fd},
 };
 use rustix::{
@@ -52,13 +52,13 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
 }
 
 /// Returns the path that `path` leads to, if it is a link.
-pub fn led_to(path: &Path) -> Option<PathBuf> {
+pub fn symlink_target(path: &Path) -> Option<PathBuf> {
     real_path(path).ok().filter(|_| path.is_symlink())
 }
 
 /// Returns the target of a symbolic link whose target does not exist, for example because a disk is
 /// not mounted.
-pub fn led_astray(path: &Path) -> Option<PathBuf> {
+pub fn dangling_symlink_target(path: &Path) -> Option<PathBuf> {
     path.read_link()
         .ok()
         .filter(|_| path.try_exists().is_ok_and(|there| !there))
@@ -129,7 +129,7 @@ pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
-    create_at(CWD, path, access).map_err(|error| of_making_path(error, path))
+    create_at(CWD, path, access).map_err(|error| creation_error_at(error, path))
 }
 
 /// Creates a file in a directory, like [`create`].
@@ -140,7 +140,7 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
     let access = access.into();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
     let file = openat(&dir, name, flags, Mode::from_raw_mode(access.mode & 0o700));
-    let file = file.map_err(|error| of_making(error, dir))?;
+    let file = file.map_err(|error| creation_error(error, dir))?;
     widen(&file, access);
     Ok(file.into())
 }
@@ -152,7 +152,7 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
 pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     let access = access.into();
     let made = rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode & 0o700));
-    made.map_err(|error| of_making_path(error.into(), path))?;
+    made.map_err(|error| creation_error_at(error.into(), path))?;
     if access.mode & 0o077 != 0 || access.owner.is_some() {
         widen(open_dir(path)?, access);
     }

@@ -3,7 +3,7 @@
 
 use super::{
     dir::{self, FileKind, Stat, through_proc},
-    write::{only, owner},
+    write::{content_time, owner_ids},
     xattr, xattrat,
 };
 use crate::format::entry::{Time, Xattr};
@@ -48,7 +48,7 @@ impl<'a> UnopenedObject<'a> {
 
     /// Returns whether its ctime shows changes.
     pub fn has_change_time(&self) -> bool {
-        crate::platform::durable::keeps_change_times(&self.fd)
+        crate::platform::durable::updates_change_times(&self.fd)
     }
 
     /// Sets owner and group, like [`crate::platform::write::chown_fd`].
@@ -56,7 +56,7 @@ impl<'a> UnopenedObject<'a> {
     /// # Errors
     /// As [`crate::platform::write::chown_fd`].
     pub fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
-        let (uid, gid) = owner(uid, gid)?;
+        let (uid, gid) = owner_ids(uid, gid)?;
         Ok(rustix::fs::chownat(
             &self.fd,
             "",
@@ -95,7 +95,7 @@ impl<'a> UnopenedObject<'a> {
         Ok(rustix::fs::utimensat(
             self.dir,
             self.name,
-            &only(mtime),
+            &content_time(mtime),
             AtFlags::SYMLINK_NOFOLLOW,
         )?)
     }

@@ -9,7 +9,7 @@ use super::{
     Tricks, debug,
     dir::{self, FileKind, open_dir, through_proc},
     durable::file_system,
-    inodes::{of_making, of_making_path},
+    inodes::{creation_error, creation_error_at},
     read::signed,
 };
 use crate::format::entry::{ByteRun, Device, Time};
@@ -46,7 +46,7 @@ const COMPRESSING: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 /// `EEXIST`, or the system's.
 pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
     rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode))
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
 /// Opens the directory `rel` below `root`. Creates missing parents and the directory itself with
@@ -94,7 +94,7 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32, tricks: Tricks) -> io:
 pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(mode))
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
 /// Creates a file without a name. It is deleted on close, unless [`give_name`] gives it a name.
@@ -154,7 +154,7 @@ pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
 /// The system's; `WriteZero` if the system takes no more bytes.
 pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
-        let done = some(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
+        let done = nonzero(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
         (data, offset) = (&data[done..], offset + done as u64);
     }
     Ok(())
@@ -168,7 +168,7 @@ pub fn is_in_the_way(error: &io::Error) -> bool {
 
 /// Returns whether an object cannot be opened for writing like a file: a link, a directory, a pipe,
 /// a running program.
-pub fn is_no_open_file(error: &io::Error) -> bool {
+pub fn is_not_writable_file(error: &io::Error) -> bool {
     is_in_the_way(error)
         || matches!(
             error.raw_os_error(),
@@ -181,16 +181,16 @@ pub fn is_no_open_file(error: &io::Error) -> bool {
 const LITTLE_BYTES: u64 = 64 << 10;
 
 /// Returns whether the device or the whole file system failed, so that other files would fail too.
-pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
+pub fn is_disk_failure(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EIO | libc::EROFS | libc::EUCLEAN)
-    ) || is_out_of_reach(error)
+    ) || is_server_gone(error)
 }
 
 /// Returns whether an error means that the owner cannot be set: by this process, or on a file
 /// system without owners.
-pub fn is_refusal_of_owner(error: &io::Error) -> bool {
+pub fn is_owner_refusal(error: &io::Error) -> bool {
     let refusals = [
         libc::EPERM,
         libc::EACCES,
@@ -205,7 +205,7 @@ pub fn is_refusal_of_owner(error: &io::Error) -> bool {
 }
 
 /// Returns whether the file has the maximum number of names on its file system.
-pub fn is_limit_of_links(error: &io::Error) -> bool {
+pub fn is_link_limit(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMLINK)
 }
 
@@ -226,7 +226,7 @@ pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
 
 /// Returns whether the server of the file system is gone: another machine, or a process on this
 /// one.
-fn is_out_of_reach(error: &io::Error) -> bool {
+fn is_server_gone(error: &io::Error) -> bool {
     let gone = [
         libc::ENOTCONN,
         libc::ESHUTDOWN,
@@ -240,7 +240,7 @@ fn is_out_of_reach(error: &io::Error) -> bool {
         .is_some_and(|code| gone.contains(&code))
 }
 
-fn some(written: usize) -> io::Result<usize> {
+fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 {
         Err(io::ErrorKind::WriteZero.into())
     } else {
@@ -321,7 +321,7 @@ pub fn compresses(fd: impl AsFd) -> io::Result<bool> {
 /// # Errors
 /// `ENOSPC`, `EDQUOT` or `EFBIG` before the first byte is written; the file is empty again.
 pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
-    has_room(&fd, len)?;
+    check_space(&fd, len)?;
     match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
         Ok(()) => Ok(true),
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
@@ -355,8 +355,8 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
 /// # Errors
 /// `ENOSPC`, or the system's.
 /// `ENOSPC`, or the system's.
-pub fn has_room(fd: impl AsFd, len: u64) -> io::Result<()> {
-    if len > free_to_us(fd)? {
+pub fn check_space(fd: impl AsFd, len: u64) -> io::Result<()> {
+    if len > usable_bytes(fd)? {
         Err(Errno::NOSPC.into())
     } else {
         Ok(())
@@ -387,12 +387,12 @@ pub fn fsync(fd: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// The system's.
 pub fn set_times_fd(fd: impl AsFd, mtime: Time) -> io::Result<()> {
-    Ok(rustix::fs::futimens(fd, &only(mtime))?)
+    Ok(rustix::fs::futimens(fd, &content_time(mtime))?)
 }
 
 /// Returns the two timestamps. The access time is now, because FUSE 2 sets neither time if it gets
 /// only one.
-pub(super) fn only(mtime: Time) -> Timestamps {
+pub(super) fn content_time(mtime: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec {
             tv_sec: 0,
@@ -410,13 +410,13 @@ pub(super) fn only(mtime: Time) -> Timestamps {
 /// # Errors
 /// `EPERM` without privileges, or the system's.
 pub fn chown_fd(fd: impl AsFd, uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = owner(uid, gid)?;
+    let (uid, gid) = owner_ids(uid, gid)?;
     Ok(rustix::fs::fchown(fd, uid, gid)?)
 }
 
 /// Converts owner numbers. Refuses the largest number, which means "do not change" to the system
 /// and cannot own a file.
-pub(super) fn owner(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
+pub(super) fn owner_ids(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
     if uid == u32::MAX || gid == u32::MAX {
         return Err(Errno::INVAL.into());
     }
@@ -436,7 +436,7 @@ pub fn chmod_fd(fd: impl AsFd, mode: u32) -> io::Result<()> {
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn symlink_at(target: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> {
-    rustix::fs::symlinkat(target, &dir, name).map_err(|error| of_making(error, dir))
+    rustix::fs::symlinkat(target, &dir, name).map_err(|error| creation_error(error, dir))
 }
 
 /// Gives the object `old` in `from` another name; does not follow a symbolic link.
@@ -466,7 +466,7 @@ pub fn mknod_at(
     };
     let number = rustix::fs::makedev(device.major, device.minor);
     rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode), number)
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
 /// Removes `name` in `dir`, which must not be a directory.
@@ -517,7 +517,7 @@ impl Umask {
     }
 
     /// The previous umask.
-    pub fn before(&self) -> u32 {
+    pub fn previous(&self) -> u32 {
         self.0.as_raw_mode()
     }
 }
@@ -555,7 +555,7 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 ///
 /// # Errors
 /// The system's.
-pub fn free_to_us(fd: impl AsFd) -> io::Result<u64> {
+pub fn usable_bytes(fd: impl AsFd) -> io::Result<u64> {
     if crate::platform::user().0 == 0 {
         free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
     } else {
@@ -622,7 +622,7 @@ pub fn anonymous_file(dir: &Path) -> io::Result<File> {
                 .create_new(true)
                 .mode(0o600)
                 .open(&path);
-            let file = file.map_err(|error| of_making_path(error, &path))?;
+            let file = file.map_err(|error| creation_error_at(error, &path))?;
             std::fs::remove_file(&path)?;
             Ok(file)
         }

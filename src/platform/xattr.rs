@@ -87,7 +87,7 @@ pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
 
 /// Returns whether new objects in this directory inherit an access list. Takes one call; true if
 /// the system does not say.
-pub fn passes_list_on(dir: impl AsFd) -> bool {
+pub fn passes_on_default_acl(dir: impl AsFd) -> bool {
     // A list is longer than this buffer: the call fails, and the answer is yes.
     let mut short = [0; 1];
     !matches!(
@@ -110,7 +110,7 @@ fn collect(
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Vec<Xattr>> {
     BUFFERS.with_borrow_mut(|[names, value]| {
-        let listed = match with_room(names, list) {
+        let listed = match with_buffers(names, list) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => 0,
             other => other?,
         };
@@ -124,7 +124,7 @@ fn collect(
 }
 
 /// Calls `ask` with a small buffer, and with the whole buffer if that is too small.
-fn with_room(
+fn with_buffers(
     buffer: &mut [u8],
     ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<usize> {
@@ -140,7 +140,7 @@ fn read_one(
     value: &mut [u8],
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Option<Xattr>> {
-    match with_room(value, |value| get(name, value)) {
+    match with_buffers(value, |value| get(name, value)) {
         Ok(len) => Ok(Some((name.to_vec(), value[..len].to_vec()))),
         Err(Errno::NODATA) => Ok(None),
         Err(error) => Err(error.into()),

@@ -176,13 +176,13 @@ impl ClusterRequest {
         }
         match self.wal {
             Wal::Archived => {
-                waits.during(archiver::AWAITED, || {
+                waits.record(archiver::AWAITED, || {
                     archiver::prove(session, facts, archiver::PATIENCE)
                 })?;
             }
             Wal::Included | Wal::None => {}
         }
-        let start = waits.during("the server's checkpoint", || {
+        let start = waits.record("the server's checkpoint", || {
             session.start(&format!("fullbore {id}"), self.fast)
         })?;
         if is_held_later {

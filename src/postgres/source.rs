@@ -333,7 +333,7 @@ impl ClusterSource {
         let wait = || {
             session.with(|session| archiver::wait(session, &self.data, last, archiver::PATIENCE))
         };
-        self.waits.during(archiver::AWAITED, wait).map(drop)
+        self.waits.record(archiver::AWAITED, wait).map(drop)
     }
 
     /// The data directory, with what is on its device.

@@ -175,7 +175,7 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
 fn open_if_its(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
     let dir = match dir::open_root(link) {
-        Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
+        Err(e) if dir::is_missing_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
             return Ok(None);
         }
         opened => opened.map_err(failed)?,

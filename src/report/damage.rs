@@ -78,7 +78,7 @@ impl Report {
     }
 
     /// Continues after damage if that is wanted; returns any other error.
-    pub(crate) fn survive(&self, result: Result<()>) -> Result<()> {
+    pub(crate) fn tolerate(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if error.kind == ErrorKind::Corrupt => self.add((error, Vec::new())),
             other => other,
@@ -93,10 +93,7 @@ impl Report {
     /// Adds a damaged frame of which no requested data is lost.
     pub(crate) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
         let (error, _) = frame_damage(archive, frame, error, Vec::new());
-        self.note(format!(
-            "{}; no requested data is lost",
-            error.line()
-        ));
+        self.note(format!("{}; no requested data is lost", error.line()));
     }
 
     /// Adds a note about damage without loss, or about the outcome for a file.
@@ -105,17 +102,17 @@ impl Report {
     }
 
     /// Records that a damaged object was stored by this backup.
-    pub(crate) fn stored_by(&self, backup: &str) {
+    pub(crate) fn mark_damaged_backup(&self, backup: &str) {
         self.stored_by.locked().insert(backup.to_owned());
     }
 
     /// Takes the backups that stored damaged objects, with or without loss.
-    pub(crate) fn storers(&self) -> BTreeSet<String> {
+    pub(crate) fn damaged_backups(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.stored_by.locked())
     }
 
     /// Adds a note on a file in the target that cannot be restored from the backup.
-    pub(crate) fn became(&self, path: &[u8], what: &str) {
+    pub(crate) fn note_outcome(&self, path: &[u8], what: &str) {
         self.note(format!("{} {what}", quoted(path)));
     }
 

@@ -4,7 +4,7 @@
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::entry::{self, EntryPath},
-    platform::{is_shortage, write::is_failure_of_the_disk},
+    platform::{is_shortage, write::is_disk_failure},
     queue::Locked,
     target::tree::TargetTree,
 };
@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Maximum number of errors that are reported one by one; the others are counted.
-const TOLD: usize = 10;
+const MAX_LISTED: usize = 10;
 
 /// The skipped entries. Can be used from any thread.
 #[derive(Debug, Default)]
@@ -45,15 +45,15 @@ impl SkippedEntries {
             .errors
             .partition_point(|(before, _)| entry::order(before, path).is_le());
         left.errors.insert(at, (path.to_vec(), error));
-        if left.errors.len() > TOLD {
-            left.errors.truncate(TOLD);
+        if left.errors.len() > MAX_LISTED {
+            left.errors.truncate(MAX_LISTED);
             left.others += 1;
         }
     }
 
     /// Returns the result, or `None` if the error concerns only this object: then the object is
     /// skipped.
-    pub(crate) fn unless<T>(
+    pub(crate) fn skip_if_single<T>(
         &self,
         tree: &TargetTree,
         what: &str,
@@ -61,7 +61,7 @@ impl SkippedEntries {
         done: Result<T>,
     ) -> Result<Option<T>> {
         match done {
-            Err(error) if is_of_one(&error) => {
+            Err(error) if concerns_one_object(&error) => {
                 let why = error
                     .source
                     .as_ref()
@@ -75,12 +75,12 @@ impl SkippedEntries {
     }
 
     /// Records that `path` was restored after all: a tar may have another member of the same name.
-    pub(crate) fn made(&self, path: &[u8]) {
+    pub(crate) fn restored(&self, path: &[u8]) {
         self.left().paths.remove(path);
     }
 
     /// Returns whether the entry for `path` was skipped.
-    pub(crate) fn holds(&self, path: &[u8]) -> bool {
+    pub(crate) fn contains(&self, path: &[u8]) -> bool {
         self.left().paths.contains(path)
     }
 
@@ -120,10 +120,10 @@ impl SkippedEntries {
 }
 
 /// Returns whether a write error concerns one object, so that others may succeed.
-fn is_of_one(error: &Error) -> bool {
+fn concerns_one_object(error: &Error) -> bool {
     let of_all = error
         .system()
-        .is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
+        .is_some_and(|error| is_disk_failure(error) || is_shortage(error));
     !of_all
         && !matches!(
             error.kind,
@@ -132,7 +132,7 @@ fn is_of_one(error: &Error) -> bool {
 }
 
 /// Returns the error for a name or a hard link target that leads out of the archive.
-pub(crate) fn leads_out(name: &[u8]) -> Error {
+pub(crate) fn name_leads_out(name: &[u8]) -> Error {
     let what = format!(
         "cannot restore {}: its name or its hard link target leads out of the archive",
         quoted(name)
@@ -141,7 +141,7 @@ pub(crate) fn leads_out(name: &[u8]) -> Error {
 }
 
 /// Returns the error for a hard link whose file was not requested, or does not come before it.
-pub(crate) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
+pub(crate) fn link_without_file(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
     if was_asked_for {
         no_link(path, target, "its file does not come before it")
     } else {
@@ -151,7 +151,7 @@ pub(crate) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
 
 /// Returns the error for a hard link to a skipped file. An existing object at the file's path may
 /// be a different one.
-pub(crate) fn alone_too(path: &[u8], target: &[u8]) -> Error {
+pub(crate) fn link_to_skipped_file(path: &[u8], target: &[u8]) -> Error {
     no_link(path, target, "its file was skipped")
 }
 
@@ -165,7 +165,7 @@ fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
 }
 
 /// Returns the error for a piece of a file, which a segment of an incremental backup holds.
-pub(crate) fn piece(path: &[u8]) -> Error {
+pub(crate) fn piece_of_file(path: &[u8]) -> Error {
     let what = format!(
         "cannot restore {}: it is a piece of a file from an incremental backup",
         quoted(path)
@@ -176,7 +176,7 @@ pub(crate) fn piece(path: &[u8]) -> Error {
 
 /// Returns the error for a member that is not an entry, and the reason. Returns `None` for members
 /// without an object: the label of a volume, and Solaris' attributes of the next member.
-pub(crate) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
+pub(crate) fn unknown_type(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
     let why = match typeflag {
         b'V' | b'A' => return None,
         b'M' => "it continues a file from another volume",
@@ -211,7 +211,7 @@ mod tests {
             Errno::EXIST,
             Errno::FBIG,
         ] {
-            assert!(is_of_one(&error("a", errno)), "{errno}");
+            assert!(concerns_one_object(&error("a", errno)), "{errno}");
         }
         let all = [
             Errno::NOSPC,
@@ -223,9 +223,9 @@ mod tests {
             Errno::NOMEM,
         ];
         for errno in all.into_iter().chain([Errno::NOTCONN, Errno::UCLEAN]) {
-            assert!(!is_of_one(&error("a", errno)), "{errno}");
+            assert!(!concerns_one_object(&error("a", errno)), "{errno}");
         }
-        assert!(!is_of_one(&Error::corrupt("a frame is damaged")));
+        assert!(!concerns_one_object(&Error::corrupt("a frame is damaged")));
     }
 
     #[test]
@@ -238,19 +238,19 @@ mod tests {
                     refused.add(path.as_bytes(), error(&path, Errno::ILSEQ));
                     refused.add(path.as_bytes(), error("the same again", Errno::PERM));
                 });
-            assert!(refused.holds(b"f13") && !refused.holds(b"f15"));
+            assert!(refused.contains(b"f13") && !refused.contains(b"f15"));
             let error = refused.into_bare_error("backup").unwrap();
             (error.line(), error.detail)
         };
         let (first, detail) = told(&mut (0..15));
         assert!(first.starts_with("could not create \"f00\": "), "{first}");
-        assert_eq!(detail.len(), TOLD);
+        assert_eq!(detail.len(), MAX_LISTED);
         assert!(
-            detail[TOLD - 2].starts_with("could not create \"f09\": "),
+            detail[MAX_LISTED - 2].starts_with("could not create \"f09\": "),
             "{detail:?}"
         );
         assert_eq!(
-            detail[TOLD - 1],
+            detail[MAX_LISTED - 1],
             "and 5 others; they are skipped; the rest of the backup is restored"
         );
         assert_eq!(told(&mut (0..15).rev()), (first, detail));

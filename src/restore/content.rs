@@ -82,9 +82,9 @@ impl RestoreRun<'_> {
         for item in self.archive.records(&self.selection, false) {
             let planned = item
                 .and_then(|item| self.plan_one(&mut |item| planner.add(item), &mut writer, item));
-            self.report.survive(planned)?;
+            self.report.tolerate(planned)?;
         }
-        self.report.survive(planner.finish())?;
+        self.report.tolerate(planner.finish())?;
         stretches.flush()
     }
 
@@ -334,7 +334,7 @@ impl RestoreRun<'_> {
     pub(super) fn say_what_is_left(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
-                self.report.became(path, LEFT);
+                self.report.note_outcome(path, LEFT);
             }
         }
         Ok(())

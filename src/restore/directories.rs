@@ -8,11 +8,11 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::{Entry, EntryKind, EntryPath, order, split},
-        page::{EntryState, PageItem, are_all},
+        page::{EntryState, PageItem, describe_whole_file},
     },
     pipeline::workers::{self, WorkerLimit},
     queue::Locked,
-    report::skipped::alone_too,
+    report::skipped::link_to_skipped_file,
     target::writer::TargetWriter,
     text::counted,
 };
@@ -64,7 +64,7 @@ impl RestoreRun<'_> {
                         // The first pass found the same.
                         Err(error) if self.report.has(&error.line()) => continue,
                         Err(error) => {
-                            self.report.survive(Err(error))?;
+                            self.report.tolerate(Err(error))?;
                             continue;
                         }
                     };
@@ -121,7 +121,7 @@ impl RestoreRun<'_> {
 
     fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.locked().contains(&entry.path);
-        if self.refused.holds(&entry.path) {
+        if self.refused.contains(&entry.path) {
             return Ok(());
         }
         if not_ours {
@@ -155,9 +155,9 @@ impl RestoreRun<'_> {
                 writer.link(name, path)
             }
         };
-        let linked = match self.refused.holds(name) {
+        let linked = match self.refused.contains(name) {
             true if is_itself => Ok(()),
-            true => Err(alone_too(path, name)),
+            true => Err(link_to_skipped_file(path, name)),
             false => match self.was_restored(target).and_then(|()| make(writer)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
                     (losses.lost)(path);
@@ -197,7 +197,7 @@ impl RestoreRun<'_> {
 
 /// Is all of a file, or of what is none, in the backup?
 pub(super) fn is_stored(parts: &[PageItem]) -> bool {
-    are_all(parts) && parts.iter().all(|part| part.state.is_stored())
+    describe_whole_file(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
 /// What damage cost, and who is to know of what it costs besides.

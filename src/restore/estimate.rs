@@ -212,7 +212,7 @@ impl Forecast {
             return cluster::not_asked(&self.restore).map(|()| ClusterPlan::default());
         };
         let known = RecoveryFacts {
-            stopped: archive.root.captured(),
+            stopped: archive.root.captured_at(),
             is_all: true,
             restore_command: true,
             primary: true,
@@ -229,7 +229,7 @@ fn kept(plan: &ClusterPlan, item: PageItem, lacking: &mut MissingParts) -> Optio
             lacking.note(&item);
             Some(item)
         }
-        Fate::Emptied if item.from == 0 => Some(item.hollow()),
+        Fate::Emptied if item.from == 0 => Some(item.without_content()),
         _ => None,
     }
 }

@@ -492,7 +492,7 @@ impl RestoreRun<'_> {
                 self.lacking.locked().note(&item);
                 item
             }
-            Fate::Emptied if item.from == 0 => item.hollow(),
+            Fate::Emptied if item.from == 0 => item.without_content(),
             // Left out, or more of a file that is already empty.
             _ => return Ok(()),
         };
@@ -534,7 +534,7 @@ impl RestoreRun<'_> {
         for path in extra {
             removed += u64::from(
                 self.refused
-                    .unless(&self.tree, "removal", path, self.tree.remove_all(path))?
+                    .skip_if_single(&self.tree, "removal", path, self.tree.remove_all(path))?
                     .is_some(),
             );
         }
@@ -543,7 +543,7 @@ impl RestoreRun<'_> {
 
     /// What was done, or `None`: what is at `path` is left out.
     pub(crate) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
-        self.refused.unless(&self.tree, "entry", path, done)
+        self.refused.skip_if_single(&self.tree, "entry", path, done)
     }
 
     /// A directory that was there is not ours to change if it is only above what was asked for.

@@ -204,7 +204,7 @@ impl BackupEntries {
                     state = self
                         .inner
                         .lose(None, misfit(&entry.path), vec![entry.path.clone()])?;
-                    entry.lose_content();
+                    entry.clear_content();
                 }
             }
         }

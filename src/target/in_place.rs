@@ -233,7 +233,7 @@ impl Patch {
         if !self.touched.load(Relaxed) && self.is_dressed(writer, entry).map_err(failed)? {
             // Whoever has written it may not have made it durable.
             let settled = if tree.settles_each() {
-                durable::settle(self.file())
+                durable::sync_and_close(self.file())
             } else {
                 Ok(())
             };
@@ -278,7 +278,7 @@ impl TargetWriter {
         if there.stat.size != entry.size() || !there.is_dressed_as(self, entry)? {
             return Ok(false);
         }
-        let same = read::is_same(from, there.file(), there.stat.size);
+        let same = read::have_same_content(from, there.file(), there.stat.size);
         same.map_err(|e| self.tree.error("read", &entry.path, e))
     }
 }
@@ -325,5 +325,5 @@ fn is_another_kind(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-    ) || write::is_no_open_file(error)
+    ) || write::is_not_writable_file(error)
 }

@@ -20,9 +20,9 @@ use crate::{
     platform::{
         Tricks,
         dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
-        inodes::of_making_path,
-        safe_file::led_astray,
-        write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
+        inodes::creation_error_at,
+        safe_file::dangling_symlink_target,
+        write::{chown_fd, compresses, create_dir_beneath, may_write, set_times_fd, usable_bytes},
         xattr,
     },
 };
@@ -350,7 +350,7 @@ fn open_held(path: &Path, holder: u32) -> Result<OwnedFd> {
 
 fn open_or_make(path: &Path) -> Result<OwnedFd> {
     if !path.is_dir() {
-        let made = std::fs::create_dir_all(path).map_err(|e| of_making_path(e, path));
+        let made = std::fs::create_dir_all(path).map_err(|e| creation_error_at(e, path));
         made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     }
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
@@ -363,7 +363,7 @@ fn facts(path: &Path) -> io::Result<(u64, u64)> {
     let free = if compresses(&dir)? {
         u64::MAX
     } else {
-        free_to_us(&dir)?
+        usable_bytes(&dir)?
     };
     Ok((stat_fd(&dir)?.dev, free))
 }
@@ -383,20 +383,20 @@ pub(crate) struct OpenDirectory {
     /// Was it made for this tree, or empty?
     pub(crate) is_new: bool,
     /// Does what is made in it inherit an access list?
-    pub(crate) passes_list_on: bool,
+    pub(crate) passes_on_default_acl: bool,
 }
 
 impl OpenDirectory {
     /// Open a directory, which is made if it is not there.
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
-        if let Some(lost) = led_astray(path) {
+        if let Some(lost) = dangling_symlink_target(path) {
             let what =
                 format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_held(path, holder))?;
-        let passes_list_on = xattr::passes_list_on(&dir);
+        let passes_on_default_acl = xattr::passes_on_default_acl(&dir);
         let (fresh, maker, keeps_nanos) = Default::default();
         Ok(Self {
             at: at.to_vec(),
@@ -406,7 +406,7 @@ impl OpenDirectory {
             maker,
             keeps_nanos,
             is_new,
-            passes_list_on,
+            passes_on_default_acl,
         })
     }
 

@@ -46,7 +46,7 @@ fn inode(stat: &Stat) -> Inode {
 
 /// Has the file as many names as its file system allows?
 fn is_at_limit(error: &Error) -> bool {
-    error.system().is_some_and(write::is_limit_of_links)
+    error.system().is_some_and(write::is_link_limit)
 }
 
 impl TargetWriter {

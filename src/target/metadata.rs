@@ -70,9 +70,8 @@ impl TargetWriter {
             dir::stat_fd(fd)
         })?;
         match self.tree.settles_each() {
-            true => {
-                durable::settle(fd).map_err(|e| self.tree.error("make durable", &entry.path, e))
-            }
+            true => durable::sync_and_close(fd)
+                .map_err(|e| self.tree.error("make durable", &entry.path, e)),
             false => Ok(()),
         }
     }
@@ -135,7 +134,7 @@ impl TargetWriter {
         }
         match set(wanted.0, wanted.1) {
             Ok(()) => Ok(true),
-            Err(e) if write::is_refusal_of_owner(&e) => {
+            Err(e) if write::is_owner_refusal(&e) => {
                 self.tree.notes.add("owner", &reason(&e), &entry.path);
                 Ok(false)
             }
@@ -181,7 +180,7 @@ impl TargetWriter {
         done: io::Result<()>,
     ) -> Result<bool> {
         let Err(error) = done else { return Ok(true) };
-        if write::is_failure_of_the_disk(&error) || self.tree.is_full(&entry.path, &error) {
+        if write::is_disk_failure(&error) || self.tree.is_full(&entry.path, &error) {
             return Err(self
                 .tree
                 .error(&format!("{verb} an attribute of"), &entry.path, error));

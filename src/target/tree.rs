@@ -13,7 +13,7 @@ use super::{
     warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, ErrorKind, Result, is_of_inodes},
+    error::{Error, ErrorKind, Result, is_inode_shortage},
     format::{
         entry::{EntryPath, Owner, Time, Xattr},
         pax::NamedAcl,
@@ -83,7 +83,7 @@ impl Mask {
     fn clear() -> Self {
         let mut mask = MASK.locked();
         mask.0 += 1;
-        Self(mask.1.get_or_insert_with(Umask::clear).before())
+        Self(mask.1.get_or_insert_with(Umask::clear).previous())
     }
 }
 
@@ -167,7 +167,7 @@ impl TargetTree {
     /// An error about the entry at `path`.
     pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
-        let free = if is_of_inodes(&error) {
+        let free = if is_inode_shortage(&error) {
             "remove files there (`df -i` shows inodes)"
         } else {
             "free space"
@@ -294,7 +294,7 @@ impl TargetTree {
             .maker
             .get()
             .map(|maker| maker.1)
-            .filter(|_| !self.options.overwrite && !place.passes_list_on)
+            .filter(|_| !self.options.overwrite && !place.passes_on_default_acl)
     }
 
     /// Does the file system where `path` is surely keep this time? Those of 32 bits end in 2038, and some begin in 1970.
@@ -307,14 +307,14 @@ impl TargetTree {
     /// are written into: there each of them is to be asked.
     pub(crate) fn wears(&self, path: &[u8]) -> Option<bool> {
         let (place, rest) = self.places.resolve(path);
-        (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
+        (!self.options.overwrite).then_some(rest.is_empty() || place.passes_on_default_acl)
     }
 
     /// Remember the file system of a directory that was there before.
     pub(crate) fn touch(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = dir::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
-            self.goes(durable::way(&fd)?);
+            self.goes(durable::sync_method(&fd)?);
             new.insert(fd);
         }
         Ok(())

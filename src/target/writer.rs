@@ -34,7 +34,7 @@ struct Parent {
     path: Vec<u8>,
     dir: OwnedFd,
     /// Does what is made in it inherit an access list? Asked only if the tree does not know.
-    passes_list_on: bool,
+    passes_on_default_acl: bool,
 }
 
 impl TargetWriter {
@@ -57,11 +57,12 @@ impl TargetWriter {
                     .tree
                     .open_parent(parent)
                     .map_err(|e| self.refused(path, e))?;
-                let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
+                let passes_on_default_acl =
+                    self.tree.options.overwrite && xattr::passes_on_default_acl(&dir);
                 Parent {
                     path: parent.to_vec(),
                     dir,
-                    passes_list_on,
+                    passes_on_default_acl,
                 }
             }
         };
@@ -72,7 +73,7 @@ impl TargetWriter {
     pub(crate) fn inherits(&self) -> bool {
         self.parent
             .as_ref()
-            .is_none_or(|parent| parent.passes_list_on)
+            .is_none_or(|parent| parent.passes_on_default_acl)
     }
 
     /// A parent that is a link or a file is said to be what it is.
@@ -206,7 +207,7 @@ impl TargetWriter {
         if !self.tree.settles_each() {
             return Ok(());
         }
-        let settled = self.tree.open_dir(path).and_then(durable::settle);
+        let settled = self.tree.open_dir(path).and_then(durable::sync_and_close);
         settled.map_err(|e| self.tree.error("make durable", path, e))
     }
 

@@ -144,7 +144,7 @@ pub(crate) fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c == '\\' || !is_seen(c) {
+            if c == '\\' || !is_visible(c) {
                 text.extend(c.escape_default())
             } else {
                 text.push(c)
@@ -163,7 +163,7 @@ pub(crate) fn name(path: &[u8]) -> String {
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     text.chars().for_each(|c| {
-        if c == '\n' || is_seen(c) {
+        if c == '\n' || is_visible(c) {
             shown.push(c)
         } else {
             shown.extend(c.escape_default())
@@ -175,7 +175,7 @@ pub fn shown(text: &str) -> String {
 /// Returns whether a character is visible, alone or as a mark on another one. Characters that
 /// control the terminal or the direction of writing, and those without width or meaning, are not
 /// visible.
-fn is_seen(c: char) -> bool {
+fn is_visible(c: char) -> bool {
     let of_ascii = c == ' ' || c.is_ascii_graphic();
     // `escape_debug` escapes all characters that cannot be printed, and marks only at the start.
     of_ascii || (!c.is_ascii() && ['a', c].iter().collect::<String>().escape_debug().count() == 2)

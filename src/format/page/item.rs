@@ -44,27 +44,27 @@ impl PageItem {
     pub fn renamed(&self, path: EntryPath) -> Self {
         let mut record = Record::clone(self);
         record.entry.path = path;
-        self.with(record)
+        self.in_own_page(record)
     }
 
     /// Returns the same file without its content, as one large hole. Other kinds of entries do not
     /// change.
     #[must_use]
-    pub fn hollow(&self) -> Self {
+    pub fn without_content(&self) -> Self {
         let mut record = Record::clone(self);
         if let entry::EntryKind::File { map, .. } = &mut record.entry.kind {
             *map = Some(Vec::new().into());
             (record.extents, record.digest, record.from, record.more) =
                 (Vec::new(), None, 0, false);
         }
-        self.with(record)
+        self.in_own_page(record)
     }
 
     /// Returns the same part of a file with the metadata and state of its `last` part, which is the
     /// newest.
     #[must_use]
-    pub fn like(&self, last: &Self) -> Self {
-        self.with(Record {
+    pub fn with_metadata_of(&self, last: &Self) -> Self {
+        self.in_own_page(Record {
             entry: last.entry.clone(),
             state: last.state.clone(),
             ..Record::clone(self)
@@ -73,15 +73,15 @@ impl PageItem {
 
     /// Returns the record as the only part of its file, in a page of its own.
     #[must_use]
-    pub fn alone(&self) -> Self {
-        self.with(Record {
+    pub fn as_only_part(&self) -> Self {
+        self.in_own_page(Record {
             from: 0,
             ..Record::clone(self)
         })
     }
 
     /// Puts `record` in a new page that has only the segments the record needs.
-    fn with(&self, mut record: Record) -> Self {
+    fn in_own_page(&self, mut record: Record) -> Self {
         let mut segments: Vec<SegmentId> = Vec::new();
         for extent in &mut record.extents {
             let id = self.segment(&extent.frame);

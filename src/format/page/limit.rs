@@ -15,7 +15,7 @@ const RUNS: u64 = 1 << 22;
 const PARTS: u64 = 1 << 24;
 
 /// Returns whether every column of a page is within its limit. Decodes no column.
-pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
+pub(super) fn is_within_limits(plain: &[u8]) -> Result<bool, Error> {
     let mut decoder = Decoder::new(plain);
     let Some(columns) = decoder.array()? else {
         return Ok(false);
@@ -28,10 +28,10 @@ pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
             Type::Bytes if column == KINDS => decoder.probe().bytes()?.len() as u64,
             _ => 0,
         };
-        if len > most(column) {
+        if len > max_items(column) {
             return Ok(false);
         }
-        if !skip(&mut decoder, DEPTH)? {
+        if !skip_item(&mut decoder, DEPTH)? {
             return Ok(false);
         }
     }
@@ -46,7 +46,7 @@ const DEPTH: u32 = 8;
 ///
 /// # Errors
 /// The decoder's error if the bytes are not CBOR. `Ok(false)` if the item is refused.
-fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
+fn skip_item(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
     let items = match decoder.datatype()? {
         Type::Array => decoder.array()?,
         Type::Map => decoder.map()?.map(|pairs| pairs.saturating_mul(2)),
@@ -61,7 +61,7 @@ fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
         return Ok(false);
     };
     for _ in 0..items {
-        if !skip(decoder, depth - 1)? {
+        if !skip_item(decoder, depth - 1)? {
             return Ok(false);
         }
     }
@@ -71,7 +71,7 @@ fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
 /// The column with one byte for each record.
 const KINDS: u64 = 2;
 
-fn most(column: u64) -> u64 {
+fn max_items(column: u64) -> u64 {
     match column {
         12 => RUNS,
         15 => XATTRS,
@@ -95,8 +95,8 @@ mod tests {
             (deep(8), true),
             (deep(9), false),
         ] {
-            assert_eq!(fits(&plain).unwrap(), is_right, "{plain:x?}");
+            assert_eq!(is_within_limits(&plain).unwrap(), is_right, "{plain:x?}");
         }
-        assert!(fits(&[0x81, 0x82, 1]).is_err());
+        assert!(is_within_limits(&[0x81, 0x82, 1]).is_err());
     }
 }

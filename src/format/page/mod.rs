@@ -92,7 +92,7 @@ pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_B
 }
 
 /// Returns whether `kept` is the shortened form of `digest`.
-pub fn is_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
+pub fn matches_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
     digest.starts_with(if is_short(kept) {
         &kept[..SHORT_DIGEST_BYTES]
     } else {
@@ -133,15 +133,15 @@ impl Record {
 }
 
 /// Returns whether these records, in order, describe one file from its start without gaps.
-pub fn begin<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+pub fn are_contiguous<R: Deref<Target = Record>>(parts: &[R]) -> bool {
     let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].end();
     parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
 }
 
 /// Returns whether these records, in order, describe one file from its start to its end.
-pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+pub fn describe_whole_file<R: Deref<Target = Record>>(parts: &[R]) -> bool {
     let ends = |last: &R| last.end() == last.entry.data_len() || !last.state.is_stored();
-    begin(parts)
+    are_contiguous(parts)
         && parts
             .last()
             .is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
@@ -357,7 +357,7 @@ impl ManifestPage {
             writer.record(index as u32, record);
         }
         let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
-        if plain.len() > MAX_PAGE_BYTES || !limit::fits(&plain).unwrap_or(false) {
+        if plain.len() > MAX_PAGE_BYTES || !limit::is_within_limits(&plain).unwrap_or(false) {
             return Err(bug().because("it exceeds the limits that readers enforce".to_owned()));
         }
         let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
@@ -395,7 +395,7 @@ impl ManifestPage {
     /// # Errors
     /// As [`ManifestPage::decode`].
     pub fn from_columns(plain: &[u8]) -> Result<Self> {
-        if !limit::fits(plain).map_err(|e| damaged(&e.to_string()))? {
+        if !limit::is_within_limits(plain).map_err(|e| damaged(&e.to_string()))? {
             return Err(damaged("it has more values than a page can have"));
         }
         let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;

@@ -66,7 +66,7 @@ impl Attributes {
             _ if key.starts_with(b"GNU.sparse.") => self.sparse.set(&key[11..], value)?,
             _ if key.starts_with(XATTR) => self
                 .xattrs
-                .push((decoded(&key[XATTR.len()..]), value.to_vec())),
+                .push((decode_name(&key[XATTR.len()..]), value.to_vec())),
             _ => self.set_acl(key, value),
         }
         Some(())
@@ -225,10 +225,10 @@ fn nanos(fraction: &[u8]) -> Option<u32> {
 ///
 /// GNU tar encodes `=` and `%`; bsdtar also encodes every byte that is not printable ASCII.
 /// Decoding everything is right for both.
-fn decoded(mut name: &[u8]) -> Vec<u8> {
+fn decode_name(mut name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     while let Some((first, rest)) = name.split_first() {
-        let (byte, rest) = match code(name) {
+        let (byte, rest) = match decode_escape(name) {
             Some(byte) => (byte, &rest[2..]),
             None => (*first, rest),
         };
@@ -239,7 +239,7 @@ fn decoded(mut name: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the byte that an escape at the start of `name` encodes, if there is one.
-pub(super) fn code(name: &[u8]) -> Option<u8> {
+pub(super) fn decode_escape(name: &[u8]) -> Option<u8> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'A'..=b'F' => Some(c - b'A' + 10),
@@ -331,6 +331,9 @@ mod tests {
 
     #[test]
     fn names_of_attributes_are_decoded_once() {
-        assert_eq!(decoded(b"a%3Db%253D%3d%C3%%41%2%"), b"a=b%3D%3d\xc3%A%2%");
+        assert_eq!(
+            decode_name(b"a%3Db%253D%3d%C3%%41%2%"),
+            b"a=b%3D%3d\xc3%A%2%"
+        );
     }
 }

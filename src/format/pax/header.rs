@@ -110,7 +110,7 @@ impl Header {
         let name = |record: &Option<Vec<u8>>, place| match record {
             Some(name) => owner_name(name),
             None if self.block[field::MAGIC].starts_with(b"ustar") => {
-                owner_name(sure_owner(&self.block[place]))
+                owner_name(complete_owner(&self.block[place]))
             }
             None => Arc::default(),
         };
@@ -128,7 +128,7 @@ const NOBODY: u32 = 65534;
 
 /// Returns the user or group name in a field, or an empty name if it may be the start of a longer
 /// one.
-fn sure_owner(field: &[u8]) -> &[u8] {
+fn complete_owner(field: &[u8]) -> &[u8] {
     let name = text(field);
     if name.len() > field::MAX_SURE_OWNER {
         b""

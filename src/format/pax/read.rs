@@ -97,7 +97,7 @@ impl PaxReader {
     }
 
     /// Returns whether bytes after the end of the archive were ignored.
-    pub fn was_trailed(&self) -> bool {
+    pub fn has_trailing_bytes(&self) -> bool {
         self.trailed
     }
 
@@ -129,7 +129,7 @@ impl PaxReader {
                 continue;
             }
             if !field::is_sealed(&block) {
-                if self.may_be_over() && self.is_none_of_it(input)? {
+                if self.may_have_ended() && self.has_only_foreign_bytes(input)? {
                     self.trailed = true;
                     return Ok(None);
                 }
@@ -140,15 +140,15 @@ impl PaxReader {
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
                 b'g' => self.globals(input, &header)?,
-                b'L' => pending.name = Some(self.long(input, &header)?),
-                b'K' => pending.link = Some(self.long(input, &header)?),
+                b'L' => pending.name = Some(self.long_name(input, &header)?),
+                b'K' => pending.link = Some(self.long_name(input, &header)?),
                 _ => return self.member(input, &header, pending).map(Some),
             }
         }
     }
 
     /// Returns whether the last two blocks were the zeros that end an archive.
-    fn may_be_over(&self) -> bool {
+    fn may_have_ended(&self) -> bool {
         self.has_begun && self.zeros >= 2
     }
 
@@ -156,7 +156,7 @@ impl PaxReader {
     ///
     /// If they have a header, or end like an archive, then zeros have overwritten members and the
     /// archive is damaged.
-    fn is_none_of_it(&mut self, input: &mut dyn Read) -> Result<bool> {
+    fn has_only_foreign_bytes(&mut self, input: &mut dyn Read) -> Result<bool> {
         let mut zeros = 0;
         while let Some(block) = self.block(input)? {
             if field::is_sealed(&block) {
@@ -175,7 +175,7 @@ impl PaxReader {
         while have < BLOCK {
             match input.read(&mut block[have..]) {
                 Ok(0) if have == 0 => return Ok(None),
-                Ok(0) if self.may_be_over() => {
+                Ok(0) if self.may_have_ended() => {
                     self.trailed |= block != [0; BLOCK];
                     return Ok(None);
                 }
@@ -190,7 +190,7 @@ impl PaxReader {
     }
 
     /// Returns a block that must exist.
-    fn more(&mut self, input: &mut dyn Read) -> Result<Block> {
+    fn required_block(&mut self, input: &mut dyn Read) -> Result<Block> {
         self.block(input)?.ok_or_else(|| cut_off(self.position))
     }
 
@@ -219,12 +219,12 @@ impl PaxReader {
             return Err(cut_off(self.position));
         }
         skip_padding(input, len)?;
-        self.pass(len);
+        self.advance(len);
         Ok(())
     }
 
     /// Counts `len` bytes of content and their padding as read.
-    fn pass(&mut self, len: u64) {
+    fn advance(&mut self, len: u64) {
         self.position = self
             .position
             .saturating_add(len)
@@ -255,7 +255,7 @@ impl PaxReader {
             .ok_or_else(|| damaged(header.at, MALFORMED))
     }
 
-    fn long(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u8>> {
+    fn long_name(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         self.body(input, header, MAX_NAME, &mut body)?;
         body.truncate(text(&body).len());
@@ -282,7 +282,7 @@ impl PaxReader {
             // Some tools give these a size, but no tool gives them content.
             b'1'..=b'6' => (header.special(&names)?, 0),
             _ => {
-                self.pass(size);
+                self.advance(size);
                 return Ok(TarItem::Unknown(Unknown {
                     name: names.path,
                     typeflag,
@@ -290,7 +290,7 @@ impl PaxReader {
                 }));
             }
         };
-        self.pass(stored_len);
+        self.advance(stored_len);
         if !stays_within(&names.path) || (typeflag == b'1' && !stays_within(&names.link)) {
             return Ok(TarItem::Outside(Unknown {
                 name: names.path,
@@ -353,7 +353,7 @@ impl PaxReader {
     fn map(&mut self, input: &mut dyn Read, stored: u64) -> Result<Option<(Vec<u64>, u64)>> {
         let mut lines = MapLines::default();
         for len in (BLOCK as u64..=stored).step_by(BLOCK) {
-            match lines.push(&self.more(input)?) {
+            match lines.push(&self.required_block(input)?) {
                 Some(true) => return Ok(Some((lines.into_pairs(), len))),
                 Some(false) => {}
                 None => break,
@@ -373,7 +373,7 @@ impl PaxReader {
             if block[flag] == 0 {
                 return Ok(pairs);
             }
-            (block, place) = (self.more(input)?, OLD_EXTENSION);
+            (block, place) = (self.required_block(input)?, OLD_EXTENSION);
         }
     }
 }

@@ -373,7 +373,10 @@ fn trailing_bytes_that_are_not_an_archive_are_ignored() {
             reader.next(&mut input).unwrap().is_some()
                 && reader.next(&mut input).unwrap().is_none()
         );
-        assert_eq!((reader.has_ended(), reader.was_trailed()), (true, trailed));
+        assert_eq!(
+            (reader.has_ended(), reader.has_trailing_bytes()),
+            (true, trailed)
+        );
     }
     for tail in [
         [vec![7; BLOCK], empty(b"b")].concat(),

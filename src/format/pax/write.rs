@@ -2,7 +2,7 @@
 
 use super::{
     ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl,
-    attributes::code,
+    attributes::decode_escape,
     field::{self, Block, octal_max, put_number, put_text},
     padding, sparse,
 };
@@ -81,7 +81,7 @@ impl FieldPlace {
 }
 
 fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
-    let (typeflag, link, device) = typed(entry)?;
+    let (typeflag, link, device) = type_link_device(entry)?;
     let name = member_name(entry)?;
     let sparse = sparse_map(entry)?;
     let name_place = match sparse {
@@ -113,7 +113,7 @@ fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
 }
 
 /// Returns type flag, link target and device number of an entry.
-fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
+fn type_link_device(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
     Ok(match &entry.kind {
         EntryKind::File { .. } => (b'0', b"", None),
         EntryKind::HardLink(target) if is_safe(target) && !target.is_empty() => {
@@ -423,7 +423,7 @@ fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
     for (at, byte) in name.iter().enumerate() {
         match byte {
             b'=' => out.extend_from_slice(b"%3D"),
-            b'%' if code(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
+            b'%' if decode_escape(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
             _ => out.push(*byte),
         }
     }

@@ -237,7 +237,7 @@ impl PageWriter {
     /// A file of which a piece could not be read is not there, though the stream has zeros in its place.
     fn lose(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
-        record.entry.lose_content();
+        record.entry.clear_content();
         let (state, from) = (EntryState::Unreadable(reason.to_owned()), record.from);
         *record = Record {
             entry: std::mem::take(&mut record.entry),

@@ -110,7 +110,7 @@ pub(crate) fn plan(
     };
     let fork = kin.as_ref().and_then(|kin| kin.fork(restore, cluster));
     let known = RecoveryFacts {
-        stopped: archive.root.captured(),
+        stopped: archive.root.captured_at(),
         is_all: conf.is_whole(),
         archives: match conf.value("archive_mode") {
             Some(mode) => advice::archives(&mode),

@@ -207,7 +207,7 @@ impl<'a> Delta<'a> {
                 Ok(())
             };
             let planned = item.and_then(|item| run.plan_one(add, &mut writer, item));
-            run.report.survive(planned)?;
+            run.report.tolerate(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
                 DeltaBatch::new(self, run, hands)
                     .batch(std::mem::take(&mut batch), &mut going_on)?;

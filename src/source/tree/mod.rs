@@ -387,7 +387,7 @@ impl TreeInner {
                 text_bytes += xattr_bytes(&entry.xattrs);
             }
             parts.push(part);
-            if small.len() > 0 && buf.overflows(buf.len() + text_bytes) {
+            if small.len() > 0 && buf.exceeds_capacity(buf.len() + text_bytes) {
                 large.iter().for_each(|large| _ = self.opened(large)); // its pieces may be waiting for that
                 rest = Some(Slice::Members(small.collect(), large.take()));
                 break;

@@ -135,7 +135,7 @@ pub(crate) fn is_another(
     (inode, ctime, born): (u64, Time, Option<Time>),
 ) -> bool {
     let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
-    (now.inode != inode || is_younger) && (now.ctime != ctime || dir::keeps_inodes(fd))
+    (now.inode != inode || is_younger) && (now.ctime != ctime || dir::has_stable_inodes(fd))
 }
 
 /// Does what was read have other bytes than the scan saw? A file with holes may have others where it was replaced.

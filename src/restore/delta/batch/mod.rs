@@ -198,7 +198,7 @@ impl<'a> DeltaBatch<'a> {
         send: &mut dyn FnMut(Unit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
-        if item.from > 0 && self.run.refused.holds(&item.entry.path) {
+        if item.from > 0 && self.run.refused.contains(&item.entry.path) {
             return Ok(());
         }
         let len = item.described_bytes();
@@ -383,7 +383,7 @@ impl<'a> DeltaBatch<'a> {
                 Ok(())
             };
         };
-        if self.run.refused.holds(&entry.path) {
+        if self.run.refused.contains(&entry.path) {
             return Ok(());
         }
         if want.provable
@@ -439,12 +439,12 @@ impl<'a> DeltaBatch<'a> {
             (true, _) => "it was written to",
             (false, true) => "a server would take it for its own",
             (false, false) => {
-                self.run.report.became(path, LEFT);
+                self.run.report.note_outcome(path, LEFT);
                 return Ok(());
             }
         };
         self.run.tree.remove_all(path)?;
-        self.run.report.became(
+        self.run.report.note_outcome(
             path,
             &format!("is removed: it is damaged in the backup, and {why}"),
         );
@@ -454,11 +454,11 @@ impl<'a> DeltaBatch<'a> {
     /// As [`Work::end`]. A file that the target cannot take stays what it was, unless some of that is lost.
     fn end_or_refuse(&self, hand: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
-        if !self.run.refused.holds(path) {
+        if !self.run.refused.contains(path) {
             let ended = self.end(hand, target);
             self.run.unless_refused(path, ended)?;
         }
-        let is_lost = self.run.refused.holds(path) && target.patch.is_touched();
+        let is_lost = self.run.refused.contains(path) && target.patch.is_touched();
         if is_lost {
             self.run.tree.remove_all(path)
         } else {
