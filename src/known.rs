@@ -146,12 +146,8 @@ impl BaseEntry {
     pub fn chunk(&self, chunk: &ContentChunk) -> Option<u64> {
         let places = self.chunks.get_or_init(|| {
             let mut places = HashMap::new();
-            for part in self.parts.iter() {
-                let mut at = part.from;
-                for chunk in &part.chunks {
-                    places.entry(chunk.digest).or_insert((at, chunk.len));
-                    at += u64::from(chunk.len);
-                }
+            for (at, chunk) in self.parts.iter().flat_map(chunk_starts) {
+                places.entry(chunk.digest).or_insert((at, chunk.len));
             }
             places
         });
@@ -177,11 +173,7 @@ impl BaseEntry {
             .parts
             .partition_point(|part| part.from <= first)
             .saturating_sub(1);
-        let there = self.parts[from..].iter().flat_map(|part| {
-            part.chunks.iter().scan(part.from, |at, chunk| {
-                Some((std::mem::replace(at, *at + u64::from(chunk.len)), chunk))
-            })
-        });
+        let there = self.parts[from..].iter().flat_map(chunk_starts);
         let mut there = there.peekable();
         let find = |(wanted, chunk): (Option<u64>, &ContentChunk)| {
             let wanted = wanted?;
@@ -237,11 +229,15 @@ impl BaseEntry {
     /// are numbered as if they followed each other from byte 0 of a frame. Returns `None` if the
     /// changes are unknown.
     pub fn split_by_changes(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
-        let (mut runs, mut at, mut inner, end) = (Vec::new(), offset, 0, offset + len);
+        let mut runs = Vec::new();
+        let mut at = offset;
+        let mut inner = 0;
+        let end = offset + len;
         let changed = self.changed.as_ref()?;
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
         for run in &changed[first..] {
-            let (from, to) = (run.offset.clamp(at, end), (run.offset + run.len).min(end));
+            let from = run.offset.clamp(at, end);
+            let to = (run.offset + run.len).min(end);
             if run.offset >= end {
                 break;
             }
@@ -266,6 +262,16 @@ impl BaseEntry {
         }
         Some(runs)
     }
+}
+
+/// Returns the chunks of a part, each with its start in the file's data.
+fn chunk_starts(part: &PageItem) -> impl Iterator<Item = (u64, &ContentChunk)> {
+    let mut end = part.from;
+    part.chunks.iter().map(move |chunk| {
+        let start = end;
+        end += u64::from(chunk.len);
+        (start, chunk)
+    })
 }
 
 /// Finds the extents of runs of an earlier file. Fast for runs that follow each other.
@@ -293,11 +299,13 @@ impl Finder {
         }
         while let Some(item) = known.parts.get(self.part) {
             let Some(extent) = item.extents.get(self.extent) else {
-                (self.part, self.extent) = (self.part + 1, 0);
+                self.part += 1;
+                self.extent = 0;
                 continue;
             };
             let extent_end = self.before + u64::from(extent.len);
-            let (from, to) = (at.max(self.before), end.min(extent_end));
+            let from = at.max(self.before);
+            let to = end.min(extent_end);
             if from < to {
                 let inner = extent.inner + (from - self.before) as u32;
                 each(
@@ -312,7 +320,8 @@ impl Finder {
             if extent_end > end {
                 return; // the next run may start in this extent
             }
-            (self.before, self.extent) = (extent_end, self.extent + 1);
+            self.before = extent_end;
+            self.extent += 1;
             if extent_end == end {
                 return;
             }
@@ -352,7 +361,8 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     fn known(lens: &[Vec<u32>]) -> BaseEntry {
-        let (mut from, mut offset) = (0, 0);
+        let mut from = 0;
+        let mut offset = 0;
         let part = |lens: &Vec<u32>| {
             let extents = lens.iter().map(|len| {
                 offset += 1000;

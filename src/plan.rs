@@ -154,50 +154,33 @@ impl SinkSpec {
                 format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
+        if bytes == b"-" {
+            return Ok((Self::Stdout, compress));
+        }
+        if bytes == b"null:" {
+            return Ok((Self::Null, compress));
+        }
+        if to.is_dir() {
+            return Ok((Self::Repository(to.into()), compress));
+        }
+        check_destination_path(to)?;
         let ending = ENDINGS
             .iter()
             .find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
-        Ok(match (bytes, ending) {
-            (b"-", _) => (Self::Stdout, compress),
-            (b"null:", _) => (Self::Null, compress),
-            _ if to.is_dir() => (Self::Repository(to.into()), compress),
-            _ if is_special_file(to) => {
-                let what =
-                    format!("cannot write to {to:?}: it is neither a directory nor a regular file");
-                return Err(Error::new(ErrorKind::Usage, what)
-                    .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
-            }
-            _ if looks_remote(bytes) => {
-                let what =
-                    format!("cannot write to {to:?}: it looks like a path on another machine");
-                return Err(Error::new(ErrorKind::Usage, what).hint(format!(
-                    "mount it, or send `--to -` there; write a directory of this name as {:?}, and use \"null:\" to discard the output",
-                    Path::new(".").join(to)
-                )));
-            }
-            (_, Some((ending, asked))) => {
-                let codec = compress.unwrap_or(*asked);
-                if codec.name() != asked.name() {
-                    let what = format!(
-                        "cannot write {} into a file whose name ends in {ending:?}",
-                        codec.name()
-                    );
-                    return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
-                }
-                (
-                    Self::File(symlink_target(to).unwrap_or_else(|| to.into())),
-                    Some(codec),
-                )
-            }
-            _ if FOREIGN
-                .iter()
-                .any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) =>
-            {
-                let what = format!("cannot write to {to:?}: archives have other endings");
-                return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
-            }
-            _ => (Self::Repository(to.into()), compress),
-        })
+        if let Some((ending, asked)) = ending {
+            let codec = codec_for_ending(ending, *asked, compress)?;
+            let file = symlink_target(to).unwrap_or_else(|| to.into());
+            return Ok((Self::File(file), Some(codec)));
+        }
+        let lower = bytes.to_ascii_lowercase();
+        if FOREIGN
+            .iter()
+            .any(|ending| lower.ends_with(ending.as_bytes()))
+        {
+            let what = format!("cannot write to {to:?}: archives have other endings");
+            return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
+        }
+        Ok((Self::Repository(to.into()), compress))
     }
 
     /// Returns whether this is a repository that does not exist yet.
@@ -275,6 +258,36 @@ impl SinkSpec {
     }
 }
 
+/// Refuses a path that can be neither a file nor a repository.
+fn check_destination_path(to: &Path) -> Result<()> {
+    if is_special_file(to) {
+        let what = format!("cannot write to {to:?}: it is neither a directory nor a regular file");
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
+    }
+    if looks_remote(to.as_os_str().as_bytes()) {
+        let what = format!("cannot write to {to:?}: it looks like a path on another machine");
+        return Err(Error::new(ErrorKind::Usage, what).hint(format!(
+            "mount it, or send `--to -` there; write a directory of this name as {:?}, and use \"null:\" to discard the output",
+            Path::new(".").join(to)
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the codec for a file name with this ending, whose own codec is `asked`.
+fn codec_for_ending(ending: &str, asked: Codec, compress: Option<Codec>) -> Result<Codec> {
+    let codec = compress.unwrap_or(asked);
+    if codec.name() == asked.name() {
+        return Ok(codec);
+    }
+    let what = format!(
+        "cannot write {} into a file whose name ends in {ending:?}",
+        codec.name()
+    );
+    Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT))
+}
+
 /// Returns whether the path is a device, a pipe or a socket.
 fn is_special_file(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
@@ -340,17 +353,7 @@ impl Tuning {
         let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
         let fits = |workers: &usize| line(*workers) * streams > *workers && line(*workers) >= 2;
         let most = |most: usize| (1..=most).rev().find(fits).and_then(NonZeroUsize::new);
-        let workers = most(self.workers.get()).ok_or_else(|| {
-            let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
-            Error::new(
-                ErrorKind::Usage,
-                format!("cannot run with {} bytes of memory", self.memory_bytes),
-            )
-            .hint(format!(
-                "use --memory of at least {} MiB, or a smaller --frame-size",
-                (least >> 20) + 1
-            ))
-        })?;
+        let workers = most(self.workers.get()).ok_or_else(|| self.too_little_memory(streams))?;
         let permits = if workers < platform::cores() {
             workers
         } else {
@@ -368,6 +371,15 @@ impl Tuning {
             line,
             threads: threads.min(line),
         })
+    }
+
+    fn too_little_memory(&self, streams: usize) -> Error {
+        let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
+        let what = format!("cannot run with {} bytes of memory", self.memory_bytes);
+        Error::new(ErrorKind::Usage, what).hint(format!(
+            "use --memory of at least {} MiB, or a smaller --frame-size",
+            (least >> 20) + 1
+        ))
     }
 }
 

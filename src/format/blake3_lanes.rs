@@ -76,6 +76,31 @@ impl HashTree<'_> {
 
 /// Returns the BLAKE3 digest of each input.
 pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
+    let (trees, chunks) = lay_out(contents);
+    let mut forest = Forest::with_chunks(chunks);
+    let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
+    branched().for_each(|tree| forest.hash_alone(tree));
+    for at in 0..LANES {
+        let shorter = at + 1..LANES;
+        forest.hash_nth_chunks(
+            at,
+            branched().filter(|tree| shorter.contains(&tree.whole_chunks())),
+        );
+    }
+    forest.merge_to_roots(
+        branched()
+            .map(|tree| (tree.start, tree.chunk_count()))
+            .collect(),
+    );
+    let root = |tree: &HashTree<'_>| match tree.chunk_count() {
+        0 | 1 => blake3::hash(tree.data).into(),
+        _ => forest.values[tree.start],
+    };
+    trees.iter().map(root).collect()
+}
+
+/// Gives each input its place in the forest. Returns the trees and the number of all chunks.
+fn lay_out<'a>(contents: &[&'a [u8]]) -> (Vec<HashTree<'a>>, usize) {
     let mut trees = Vec::with_capacity(contents.len());
     let mut start = 0;
     for data in contents {
@@ -83,37 +108,7 @@ pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
         start += tree.chunk_count();
         trees.push(tree);
     }
-    let mut forest = Forest::with_chunks(start);
-    let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
-    branched().for_each(|tree| forest.hash_alone(tree));
-    (0..LANES).for_each(|at| {
-        forest.hash_nth_chunks(
-            at,
-            branched().filter(|tree| (at + 1..LANES).contains(&tree.whole_chunks())),
-        )
-    });
-    let mut level: Vec<(usize, usize)> = branched()
-        .map(|tree| (tree.start, tree.chunk_count()))
-        .collect();
-    loop {
-        level.retain(|(_, count)| *count > 2);
-        if level.is_empty() {
-            break;
-        }
-        forest.merge_pairs(&level, PARENT);
-        level
-            .iter_mut()
-            .for_each(|(_, count)| *count = count.div_ceil(2));
-    }
-    forest.merge_pairs(
-        &branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(),
-        PARENT | ROOT,
-    );
-    let root = |tree: &HashTree<'_>| match tree.chunk_count() {
-        0 | 1 => blake3::hash(tree.data).into(),
-        _ => forest.values[tree.start],
-    };
-    trees.iter().map(root).collect()
+    (trees, start)
 }
 
 /// The values of the chunks of many trees. Parents replace their children.
@@ -153,7 +148,8 @@ impl Forest {
     /// Hashes the chunks of a tree that are not hashed with other trees: all whole chunks of a long
     /// tree, and the incomplete last chunk of any tree.
     fn hash_alone(&mut self, tree: &HashTree<'_>) {
-        let (HashTree { data, start }, whole) = (*tree, tree.whole_chunks());
+        let HashTree { data, start } = *tree;
+        let whole = tree.whole_chunks();
         if whole >= LANES {
             self.hash_consecutive(data, 0, start);
         }
@@ -186,6 +182,24 @@ impl Forest {
         for (tree, value) in trees.zip(self.out.as_chunks().0) {
             self.values[tree.start + at] = *value;
         }
+    }
+
+    /// Merges the values of each tree `(start, count)`, level by level, until its first value is that
+    /// of the root. Every tree has at least two chunks.
+    fn merge_to_roots(&mut self, trees: Vec<(usize, usize)>) {
+        let mut level = trees.clone();
+        loop {
+            level.retain(|(_, count)| *count > 2);
+            if level.is_empty() {
+                break;
+            }
+            self.merge_pairs(&level, PARENT);
+            for (_, count) in &mut level {
+                *count = count.div_ceil(2);
+            }
+        }
+        let pairs: Vec<(usize, usize)> = trees.iter().map(|(start, _)| (*start, 2)).collect();
+        self.merge_pairs(&pairs, PARENT | ROOT);
     }
 
     /// Replaces the values of children with those of their parents, in each tree `(start, count)`.

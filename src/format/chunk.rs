@@ -65,7 +65,8 @@ pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<Co
 pub fn places(runs: impl IntoIterator<Item = ByteRun>) -> Vec<ByteRun> {
     let mut places: Vec<ByteRun> = Vec::new();
     for run in runs {
-        let (mut at, end) = (run.offset, run.offset + run.len);
+        let mut at = run.offset;
+        let end = run.offset + run.len;
         while at < end {
             let next = end.min((at / PLACE_BYTES + 1) * PLACE_BYTES);
             match places.last_mut() {
@@ -98,7 +99,8 @@ mod tests {
     fn chunks_cover_a_piece_and_most_of_them_survive_a_shift() {
         let piece = noise(1 << 20);
         let shifted = [b"some bytes more", &piece[..]].concat();
-        let (before, after) = (by_content(&piece), by_content(&shifted));
+        let before = by_content(&piece);
+        let after = by_content(&shifted);
         assert_eq!(
             before.iter().map(|chunk| chunk.len as usize).sum::<usize>(),
             piece.len()

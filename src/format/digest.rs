@@ -272,7 +272,8 @@ impl Joiner {
         while self.stack.len() > 2 {
             self.join_top();
         }
-        let (right, left) = (self.stack.pop()?, self.stack.pop()?);
+        let right = self.stack.pop()?;
+        let left = self.stack.pop()?;
         Some(Digest::Blake3(
             merge_subtrees_root(&left, &right, Mode::Hash).into(),
         ))
@@ -366,7 +367,8 @@ mod tests {
         #[test]
         fn pieces_join_to_the_digest_of_the_whole(len in 0usize..70_000, frame_log in 10u32..16, block_log in 10u32..16) {
             let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
-            let (frame, block) = (1usize << frame_log, 1u64 << block_log.min(frame_log));
+            let frame = 1usize << frame_log;
+            let block = 1u64 << block_log.min(frame_log);
             prop_assert_eq!(joined(Algorithm::Blake3, &data, frame, block), Some(Digest::Blake3(blake3::hash(&data).into())));
             prop_assert_eq!(joined(Algorithm::Crc32c, &data, frame, block), Some(Digest::Crc32c(crc32c(&data))));
             prop_assert_eq!(joined(Algorithm::None, &data, frame, block), None);
@@ -377,7 +379,8 @@ mod tests {
         #[test]
         fn blocks_are_hashed_together_as_each_by_itself(len in 0usize..300_000, block_log in 10u32..18, first in 0u64..1 << 30) {
             let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
-            let (block, offset) = (1usize << block_log, first << block_log);
+            let block = 1usize << block_log;
+            let offset = first << block_log;
             let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, at)| block_digest(bytes, at));
             prop_assert_eq!(block_digests(&data, offset, block as u64), alone.collect::<Vec<_>>());
         }

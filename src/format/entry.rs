@@ -227,7 +227,8 @@ impl Entry {
         placed
             .take_while(move |(before, _)| *before < end)
             .filter_map(move |(before, run)| {
-                let (from, to) = (offset.max(before), end.min(before + run.len));
+                let from = offset.max(before);
+                let to = end.min(before + run.len);
                 (from < to).then(|| ByteRun {
                     offset: run.offset + from - before,
                     len: to - from,

@@ -64,7 +64,8 @@ pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
 pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
     let (numbers, suffix) = name.split_once('.')?;
     let (stream, number) = numbers.strip_prefix('s')?.split_once('-')?;
-    let (stream, number) = (stream.parse().ok()?, number.parse().ok()?);
+    let stream = stream.parse().ok()?;
+    let number = number.parse().ok()?;
     // A copy that a user made next to it (`….orig`) is not a segment.
     (SUFFIXES.contains(&suffix) && segment(stream, number, suffix) == name)
         .then_some((stream, number))

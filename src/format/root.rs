@@ -383,7 +383,9 @@ impl Root {
 impl Segment {
     /// Returns the liveness of a segment that its own backup references in full.
     pub fn fully_live(&self) -> Live {
-        let (stream, number, bytes) = (self.stream, self.number, self.bytes);
+        let stream = self.stream;
+        let number = self.number;
+        let bytes = self.bytes;
         Live {
             backup: String::new(),
             stream,

@@ -76,7 +76,8 @@ impl Service {
     /// Returns the kind of a service frame and the length of its payload, from its first
     /// [`SERVICE_HEADER_BYTES`].
     pub fn parse(header: &[u8]) -> Option<(Self, u64)> {
-        let (len, tag) = (le32(header, 4)?, header.get(8..16)?);
+        let len = le32(header, 4)?;
+        let tag = header.get(8..16)?;
         let service = Self::ALL.iter().find(|(_, known)| &known[..] == tag)?.0;
         (le32(header, 0)? == SKIPPABLE).then_some((service, u64::from(len).checked_sub(8)?))
     }

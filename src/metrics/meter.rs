@@ -273,7 +273,8 @@ impl Meter {
 
     /// Returns the verdict since the parts began, with the time of the whole run.
     pub fn verdict(&self) -> LimitVerdict {
-        let (begun, now) = (*self.begun.locked(), self.sample());
+        let begun = *self.begun.locked();
+        let now = self.sample();
         LimitVerdict {
             seconds: now.seconds,
             ..verdict(&begun, &now)
@@ -368,40 +369,53 @@ impl MeterSample {
 /// and blocked in proportion to how busy the parts after it were.
 pub fn verdict(from: &MeterSample, to: &MeterSample) -> LimitVerdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
-    let time =
-        |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
-    let capacity =
-        |side: Side| (to.capacity[side as usize] - from.capacity[side as usize]).max(1e-9);
-    let busy = |side: Side| (time(side, 0) / capacity(side)).clamp(0.0, 1.0);
-    let walk = (time(Side::Source, 1) / (wall * to.streams as f64)).clamp(0.0, 1.0);
-    let [read, work, store] = [Side::Source, Side::Workers, Side::Sink].map(busy);
-    let shares = |busy: f64, before: f64, behind: f64| {
-        let starved = if before + behind > 0.0 {
-            before / (before + behind)
-        } else {
-            1.0
-        };
-        Shares {
-            busy,
-            starved: (1.0 - busy) * starved,
-            blocked: (1.0 - busy) * (1.0 - starved),
-        }
-    };
+    let [read, work, store] =
+        [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(from, to, side));
+    let waited_for_walk = to.times[0][1] - from.times[0][1];
+    let walk = (waited_for_walk / (wall * to.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);
-    let limit = match () {
-        () if store >= source.max(work) => Side::Sink,
-        () if source > work => Side::Source,
-        () => Side::Workers,
-    };
-    let all = [
-        shares(source, 0.0, work.max(store)),
-        shares(work, source, store),
-        shares(store, source.max(work), 0.0),
-    ];
     LimitVerdict {
-        limit,
-        shares: all,
+        limit: busiest(source, work, store),
+        shares: [
+            shares(source, 0.0, work.max(store)),
+            shares(work, source, store),
+            shares(store, source.max(work), 0.0),
+        ],
         seconds: wall,
+    }
+}
+
+/// Returns the share of the available thread time that one part worked between two samples.
+fn busy_share(from: &MeterSample, to: &MeterSample, side: Side) -> f64 {
+    let side = side as usize;
+    let busy = to.times[side][0] - from.times[side][0];
+    let capacity = (to.capacity[side] - from.capacity[side]).max(1e-9);
+    (busy / capacity).clamp(0.0, 1.0)
+}
+
+/// Returns the busiest part. Of equal ones the sink comes first, then the workers.
+fn busiest(source: f64, work: f64, store: f64) -> Side {
+    if store >= source.max(work) {
+        Side::Sink
+    } else if source > work {
+        Side::Source
+    } else {
+        Side::Workers
+    }
+}
+
+/// Splits the idle time of a part by the busy shares of the parts before and behind it.
+fn shares(busy: f64, before: f64, behind: f64) -> Shares {
+    let starved = if before + behind > 0.0 {
+        before / (before + behind)
+    } else {
+        1.0
+    };
+    let idle = 1.0 - busy;
+    Shares {
+        busy,
+        starved: idle * starved,
+        blocked: idle * (1.0 - starved),
     }
 }
 

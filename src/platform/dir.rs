@@ -312,20 +312,17 @@ fn descend(
     step: Step,
 ) -> io::Result<OwnedFd> {
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (mut held, mut rest): (Option<OwnedFd>, &[u8]) = (None, rel);
+    let mut held: Option<OwnedFd> = None;
+    let mut rest = rel;
     loop {
         let at = held.as_ref().map_or(root, AsFd::as_fd);
         let (first, tail) = cut(rest, piece);
-        match tail {
-            None => {
-                return Ok(step(
-                    at,
-                    if first.is_empty() { b"." } else { first },
-                    flags,
-                )?);
-            }
-            Some(tail) => (held, rest) = (Some(step(at, first, through)?), tail),
-        }
+        let Some(tail) = tail else {
+            let last: &[u8] = if first.is_empty() { b"." } else { first };
+            return Ok(step(at, last, flags)?);
+        };
+        held = Some(step(at, first, through)?);
+        rest = tail;
     }
 }
 
@@ -430,8 +427,8 @@ fn look(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
     match statx(dir, name, flags, WANTED) {
         // Kernels before 4.11 do not have statx, and older container runtimes forbid it. If the
         // object itself is forbidden, the other call fails too.
-        Err(Errno::NOSYS | Errno::PERM) => Ok(plain(&statat(dir, name, flags)?)),
-        other => Ok(compact(&other?)),
+        Err(Errno::NOSYS | Errno::PERM) => Ok(stat_of_fstatat(&statat(dir, name, flags)?)),
+        other => Ok(stat_of_statx(&other?)),
     }
 }
 
@@ -443,7 +440,7 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
     Ok(rustix::fs::readlinkat(dir, name, Vec::with_capacity(256))?.into_bytes())
 }
 
-fn compact(statx: &Statx) -> Stat {
+fn stat_of_statx(statx: &Statx) -> Stat {
     let time = |time: rustix::fs::StatxTimestamp| Time {
         seconds: time.tv_sec,
         nanos: time.tv_nsec,
@@ -473,11 +470,7 @@ fn compact(statx: &Statx) -> Stat {
 }
 
 /// Converts the result of `fstatat`, for systems without `statx`.
-fn plain(stat: &rustix::fs::Stat) -> Stat {
-    let (major, minor) = (
-        rustix::fs::major(stat.st_rdev),
-        rustix::fs::minor(stat.st_rdev),
-    );
+fn stat_of_fstatat(stat: &rustix::fs::Stat) -> Stat {
     Stat {
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
         mode: stat.st_mode & 0o7777,
@@ -496,7 +489,10 @@ fn plain(stat: &rustix::fs::Stat) -> Stat {
         born: None,
         inode: stat.st_ino,
         dev: stat.st_dev,
-        rdev: Device { major, minor },
+        rdev: Device {
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+        },
         nlink: stat.st_nlink as u32,
         is_mount: false,
         is_append_only: false,

@@ -110,10 +110,8 @@ fn end_process(size: usize) -> ! {
 /// Maps this number of bytes; returns `None` if there is no room. The mapping takes no memory until
 /// it is used.
 fn map(bytes: usize) -> Option<*mut libc::c_void> {
-    let (access, kind) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping, at an address that the system chooses.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at)

@@ -118,7 +118,8 @@ fn append(
     tricks: Tricks,
 ) -> io::Result<usize> {
     buffer.reserve(room);
-    let (mut done, mut ended) = (0, room == 0);
+    let mut done = 0;
+    let mut ended = room == 0;
     while !ended {
         let spare = &mut buffer.spare_capacity_mut()[..room - done];
         let got = read_once(fd.as_fd(), spare, offset + done as u64, cache, tricks)?;
@@ -263,7 +264,8 @@ pub fn data_outside(fd: impl AsFd, size: u64, runs: &[ByteRun]) -> io::Result<Ve
 fn gaps(backup: &[ByteRun], disk: &[ByteRun]) -> Vec<ByteRun> {
     let mut gaps = Vec::new();
     for run in disk {
-        let (mut at, end) = (run.offset, run.offset + run.len);
+        let mut at = run.offset;
+        let end = run.offset + run.len;
         let first = backup.partition_point(|known| known.offset + known.len <= at);
         for known in backup[first..]
             .iter()
@@ -423,7 +425,8 @@ mod tests {
 
     /// Returns a map of runs of 10 bytes, each after a hole of the given length.
     fn map(holes: impl Iterator<Item = u64>) -> MappedFile {
-        let (mut map, mut at) = (MappedFile::default(), 0);
+        let mut map = MappedFile::default();
+        let mut at = 0;
         for hole in holes {
             map.push(at + hole, at + hole + 10);
             at += hole + 10;

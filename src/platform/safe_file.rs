@@ -224,7 +224,8 @@ fn widen(made: impl AsFd, Access { mode, owner }: Access) {
 /// # Errors
 /// As [`open`]; `InvalidData` if the file is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let (file, mut bytes) = (open(path)?, Vec::new());
+    let file = open(path)?;
+    let mut bytes = Vec::new();
     if file.metadata()?.len() > most {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is too large"));
     }

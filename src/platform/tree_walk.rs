@@ -67,8 +67,9 @@ pub fn descend<V: Visit>(
     tricks: Tricks,
     visit: &mut V,
 ) -> Result<(), V::Error> {
-    let mut levels: Vec<DescendLevel> =
-        enter(dir, name, path, tricks, visit)?.into_iter().collect();
+    let top = dir;
+    let first = enter(top, name, path, tricks, visit)?;
+    let mut levels: Vec<DescendLevel> = first.into_iter().collect();
     let mut path = path.to_vec();
     while let Some(level) = levels.last_mut() {
         if let (Some(name), Some(dir)) = (level.names.pop(), &level.dir) {
@@ -79,28 +80,38 @@ pub fn descend<V: Visit>(
                 Some(below) => levels.push(below),
                 None => path.truncate(len),
             }
-            if let Some(far) = levels.len().checked_sub(OPEN + 1) {
-                levels[far].dir = None;
-            }
-            continue;
-        }
-        let left = levels.pop();
-        match (levels.last_mut(), &left) {
-            (
-                Some(above),
-                Some(DescendLevel {
-                    name,
-                    dir: Some(below),
-                    ..
-                }),
-            ) => {
-                let above = above.open_from(below).map_err(|e| visit.failed(&path, e))?;
-                visit.leave(above.as_fd(), name, &path)?;
-                path.truncate(path.len() - name.len() - 1);
-            }
-            _ => visit.leave(dir, name, &path)?,
+            close_far_level(&mut levels);
+        } else if let Some(left) = levels.pop() {
+            let above = levels.last_mut();
+            leave_level(top, above, &left, name, &mut path, visit)?;
         }
     }
+    Ok(())
+}
+
+/// Closes the directory that is [`OPEN`] levels above the current one.
+fn close_far_level(levels: &mut [DescendLevel]) {
+    if let Some(far) = levels.len().checked_sub(OPEN + 1) {
+        levels[far].dir = None;
+    }
+}
+
+/// Visits a directory after its content. `above` is its parent, or `None` for the first directory,
+/// which is `name` in `top`.
+fn leave_level<V: Visit>(
+    top: BorrowedFd<'_>,
+    above: Option<&mut DescendLevel>,
+    left: &DescendLevel,
+    name: &[u8],
+    path: &mut Vec<u8>,
+    visit: &mut V,
+) -> Result<(), V::Error> {
+    let (Some(above), Some(dir)) = (above, &left.dir) else {
+        return visit.leave(top, name, path);
+    };
+    let above = above.open_from(dir).map_err(|e| visit.failed(path, e))?;
+    visit.leave(above.as_fd(), &left.name, path)?;
+    path.truncate(path.len() - left.name.len() - 1);
     Ok(())
 }
 

@@ -155,7 +155,8 @@ pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
 pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
         let done = nonzero(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
-        (data, offset) = (&data[done..], offset + done as u64);
+        data = &data[done..];
+        offset += done as u64;
     }
     Ok(())
 }
@@ -254,9 +255,11 @@ fn nonzero(written: usize) -> io::Result<usize> {
 /// # Errors
 /// `UnexpectedEof` if the file ends before the run, or the system's.
 pub fn copy(from: &File, to: &File, run: ByteRun, tricks: Tricks) -> io::Result<()> {
-    let (mut at, end) = (run.offset, run.offset + run.len);
+    let mut at = run.offset;
+    let end = run.offset + run.len;
     while tricks == Tricks::Auto && at < end {
-        let (mut read, mut written) = (at, at);
+        let mut read = at;
+        let mut written = at;
         let len = usize::try_from(end - at).unwrap_or(usize::MAX);
         match retry_on_intr(|| {
             rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), len)

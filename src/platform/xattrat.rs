@@ -39,7 +39,9 @@ pub(super) fn works() -> bool {
 /// Lists the attributes of `name` in `dir`, like `llistxattr`.
 pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8], room: &mut [u8]) -> io::Result<usize> {
     let name = name.into_c_str()?;
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: `name` ends with NUL, and at most `room` is written.
     done(unsafe { libc::syscall(LISTXATTRAT, dir, name, flags, room.as_mut_ptr(), room.len()) })
 }
@@ -56,8 +58,11 @@ pub(super) fn get(
         size: room.len() as u32,
         flags: 0,
     };
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: both names end with NUL, and at most `room` is written, which `value` describes.
     done(unsafe {
         libc::syscall(
@@ -84,8 +89,11 @@ pub(super) fn set(
         size: value.len() as u32,
         flags: 0,
     };
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: both names end with NUL, and only the bytes that `value` describes are read.
     let set = unsafe {
         libc::syscall(
@@ -103,8 +111,11 @@ pub(super) fn set(
 
 /// Removes an attribute, like `lremovexattr`.
 pub(super) fn remove(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8]) -> io::Result<()> {
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: both names end with NUL.
     done(unsafe { libc::syscall(REMOVEXATTRAT, dir, name, flags, attribute.as_ptr()) }).map(drop)
 }

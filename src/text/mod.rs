@@ -52,7 +52,8 @@ pub fn bytes(count: u64) -> String {
         if value < 999.5 {
             break;
         }
-        (value, unit) = (value / 1000.0, next);
+        value /= 1000.0;
+        unit = next;
     }
     let digits = if value < 9.995 {
         2

@@ -91,41 +91,11 @@ impl PageReader {
     }
 
     fn record(&mut self, index: usize) -> Option<Record> {
-        let path = text(&self.c.paths, &mut self.at.path)?;
-        if !entry::is_safe(&path) {
-            return None;
-        }
-        let mtime = time(
-            &mut self.last.mtime,
-            &self.c.mtimes,
-            &self.c.mtime_nanos,
-            index,
-        )?;
-        let ctime = time(
-            &mut self.last.ctime,
-            &self.c.ctimes,
-            &self.c.ctime_nanos,
-            index,
-        )?;
-        self.last.inode = self
-            .last
-            .inode
-            .wrapping_add(*self.c.inodes.get(index)? as u64);
-        let kind = self.kind(*self.c.kinds.get(index)?)?;
-        let extents = if matches!(kind, EntryKind::File { .. }) {
+        let entry = self.entry(index)?;
+        let extents = if entry.is_file() {
             self.extents()?
         } else {
             Vec::new()
-        };
-        let entry = Entry {
-            path,
-            kind,
-            mode: *self.c.modes.get(index)? & 0o7777,
-            owner: self.owners.get(*self.c.owner.get(index)? as usize)?.clone(),
-            mtime,
-            ctime,
-            inode: self.last.inode,
-            xattrs: self.xattrs(index as u32),
         };
         let state = match self.state(index as u32)? {
             // The first versions said so of one that was the same as in the backup before.
@@ -143,6 +113,40 @@ impl PageReader {
             from: self.from(index as u32),
             more: false,
         })
+    }
+
+    fn entry(&mut self, index: usize) -> Option<Entry> {
+        let path = text(&self.c.paths, &mut self.at.path).filter(|path| entry::is_safe(path))?;
+        let (mtime, ctime) = self.times(index)?;
+        Some(Entry {
+            path,
+            kind: self.kind(*self.c.kinds.get(index)?)?,
+            mode: *self.c.modes.get(index)? & 0o7777,
+            owner: self.owner(index)?,
+            mtime,
+            ctime,
+            inode: self.inode(index)?,
+            xattrs: self.xattrs(index as u32),
+        })
+    }
+
+    /// Returns the times of the last change of content and inode.
+    fn times(&mut self, index: usize) -> Option<(Time, Time)> {
+        let c = &self.c;
+        let mtime = time(&mut self.last.mtime, &c.mtimes, &c.mtime_nanos, index)?;
+        let ctime = time(&mut self.last.ctime, &c.ctimes, &c.ctime_nanos, index)?;
+        Some((mtime, ctime))
+    }
+
+    fn inode(&mut self, index: usize) -> Option<u64> {
+        let difference = *self.c.inodes.get(index)? as u64;
+        self.last.inode = self.last.inode.wrapping_add(difference);
+        Some(self.last.inode)
+    }
+
+    fn owner(&self, index: usize) -> Option<Owner> {
+        let at = *self.c.owner.get(index)? as usize;
+        self.owners.get(at).cloned()
     }
 
     fn kind(&mut self, kind: u8) -> Option<EntryKind> {
@@ -180,7 +184,8 @@ impl PageReader {
     /// Returns the runs, and the end of the last run.
     fn map(&mut self) -> Option<(SparseMap, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
-        let (mut runs, mut end) = (Vec::new(), 0u64);
+        let mut runs = Vec::new();
+        let mut end = 0u64;
         for _ in 0..count {
             let offset = end.checked_add(next(&self.c.maps, &mut self.at.map)?)?;
             let len = next(&self.c.maps, &mut self.at.map)?;
@@ -255,7 +260,8 @@ impl PageReader {
 
     fn chunks(&mut self, index: u32) -> Option<Vec<ContentChunk>> {
         let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
-        let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
+        let from = self.at.chunk;
+        let end = self.at.chunk.checked_add(count)?;
         let lens = self.c.chunk_lens.get(from..end)?;
         let digests = self
             .c
@@ -286,7 +292,8 @@ impl PageReader {
             .frame
             .wrapping_add(*self.c.extent_frames.get(at)? as u32);
         let frame = *self.frames.get(self.last.frame as usize)?;
-        let (inner, len) = (*self.c.extent_inner.get(at)?, *self.c.extent_lens.get(at)?);
+        let inner = *self.c.extent_inner.get(at)?;
+        let len = *self.c.extent_lens.get(at)?;
         self.at.extent += 1;
         (inner.checked_add(len)? <= frame.plain_len).then_some(Extent { frame, inner, len })
     }
@@ -364,7 +371,8 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
         offset = offset.wrapping_add(*c.frame_offsets.get(i)? as u64);
         let segment = *c.frame_segments.get(i)?;
         ((segment as usize) < c.segments.len()).then_some(())?;
-        let (stored_len, plain_len) = (*c.frame_stored.get(i)?, *c.frame_plain.get(i)?);
+        let stored_len = *c.frame_stored.get(i)?;
+        let plain_len = *c.frame_plain.get(i)?;
         offset.checked_add(stored_len.into())?; // the end of the frame must not overflow
         Some(FrameAt {
             segment,

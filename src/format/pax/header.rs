@@ -1,4 +1,4 @@
-//! What a header block says, with the records before it.
+//! A header block, combined with the pax records before it.
 
 use super::{
     attributes::Attributes,

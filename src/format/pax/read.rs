@@ -135,7 +135,8 @@ impl PaxReader {
                 }
                 return Err(damaged(at, "the checksum of a header is wrong"));
             }
-            (self.zeros, self.has_begun) = (0, true);
+            self.zeros = 0;
+            self.has_begun = true;
             let header = Header { block, at };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
@@ -316,34 +317,33 @@ impl PaxReader {
         stored: u64,
     ) -> Result<(EntryKind, u64)> {
         let sparse = &attributes.sparse;
-        let bad = || damaged(header.at, "the map of a sparse file is malformed");
-        let (size, pairs, stored) =
-            match (header.block[field::TYPEFLAG], sparse.major, sparse.minor) {
-                (b'S', ..) => (
-                    header.number(OLD_SIZE)?,
-                    self.old_map(input, header)?,
-                    stored,
-                ),
-                (_, Some(1), Some(0)) => {
-                    let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
-                    (sparse.size.ok_or_else(bad)?, pairs, stored - len)
-                }
-                (_, None | Some(0), _) if sparse.pairs.is_some() => (
-                    sparse.size.ok_or_else(bad)?,
-                    sparse.pairs.clone().unwrap_or_default(),
-                    stored,
-                ),
-                (_, None | Some(0), _) => {
-                    return Ok((
-                        EntryKind::File {
-                            size: stored,
-                            map: None,
-                        },
-                        stored,
-                    ));
-                }
-                (_, Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
+        let is_old = header.block[field::TYPEFLAG] == b'S';
+        let has_map =
+            is_old || sparse.pairs.is_some() || sparse.major.is_some_and(|major| major > 0);
+        if !has_map {
+            let kind = EntryKind::File {
+                size: stored,
+                map: None,
             };
+            return Ok((kind, stored));
+        }
+        let bad = || damaged(header.at, "the map of a sparse file is malformed");
+        let mut map_len = 0;
+        let (size, pairs) = if is_old {
+            (header.number(OLD_SIZE)?, self.old_map(input, header)?)
+        } else {
+            let pairs = match (sparse.major, sparse.minor) {
+                (None | Some(0), _) => sparse.pairs.clone().unwrap_or_default(),
+                (Some(1), Some(0)) => {
+                    let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
+                    map_len = len;
+                    pairs
+                }
+                (Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
+            };
+            (sparse.size.ok_or_else(bad)?, pairs)
+        };
+        let stored = stored - map_len;
         let map = read_map(&pairs, size, stored).ok_or_else(bad)?;
         Ok((EntryKind::File { size, map }, stored))
     }
@@ -365,7 +365,8 @@ impl PaxReader {
     /// Reads the map in the header and the blocks after it (GNU's older format).
     fn old_map(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u64>> {
         let mut pairs = Vec::new();
-        let (mut block, mut place) = (header.block, OLD_HEADER);
+        let mut block = header.block;
+        let mut place = OLD_HEADER;
         loop {
             let (fields, flag) = place;
             read_old(&block[fields], &mut pairs)
@@ -373,7 +374,8 @@ impl PaxReader {
             if block[flag] == 0 {
                 return Ok(pairs);
             }
-            (block, place) = (self.required_block(input)?, OLD_EXTENSION);
+            block = self.required_block(input)?;
+            place = OLD_EXTENSION;
         }
     }
 }

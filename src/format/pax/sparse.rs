@@ -96,7 +96,8 @@ pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<S
         return None;
     };
     let mut runs: Vec<ByteRun> = Vec::new();
-    let (mut end, mut sum) = (0u64, 0u64);
+    let mut end = 0u64;
+    let mut sum = 0u64;
     for &[offset, len] in pairs {
         if offset < end {
             return None;

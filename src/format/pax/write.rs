@@ -72,10 +72,12 @@ enum FieldPlace {
 
 impl FieldPlace {
     fn of(name: &[u8], fits: bool) -> Self {
-        match fits {
-            true => Self::Ustar,
-            false if name.is_ascii() => Self::Record,
-            false => Self::Member,
+        if fits {
+            Self::Ustar
+        } else if name.is_ascii() {
+            Self::Record
+        } else {
+            Self::Member
         }
     }
 }
@@ -265,7 +267,8 @@ fn put_name(block: &mut Block, name: &[u8]) {
 
 /// Returns prefix and name for the two fields, or `None` if they do not fit.
 fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (name_max, prefix_max) = (field::NAME.len(), field::PREFIX.len());
+    let name_max = field::NAME.len();
+    let prefix_max = field::PREFIX.len();
     if name.len() <= name_max {
         return Some((b"", name));
     }
