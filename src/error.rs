@@ -1,31 +1,31 @@
-//! What we were doing, to what, why it failed, and what to try.
+//! The error type: the operation and its object, the cause, and a hint.
 
 use std::{borrow::Cow, fmt, io};
 
-/// The one error type.
+/// The only error type of the crate.
 #[derive(Debug)]
 pub struct Error {
-    /// What a caller may act on.
+    /// Decides the exit code and whether to retry.
     pub kind: ErrorKind,
     /// One line, lower case, no full stop: `could not read "base/5/16384"`.
     pub what: String,
     /// Lines that add facts, printed indented below `what`.
     pub detail: Vec<String>,
-    /// One sentence the operator can act on.
+    /// One sentence that tells the operator how to act.
     pub hint: Option<Cow<'static, str>>,
-    /// Why; printed once, after `what` and a colon, never repeated inside it.
+    /// The cause; printed once, after `what` and a colon, and never repeated in `what`.
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What helps where there is no room.
+/// Hint for a full file system.
 const ROOM: &str = "free space or choose another place, and run the same command again; in a repository `fullbore forget` and \
-                    `fullbore prune` free what old backups need";
+                    `fullbore prune` free the space of old backups";
 
-/// What helps where a file system has room for content, and for no further file.
+/// Hint for a file system that has space but no free inodes.
 const INODES: &str = "remove files there that are not needed, or choose another place (`df -i` shows inodes), and run the same command \
-                      again; in a repository `fullbore forget` and `fullbore prune` free what old backups need";
+                      again; in a repository `fullbore forget` and `fullbore prune` free the space of old backups";
 
-/// A file system has no inodes left: it takes no further file, though it may have space.
+/// A file system has no inodes left: it cannot hold another file, though it may have space.
 #[derive(Debug)]
 pub struct NoInodes;
 
@@ -37,49 +37,49 @@ impl fmt::Display for NoInodes {
 
 impl std::error::Error for NoInodes {}
 
-/// Does the error say so?
-pub fn is_of_inodes(error: &io::Error) -> bool {
+/// Returns whether the error is [`NoInodes`].
+pub fn is_inode_shortage(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
 }
 
-/// What helps where the system gives no more memory.
+/// Hint for a shortage of memory.
 pub const MEMORY: &str = "raise the limit of memory (`ulimit -v`, LimitAS= of a systemd unit), or use less --memory and fewer --workers";
 
-/// What a caller may act on: the exit code and the retry policy follow from it.
+/// The kind of an error. It decides the exit code and the retry policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The arguments cannot mean anything.
+    /// The arguments are invalid.
     Usage,
-    /// Not there.
+    /// The object does not exist.
     NotFound,
-    /// Removed on purpose since it was opened.
+    /// The object was deliberately removed after it was opened.
     Gone,
-    /// Already there.
+    /// The object exists already.
     Exists,
-    /// Not allowed.
+    /// Permission denied.
     Permission,
-    /// No room.
+    /// No space or quota left.
     Full,
-    /// Bytes differ from what was recorded.
+    /// Bytes differ from the recorded ones.
     Corrupt,
-    /// Written by a newer version, or a feature this build lacks; never said of damage.
+    /// Written by a newer version, or needs a feature that this build lacks. Not used for damage.
     Unsupported,
-    /// Worth trying again.
+    /// Not reachable now; worth trying again.
     Unreachable,
-    /// The reader of our output went away.
+    /// The reader of the output is gone.
     BrokenPipe,
     /// Any other failure of the system.
     System,
-    /// A defect in this program.
+    /// A defect of fullbore.
     Bug,
 }
 
-/// Shorthand.
+/// A result with the crate's error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl ErrorKind {
-    /// The kind of a system error.
+    /// Returns the kind for an error of the system.
     pub fn of(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound,
@@ -93,14 +93,15 @@ impl ErrorKind {
         }
     }
 
-    /// Is something stored not there, or not what was recorded? No other kind says anything of what is stored.
+    /// Returns whether stored data is missing or differs from the recorded data. Other kinds do not
+    /// concern stored data.
     pub fn is_loss(self) -> bool {
         matches!(self, Self::NotFound | Self::Corrupt)
     }
 }
 
 impl Error {
-    /// A bare error.
+    /// Creates an error without cause and hint.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self {
             kind,
@@ -111,12 +112,13 @@ impl Error {
         }
     }
 
-    /// A system error, with what was being done: `Error::io("could not read \"a\"", err)`.
+    /// Creates an error from a system error and the operation: `Error::io("could not read \"a\"",
+    /// err)`.
     pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let kind = ErrorKind::of(&error);
         let hint = match error.kind() {
-            _ if is_of_inodes(&error) => Some(INODES.into()),
+            _ if is_inode_shortage(&error) => Some(INODES.into()),
             _ if kind == ErrorKind::Full => Some(ROOM.into()),
             io::ErrorKind::OutOfMemory => Some(MEMORY.into()),
             _ => None,
@@ -128,33 +130,33 @@ impl Error {
         }
     }
 
-    /// Damage: bytes differ from what was recorded.
+    /// Creates an error for damage: bytes differ from the recorded ones.
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, what)
     }
 
-    /// The same error with a sentence the operator can act on.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same error with one more line of facts.
+    /// Adds a line of facts.
     #[must_use]
     pub fn detail(mut self, line: impl Into<String>) -> Self {
         self.detail.push(line.into());
         self
     }
 
-    /// The same error with its cause.
+    /// Adds a cause.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// The system's error, if that is its cause.
+    /// Returns the system's error, if that is the cause.
     pub fn system(&self) -> Option<&io::Error> {
         self.source
             .as_ref()?
@@ -162,7 +164,7 @@ impl Error {
             .map(|Reason(error)| error)
     }
 
-    /// `what`, and why, on one line.
+    /// Returns `what` and the cause on one line.
     pub fn line(&self) -> String {
         match &self.source {
             Some(source) => format!("{}: {source}", self.what),
@@ -170,7 +172,7 @@ impl Error {
         }
     }
 
-    /// The exit code of a run that ended with this error.
+    /// Returns the exit code of a run that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             ErrorKind::Usage => 2,
@@ -192,7 +194,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The system's words for an error, without Rust's "(os error N)".
+/// Returns the system's text for an error, without Rust's "(os error N)".
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
@@ -203,7 +205,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// An error of the system, in its own words.
+/// A system error that is printed with the system's text.
 #[derive(Debug)]
 struct Reason(io::Error);
 impl fmt::Display for Reason {
@@ -213,7 +215,7 @@ impl fmt::Display for Reason {
 }
 impl std::error::Error for Reason {}
 
-/// A name in quotes, as messages show it; bytes that are not text are escaped.
+/// Returns a name in quotes for messages; bytes that are not UTF-8 are replaced.
 pub fn quoted(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }

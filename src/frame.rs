@@ -1,4 +1,4 @@
-//! The unit of work, and the buffers it lives in.
+//! The unit of work, and its buffers.
 
 use crate::{
     format::{
@@ -18,57 +18,61 @@ use std::{
     },
 };
 
-/// What is said of a link that leads to nothing, or to something else.
+/// Reason for a hard link that cannot be stored as a link.
 pub const LOST_LINK: &str = "the file it is another name of was replaced, or could not be read";
 
 /// One unit of work: a piece of a tar stream that is compressed by itself.
 ///
-/// How many exist at once is bounded by construction: each adaptor of [`crate::pipeline`] holds at most its depth.
+/// The number of frames at one time is bounded by construction: each adaptor of [`crate::pipeline`]
+/// holds at most its depth.
 #[derive(Debug)]
 pub struct Frame {
-    /// The bytes as the last stage left them.
+    /// The output of the last stage.
     pub data: Buf,
-    /// Bytes of the tar stream this frame stands for, before any stage.
+    /// Bytes of the tar stream in this frame, before any stage.
     pub plain_len: u32,
-    /// What the plain bytes hold, in order.
+    /// The entries in the plain bytes, in order.
     pub parts: Vec<FrameEntry>,
-    /// Does a member of the tar end with this frame? Segments end only there.
+    /// Whether a member of the tar ends with this frame. A segment can end only at such a frame.
     pub ends_member: bool,
-    /// CRC-32 of the plain bytes, where the codec needs it.
+    /// CRC-32 of the plain bytes, if the codec needs it.
     pub crc32: Option<u32>,
-    /// What did not fit after all, and comes next: a scan does not know how large the attributes of files are.
+    /// The part that did not fit and comes next. The scan does not know the size of attributes.
     pub rest: Option<Slice>,
 }
 
-/// What a frame holds of one entry.
+/// One entry in a frame.
 #[derive(Debug)]
 pub struct FrameEntry {
-    /// Which entry, and how much of it.
+    /// The entry, and how much of it.
     pub what: FrameContent,
     /// Bytes of the frame before the content.
     pub inner: u32,
-    /// Bytes of content that the part stands for.
+    /// Bytes of content of this part.
     pub len: u32,
-    /// What earlier backups have of the object, if it is here as a whole; of a large file see [`Large::known`].
+    /// The entry in earlier backups, if this frame has all of it. For a large file see
+    /// [`LargeFile::known`].
     pub known: Option<BaseEntry>,
-    /// Where the content is, run by run; `None`: all of it is in this frame, from `inner` on.
+    /// The places of the content, run by run; `None` if all of it is in this frame, from `inner`
+    /// on.
     pub runs: Option<Vec<StoredRun>>,
-    /// What the digest stage learned of the content.
+    /// Digest of the content, set by the digest stage.
     pub piece: Piece,
-    /// CRC-32C of each of its blocks, where they are wanted.
+    /// CRC-32C of each block, if requested.
     pub crcs: Vec<u32>,
-    /// Its chunks, where they are wanted.
+    /// Chunks of the content, if requested.
     pub chunks: Vec<ContentChunk>,
-    /// Is it of another file than the one that the scan saw there, to which later names may be links?
+    /// Whether the file was replaced since the scan. Later names in the scan may be links to the
+    /// earlier file.
     pub replaced: bool,
-    /// May it be the first name of a file with several?
+    /// Whether this may be the first name of a file with several.
     pub is_first: bool,
 }
 
-/// Which entry a part is of.
+/// The entry of a part, and the extent of the part.
 #[derive(Debug)]
 pub enum FrameContent {
-    /// All of it, content included.
+    /// The whole entry, including its content.
     Whole(Entry, EntryState),
     /// The header of a large file, whose content follows in frames of its own.
     Head(Entry, Arc<LargeFile>),
@@ -76,60 +80,63 @@ pub enum FrameContent {
     Piece {
         /// The file.
         file: Arc<LargeFile>,
-        /// Bytes of data before this piece.
+        /// Bytes of data before the piece.
         offset: u64,
-        /// Is it the last?
+        /// Whether this is the last piece.
         last: bool,
     },
 }
 
-/// A file too large for one frame: what its readers share.
+/// A file too large for one frame, shared by its readers.
 #[derive(Debug)]
 pub struct LargeFile {
     /// The entry as the scan saw it.
     pub entry: Entry,
-    /// What earlier backups have of it: then its pieces are members by themselves, of what is new in them.
+    /// The file in earlier backups. If set, each piece is a member of its own with the new content
+    /// only.
     pub known: Option<BaseEntry>,
-    /// When it was made, where the file system tells.
+    /// Creation time, if the file system has it.
     pub born: Option<Time>,
     /// Bytes of data; [`u64::MAX`] for a stream whose end is not known yet.
     pub data_len: u64,
-    /// Opened once, by whoever needs it first, never awaited; all pieces are read from the same open file. With its
-    /// attributes, or why there is nothing to read.
+    /// The open file and its attributes, or the reason why it cannot be read. The first thread that
+    /// needs it opens it, and all pieces are read from the same open file.
     pub opened: OnceLock<Result<(OwnedFd, Vec<Xattr>), EntryState>>,
-    /// Did it shrink or change under the readers?
+    /// Whether the file shrank or changed while it was read.
     pub changed: AtomicBool,
-    /// Why a piece could not be read, if one could not.
+    /// The reason why a piece could not be read.
     pub failed: OnceLock<String>,
-    /// Pages of it whose checksums are wrong, if somebody looks.
+    /// Pages with wrong checksums, if they are checked.
     pub bad_pages: Mutex<Vec<u32>>,
-    /// Pieces not read yet; who takes it to 0 may look whether the file changed.
+    /// Pieces that were not read yet. The thread that reads the last one checks whether the file
+    /// changed.
     pub unread: AtomicU64,
-    /// Bytes a stream turned out to have; [`u64::MAX`] until its end was seen.
+    /// Final length of a stream; [`u64::MAX`] until its end is reached.
     pub end: AtomicU64,
 }
 
-/// One object the scan saw, and whether it could be looked at.
+/// One object of the scan, and whether its metadata could be read.
 #[derive(Debug, Clone)]
 pub struct Scanned {
     /// The object.
     pub entry: Entry,
-    /// [`State::Whole`], or why its content will not be read.
+    /// [`EntryState::Whole`], or the reason why its content is not read.
     pub state: EntryState,
-    /// When it was made, where the file system tells. Not part of the entry: nothing can set it.
+    /// Creation time, if the file system has it. Not part of the entry, because no system call can
+    /// set it.
     pub born: Option<Time>,
-    /// The directory it was found in, if there is one: device and inode.
+    /// Device and inode of the parent directory, if there is one.
     pub home: Option<(u64, u64)>,
-    /// May users that are neither root nor we put something else in its place there?
+    /// Whether other users, besides root and our own, can replace the object in its directory.
     pub exposed: bool,
-    /// Is it the first name of a file that has more?
+    /// Whether this is the first name of a file with several names.
     pub is_first: bool,
-    /// What earlier backups have of it.
+    /// The object in earlier backups.
     pub known: Option<BaseEntry>,
 }
 
 impl Scanned {
-    /// An object that nothing is known of yet.
+    /// Creates an object without further facts.
     pub fn new(entry: Entry, state: EntryState) -> Self {
         Self {
             entry,
@@ -143,28 +150,29 @@ impl Scanned {
     }
 }
 
-/// What to read for one frame.
+/// The content of one frame, to be read.
 #[derive(Debug)]
 pub enum Slice {
-    /// These members, each whole; then perhaps the header of a large file.
+    /// These members, all whole, and optionally the header of a large file.
     Members(Vec<Scanned>, Option<Arc<LargeFile>>),
     /// A piece of a large file.
     Piece {
         /// The file.
         file: Arc<LargeFile>,
-        /// Bytes of its data before the piece.
+        /// Bytes of data before the piece.
         offset: u64,
         /// Bytes of the piece.
         len: u32,
-        /// Is it the last?
+        /// Whether this is the last piece.
         last: bool,
     },
 }
 
 impl Slice {
-    /// Wait until the file that it is a piece of was opened, for the slice before it.
+    /// Waits until an earlier slice has opened the file of this piece.
     ///
-    /// Whoever reads waits for that anyway; who holds something that the slice before may need waits first.
+    /// Reading waits for that too. A thread that holds a resource which the earlier slice may need
+    /// must call this first.
     pub fn wait(&self) {
         if let Self::Piece { file, .. } = self {
             file.opened.wait();
@@ -173,7 +181,7 @@ impl Slice {
 }
 
 impl LargeFile {
-    /// A file of so many bytes of data, cut into so many pieces.
+    /// Creates a file with this number of bytes of data, in this number of pieces.
     pub fn new(of: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
         let Scanned {
             entry, born, known, ..
@@ -192,14 +200,14 @@ impl LargeFile {
         })
     }
 
-    /// Is it a stream whose length is known only at its end?
+    /// Returns whether this is a stream whose length is known only at its end.
     pub fn is_endless(&self) -> bool {
         self.data_len == u64::MAX
     }
 }
 
 impl Frame {
-    /// A frame fresh from a source.
+    /// Creates a frame as a source delivers it.
     pub fn new(data: Buf, parts: Vec<FrameEntry>, ends_member: bool) -> Self {
         Self {
             plain_len: data.len() as u32,
@@ -212,7 +220,7 @@ impl Frame {
     }
 }
 
-/// A buffer that goes home to its pool.
+/// A buffer that returns to its pool when it is dropped.
 #[derive(Debug, Default)]
 pub struct Buf {
     bytes: Vec<u8>,
@@ -228,7 +236,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Buffers of `capacity` bytes; at most `keep` idle ones are kept.
+    /// Creates a pool of buffers of `capacity` bytes that keeps at most `keep` idle ones.
     pub fn new(capacity: usize, keep: usize) -> Arc<Self> {
         Arc::new(Self {
             free: Mutex::default(),
@@ -237,7 +245,7 @@ impl Pool {
         })
     }
 
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub fn take(self: &Arc<Self>) -> Buf {
         let free = self.free.lock().map(|mut free| free.pop()).ok().flatten();
         let bytes = free.unwrap_or_else(|| Vec::with_capacity(self.capacity));
@@ -249,8 +257,8 @@ impl Pool {
 }
 
 impl Buf {
-    /// Is so much far more than what it was made for?
-    pub fn overflows(&self, bytes: usize) -> bool {
+    /// Returns whether `bytes` is more than twice the capacity that the buffer was made for.
+    pub fn exceeds_capacity(&self, bytes: usize) -> bool {
         self.home
             .as_ref()
             .is_some_and(|home| bytes > 2 * home.capacity)
@@ -277,7 +285,8 @@ impl DerefMut for Buf {
 }
 
 impl Drop for Buf {
-    /// A buffer that had to grow is not kept: one file with a megabyte of attributes would make all of them large.
+    /// Returns the buffer to its pool. A buffer that had to grow is not kept: one file with a
+    /// megabyte of attributes would make all buffers large.
     fn drop(&mut self) {
         let Some(home) = self.home.take() else { return };
         let mut bytes = std::mem::take(&mut self.bytes);

@@ -1,8 +1,8 @@
-//! What earlier backups have of an object of a source.
+//! The state of an object in earlier backups.
 //!
-//! An object that is the same costs a reference. Of a large file that is not, every block is compared with the one that
-//! was at its place, and blocks that are the same are references too. What is referred to is where the earlier backup
-//! has it: no chain is followed at a restore.
+//! An unchanged object costs a reference. In a large file that changed, every block is compared
+//! with the earlier block at the same place, and unchanged blocks become references too. A
+//! reference points to the backup that holds the data, so that a restore follows no chain.
 
 use crate::format::{
     chunk::ContentChunk,
@@ -14,57 +14,60 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// See the module.
+/// An object in the base backup, with the trust in it and the places of its content.
 #[derive(Debug, Clone)]
 pub struct BaseEntry {
-    /// Its record, in as many parts as the pages it goes on over; never empty. Segments are named as for any backup.
+    /// The parts of its record, one for each page; never empty. Segment names are relative to their
+    /// pages.
     pub parts: Arc<[PageItem]>,
-    /// How much of it is sure without a look at the content.
+    /// How much is certain without reading the content.
     pub trust: Trust,
     chunks: Chunks,
-    /// Where the content differs, if somebody knows: ascending runs, in bytes of the file. All else is the same.
+    /// The changed runs, ascending, in bytes of the file, if known. The rest of the file is
+    /// unchanged.
     pub changed: Option<Arc<[ByteRun]>>,
-    /// What is to be stored again though it may be the same: ascending runs of the earlier data.
+    /// Runs of the earlier data, ascending, to store again even if unchanged.
     again: Arc<[ByteRun]>,
 }
 
-/// Where the chunks of a file begin, and how long they are; made when the first is looked for.
+/// Start and length of each chunk of a file. Built at the first lookup.
 type Chunks = Arc<OnceLock<HashMap<[u8; BLOCK_DIGEST_BYTES], (u64, u32)>>>;
 
-/// How much is sure of an object that an earlier backup has.
+/// How much is certain about an object in an earlier backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// It is the same in all that is known of it.
+    /// All metadata is equal, so the object is unchanged.
     Same,
-    /// Its content is the same; the rest is as the scan saw it.
+    /// The content is unchanged; the metadata is that of the scan.
     Content,
-    /// The same, as those say who chose what to go by; no later backup is to take what the scan saw for a proof.
+    /// Unchanged by the user's choice of comparison. Later backups must not take the metadata of
+    /// this scan as a proof.
     Unverified,
     /// Only digests can tell.
     Nothing,
 }
 
-/// Where a run of a file's data is.
+/// Place of a run of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredRun {
     /// In the frame of its part.
     Here {
-        /// Bytes of the frame before it.
+        /// Bytes of the frame before the run.
         inner: u32,
-        /// Its length.
+        /// Length of the run.
         len: u32,
     },
-    /// Where the earlier backup has it.
+    /// In an earlier backup.
     Kept {
-        /// Bytes of the earlier data before it.
+        /// Bytes of the earlier data before the run.
         at: u64,
-        /// Its length.
+        /// Length of the run.
         len: u32,
     },
 }
 
 impl BaseEntry {
-    /// From the parts of its record.
+    /// Creates an entry from the parts of its record.
     pub fn new(parts: Arc<[PageItem]>, trust: Trust) -> Self {
         Self {
             parts,
@@ -75,10 +78,12 @@ impl BaseEntry {
         }
     }
 
-    /// Store these ascending runs of whole blocks again: only they are read of a file that is the same. Of one that is only said to
-    /// be, all of it: else what is read and what is not might be of two files.
+    /// Marks these ascending runs of whole blocks to be stored again.
+    ///
+    /// For an unchanged file only these runs are read. With [`Trust::Claim`] the whole file is
+    /// read, because the runs and the rest could otherwise come from two versions of the file.
     #[must_use]
-    pub fn stored_again(self, again: Vec<ByteRun>) -> Self {
+    pub fn store_again(self, again: Vec<ByteRun>) -> Self {
         let again: Arc<[ByteRun]> = again.into();
         let changed = match self.trust {
             Trust::Nothing => self.changed.clone(),
@@ -93,9 +98,10 @@ impl BaseEntry {
         }
     }
 
-    /// The same where nothing says where these runs are now: all of it is read, and what is found to be in them is stored again.
+    /// Marks runs to be stored again if their current place in the file is unknown: the whole file
+    /// is read, and blocks found in these runs are stored again.
     #[must_use]
-    pub fn stored_again_where_found(self, again: Vec<ByteRun>) -> Self {
+    pub fn store_found_again(self, again: Vec<ByteRun>) -> Self {
         Self {
             again: again.into(),
             trust: Trust::Nothing,
@@ -103,9 +109,9 @@ impl BaseEntry {
         }
     }
 
-    /// Somebody knows that a file of `size` bytes can have changed in these ascending runs only. What is to be stored again is
-    /// read with them.
-    pub fn narrow(&mut self, runs: Vec<ByteRun>, size: u64) {
+    /// Limits the possible changes of a file of `size` bytes to these ascending runs. Runs to be
+    /// stored again are added to them.
+    pub fn limit_changes(&mut self, runs: Vec<ByteRun>, size: u64) {
         let clipped = |run: &ByteRun| ByteRun {
             offset: run.offset,
             len: run.len.min(size - run.offset),
@@ -127,7 +133,8 @@ impl BaseEntry {
         self.changed = Some(all.into());
     }
 
-    /// Is any of `len` bytes from byte `at` of the earlier data on to be stored again?
+    /// Returns whether any of the `len` bytes from byte `at` of the earlier data is to be stored
+    /// again.
     pub fn is_stored_again(&self, at: u64, len: u64) -> bool {
         let next = self.again.partition_point(|run| run.offset + run.len <= at);
         self.again
@@ -135,16 +142,12 @@ impl BaseEntry {
             .is_some_and(|run| run.offset < at + len)
     }
 
-    /// Where a chunk of this digest and length begins.
+    /// Returns the start of the chunk with this digest and length.
     pub fn chunk(&self, chunk: &ContentChunk) -> Option<u64> {
         let places = self.chunks.get_or_init(|| {
             let mut places = HashMap::new();
-            for part in self.parts.iter() {
-                let mut at = part.from;
-                for chunk in &part.chunks {
-                    places.entry(chunk.digest).or_insert((at, chunk.len));
-                    at += u64::from(chunk.len);
-                }
+            for (at, chunk) in self.parts.iter().flat_map(chunk_starts) {
+                places.entry(chunk.digest).or_insert((at, chunk.len));
             }
             places
         });
@@ -154,8 +157,8 @@ impl BaseEntry {
             .map(|(at, _)| *at)
     }
 
-    /// Where each of these chunks of a sparse file begins in the earlier data, if there was the same one at its place; the places
-    /// are ascending.
+    /// Returns, for each chunk of a sparse file, its start in the earlier data if the same chunk
+    /// was at the same place. `places` is ascending.
     pub fn chunks_at(&self, chunks: &[ContentChunk], places: &[ByteRun]) -> Vec<Option<u64>> {
         let data_before = |place: u64| match &self.last().entry.kind {
             EntryKind::File { map: Some(map), .. } => map.data_before(place),
@@ -170,11 +173,7 @@ impl BaseEntry {
             .parts
             .partition_point(|part| part.from <= first)
             .saturating_sub(1);
-        let there = self.parts[from..].iter().flat_map(|part| {
-            part.chunks.iter().scan(part.from, |at, chunk| {
-                Some((std::mem::replace(at, *at + u64::from(chunk.len)), chunk))
-            })
-        });
+        let there = self.parts[from..].iter().flat_map(chunk_starts);
         let mut there = there.peekable();
         let find = |(wanted, chunk): (Option<u64>, &ContentChunk)| {
             let wanted = wanted?;
@@ -187,29 +186,29 @@ impl BaseEntry {
         wanted.into_iter().zip(chunks).map(find).collect()
     }
 
-    /// Are its chunks known?
+    /// Returns whether the record has chunks.
     pub fn has_chunks(&self) -> bool {
         self.parts.iter().any(|part| !part.chunks.is_empty())
     }
 
-    /// Are the digests of its blocks known?
+    /// Returns whether the record has block digests.
     pub fn has_blocks(&self) -> bool {
         self.parts.iter().all(|part| part.block(0).is_some())
     }
 
-    /// The record, or the last part of it, which has its digest.
+    /// Returns the last part of the record, which has the digest.
     pub fn last(&self) -> &Record {
         &self.parts[self.parts.len() - 1]
     }
 
-    /// Digest of the block of `block` bytes that begins `at` bytes into the data; `None` if there is none there, or it is
-    /// not known.
+    /// Returns the digest of the block of `block` bytes that starts `at` bytes into the data;
+    /// `None` if no block starts there or its digest is unknown.
     pub fn block(&self, at: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
         let (part, index) = self.place(at, block)?;
         part.block(index)
     }
 
-    /// CRC-32C of that block.
+    /// Returns the CRC-32C of that block.
     pub fn crc(&self, at: u64, block: u64) -> Option<u32> {
         let (part, index) = self.place(at, block)?;
         part.crcs.get(index).copied()
@@ -226,14 +225,19 @@ impl BaseEntry {
             .then_some((&**part, usize::try_from(within / block).ok()?))
     }
 
-    /// What is where of `len` bytes of the file at `offset`, by what is known of its changes: of those that are here, where
-    /// they would be if there was nothing else. `None` if nobody knows.
-    pub fn patches(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
-        let (mut runs, mut at, mut inner, end) = (Vec::new(), offset, 0, offset + len);
+    /// Splits `len` bytes of the file at `offset` into unchanged and changed runs. The changed runs
+    /// are numbered as if they followed each other from byte 0 of a frame. Returns `None` if the
+    /// changes are unknown.
+    pub fn split_by_changes(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
+        let mut runs = Vec::new();
+        let mut at = offset;
+        let mut inner = 0;
+        let end = offset + len;
         let changed = self.changed.as_ref()?;
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
         for run in &changed[first..] {
-            let (from, to) = (run.offset.clamp(at, end), (run.offset + run.len).min(end));
+            let from = run.offset.clamp(at, end);
+            let to = (run.offset + run.len).min(end);
             if run.offset >= end {
                 break;
             }
@@ -260,7 +264,17 @@ impl BaseEntry {
     }
 }
 
-/// Finds the extents of runs of what is known of one file; runs mostly follow each other.
+/// Returns the chunks of a part, each with its start in the file's data.
+fn chunk_starts(part: &PageItem) -> impl Iterator<Item = (u64, &ContentChunk)> {
+    let mut end = part.from;
+    part.chunks.iter().map(move |chunk| {
+        let start = end;
+        end += u64::from(chunk.len);
+        (start, chunk)
+    })
+}
+
+/// Finds the extents of runs of an earlier file. Fast for runs that follow each other.
 #[derive(Debug, Default)]
 pub struct Finder {
     part: usize,
@@ -270,7 +284,8 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Call `each` with the extents of `len` bytes of data from `at` on, and the part of the record each is of.
+    /// Calls `each` with the extents of `len` bytes of data from `at` on, and the part of the
+    /// record that holds each extent.
     pub fn find(
         &mut self,
         known: &BaseEntry,
@@ -284,11 +299,13 @@ impl Finder {
         }
         while let Some(item) = known.parts.get(self.part) {
             let Some(extent) = item.extents.get(self.extent) else {
-                (self.part, self.extent) = (self.part + 1, 0);
+                self.part += 1;
+                self.extent = 0;
                 continue;
             };
             let extent_end = self.before + u64::from(extent.len);
-            let (from, to) = (at.max(self.before), end.min(extent_end));
+            let from = at.max(self.before);
+            let to = end.min(extent_end);
             if from < to {
                 let inner = extent.inner + (from - self.before) as u32;
                 each(
@@ -301,9 +318,10 @@ impl Finder {
                 );
             }
             if extent_end > end {
-                return; // the next run may begin in it
+                return; // the next run may start in this extent
             }
-            (self.before, self.extent) = (extent_end, self.extent + 1);
+            self.before = extent_end;
+            self.extent += 1;
             if extent_end == end {
                 return;
             }
@@ -311,7 +329,7 @@ impl Finder {
     }
 }
 
-/// Add a run to a list, joined with the one before it where they touch.
+/// Adds a run to a list, and joins it with the previous run if they touch.
 pub fn push_run(runs: &mut Vec<StoredRun>, run: StoredRun) {
     match (runs.last_mut(), run) {
         (
@@ -343,7 +361,8 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     fn known(lens: &[Vec<u32>]) -> BaseEntry {
-        let (mut from, mut offset) = (0, 0);
+        let mut from = 0;
+        let mut offset = 0;
         let part = |lens: &Vec<u32>| {
             let extents = lens.iter().map(|len| {
                 offset += 1000;
@@ -376,12 +395,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_stored_again_is_read_with_what_can_have_changed() {
+    fn runs_to_store_again_are_read_with_possible_changes() {
         let run = |offset, len| ByteRun { offset, len };
-        let known = || known(&[vec![100]]).stored_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
+        let known = || known(&[vec![100]]).store_again(vec![run(16, 8), run(40, 16), run(90, 10)]);
         let narrowed = |runs: &[ByteRun], size| {
             let mut known = known();
-            known.narrow(runs.to_vec(), size);
+            known.limit_changes(runs.to_vec(), size);
             known.changed.map(|runs| runs.to_vec()).unwrap_or_default()
         };
         assert_eq!(narrowed(&[], 100), [run(16, 8), run(40, 16), run(90, 10)]);
@@ -396,17 +415,20 @@ mod tests {
     fn only_what_changed_is_here() {
         let run = |offset, len| ByteRun { offset, len };
         let mut known = known(&[vec![100]]);
-        assert_eq!(known.patches(0, 50), None);
+        assert_eq!(known.split_by_changes(0, 50), None);
         known.changed = Some([run(10, 10), run(40, 30)].into());
         let kept = |at, len| StoredRun::Kept { at, len };
         let here = |inner, len| StoredRun::Here { inner, len };
         assert_eq!(
-            known.patches(0, 50),
+            known.split_by_changes(0, 50),
             Some(vec![kept(0, 10), here(0, 10), kept(20, 20), here(10, 10)])
         );
-        assert_eq!(known.patches(50, 50), Some(vec![here(0, 20), kept(70, 30)]));
-        assert_eq!(known.patches(15, 3), Some(vec![here(0, 3)]));
-        assert_eq!(known.patches(70, 30), Some(vec![kept(70, 30)]));
+        assert_eq!(
+            known.split_by_changes(50, 50),
+            Some(vec![here(0, 20), kept(70, 30)])
+        );
+        assert_eq!(known.split_by_changes(15, 3), Some(vec![here(0, 3)]));
+        assert_eq!(known.split_by_changes(70, 30), Some(vec![kept(70, 30)]));
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! What to run, as data; and the only file that names every source, stage and sink.
+//! The description of a run as data. This is the only file that names every stage and sink.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -7,7 +7,7 @@ use crate::{
     pipeline::thread_count::max_threads,
     platform::{
         self,
-        safe_file::{led_astray, led_to},
+        safe_file::{dangling_symlink_target, symlink_target},
     },
     postgres::page_stage::{PageCheck, PageChecks},
     repo::writer::{RepositoryWriter, must_be_possible},
@@ -31,39 +31,39 @@ use std::{
     sync::Arc,
 };
 
-/// A stage, described. Building it needs nothing but this value.
+/// A description of a stage; building the stage needs no other data.
 #[derive(Debug, Clone)]
 pub enum StageSpec {
-    /// Hash what passes.
+    /// Computes digests.
     Digest {
-        /// How.
+        /// Digest algorithm.
         algorithm: Algorithm,
         /// Bytes of a block.
         block_bytes: u64,
-        /// Are large files cut in chunks by their content?
+        /// Whether large files are also cut in chunks by their content.
         chunks: bool,
-        /// Are CRC-32Cs of the blocks wanted?
+        /// Whether CRC-32Cs of the blocks are needed.
         crc32c: bool,
     },
-    /// Take out what earlier backups have.
+    /// Removes content that earlier backups have.
     Thin {
         /// Bytes of a block.
         block_bytes: u64,
     },
-    /// Look at the checksums of PostgreSQL's pages.
+    /// Checks the checksums of PostgreSQL's pages.
     Pages(Arc<PageCheck>),
-    /// Compress.
+    /// Compresses.
     Compress {
-        /// How.
+        /// Codec and level.
         codec: Codec,
     },
 }
 
 impl StageSpec {
-    /// Build it, here, on whichever side "here" is.
+    /// Builds the stage on this machine.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a codec has no such level.
+    /// [`ErrorKind::Usage`] if the codec does not have this level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
             Self::Digest {
@@ -84,7 +84,7 @@ impl StageSpec {
     }
 }
 
-/// All of `stages`, fused into one, for one worker.
+/// Builds all `stages` as one chain for one worker.
 ///
 /// # Errors
 /// As [`StageSpec::build`].
@@ -97,8 +97,8 @@ pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
     ))
 }
 
-/// The same stages, compressing as fast as the codec does at any level that makes smaller.
-pub fn fast(stages: &[StageSpec]) -> Vec<StageSpec> {
+/// Returns the same stages with the codec at its fastest level that still compresses.
+pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
     let fast = |stage: &StageSpec| match *stage {
         StageSpec::Compress { codec } => StageSpec::Compress {
             codec: codec.at_level(codec.level().min(1)),
@@ -108,20 +108,20 @@ pub fn fast(stages: &[StageSpec]) -> Vec<StageSpec> {
     stages.iter().map(fast).collect()
 }
 
-/// A destination, described.
+/// A description of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkSpec {
-    /// A directory that is a repository or becomes one.
+    /// A directory that is a repository or will become one.
     Repository(PathBuf),
     /// One file.
     File(PathBuf),
     /// Standard output.
     Stdout,
-    /// Nowhere.
+    /// Nowhere (`null:`).
     Null,
 }
 
-/// Endings of file names that are archives, and the codec each asks for.
+/// Endings of archive names, and the codec of each.
 const ENDINGS: [(&str, Codec); 6] = [
     (".tar.zst", Codec::Zstd(1)),
     (".tzst", Codec::Zstd(1)),
@@ -131,7 +131,7 @@ const ENDINGS: [(&str, Codec); 6] = [
     (".tar", Codec::None),
 ];
 
-/// Endings of names that somebody expects to become one file, which they would not.
+/// Endings that suggest a single file, although fullbore would create a repository of that name.
 const FOREIGN: [&str; 15] = [
     ".tar.zst", ".tzst", ".tar.lz4", ".tgz", ".tar", ".tar.xz", ".txz", ".tar.bz2", ".tbz2",
     ".zst", ".lz4", ".gz", ".xz", ".bz2", ".zip",
@@ -140,64 +140,50 @@ const FOREIGN: [&str; 15] = [
 const ENDINGS_HINT: &str = "use .tar.zst, .tar.lz4, .tar.gz or .tar; for a repository, make a directory of that name first";
 
 impl SinkSpec {
-    /// What `--to` says, and the codec: `compress`, or what its ending asks for.
+    /// Parses `--to`. Returns the destination and the codec: `compress`, or the codec of the
+    /// ending.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for the name of a file of another kind than would be written, [`ErrorKind::NotFound`] for a link to nothing.
+    /// [`ErrorKind::Usage`] if the ending does not match the codec or the destination cannot be
+    /// used; [`ErrorKind::NotFound`] for a dangling link.
     pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
         let to = Path::new(to.as_ref());
         let bytes = to.as_os_str().as_bytes();
-        if let Some(lost) = led_astray(to) {
+        if let Some(lost) = dangling_symlink_target(to) {
             let what =
                 format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
+        if bytes == b"-" {
+            return Ok((Self::Stdout, compress));
+        }
+        if bytes == b"null:" {
+            return Ok((Self::Null, compress));
+        }
+        if to.is_dir() {
+            return Ok((Self::Repository(to.into()), compress));
+        }
+        check_destination_path(to)?;
         let ending = ENDINGS
             .iter()
             .find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
-        Ok(match (bytes, ending) {
-            (b"-", _) => (Self::Stdout, compress),
-            (b"null:", _) => (Self::Null, compress),
-            _ if to.is_dir() => (Self::Repository(to.into()), compress),
-            _ if is_no_place(to) => {
-                let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
-                return Err(Error::new(ErrorKind::Usage, what)
-                    .hint("standard output is \"-\", and nowhere is \"null:\""));
-            }
-            _ if is_of_elsewhere(bytes) => {
-                let what =
-                    format!("cannot write to {to:?}: it looks like a place on another machine");
-                return Err(Error::new(ErrorKind::Usage, what).hint(format!(
-                    "mount it, or send `--to -` there; a directory of this name is {:?}, and nowhere is \"null:\"",
-                    Path::new(".").join(to)
-                )));
-            }
-            (_, Some((ending, asked))) => {
-                let codec = compress.unwrap_or(*asked);
-                if codec.name() != asked.name() {
-                    let what = format!(
-                        "cannot write {} into a file whose name ends in {ending:?}",
-                        codec.name()
-                    );
-                    return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
-                }
-                (
-                    Self::File(led_to(to).unwrap_or_else(|| to.into())),
-                    Some(codec),
-                )
-            }
-            _ if FOREIGN
-                .iter()
-                .any(|ending| bytes.to_ascii_lowercase().ends_with(ending.as_bytes())) =>
-            {
-                let what = format!("cannot tell what {to:?} is to be: archives have other endings");
-                return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
-            }
-            _ => (Self::Repository(to.into()), compress),
-        })
+        if let Some((ending, asked)) = ending {
+            let codec = codec_for_ending(ending, *asked, compress)?;
+            let file = symlink_target(to).unwrap_or_else(|| to.into());
+            return Ok((Self::File(file), Some(codec)));
+        }
+        let lower = bytes.to_ascii_lowercase();
+        if FOREIGN
+            .iter()
+            .any(|ending| lower.ends_with(ending.as_bytes()))
+        {
+            let what = format!("cannot write to {to:?}: archives have other endings");
+            return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
+        }
+        Ok((Self::Repository(to.into()), compress))
     }
 
-    /// Is it a repository that is not there yet?
+    /// Returns whether this is a repository that does not exist yet.
     pub fn is_new_repository(&self) -> bool {
         let is_used = |path: &Path| {
             [layout::REPOSITORY, layout::BACKUPS]
@@ -207,17 +193,19 @@ impl SinkSpec {
         matches!(self, Self::Repository(path) if !is_used(path))
     }
 
-    /// Refuses a destination that cannot be made. With `no_create` it has to be a repository that is there.
+    /// Checks that the destination can be created. With `no_create` it must be an existing
+    /// repository.
     ///
     /// # Errors
-    /// As [`must_be_possible`]; [`ErrorKind::Usage`] for `no_create` of anything else than a repository.
+    /// As [`must_be_possible`]; [`ErrorKind::Usage`] for `no_create` with another kind of
+    /// destination.
     pub fn check(&self, no_create: bool) -> Result<()> {
         match self {
             Self::Repository(path) => must_be_possible(path, no_create),
             _ if no_create => Err(Error::new(
                 ErrorKind::Usage,
                 format!(
-                    "--no-create is for repositories, and not for {}",
+                    "--no-create can be used with repositories only, not with {}",
                     self.name()
                 ),
             )),
@@ -226,10 +214,10 @@ impl SinkSpec {
         }
     }
 
-    /// Open it for backup `id`, begun at `time`.
+    /// Opens the destination for backup `id`, started at `time`.
     ///
     /// # Errors
-    /// What the destination says.
+    /// Those of the destination.
     pub fn open(&self, id: &str, time: &str, codec: Codec) -> Result<Box<dyn Destination>> {
         Ok(match self {
             Self::Repository(path) => {
@@ -241,8 +229,8 @@ impl SinkSpec {
         })
     }
 
-    /// What the last line says of it.
-    pub fn place(&self) -> String {
+    /// Returns the words about the destination in the last line of the output.
+    pub fn completion_text(&self) -> String {
         match self {
             Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
             Self::Stdout => "is complete on standard output".to_owned(),
@@ -250,7 +238,7 @@ impl SinkSpec {
         }
     }
 
-    /// Its name in messages.
+    /// Name in messages.
     pub fn name(&self) -> String {
         match self {
             Self::Repository(path) | Self::File(path) => crate::sink::local_file::name(path),
@@ -260,25 +248,56 @@ impl SinkSpec {
     }
 }
 
-/// Is it a device, a pipe or a socket?
-fn is_no_place(to: &Path) -> bool {
+/// Refuses a path that can be neither a file nor a repository.
+fn check_destination_path(to: &Path) -> Result<()> {
+    if is_special_file(to) {
+        let what = format!("cannot write to {to:?}: it is neither a directory nor a regular file");
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
+    }
+    if looks_remote(to.as_os_str().as_bytes()) {
+        let what = format!("cannot write to {to:?}: it looks like a path on another machine");
+        return Err(Error::new(ErrorKind::Usage, what).hint(format!(
+            "mount it, or send `--to -` there; write a directory of this name as {:?}, and use \"null:\" to discard the output",
+            Path::new(".").join(to)
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the codec for a file name with this ending, whose own codec is `asked`.
+fn codec_for_ending(ending: &str, asked: Codec, compress: Option<Codec>) -> Result<Codec> {
+    let codec = compress.unwrap_or(asked);
+    if codec.name() == asked.name() {
+        return Ok(codec);
+    }
+    let what = format!(
+        "cannot write {} into a file whose name ends in {ending:?}",
+        codec.name()
+    );
+    Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT))
+}
+
+/// Returns whether the path is a device, a pipe or a socket.
+fn is_special_file(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
-/// Does it begin as a URL, as a path of another host, or as what is no file?
-fn is_of_elsewhere(to: &[u8]) -> bool {
+/// Returns whether the path starts like a URL or a path of another host, or is `null` without its
+/// colon.
+fn looks_remote(to: &[u8]) -> bool {
     to.split(|byte| *byte == b'/')
         .next()
         .is_some_and(|first| first.contains(&b':'))
         || to == b"null"
 }
 
-/// How much of the machine a run may use.
+/// Limits on the resources of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// Threads that compute.
     pub workers: NonZeroUsize,
-    /// Threads that read each device; `None`: as many as it pays.
+    /// Threads that read from each device; `None` adapts the number to the device.
     pub readers: Option<NonZeroUsize>,
     /// Bytes of all buffers together.
     pub memory_bytes: u64,
@@ -288,30 +307,33 @@ pub struct Tuning {
     pub segment_bytes: u64,
 }
 
-/// How many frames a pipeline may hold, so that all of them fit the memory.
+/// The number of frames in a pipeline, so that all of them fit the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
-    /// Processors that compute.
+    /// Processors for computing.
     pub workers: NonZeroUsize,
-    /// Threads that may compute at once: more where all processors may, as each of them may have to wait for its own.
+    /// Threads that may compute at once. More than `workers` if that is all processors, because a
+    /// thread may wait for its processor.
     pub permits: NonZeroUsize,
-    /// Frames being read, worked on or waiting for the sink, for each stream.
+    /// Frames of a stream that are being read, computed or waiting for the sink.
     pub line: usize,
-    /// Threads of a stream, at most.
+    /// Maximum threads of a stream.
     pub threads: usize,
 }
 
-/// Open files that are not those of frames: what the walk lists, the destination, a session.
+/// Open files besides those of frames: directories of the walk, the destination, a session.
 const OTHER_FILES: u64 = 48;
 
 impl Tuning {
-    /// Divide the memory among `streams`.
+    /// Divides the memory among `streams`.
     ///
-    /// A stream holds the frames in its line and one in the hands of its sink; a worker holds a second buffer, for what it
-    /// makes. A quarter is left for codecs, directories and pages. A frame may hold two files open, a large one until all of it
-    /// is stored and a small one while it is read, and its directory: there are no more frames than this process may have files open.
+    /// A stream holds the frames in its line and one frame in its sink; a worker holds a second
+    /// buffer for its output. A quarter of the memory is left for codecs, directories and pages. A
+    /// frame may hold two open files (a large one until all of it is stored, a small one while it
+    /// is read) and a directory, so the limit of open files limits the frames too.
     ///
     /// # Errors
+    /// [`ErrorKind::Usage`] if not even one worker fits.
     /// [`ErrorKind::Usage`] if one worker does not fit.
     pub fn depths(&self, streams: usize) -> Result<Depths> {
         let streams = streams.max(1);
@@ -319,20 +341,11 @@ impl Tuning {
         let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
         let fits = |workers: &usize| line(*workers) * streams > *workers && line(*workers) >= 2;
         let most = |most: usize| (1..=most).rev().find(fits).and_then(NonZeroUsize::new);
-        let workers = most(self.workers.get()).ok_or_else(|| {
-            let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
-            Error::new(
-                ErrorKind::Usage,
-                format!("cannot work in {} bytes of memory", self.memory_bytes),
-            )
-            .hint(format!(
-                "give --memory at least {} MiB, or a smaller --frame-size",
-                (least >> 20) + 1
-            ))
-        })?;
-        let permits = match workers < platform::cores() {
-            true => workers,
-            false => most(2 * workers.get()).unwrap_or(workers),
+        let workers = most(self.workers.get()).ok_or_else(|| self.too_little_memory(streams))?;
+        let permits = if workers < platform::cores() {
+            workers
+        } else {
+            most(2 * workers.get()).unwrap_or(workers)
         };
         let threads = max_threads(workers.get());
         let files =
@@ -346,6 +359,15 @@ impl Tuning {
             line,
             threads: threads.min(line),
         })
+    }
+
+    fn too_little_memory(&self, streams: usize) -> Error {
+        let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
+        let what = format!("cannot run with {} bytes of memory", self.memory_bytes);
+        Error::new(ErrorKind::Usage, what).hint(format!(
+            "use --memory of at least {} MiB, or a smaller --frame-size",
+            (least >> 20) + 1
+        ))
     }
 }
 

@@ -1,7 +1,9 @@
-//! How threads are started, and what they wait for each other with: a queue, a promise, and the monitor under both.
+//! Starting threads, and the tools with which they wait for each other: a queue, a promise, and the
+//! monitor below both.
 //!
-//! They sleep where they have to wait, and wake only who sleeps. A channel spins and yields first, and a bare condition
-//! variable calls the system for every notice: either cost a system call for every four small files of a backup.
+//! Threads sleep while they wait, and a change wakes only threads that sleep. A channel spins and
+//! yields first, and a bare condition variable makes a system call for every notification: either
+//! cost a system call for every four small files of a backup.
 
 use crate::{
     error::{Error, Result},
@@ -20,10 +22,10 @@ use std::{
     thread::{Builder, JoinHandle, Scope, ScopedJoinHandle},
 };
 
-/// Do `work` on a thread of its own.
+/// Runs `work` on a new thread.
 ///
 /// # Errors
-/// [`crate::error::Kind::System`] if the system has no thread for it; `work` is dropped then.
+/// [`crate::error::ErrorKind::System`] if the system has no thread for it; `work` is dropped then.
 pub fn start<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
@@ -32,7 +34,7 @@ pub fn start<T: Send + 'static>(
         .map_err(refused)
 }
 
-/// The same within a scope.
+/// Runs `work` on a new thread within a scope.
 ///
 /// # Errors
 /// As [`start`].
@@ -45,8 +47,11 @@ pub fn start_in<'scope, T: Send + 'scope>(
         .map_err(refused)
 }
 
-/// Change a number that others change too, unless there is nothing to change it to; was it? What its threads did before is
-/// seen by who finds what they left.
+/// Changes a number that other threads change too, unless `change` returns `None`. Returns whether
+/// it was changed.
+///
+/// The memory order is acquire and release: a thread that reads the new number sees earlier writes
+/// of the thread that set it.
 pub fn change(number: &AtomicUsize, change: impl Fn(usize) -> Option<usize>) -> bool {
     let mut now = number.load(Acquire);
     while let Some(next) = change(now) {
@@ -69,13 +74,15 @@ fn refused(error: io::Error) -> Error {
     )
 }
 
-/// A mutex as one thread has it. What a thread that panicked left in one is taken as it is: nothing that can panic runs while
-/// one of ours is held, and a panic elsewhere ends the run by what it was to deliver, not by a lock.
+/// Access to a mutex that ignores poisoning.
+///
+/// This is safe, because no code that can panic runs while one of these mutexes is held. A panic
+/// elsewhere ends the run because a result is missing, not because of a lock.
 pub trait Locked<T> {
-    /// What is in it, alone.
+    /// Locks the mutex.
     fn locked(&self) -> MutexGuard<'_, T>;
 
-    /// What is in it, for good.
+    /// Consumes the mutex and returns its value.
     fn opened(self) -> T;
 }
 
@@ -92,13 +99,13 @@ impl<T> Locked<T> for Mutex<T> {
 /// A state that threads wait for.
 #[derive(Debug, Default)]
 pub struct Monitor<T> {
-    /// The state, and how many threads sleep.
+    /// The state, and the number of sleeping threads.
     state: Mutex<(T, usize)>,
     changed: Condvar,
 }
 
 impl<T> Monitor<T> {
-    /// With this state.
+    /// Creates a monitor with this state.
     pub fn new(state: T) -> Self {
         Self {
             state: Mutex::new((state, 0)),
@@ -106,12 +113,12 @@ impl<T> Monitor<T> {
         }
     }
 
-    /// The state, and how many threads sleep.
+    /// Locks the state; also gives the number of sleeping threads.
     pub fn lock(&self) -> MutexGuard<'_, (T, usize)> {
         self.state.locked()
     }
 
-    /// Sleep while `waits`.
+    /// Sleeps while `waits` returns true.
     pub fn sleep(&self, mut waits: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, (T, usize)> {
         let mut state = self.lock();
         while waits(&mut state.0) {
@@ -125,7 +132,7 @@ impl<T> Monitor<T> {
         state
     }
 
-    /// Change the state, and wake all who sleep.
+    /// Changes the state and wakes all sleeping threads.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state.0);
@@ -133,7 +140,7 @@ impl<T> Monitor<T> {
         result
     }
 
-    /// Wake all who sleep, or one if the change gave something to do to any of them.
+    /// Wakes all sleeping threads, or one of them if any of them can handle the change.
     pub fn wake(&self, state: MutexGuard<'_, (T, usize)>, all: bool) {
         let sleepers = state.1;
         drop(state);
@@ -145,7 +152,7 @@ impl<T> Monitor<T> {
     }
 }
 
-/// Items for any number of threads, as many as come, or no more at once than there is room for.
+/// A queue for any number of threads, with or without a limit of waiting items.
 #[derive(Debug)]
 pub struct Queue<T>(Monitor<Items<T>>);
 
@@ -163,7 +170,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue that `room` items may wait in, and that one thread fills.
+    /// Creates a queue in which at most `room` items wait. Only one thread may fill it.
     pub fn with_room(room: usize) -> Self {
         Self(Monitor::new(Items {
             items: VecDeque::new(),
@@ -172,7 +179,8 @@ impl<T> Queue<T> {
         }))
     }
 
-    /// One more, where there is room or there will be; false if the queue is closed, and so the item lost.
+    /// Adds an item, and waits for room if necessary. Returns false, and drops the item, if the
+    /// queue is closed.
     pub fn push(&self, item: T) -> bool {
         let mut state = self
             .0
@@ -185,32 +193,33 @@ impl<T> Queue<T> {
         true
     }
 
-    /// The next, once there is one; `None` when the queue is closed and empty.
+    /// Returns the next item, and waits for one if necessary; `None` if the queue is closed and
+    /// empty.
     pub fn pop(&self) -> Option<T> {
         let mut state = self
             .0
             .sleep(|queue| queue.items.is_empty() && !queue.closed);
         let item = state.0.items.pop_front();
         let drained = state.0.closed && state.0.items.is_empty();
-        // Who fills it and found no room is woken when half is free, not for every item.
+        // A filler that found no room is woken once half of the room is free, not for every item.
         if drained || state.0.items.len() == state.0.room / 2 {
             self.0.wake(state, true);
         }
         item
     }
 
-    /// Does something wait in it?
+    /// Returns whether items are waiting.
     pub fn has_items(&self) -> bool {
         !self.0.lock().0.items.is_empty()
     }
 
-    /// No more come; wait until somebody took what there is.
+    /// Closes the queue and waits until all items are taken.
     pub fn drain(&self) {
         self.close();
         drop(self.0.sleep(|queue| !queue.items.is_empty()));
     }
 
-    /// No more come, and nobody will take what there is.
+    /// Closes the queue and drops its items.
     pub fn abandon(&self) {
         self.0.change(|queue| {
             queue.closed = true;
@@ -218,13 +227,14 @@ impl<T> Queue<T> {
         });
     }
 
-    /// No more come. Whoever waits for room is told that there is none.
+    /// Closes the queue. A thread that waits for room gets `false` from [`Queue::push`].
     pub fn close(&self) {
         self.0.change(|queue| queue.closed = true);
     }
 }
 
-/// One end of a queue; the queue is closed when it is dropped, by a panic too, so that nobody waits for the other end.
+/// One end of a queue. Dropping it, also by a panic, closes the queue, so that the other end does
+/// not wait for ever.
 #[derive(Debug)]
 pub struct End<T>(pub Arc<Queue<T>>);
 
@@ -234,7 +244,7 @@ impl<T> Drop for End<T> {
     }
 }
 
-/// An answer that is awaited. A promise that is dropped without one is known to be broken.
+/// A value that another thread waits for. Dropping it without a value breaks the promise.
 #[derive(Debug)]
 pub struct Promise<T>(Arc<Queue<T>>);
 
@@ -242,14 +252,14 @@ pub struct Promise<T>(Arc<Queue<T>>);
 #[derive(Debug)]
 pub struct Answer<T>(Arc<Queue<T>>);
 
-/// A promise, and where its answer comes out.
+/// Creates a promise and its other end.
 pub fn promise<T>() -> (Promise<T>, Answer<T>) {
     let queue = Arc::new(Queue::default());
     (Promise(queue.clone()), Answer(queue))
 }
 
 impl<T> Promise<T> {
-    /// Give the answer.
+    /// Delivers the value.
     pub fn keep(self, answer: T) {
         self.0.push(answer);
     }
@@ -262,7 +272,7 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Answer<T> {
-    /// Wait for it; `None` if the promise was broken.
+    /// Waits for the value; `None` if the promise was broken.
     pub fn wait(self) -> Option<T> {
         self.0.pop()
     }
@@ -294,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_in_a_queue_that_nobody_empties_is_told() {
+    fn waiting_for_room_ends_when_the_queue_is_closed() {
         let queue = Arc::new(Queue::with_room(1));
         let end = End(queue.clone());
         let thread = std::thread::spawn(move || (0..).find(|i| !queue.push(*i)));

@@ -175,7 +175,7 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
             .unwrap()
             .root;
         assert_eq!(
-            root.others(),
+            root.referenced_backups(),
             [ID, SECOND],
             "pages and segments of both are referred to"
         );

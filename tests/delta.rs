@@ -636,7 +636,7 @@ fn what_cannot_be_removed_is_named_and_all_else_is_done() {
         "{}",
         ran.err
     );
-    let ran = ran.has_one_error("it is passed over; the rest of the backup is restored");
+    let ran = ran.has_one_error("it is skipped; the rest of the backup is restored");
     assert!(
         to.join("extra 1").exists() && !to.join("extra 2").exists(),
         "{}",
@@ -1143,8 +1143,8 @@ fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
     );
     assert!(!place.at("to/big/exact").exists(), "part of it was written");
     for line in [
-        "\"big/small\" is left as it was",
-        "\"big/odd\" is left as it was",
+        "\"big/small\" is unchanged",
+        "\"big/odd\" is unchanged",
         "\"big/exact\" is removed",
     ] {
         assert!(ran.err.contains(line), "{line}: {}", ran.err);
@@ -1191,8 +1191,7 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
                 "{with}"
             );
             assert!(
-                ran.err
-                    .contains(&format!("\"big/{name}\" is left as it was")),
+                ran.err.contains(&format!("\"big/{name}\" is unchanged")),
                 "{with}: {}",
                 ran.err
             );

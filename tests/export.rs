@@ -93,7 +93,7 @@ impl Two {
 fn the_second_backup_refers_to_the_first() {
     let two = two("zstd:1");
     let archive = Archive::open_backup(&two.repository, &two.ids[1]).unwrap();
-    assert_eq!(archive.root.others(), [&two.ids[0]]);
+    assert_eq!(archive.root.referenced_backups(), [&two.ids[0]]);
     let dir = temp();
     let back = dir.path().join("back");
     fullbore(args!["restore", two.at(1), "--to", back, "--quiet"]).ends_with(0);

@@ -239,7 +239,7 @@ fn a_link_in_place_of_a_file_of_a_repository_is_damage() {
         if name != "manifest" {
             let ran =
                 in_time(args!["restore", repository, "--to", dir.path().join("to")]).ends_with(4);
-            ran.has_one_error("it is no regular file");
+            ran.has_one_error("it is not a regular file");
         }
         let _ = fs::remove_dir_all(dir.path().join("to"));
         fs::rename(&aside, &path).unwrap();
@@ -332,7 +332,7 @@ fn a_pipe_that_looks_like_half_an_archive_is_passed_by() {
     make_fifo(&side);
     in_time(args!["list", archive])
         .ends_with(4)
-        .has_one_error("it is no regular file");
+        .has_one_error("it is not a regular file");
     let again = || in_time(args!["backup", dir.path().join("tree"), "--to", archive]);
     again()
         .ends_with(1)

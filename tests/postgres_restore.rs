@@ -310,7 +310,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
-    assert!(said.contains("it is no regular file"), "{said}");
+    assert!(said.contains("it is not a regular file"), "{said}");
 }
 
 #[test]
@@ -635,7 +635,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     ];
     let ran = traced(&place, &only)
         .ends_with(1)
-        .has_one_error("passed over; the rest of the backup is restored");
+        .has_one_error("skipped; the rest of the backup is restored");
     let said = [
         "\"global/pg_control\" is not in place, because files",
         "run the same command again with --overwrite",

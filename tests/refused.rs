@@ -46,7 +46,7 @@ fn restored(inject: &str, only: Option<&Path>, repository: &Path, to: &Path, mor
 fn assert_rest(ran: Ran, tree: &Path, to: &Path, missing: &[&str], case: &str) {
     let ran = ran
         .ends_with(1)
-        .has_one_error("passed over; the rest of the backup is restored");
+        .has_one_error("skipped; the rest of the backup is restored");
     assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
     let all = [
         "d/small",
@@ -120,7 +120,7 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
                 // So has everything else but what stands for itself.
                 let ran = ran
                     .ends_with(1)
-                    .has_one_error("passed over; the rest of the backup is restored");
+                    .has_one_error("skipped; the rest of the backup is restored");
                 assert!(
                     ran.err.contains("d/small") && ran.err.contains("z too"),
                     "{case}: {}",

@@ -132,7 +132,7 @@ fn what_fsck_wants_is_not_replaced_by_the_directory_that_the_backup_has() {
     let before = number();
     for how in ["--overwrite", "--delta", "--delta --delete"] {
         let ran = as_user(restore(&repository, &to, how)).ends_with(1);
-        let ran = ran.has_one_error("passed over; the rest of the backup is restored");
+        let ran = ran.has_one_error("skipped; the rest of the backup is restored");
         assert!(
             ran.err.contains("home/lost+found\": permission denied"),
             "{how}: {}",
@@ -181,7 +181,7 @@ fn what_belongs_to_another_and_cannot_be_looked_into_is_named_and_the_rest_is_re
     .ends_with(0);
     as_user(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
     let ran = as_user(restore(&at("r"), &at("to"), "--delta --delete")).ends_with(1);
-    let ran = ran.has_one_error("passed over; the rest of the backup is restored");
+    let ran = ran.has_one_error("skipped; the rest of the backup is restored");
     for (doing, name) in [
         ("remove", "sub/others"),
         ("remove", "sub/more/others"),
@@ -446,7 +446,7 @@ fn in_an_append_only_directory_no_file_of_a_restore_stays() {
             .ends_with(1)
             .has_one_error("nothing can be removed from its directory");
         assert!(
-            ran.err.contains("passed over; the rest of the"),
+            ran.err.contains("skipped; the rest of the"),
             "{how}: {}",
             ran.err
         );

@@ -2,7 +2,7 @@
 
 use crate::format::{
     digest::{Algorithm, Piece, is_block_size, piece},
-    page::{Record, is_block},
+    page::{Record, matches_block},
     root::BackupOptions,
 };
 use std::ops::Range;
@@ -46,7 +46,9 @@ pub fn judged(
         let wanted = record.block(first + at)?;
         Some(
             span(at).end <= found.len()
-                && hashed.get(at).is_some_and(|hash| is_block(wanted, hash)),
+                && hashed
+                    .get(at)
+                    .is_some_and(|hash| matches_block(wanted, hash)),
         )
     };
     (0..len.div_ceil(block))

@@ -10,7 +10,7 @@ use crate::{
     format::{
         digest::{Algorithm, Digest, Piece, is_block_size, piece},
         entry::EntryPath,
-        page::{EntryState, FrameAt, PageItem, SegmentId, begin, is_block},
+        page::{EntryState, FrameAt, PageItem, SegmentId, are_contiguous, matches_block},
     },
     known::{BaseEntry, Trust},
     stage::codec::Codec,
@@ -36,7 +36,7 @@ pub(crate) struct FrameRange<'a> {
 impl FileContent {
     /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
     pub(crate) fn new(parts: Vec<PageItem>) -> Option<Self> {
-        if !begin(&parts) {
+        if !are_contiguous(&parts) {
             return None;
         }
         let (mut at, mut extents) = (0, Vec::new());
@@ -140,8 +140,9 @@ impl FileContent {
         let wanted = (offset..)
             .step_by(block as usize)
             .map(|at| self.known.block(at, block));
-        let differs =
-            |(found, wanted): (_, Option<_>)| wanted.is_some_and(|wanted| !is_block(wanted, found));
+        let differs = |(found, wanted): (_, Option<_>)| {
+            wanted.is_some_and(|wanted| !matches_block(wanted, found))
+        };
         match found.iter().zip(wanted).position(differs) {
             Some(at) => Err(damaged(format!(
                 "the digest of block {} is another",

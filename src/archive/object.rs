@@ -242,7 +242,7 @@ pub struct OneFileObjects {
 /// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
 fn side_of(path: &Path) -> PathBuf {
     let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
-    safe_file::led_to(path)
+    safe_file::symlink_target(path)
         .map(|path| beside(&path))
         .filter(|side| side.exists())
         .unwrap_or_else(|| beside(path))

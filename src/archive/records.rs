@@ -182,7 +182,7 @@ fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> 
 pub(crate) fn settled(part: PageItem, last: &PageItem) -> Option<PageItem> {
     match last.state.is_stored() {
         true if part.entry == last.entry && part.state == last.state => Some(part),
-        true => Some(part.like(last)),
-        false => (part.from == 0).then(|| last.alone()),
+        true => Some(part.with_metadata_of(last)),
+        false => (part.from == 0).then(|| last.as_only_part()),
     }
 }

@@ -8,7 +8,7 @@ use super::block_digests::{are_digested, first_wrong};
 use crate::{
     error::{Error, Result, quoted},
     format::{
-        digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any},
+        digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any_bounds},
         entry::xattr_bytes,
         page::{FrameAt, PageItem, SegmentId},
         root::BackupOptions,
@@ -162,7 +162,7 @@ impl<H> ScheduleShared<H> {
         if let Some(at) = known.find_map(wrong) {
             self.joined().wrong = Some(at);
         }
-        piece_of_any(algorithm, content, offset, self.item.entry.data_len())
+        piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
     }
 
     /// Is some piece damaged?
@@ -184,7 +184,7 @@ impl<H> ScheduleShared<H> {
         let mut next = joined.next;
         while let Some((len, hash)) = joined.early.remove(&next) {
             if let Some((piece, units)) = hash {
-                joined.joiner.push_of(&piece, units);
+                joined.joiner.push_units(&piece, units);
             }
             next += len;
         }

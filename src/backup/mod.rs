@@ -198,7 +198,7 @@ impl Backup {
     fn fit_streams(&self, subject: &mut OpenedSubject) -> Result<()> {
         if self.tuning.depths(subject.sources.len()).is_err() {
             // The files of a follower are also read at the end.
-            subject.sources.retain(|source| !source.accompanies());
+            subject.sources.retain(|source| !source.runs_alongside());
         }
         self.tuning.depths(subject.sources.len()).map(drop)
     }
@@ -510,7 +510,7 @@ fn complete_root(
         let own = laid.segments.iter().zip(kept);
         root.liveness.extend(own.map(|(segment, kept)| Live {
             data_bytes: kept,
-            ..segment.live()
+            ..segment.fully_live()
         }));
         for live in laid.live {
             let sum = earlier.entry(live.id()).or_insert_with(|| Live {

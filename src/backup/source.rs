@@ -97,7 +97,7 @@ fn open_stdin(name: &[u8], options: OpenOptions) -> Result<OpenedSubject> {
 }
 
 fn open_files(scope: &Scope, options: OpenOptions) -> Result<OpenedSubject> {
-    let opened = scope.open(options.split, walkers(), options.tricks, options.own)?;
+    let opened = scope.open(options.split, walkers(), options.own)?;
     let sources = opened
         .trees
         .into_iter()
@@ -123,7 +123,6 @@ fn open_cluster(
     let reading = Reading {
         split: options.split,
         walkers: walkers(),
-        tricks: options.tricks,
         own: options.own,
         waits: options.waits,
     };

@@ -3,7 +3,7 @@
 use crate::{
     error::{Error, ErrorKind, Result},
     frame::{Frame, Pool, Scanned, Slice},
-    metrics::meter::{Meter, MeterSample, Side, computed, timed, verdict},
+    metrics::meter::{Meter, MeterSample, Side, timed, timed_cpu, verdict},
     pipeline::{
         lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
         ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
@@ -12,7 +12,7 @@ use crate::{
         rate_limit::RateLimit,
         thread_count::ThreadTuner,
     },
-    plan::{Depths, StageSpec, Tuning, chain, fast},
+    plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
     platform::{self, memory},
     queue::{Locked, start_in},
     sink::{Partial, Sink},
@@ -58,14 +58,14 @@ impl Streams<'_> {
     ) -> Result<Vec<StreamOutcome>> {
         let meter = self.meter;
         let depths = self.tuning.depths(sources.len())?;
-        meter.workers.staff(depths.workers.get());
+        meter.workers.set_threads(depths.workers.get());
         let stream_threads = self.stream_threads(sources, &depths)?;
         let leading: Vec<&Threads> = stream_threads
             .iter()
             .filter(|threads| threads.leads)
             .collect();
         meter.streams.store(leading.len(), Relaxed);
-        meter.sink.staff(leading.len());
+        meter.sink.set_threads(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
         let frame_bytes = self.tuning.frame_bytes;
@@ -121,7 +121,7 @@ impl Streams<'_> {
         let readers = self.tuning.readers.filter(|_| !self.is_stdin);
         let pace = self.max_rate.map(|rate| Arc::new(RateLimit::of(rate)));
         let start = |source: &Arc<dyn Source>| {
-            let leads = !source.accompanies();
+            let leads = !source.runs_alongside();
             let task = FrameTask {
                 source: source.clone(),
                 stages: self.stages.clone(),
@@ -200,13 +200,13 @@ impl FrameTask {
         let mut fast = if self.leads {
             None
         } else {
-            Some(chain(&fast(&self.stages), &self.pool)?)
+            Some(chain(&at_fast_level(&self.stages), &self.pool)?)
         };
         Ok(Box::new(move |slice| {
             let frame = task.read(slice)?;
             let stages = fast
                 .as_mut()
-                .filter(|_| task.source.is_pressed())
+                .filter(|_| task.source.is_falling_behind())
                 .unwrap_or(&mut usual);
             task.compute(stages, frame)
         }))
@@ -234,7 +234,7 @@ impl FrameTask {
     }
 
     fn compute(&self, stages: &mut Chain, frame: Frame) -> Result<Frame> {
-        let compute = || computed(&self.meter.workers.busy, || stages.apply(frame));
+        let compute = || timed_cpu(&self.meter.workers.busy, || stages.apply(frame));
         if self.leads {
             self.permits.hold(compute)
         } else {
@@ -276,7 +276,7 @@ fn add_threads(
 }
 
 fn staff_source(stream_threads: &[&Threads], meter: &Meter) {
-    meter.source.staff(
+    meter.source.set_threads(
         stream_threads
             .iter()
             .map(|threads| threads.workers.size())

@@ -274,7 +274,7 @@ mod tests {
     fn a_page_holds_its_pictures_and_no_reference_to_elsewhere() {
         let meter = Meter::default();
         (0..5).for_each(|_| {
-            meter.tick();
+            meter.record_point();
         });
         let page = HtmlPage {
             title: "backup <x>",

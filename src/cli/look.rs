@@ -199,7 +199,11 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         .map(|line| format!("harmless: {line}"))
         .collect();
     let new = if is_new { ", a new repository" } else { "" };
-    let place = format!("{}{new}, made of {}", export.to.place(), exported.from);
+    let place = format!(
+        "{}{new}, made of {}",
+        export.to.completion_text(),
+        exported.from
+    );
     lines.extend(report::backup(root, verdict, &[], &place));
     if is_new && args.output.quiet {
         crate::cli::say_new(&export.to);

@@ -134,8 +134,8 @@ fn backup(args: BackupArgs) -> Result<u8> {
         damage,
         warnings,
     } = outcome?;
-    let place = plan.to.place() + if is_new { ", a new repository" } else { "" };
-    let mut lines = report::backup(&root, &verdict, &meter.waits.long(), &place);
+    let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
+    let mut lines = report::backup(&root, &verdict, &meter.waits.long_waits(), &place);
     let before_last = lines.len() - 1;
     let damaged = report::base_damage(&damage);
     let held = plan.max_rate.map(report::held);
@@ -156,7 +156,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
         result["unlike"] = report::anew_json(unlike.as_ref());
         result["base_damage"] = damage.into();
         result["warnings"] = warnings.clone().into();
-        result["waited"] = report::waited_json(&meter.waits.long());
+        result["waited"] = report::waited_json(&meter.waits.long_waits());
         result
     });
     if let Some(paper) = paper {

@@ -137,12 +137,12 @@ impl Progress {
                 while over.recv_timeout(Duration::from_millis(50))
                     == Err(mpsc::RecvTimeoutError::Timeout)
                 {
-                    self.tick(meter, meter.tick());
+                    self.tick(meter, meter.record_point());
                 }
             });
             let result = work();
             drop(done);
-            meter.tick();
+            meter.record_point();
             result
         })
     }

@@ -202,7 +202,7 @@ pub(super) fn not_captured(root: &Root) -> Vec<String> {
 
 fn lacks(entry: &NotCaptured) -> String {
     // What is there, but torn or wrong.
-    let what = if entry.is_there() {
+    let what = if entry.is_stored_anyway() {
         "captured, but not as it was"
     } else {
         "not captured"

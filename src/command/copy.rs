@@ -123,7 +123,7 @@ impl Copy {
         must_be_possible(&self.to, self.no_create)?;
         let archive = self.open_backup()?;
         let repository = place(&self.from)?.0;
-        let others = archive.root.others();
+        let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
             .filter_map(|id| KnownFrames::read(&repository, id))
@@ -220,7 +220,7 @@ impl CopyRun<'_> {
     fn copy_all(&self, workers: NonZeroUsize, tasks: &[CopyTask]) -> Result<()> {
         let bytes = sizes::sum(tasks.iter().map(|task| task.bytes));
         self.meter.total_bytes.store(bytes, Relaxed);
-        self.meter.share(workers.get());
+        self.meter.share_threads(workers.get());
         workers::work(
             &workers.into(),
             Vec::new,
@@ -336,7 +336,7 @@ fn base_roots<'a>(
         .iter()
         .map(|(known, sealed)| (&known.root.id[..], Cow::from(sealed)))
         .collect();
-    for id in archive.root.others() {
+    for id in archive.root.referenced_backups() {
         if known.iter().all(|(known, _)| known.root.id != id) {
             let placeholder = seal(&nothing_known(id, &archive.root))?;
             roots.push((id, placeholder.into()));
@@ -373,7 +373,7 @@ fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec
         tasks.push(segment_task(archive, &id, facts.get(&id))?);
         tasks.extend(side_task(archive, &id)?);
     }
-    let others = archive.root.others();
+    let others = archive.root.referenced_backups();
     for backup in others.into_iter().chain([""]) {
         tasks.extend(manifest_task(archive, backup)?);
     }

@@ -256,7 +256,7 @@ fn cluster_text(root: &Root, cluster: &ClusterInfo) -> String {
             } else {
                 ", without its WAL"
             };
-            let ended = text::name(root.captured().as_bytes());
+            let ended = text::name(root.captured_at().as_bytes());
             format!(
                 "(PostgreSQL {major}, ended {ended} at {}, timeline {timeline}{without})",
                 text::name(stop_lsn.as_bytes())

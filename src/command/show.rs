@@ -186,7 +186,7 @@ fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
             format!("{backup}: {live} of {all} in {segments}, and {pages}"),
         )
     };
-    let others = root.others();
+    let others = root.referenced_backups();
     if others.is_empty() {
         return Vec::new();
     }

@@ -1,16 +1,17 @@
-//! BLAKE3 of many short things at once: blocks of a file, or files.
+//! BLAKE3 of many short inputs at once: blocks of a file, or whole files.
 //!
-//! A processor hashes up to sixteen of BLAKE3's chunks in one go, but those of one block of 8 KiB are eight, and the levels
-//! above them four, two and one. So the chunks of several blocks are hashed together, then their parents, level by level: with
-//! AVX-512 twice as fast as block by block (decision 36). Files are as blocks of different lengths. The tree, its constants and
-//! its flags are those of the BLAKE3 paper, 2.1 to 2.4.
+//! A processor hashes up to sixteen of BLAKE3's chunks in one call, but one block of 8 KiB has only
+//! eight chunks, and the levels above them have four, two and one. So this file hashes the chunks
+//! of several blocks together, then their parents, level by level. With AVX-512 this is twice as
+//! fast as block by block (decision 36). Whole files are treated like blocks of different lengths.
+//! The tree, its constants and its flags are those of the BLAKE3 paper, 2.1 to 2.4.
 
 use super::digest::{BlockDigest, CHUNK, block_digest};
 use blake3::{IncrementCounter, platform::Platform};
 
-/// Bytes of a value.
+/// Bytes of a chaining value.
 const VALUE: usize = size_of::<BlockDigest>();
-/// Bytes that one input of a level has: a chunk, or two values.
+/// Bytes of one input at a level: a chunk, or two chaining values.
 const INPUT: usize = CHUNK as usize;
 const PAIR: usize = 2 * VALUE;
 
@@ -28,29 +29,34 @@ const CHUNK_START: u8 = 1 << 0;
 const CHUNK_END: u8 = 1 << 1;
 const PARENT: u8 = 1 << 2;
 const ROOT: u8 = 1 << 3;
-/// Chunks of one file that are hashed together, if it has so many; the first ones of shorter files are with those of others.
+/// Number of whole chunks from which a file is hashed by itself. The chunks of shorter files are
+/// hashed together with those of other files.
 const LANES: usize = 16;
 
-/// Is it worth it for blocks of so many bytes? Longer ones fill all lanes each by itself.
-pub(super) fn are_short(block: u64) -> bool {
+/// Returns whether blocks of `block` bytes are worth hashing together. One longer block already
+/// fills all lanes.
+pub(super) fn is_short_block(block: u64) -> bool {
     block < 64 * CHUNK
 }
 
-/// The chaining values of blocks of `block` bytes, a power of two of at least 1,024 that [`are_short`]. `data` is whole blocks,
-/// and starts `offset` bytes, a multiple of 1,024, into its file.
+/// Returns the chaining values of all blocks in `data`.
+///
+/// `block` is the block length, a power of two of at least 1,024 for which [`is_short_block`] is
+/// true. `data` is a whole number of blocks and starts at byte `offset` of the file, a multiple of
+/// 1,024.
 pub(super) fn chaining_values(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
     let mut count = data.len() / INPUT;
-    let mut forest = Forest::of(count);
-    forest.run(data, offset / CHUNK, 0);
+    let mut forest = Forest::with_chunks(count);
+    forest.hash_consecutive(data, offset / CHUNK, 0);
     for _ in 0..(block / CHUNK).trailing_zeros() {
-        forest.parents(&[(0, count)], PARENT);
+        forest.merge_pairs(&[(0, count)], PARENT);
         count /= 2;
     }
     forest.values.truncate(count);
     forest.values
 }
 
-/// The chunks of one content, and where their values stand among those of all.
+/// The chunks of one input, and the index of their first value in the forest.
 #[derive(Clone, Copy)]
 struct HashTree<'a> {
     data: &'a [u8],
@@ -58,58 +64,54 @@ struct HashTree<'a> {
 }
 
 impl HashTree<'_> {
-    fn count(&self) -> usize {
+    fn chunk_count(&self) -> usize {
         self.data.len().div_ceil(INPUT)
     }
 
-    /// Those of 1,024 bytes.
-    fn whole(&self) -> usize {
+    /// Number of chunks that have all 1,024 bytes.
+    fn whole_chunks(&self) -> usize {
         self.data.len() / INPUT
     }
 }
 
-/// BLAKE3 of each of these.
-pub(super) fn hashes(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
-    let mut trees = Vec::with_capacity(contents.len());
-    let mut start = 0;
-    for data in contents {
-        let tree = HashTree { data, start };
-        start += tree.count();
-        trees.push(tree);
-    }
-    let mut forest = Forest::of(start);
-    let branched = || trees.iter().filter(|tree| tree.count() > 1);
-    branched().for_each(|tree| forest.long(tree));
-    (0..LANES).for_each(|at| {
-        forest.chunks(
+/// Returns the BLAKE3 digest of each input.
+pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
+    let (trees, chunks) = lay_out(contents);
+    let mut forest = Forest::with_chunks(chunks);
+    let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
+    branched().for_each(|tree| forest.hash_alone(tree));
+    for at in 0..LANES {
+        let shorter = at + 1..LANES;
+        forest.hash_nth_chunks(
             at,
-            branched().filter(|tree| (at + 1..LANES).contains(&tree.whole())),
-        )
-    });
-    let mut level: Vec<(usize, usize)> =
-        branched().map(|tree| (tree.start, tree.count())).collect();
-    loop {
-        level.retain(|(_, count)| *count > 2);
-        if level.is_empty() {
-            break;
-        }
-        forest.parents(&level, PARENT);
-        level
-            .iter_mut()
-            .for_each(|(_, count)| *count = count.div_ceil(2));
+            branched().filter(|tree| shorter.contains(&tree.whole_chunks())),
+        );
     }
-    forest.parents(
-        &branched().map(|tree| (tree.start, 2)).collect::<Vec<_>>(),
-        PARENT | ROOT,
+    forest.merge_to_roots(
+        branched()
+            .map(|tree| (tree.start, tree.chunk_count()))
+            .collect(),
     );
-    let root = |tree: &HashTree<'_>| match tree.count() {
+    let root = |tree: &HashTree<'_>| match tree.chunk_count() {
         0 | 1 => blake3::hash(tree.data).into(),
         _ => forest.values[tree.start],
     };
     trees.iter().map(root).collect()
 }
 
-/// Values of chunks of many trees, of which those of parents take the place.
+/// Gives each input its place in the forest. Returns the trees and the number of all chunks.
+fn lay_out<'a>(contents: &[&'a [u8]]) -> (Vec<HashTree<'a>>, usize) {
+    let mut trees = Vec::with_capacity(contents.len());
+    let mut start = 0;
+    for data in contents {
+        let tree = HashTree { data, start };
+        start += tree.chunk_count();
+        trees.push(tree);
+    }
+    (trees, start)
+}
+
+/// The values of the chunks of many trees. Parents replace their children.
 struct Forest {
     platform: Platform,
     values: Vec<BlockDigest>,
@@ -117,8 +119,8 @@ struct Forest {
 }
 
 impl Forest {
-    /// Of so many chunks.
-    fn of(chunks: usize) -> Self {
+    /// Creates a forest with room for this number of chunks.
+    fn with_chunks(chunks: usize) -> Self {
         Self {
             platform: Platform::detect(),
             values: vec![[0; VALUE]; chunks],
@@ -126,8 +128,9 @@ impl Forest {
         }
     }
 
-    /// Chunks that follow each other, from number `first` of their file on; their values are to stand at `start`.
-    fn run(&mut self, data: &[u8], first: u64, start: usize) {
+    /// Hashes consecutive chunks and stores their values from index `start` on. `first` is the
+    /// number of the first chunk in its file.
+    fn hash_consecutive(&mut self, data: &[u8], first: u64, start: usize) {
         let chunks: Vec<&[u8; INPUT]> = data.as_chunks().0.iter().collect();
         let out = self.values[start..][..chunks.len()].as_flattened_mut();
         self.platform.hash_many(
@@ -142,20 +145,26 @@ impl Forest {
         );
     }
 
-    /// The chunks of a tree that are hashed with no others: of a long one all that are whole, and one that is not.
-    fn long(&mut self, tree: &HashTree<'_>) {
-        let (HashTree { data, start }, whole) = (*tree, tree.whole());
+    /// Hashes the chunks of a tree that are not hashed with other trees: all whole chunks of a long
+    /// tree, and the incomplete last chunk of any tree.
+    fn hash_alone(&mut self, tree: &HashTree<'_>) {
+        let HashTree { data, start } = *tree;
+        let whole = tree.whole_chunks();
         if whole >= LANES {
-            self.run(data, 0, start);
+            self.hash_consecutive(data, 0, start);
         }
-        if whole < tree.count() {
+        if whole < tree.chunk_count() {
             self.values[start + whole] =
                 block_digest(&data[whole * INPUT..], (whole * INPUT) as u64);
         }
     }
 
-    /// Chunk `at` of all these trees.
-    fn chunks<'a>(&mut self, at: usize, trees: impl Iterator<Item = &'a HashTree<'a>> + Clone) {
+    /// Hashes chunk number `at` of each of these trees in one call.
+    fn hash_nth_chunks<'a>(
+        &mut self,
+        at: usize,
+        trees: impl Iterator<Item = &'a HashTree<'a>> + Clone,
+    ) {
         let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(at);
         let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
         self.out.resize(chunks.len() * VALUE, 0);
@@ -175,8 +184,27 @@ impl Forest {
         }
     }
 
-    /// Put parents in the place of the values of their children: of each tree `(start, count)`. One that has no sibling moves up.
-    fn parents(&mut self, level: &[(usize, usize)], flags: u8) {
+    /// Merges the values of each tree `(start, count)`, level by level, until its first value is that
+    /// of the root. Every tree has at least two chunks.
+    fn merge_to_roots(&mut self, trees: Vec<(usize, usize)>) {
+        let mut level = trees.clone();
+        loop {
+            level.retain(|(_, count)| *count > 2);
+            if level.is_empty() {
+                break;
+            }
+            self.merge_pairs(&level, PARENT);
+            for (_, count) in &mut level {
+                *count = count.div_ceil(2);
+            }
+        }
+        let pairs: Vec<(usize, usize)> = trees.iter().map(|(start, _)| (*start, 2)).collect();
+        self.merge_pairs(&pairs, PARENT | ROOT);
+    }
+
+    /// Replaces the values of children with those of their parents, in each tree `(start, count)`.
+    /// A value without a sibling moves up unchanged.
+    fn merge_pairs(&mut self, level: &[(usize, usize)], flags: u8) {
         let of =
             |(start, count): &(usize, usize)| self.values[*start..][..*count].as_chunks::<2>().0;
         let pairs = level

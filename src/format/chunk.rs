@@ -1,30 +1,33 @@
-//! Chunks, for files whose data shifts.
+//! Content-defined chunks, for files whose data shifts.
 //!
-//! A byte that is put in moves what follows it out of every fixed block; chunks end at places that depend on the bytes just
-//! before them, so after the next such place they are the old ones again (FastCDC, Xia et al., 2020). A hole that comes or goes
-//! moves the data behind it, but not its place in the file: there the chunks of sparse files end.
-//! Each piece of a file is cut by itself, so that pieces are cut in parallel: at both ends of a piece a chunk may differ though
-//! its bytes do not.
+//! An inserted byte moves all later bytes out of every fixed block. Chunk borders depend only on
+//! the bytes just before them, so after the next border the chunks are the old ones again (FastCDC,
+//! Xia et al., 2020). In a sparse file, a new or removed hole moves the data behind it in the data
+//! stream but not in the file. So chunks of sparse files end at fixed places of the file.
+//!
+//! Each piece of a file is cut by itself, so that several threads can cut pieces in parallel. The
+//! price: at both ends of a piece a chunk may differ although its bytes do not.
 
 use super::{entry::ByteRun, page::BLOCK_DIGEST_BYTES};
 use fastcdc::v2020::FastCDC;
 
-/// Bytes of a chunk: least, usual, most. A piece of 1 MiB has some 32 of them, two or three of which are cut by its ends.
+/// Minimum, average and maximum bytes of a chunk. A piece of 1 MiB has about 32 chunks; the ends of
+/// the piece cut two or three of them.
 const BYTES: (usize, usize, usize) = (8 << 10, 32 << 10, 128 << 10);
 
-/// Chunks of a sparse file end at multiples of so many bytes of the file, holes included. Of a piece of 1 MiB that was shifted
-/// two are cut by its ends, a thirtieth of it.
+/// Chunks of a sparse file end at multiples of this number of bytes of the file, holes included.
+/// The ends of a shifted piece of 1 MiB cut two chunks, a thirtieth of the piece.
 const PLACE_BYTES: u64 = 16 << 10;
 
-/// A larger file is not cut in chunks: where they are is held in memory, 40 bytes each.
+/// Largest file that is cut in chunks. The chunk places are held in memory, 40 bytes each.
 pub const MAX_FILE_BYTES: u64 = 32 << 30;
 
 /// A chunk of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContentChunk {
-    /// Its length.
+    /// Bytes of the chunk.
     pub len: u32,
-    /// The beginning of its BLAKE3.
+    /// The first bytes of its BLAKE3 digest.
     pub digest: [u8; BLOCK_DIGEST_BYTES],
 }
 
@@ -38,7 +41,7 @@ impl ContentChunk {
     }
 }
 
-/// Cut a piece of a file where its content says so.
+/// Cuts a piece of a file at borders that its content determines.
 pub fn by_content(piece: &[u8]) -> Vec<ContentChunk> {
     let (least, usual, most) = BYTES;
     FastCDC::new(piece, least, usual, most)
@@ -46,7 +49,7 @@ pub fn by_content(piece: &[u8]) -> Vec<ContentChunk> {
         .collect()
 }
 
-/// Cut a piece of a sparse file, whose bytes are in the file where these ascending runs say.
+/// Cuts a piece of a sparse file. `runs`, ascending, are the places of its bytes in the file.
 pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<ContentChunk> {
     let mut rest = piece;
     let mut chunk = |place: ByteRun| {
@@ -57,11 +60,13 @@ pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<Co
     places(runs).into_iter().map(&mut chunk).collect()
 }
 
-/// Where in a sparse file the chunks begin that data in these ascending runs is cut in, and how much data each has.
+/// Returns where the chunks of a sparse file begin and how much data each has, from its data runs,
+/// ascending.
 pub fn places(runs: impl IntoIterator<Item = ByteRun>) -> Vec<ByteRun> {
     let mut places: Vec<ByteRun> = Vec::new();
     for run in runs {
-        let (mut at, end) = (run.offset, run.offset + run.len);
+        let mut at = run.offset;
+        let end = run.offset + run.len;
         while at < end {
             let next = end.min((at / PLACE_BYTES + 1) * PLACE_BYTES);
             match places.last_mut() {
@@ -94,7 +99,8 @@ mod tests {
     fn chunks_cover_a_piece_and_most_of_them_survive_a_shift() {
         let piece = noise(1 << 20);
         let shifted = [b"some bytes more", &piece[..]].concat();
-        let (before, after) = (by_content(&piece), by_content(&shifted));
+        let before = by_content(&piece);
+        let after = by_content(&shifted);
         assert_eq!(
             before.iter().map(|chunk| chunk.len as usize).sum::<usize>(),
             piece.len()

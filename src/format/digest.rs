@@ -1,9 +1,10 @@
-//! Digests of files, assembled from pieces that were hashed on any thread, in any order.
+//! Digests of files, joined from pieces that threads hash in any order.
 //!
-//! A file's BLAKE3 is a tree over 1 KiB chunks: the chaining value of an aligned piece of 2ⁿ chunks depends only on its
-//! bytes and its place, so pieces are hashed where they are read and joined later. The value is the one `b3sum` prints.
-//! CRC-32C joins likewise. The digest of a sparse file covers its data runs, one after the other, without the holes:
-//! hashing a terabyte of zeros would cost minutes for nothing, and the runs' places stand in the manifest.
+//! BLAKE3 is a tree over chunks of 1 KiB. The chaining value of an aligned piece of 2ⁿ chunks
+//! depends only on its bytes and its place, so each piece is hashed where it is read and joined
+//! later. The result is the value that `b3sum` prints. CRC-32C joins in the same way. The digest of
+//! a sparse file covers its data runs, one after the other, without the holes: to hash a terabyte
+//! of zeros would cost minutes. The manifest holds the places of the runs.
 
 use super::blake3_lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
@@ -12,9 +13,10 @@ use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// BLAKE3's chunk: a piece that begins elsewhere cannot be hashed by itself.
+/// Bytes of a chunk of BLAKE3. A piece that does not start at a multiple of this cannot be hashed
+/// by itself.
 pub const CHUNK: u64 = 1024;
-/// The largest unit in which a piece is hashed.
+/// Largest unit in which a piece is hashed.
 const MAX_BLOCK: u64 = 1 << 20;
 
 /// How files are digested.
@@ -48,13 +50,13 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Chaining value of one block of a file; its first 16 bytes are the block digest of the manifest.
+/// Chaining value of one block of a file. Its first 16 bytes are the block digest in the manifest.
 pub type BlockDigest = [u8; 32];
 
-/// What was learned of one piece of a file.
+/// The digest of one piece of a file, in the form that [`Joiner`] takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Nothing was asked for.
+    /// No digest was requested.
     None,
     /// The whole file at once.
     Whole(Digest),
@@ -64,14 +66,16 @@ pub enum Piece {
     Crc(u32, u64),
 }
 
-/// May blocks have so many bytes? Others cannot be hashed each by itself. A root may say anything.
+/// Returns whether `bytes` is a valid block size: a power of two of at least 1,024. The size in a
+/// root that was read is not trusted.
 pub fn is_block_size(bytes: u64) -> bool {
     bytes.is_power_of_two() && bytes >= CHUNK
 }
 
-/// Hash the piece of a file that starts at `offset`; `total` is the length of the whole file's data.
+/// Hashes the piece of a file that starts at `offset`; `total` is the length of the whole file's
+/// data.
 ///
-/// `block` [can be one](is_block_size), and `offset` is a multiple of it.
+/// `block` is a [valid block size](is_block_size), and `offset` is a multiple of `block`.
 pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: u64) -> Piece {
     match algorithm {
         Algorithm::None => Piece::None,
@@ -83,16 +87,16 @@ pub fn piece(algorithm: Algorithm, data: &[u8], offset: u64, total: u64, block: 
     }
 }
 
-/// BLAKE3 of each of these contents.
+/// Returns the BLAKE3 digest of each of these contents.
 pub fn digests(contents: &[&[u8]]) -> Vec<Digest> {
-    blake3_lanes::hashes(contents)
+    blake3_lanes::hash_contents(contents)
         .into_iter()
         .map(Digest::Blake3)
         .collect()
 }
 
 fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
-    let whole = if blake3_lanes::are_short(block) {
+    let whole = if blake3_lanes::is_short_block(block) {
         data.len() - data.len() % block as usize
     } else {
         0
@@ -112,9 +116,11 @@ pub(super) fn block_digest(bytes: &[u8], offset: u64) -> BlockDigest {
     hasher.finalize_non_root()
 }
 
-/// As [`piece`], of a piece that may begin and end anywhere: the largest blocks it divides into, and how many of BLAKE3's
-/// chunks each of them has. `None` if its ends are not those of chunks.
-pub fn piece_of_any(
+/// Hashes a piece with any start and end, like [`piece`].
+///
+/// Returns the piece in the largest blocks that it divides into, and the number of BLAKE3 chunks in
+/// each block. Returns `None` if the piece does not start and end at chunk borders.
+pub fn piece_of_any_bounds(
     algorithm: Algorithm,
     data: &[u8],
     offset: u64,
@@ -131,17 +137,17 @@ pub fn piece_of_any(
     fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
 }
 
-/// CRC-32C (Castagnoli), as PostgreSQL's manifest has it.
+/// CRC-32C (Castagnoli), as in PostgreSQL's manifest.
 pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// CRC-64/NVME, what S3 computes of objects and parts; of stored bytes, for scrubbing.
+/// CRC-64/NVME, which S3 computes for objects and parts. Covers stored bytes, for scrubbing.
 pub fn crc64(data: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, data)
 }
 
-/// A CRC-64 that is fed piece by piece.
+/// A CRC-64 that is computed piece by piece.
 #[derive(Debug)]
 pub struct Crc64(crc_fast::Digest);
 
@@ -152,18 +158,19 @@ impl Default for Crc64 {
 }
 
 impl Crc64 {
-    /// More bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.0.update(data);
     }
 
-    /// The CRC of all bytes so far, and their count.
+    /// Returns the CRC of all bytes so far, and their count.
     pub fn value(&self) -> (u64, u64) {
         (self.0.finalize(), self.0.get_amount())
     }
 }
 
-/// Digests of content that comes in order, of which it is told later which was wanted.
+/// Digests of content that arrives in order, for a caller that learns only at the end which
+/// algorithm it needs.
 #[derive(Debug)]
 pub struct Running(Box<blake3::Hasher>, crc_fast::Digest);
 
@@ -177,13 +184,13 @@ impl Default for Running {
 }
 
 impl Running {
-    /// More bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.0.update(data);
         self.1.update(data);
     }
 
-    /// BLAKE3 and CRC-32C of all of it.
+    /// Returns BLAKE3 and CRC-32C of all bytes.
     pub fn finish(&self) -> [Digest; 2] {
         [
             Digest::Blake3(self.0.finalize().into()),
@@ -192,39 +199,41 @@ impl Running {
     }
 }
 
-/// The CRC-64 of `a` followed by `b`, from both and the length of `b` in bytes.
+/// Returns the CRC-64 of `a` followed by `b`, from both CRCs and the length of `b` in bytes.
 pub fn crc64_join(a: u64, b: u64, len_b: u64) -> u64 {
     checksum_combine(CrcAlgorithm::Crc64Nvme, a, b, len_b)
 }
 
-/// CRC-32 as gzip has it.
+/// CRC-32, as in gzip.
 pub fn crc32(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32IsoHdlc, data) as u32
 }
 
-/// The CRC-32 of `a` followed by `b`, from both and the length of `b` in bytes.
+/// Returns the CRC-32 of `a` followed by `b`, from both CRCs and the length of `b` in bytes.
 pub fn crc32_join(a: u32, b: u32, len_b: u64) -> u32 {
     checksum_combine(CrcAlgorithm::Crc32IsoHdlc, a.into(), b.into(), len_b) as u32
 }
 
-/// Joins the pieces of one file, given in order, into its digest. Holds one value for each level of the tree.
+/// Joins the pieces of one file, in order, into its digest. Holds one value for each level of the
+/// tree.
 #[derive(Debug, Default)]
 pub struct Joiner {
     whole: Option<Digest>,
     stack: Vec<BlockDigest>,
-    /// Length of what is on the stack, in units of which every block has 2ⁿ.
+    /// Length of the blocks on the stack, in units; every block has 2ⁿ units.
     len: u64,
     crc: Option<u32>,
 }
 
 impl Joiner {
-    /// The next piece, of a file with blocks of one length.
+    /// Adds the next piece of a file whose blocks all have the same length.
     pub fn push(&mut self, piece: &Piece) {
-        self.push_of(piece, 1);
+        self.push_units(piece, 1);
     }
 
-    /// The next piece; each of its blocks has so many units of a length that all pieces are given in.
-    pub fn push_of(&mut self, piece: &Piece, units: u64) {
+    /// Adds the next piece. Each of its blocks has this number of units; the unit is the same for
+    /// all pieces of the file.
+    pub fn push_units(&mut self, piece: &Piece, units: u64) {
         match piece {
             Piece::None => {}
             Piece::Whole(digest) => self.whole = Some(*digest),
@@ -237,7 +246,8 @@ impl Joiner {
         }
     }
 
-    /// Complete subtrees are joined only when another block follows: the last join of all is the root's.
+    /// Complete subtrees are joined only when another block follows, because the last join must be
+    /// the root's.
     fn push_block(&mut self, block: BlockDigest, units: u64) {
         while self.stack.len() > self.len.count_ones() as usize {
             self.join_top();
@@ -253,7 +263,7 @@ impl Joiner {
         }
     }
 
-    /// The digest of all pieces, if any was asked for.
+    /// Returns the digest of all pieces, or `None` if no digest was requested.
     pub fn finish(mut self) -> Option<Digest> {
         if self.whole.is_some() {
             return self.whole;
@@ -264,7 +274,8 @@ impl Joiner {
         while self.stack.len() > 2 {
             self.join_top();
         }
-        let (right, left) = (self.stack.pop()?, self.stack.pop()?);
+        let right = self.stack.pop()?;
+        let left = self.stack.pop()?;
         Some(Digest::Blake3(
             merge_subtrees_root(&left, &right, Mode::Hash).into(),
         ))
@@ -275,8 +286,11 @@ fn crc32c_join(a: u32, b: u32, len_b: u64) -> u32 {
     checksum_combine(CrcAlgorithm::Crc32Iscsi, a.into(), b.into(), len_b) as u32
 }
 
-/// Joins CRC-32Cs of the blocks of files. To join two costs some microseconds if the length of the second may be any, and
-/// some nanoseconds if it is always the same: what a CRC becomes when so many bytes follow is linear in its bits.
+/// Joins CRC-32Cs of blocks of files.
+///
+/// To join two CRCs takes microseconds if the second block may have any length, and nanoseconds if
+/// the length is fixed: appending a fixed number of zero bytes is linear in the bits of a CRC.
+/// `shift` holds the result for each bit.
 #[derive(Debug, Clone)]
 pub struct BlockCrcs {
     block: u64,
@@ -284,7 +298,7 @@ pub struct BlockCrcs {
 }
 
 impl BlockCrcs {
-    /// For blocks of so many bytes.
+    /// Prepares for blocks of this number of bytes.
     pub fn new(block: u64) -> Self {
         Self {
             block,
@@ -292,7 +306,8 @@ impl BlockCrcs {
         }
     }
 
-    /// The CRC of what had CRC `before`, followed by blocks with these CRCs, `len` bytes together; all but the last are whole.
+    /// Returns the CRC of content with CRC `before`, followed by blocks with these CRCs. The blocks
+    /// have `len` bytes in total; all but the last are whole.
     pub fn join(&self, before: Option<u32>, blocks: &[u32], len: u64) -> Option<u32> {
         let last = len - (blocks.len() as u64).saturating_sub(1) * self.block;
         let end = blocks.len().saturating_sub(1);
@@ -305,18 +320,18 @@ impl BlockCrcs {
                     Some(before) if at == end && last != self.block => {
                         crc32c_join(before, *block, last)
                     }
-                    Some(before) => self.follow(before) ^ block,
+                    Some(before) => self.shift_by_block(before) ^ block,
                 })
             })
     }
 
-    fn follow(&self, crc: u32) -> u32 {
+    fn shift_by_block(&self, crc: u32) -> u32 {
         let bits = (0..32).filter(|bit| crc >> bit & 1 == 1);
         bits.fold(0, |sum, bit| sum ^ self.shift[bit])
     }
 }
 
-/// Lower-case hexadecimal.
+/// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -354,7 +369,8 @@ mod tests {
         #[test]
         fn pieces_join_to_the_digest_of_the_whole(len in 0usize..70_000, frame_log in 10u32..16, block_log in 10u32..16) {
             let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
-            let (frame, block) = (1usize << frame_log, 1u64 << block_log.min(frame_log));
+            let frame = 1usize << frame_log;
+            let block = 1u64 << block_log.min(frame_log);
             prop_assert_eq!(joined(Algorithm::Blake3, &data, frame, block), Some(Digest::Blake3(blake3::hash(&data).into())));
             prop_assert_eq!(joined(Algorithm::Crc32c, &data, frame, block), Some(Digest::Crc32c(crc32c(&data))));
             prop_assert_eq!(joined(Algorithm::None, &data, frame, block), None);
@@ -365,7 +381,8 @@ mod tests {
         #[test]
         fn blocks_are_hashed_together_as_each_by_itself(len in 0usize..300_000, block_log in 10u32..18, first in 0u64..1 << 30) {
             let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
-            let (block, offset) = (1usize << block_log, first << block_log);
+            let block = 1usize << block_log;
+            let offset = first << block_log;
             let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, at)| block_digest(bytes, at));
             prop_assert_eq!(block_digests(&data, offset, block as u64), alone.collect::<Vec<_>>());
         }
@@ -394,12 +411,12 @@ mod tests {
             for algorithm in [Algorithm::Blake3, Algorithm::Crc32c] {
                 let mut joiner = Joiner::default();
                 for ends in cuts.windows(2).filter(|ends| ends[0] < ends[1]) {
-                    let (piece, units) = piece_of_any(algorithm, &data[ends[0] as usize..ends[1] as usize], ends[0], len).unwrap();
-                    joiner.push_of(&piece, units);
+                    let (piece, units) = piece_of_any_bounds(algorithm, &data[ends[0] as usize..ends[1] as usize], ends[0], len).unwrap();
+                    joiner.push_units(&piece, units);
                 }
-                let whole = piece_of_any(algorithm, &data, 0, len).map(|(piece, units)| {
+                let whole = piece_of_any_bounds(algorithm, &data, 0, len).map(|(piece, units)| {
                     let mut joiner = Joiner::default();
-                    joiner.push_of(&piece, units);
+                    joiner.push_units(&piece, units);
                     joiner.finish()
                 });
                 let found = joiner.finish();
@@ -408,7 +425,7 @@ mod tests {
                     prop_assert_eq!(found, Some(Digest::Blake3(blake3::hash(&data).into())));
                 }
             }
-            prop_assert!(len < 2 || piece_of_any(Algorithm::Blake3, &data[1..], 1, len).is_none());
+            prop_assert!(len < 2 || piece_of_any_bounds(Algorithm::Blake3, &data[1..], 1, len).is_none());
         }
     }
 

@@ -1,17 +1,19 @@
-//! What is known of one file, directory or other object of a source.
+//! One file, directory or other object of a source: its path, kind and metadata.
 
 use std::sync::Arc;
 
-/// A path relative to the root of the backup: components of any bytes but `/` and NUL, joined by single `/`,
-/// none of them empty, `.` or `..`. The empty path is the root itself.
+/// A path relative to the root of the backup.
+///
+/// Components are joined by single `/` and have any bytes but `/` and NUL. No component is empty,
+/// `.` or `..`. The empty path is the root itself.
 pub type EntryPath = Vec<u8>;
 
-/// One object of a source, as the scan saw it.
+/// One object of a source, at the time of the scan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// Where it is.
+    /// Path in the backup.
     pub path: EntryPath,
-    /// What it is, with what only that kind has.
+    /// Kind, with the properties that only this kind has.
     pub kind: EntryKind,
     /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
     pub mode: u32,
@@ -34,14 +36,15 @@ pub enum EntryKind {
     File {
         /// Logical bytes, holes included.
         size: u64,
-        /// Where the data is, if there are holes; `None` means everywhere.
+        /// The places of the data if the file has holes; `None` if it has no holes.
         map: Option<SparseMap>,
     },
     /// A directory.
     Directory,
     /// A symbolic link and its target, any bytes but NUL.
     Symlink(Vec<u8>),
-    /// Another name of a regular file (or other object) that stands earlier in the same stream, by its path.
+    /// Another name of an object (usually a regular file) that comes earlier in the same stream, by
+    /// its path.
     HardLink(EntryPath),
     /// A named pipe.
     Fifo,
@@ -49,7 +52,7 @@ pub enum EntryKind {
     CharDevice(Device),
     /// A block device.
     BlockDevice(Device),
-    /// A socket: noted, not stored.
+    /// A socket: listed, not stored.
     Socket,
 }
 
@@ -71,7 +74,7 @@ pub struct ByteRun {
     pub len: u64,
 }
 
-/// Where the data of a sparse file is: runs, and how much data is before each.
+/// The data runs of a sparse file, and the bytes of data before each run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SparseMap(Arc<(Vec<ByteRun>, Vec<u64>)>);
 
@@ -105,13 +108,13 @@ impl std::ops::Deref for SparseMap {
 }
 
 impl SparseMap {
-    /// Bytes of all runs.
+    /// Returns the bytes of all runs.
     fn data_len(&self) -> u64 {
         let last = self.last().zip(self.0.1.last());
         last.map_or(0, |(run, before)| before.saturating_add(run.len))
     }
 
-    /// Bytes of data before byte `place` of the file; `None` in a hole.
+    /// Returns the bytes of data before byte `place` of the file; `None` if `place` is in a hole.
     pub fn data_before(&self, place: u64) -> Option<u64> {
         let at = self
             .partition_point(|run| run.offset <= place)
@@ -120,7 +123,8 @@ impl SparseMap {
         (within < self[at].len).then(|| self.0.1[at] + within)
     }
 
-    /// The runs from the one on that has byte `offset` of the data, with how much is before each.
+    /// Returns the runs from the one that holds byte `offset` of the data, with the bytes of data
+    /// before each.
     fn placed(&self, offset: u64) -> impl Iterator<Item = (u64, ByteRun)> {
         let first = self
             .0
@@ -143,7 +147,7 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// Owner and group, by number and by name; a name may be empty if the system knows none.
+/// Owner and group, by number and by name. A name is empty if the system does not know it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Owner {
     /// User number.
@@ -166,7 +170,8 @@ pub struct Time {
 }
 
 impl Entry {
-    /// About the bytes that what is known of it takes in memory: names, attributes, the map of a sparse file.
+    /// Returns roughly the bytes that the entry takes in memory: names, attributes, the map of a
+    /// sparse file.
     pub fn text_bytes(&self) -> usize {
         let map = match &self.kind {
             EntryKind::File { map: Some(map), .. } => map.len() * 16,
@@ -176,12 +181,12 @@ impl Entry {
         self.path.len() + map + xattr_bytes(&self.xattrs)
     }
 
-    /// Is it a regular file (and not another name of one)?
+    /// Returns whether this is a regular file; false for another name of one.
     pub fn is_file(&self) -> bool {
         matches!(self.kind, EntryKind::File { .. })
     }
 
-    /// Logical bytes of content; 0 for what is not a regular file.
+    /// Logical bytes of content; 0 if this is not a regular file.
     pub fn size(&self) -> u64 {
         match &self.kind {
             EntryKind::File { size, .. } => *size,
@@ -198,12 +203,13 @@ impl Entry {
         }
     }
 
-    /// Is it a file with holes?
+    /// Returns whether this is a file with holes.
     pub fn is_sparse(&self) -> bool {
         matches!(self.kind, EntryKind::File { map: Some(_), .. })
     }
 
-    /// Where `len` bytes of data of a file, the first with `offset` before it, are in the file itself: ascending runs.
+    /// Returns the places in the file of `len` bytes of its data, as ascending runs. The first of
+    /// these bytes has `offset` bytes of data before it.
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = ByteRun> {
         let map = match &self.kind {
             EntryKind::File { map: Some(map), .. } => Some(map.placed(offset)),
@@ -221,7 +227,8 @@ impl Entry {
         placed
             .take_while(move |(before, _)| *before < end)
             .filter_map(move |(before, run)| {
-                let (from, to) = (offset.max(before), end.min(before + run.len));
+                let from = offset.max(before);
+                let to = end.min(before + run.len);
                 (from < to).then(|| ByteRun {
                     offset: run.offset + from - before,
                     len: to - from,
@@ -229,23 +236,24 @@ impl Entry {
             })
     }
 
-    /// Say of a file that nothing of it is stored: no size, no map. What is no file stays what it is.
-    pub fn lose_content(&mut self) {
+    /// Turns a file into one of no content: size 0, no map. Other kinds of entries do not change.
+    pub fn clear_content(&mut self) {
         if self.is_file() {
             self.kind = EntryKind::File { size: 0, map: None };
         }
     }
 }
 
-/// The order of an archive: a directory, then its contents, names by their bytes.
+/// Compares paths in the order of an archive: a directory comes before its contents, names are
+/// sorted by bytes.
 ///
-/// It is the order of bytes if `/` counted as less than every other byte, so that `a`, `a/b`, `a.txt` is ascending.
+/// This is byte order with `/` less than every other byte, so `a`, `a/b`, `a.txt` is ascending.
 pub fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     let key = |c: &u8| if *c == b'/' { 0 } else { *c };
     a.iter().map(key).cmp(b.iter().map(key))
 }
 
-/// Is `path` the same as `top`, or below it? Everything is below the empty path.
+/// Returns whether `path` is `top` or below it. Every path is below the empty path.
 pub fn is_within(path: &[u8], top: &[u8]) -> bool {
     top.is_empty()
         || path
@@ -253,7 +261,7 @@ pub fn is_within(path: &[u8], top: &[u8]) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Directory and name of a path; both are empty for the root.
+/// Splits a path into directory and name; both are empty for the root.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|c| *c == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -261,8 +269,8 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The name in `dir` by which one goes from there to `path`, which is below it.
-pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
+/// Returns the component of `path` that follows `dir`. `path` must be below `dir`.
+pub fn child_component<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
     let below = path.get(dir.len()..).unwrap_or_default();
     below
         .strip_prefix(b"/")
@@ -272,7 +280,7 @@ pub fn step<'a>(dir: &[u8], path: &'a [u8]) -> &'a [u8] {
         .unwrap_or_default()
 }
 
-/// The path of `name` in a directory.
+/// Returns the path of `name` in a directory.
 pub fn join(dir: &[u8], name: &[u8]) -> EntryPath {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
     path.extend(dir);
@@ -283,7 +291,7 @@ pub fn join(dir: &[u8], name: &[u8]) -> EntryPath {
     path
 }
 
-/// Bytes of names and values of attributes.
+/// Returns the bytes of all names and values of attributes.
 pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
     xattrs
         .iter()
@@ -291,7 +299,8 @@ pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
         .sum()
 }
 
-/// Are these the same attributes? Their order is the file system's own business.
+/// Returns whether both lists hold the same attributes. The order depends on the file system and
+/// does not count.
 pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
     let sorted = |list: &[Xattr]| {
         let mut list = list.to_vec();
@@ -301,7 +310,8 @@ pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
     a == b || a.len() == b.len() && sorted(a) == sorted(b)
 }
 
-/// Is this a path an archive may hold? See [`Path`]. Checked for everything that was read from outside.
+/// Returns whether an archive may hold this path, by the rules of [`EntryPath`]. Every path that is
+/// read from outside is checked.
 pub fn is_safe(path: &[u8]) -> bool {
     path.is_empty()
         || (!path.contains(&0)

@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 /// The file that makes a directory a repository.
 pub const REPOSITORY: &str = "fullbore-repo.json";
-/// What was checked when.
+/// When each part of a repository was last verified.
 pub const COVERED: &str = "verify.json";
-/// Where backups are.
+/// Directory of the backups.
 pub const BACKUPS: &str = "backups";
-/// Where backups under way announce themselves.
+/// Directory in which running backups announce themselves.
 pub const INTENTS: &str = "intents";
-/// What prune wants to delete.
+/// Directory of the objects that prune is about to delete.
 pub const TOMBSTONES: &str = "tombstones";
 /// The pages of a backup.
 pub const MANIFEST: &str = "manifest";
@@ -33,19 +33,19 @@ pub const ROOT: &str = "root.json";
 pub const FORGOTTEN: &str = "forgotten.json";
 /// The root of what is durable of a backup that has not ended.
 pub const PARTIAL: &str = "partial.json";
-/// What was noted of a backup after it was made.
+/// Annotations that were added after the backup was made.
 pub const NOTES: &str = "notes.json";
 /// What the service frames of a gzip or plain tar segment or archive are called: its name and this.
 pub const SIDE_SUFFIX: &str = ".manifest";
 
-/// What [`REPOSITORY`] holds, sealed like a root.
+/// Content of [`REPOSITORY`], sealed like a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Repository {
     /// Version of the format.
     pub format: u32,
-    /// Names the repository for ever.
+    /// Identifies the repository; never changes.
     pub id: String,
-    /// When it was made, RFC 3339.
+    /// Time of creation, RFC 3339.
     pub created: String,
     /// Does every backup that was forgotten leave a word of that, as long as anything of it is there? Early versions left none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -55,28 +55,30 @@ pub struct Repository {
 /// What segments are called behind their numbers.
 const SUFFIXES: [&str; 4] = ["tar.zst", "tar.lz4", "tar.gz", "tar"];
 
-/// Name of a segment: `s01-000001.tar.zst`.
+/// Returns the name of a segment, for example `s01-000001.tar.zst`.
 pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
     format!("s{stream:02}-{number:06}.{suffix}")
 }
 
-/// Stream and number of the segment of this name.
+/// Returns stream and number of the segment with this name.
 pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
     let (numbers, suffix) = name.split_once('.')?;
     let (stream, number) = numbers.strip_prefix('s')?.split_once('-')?;
-    let (stream, number) = (stream.parse().ok()?, number.parse().ok()?);
-    // A copy that somebody made beside it (`….orig`) is none.
+    let stream = stream.parse().ok()?;
+    let number = number.parse().ok()?;
+    // A copy that a user made next to it (`….orig`) is not a segment.
     (SUFFIXES.contains(&suffix) && segment(stream, number, suffix) == name)
         .then_some((stream, number))
 }
 
-/// Is this the name of a manifest, a segment or a file beside one?
+/// Returns whether this is the name of a manifest, a segment or a side file of one.
 pub fn is_object(name: &str) -> bool {
     let stem = name.strip_suffix(SIDE_SUFFIX).unwrap_or(name);
     name == MANIFEST || (!name.ends_with(".partial") && segment_numbers(stem).is_some())
 }
 
-/// Is this the name of a file that this program makes in the directory of a backup, or of one that it has not finished?
+/// Returns whether fullbore creates files of this name in the directory of a backup, finished or
+/// not.
 pub fn is_own(name: &str) -> bool {
     let documents = [ROOT, FORGOTTEN, PARTIAL, NOTES];
     let is_part = |stem: &str| {
@@ -88,7 +90,8 @@ pub fn is_own(name: &str) -> bool {
         || name.strip_suffix(".partial").is_some_and(is_part)
 }
 
-/// Is this the name of a backup? `20261121T054501Z-k3f9qz`: a time in UTC and six random letters or digits.
+/// Returns whether this is the name of a backup, for example `20261121T054501Z-k3f9qz`: a time in
+/// UTC and six random letters or digits.
 pub fn is_backup_id(name: &str) -> bool {
     let bytes = name.as_bytes();
     bytes.len() == 23
@@ -101,8 +104,11 @@ pub fn is_backup_id(name: &str) -> bool {
         })
 }
 
-/// The name of a backup begun at `time` (`20261121T054501Z`) and so many milliseconds: two letters for these, so that
-/// names sort by time within a second too, and four made from `seed`.
+/// Returns the name of a backup that began at `time` (`20261121T054501Z`) and `millis`
+/// milliseconds.
+///
+/// Two letters encode the milliseconds, so that names sort by time within a second. Four letters
+/// come from `seed`.
 pub fn backup_id(time: &str, millis: u32, seed: u64) -> String {
     let digit = |value: u32| char::from_digit(value % 36, 36).unwrap_or('0');
     format!(
@@ -113,7 +119,7 @@ pub fn backup_id(time: &str, millis: u32, seed: u64) -> String {
     )
 }
 
-/// `count` lower-case letters and digits made from `seed`.
+/// Returns `count` lower-case letters and digits that are derived from `seed`.
 pub fn letters(mut seed: u64, count: usize) -> String {
     let letter = |_| {
         let digit = (seed % 36) as u32;

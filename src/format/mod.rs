@@ -1,4 +1,6 @@
-//! What is written, byte by byte: pure, no I/O. Everything that reads is fuzzed.
+//! The format, byte by byte: tar headers, pages, roots, service frames.
+//!
+//! Everything here is pure and does no I/O. Input is never trusted; every reader is fuzzed.
 
 mod blake3_lanes;
 pub mod chunk;

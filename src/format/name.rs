@@ -1,9 +1,9 @@
-//! Paths and names in JSON, whatever bytes they are of.
+//! Paths and names of any bytes, as JSON.
 
 use super::digest::hex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A path or a name in JSON: text where it is UTF-8, else `{"hex": "…"}`.
+/// A path or a name in JSON: text if the bytes are UTF-8, else `{"hex": "…"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct EntryName(pub Vec<u8>);
 
@@ -37,15 +37,15 @@ impl<'de> Deserialize<'de> for EntryName {
         }
         match Either::deserialize(deserializer)? {
             Either::Text(text) => Ok(Self(text.into_bytes())),
-            Either::Hex(Hex { hex }) => unhex(&hex)
+            Either::Hex(Hex { hex }) => parse_hex(&hex)
                 .map(Self)
                 .ok_or_else(|| serde::de::Error::custom("not hexadecimal")),
         }
     }
 }
 
-/// The bytes that [`hex`] wrote.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
+/// Returns the bytes that [`hex`] encoded, or `None` if `text` is not hexadecimal.
+pub fn parse_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()
         .map(|c| c.to_digit(16).map(|d| d as u8))

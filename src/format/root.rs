@@ -1,7 +1,7 @@
-//! The root of a backup: everything about it but its entries, as JSON a person can read.
+//! The root of a backup: everything about it but its entries, as JSON that a person can read.
 //!
-//! It is stored last; a backup without a root does not exist. It is sealed, see [`seal`](crate::format::seal), so that damage to it is
-//! found like any other.
+//! The root is stored last; a backup without a root does not exist. The root is
+//! [sealed](crate::format::seal), so that damage to it is detected.
 
 pub use super::name::EntryName;
 use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed, sizes};
@@ -14,7 +14,8 @@ pub const FORMAT: u32 = 2;
 /// The format of what refers to no other backup: every version reads it.
 pub const FORMAT_ALONE: u32 = 1;
 
-/// See the module.
+/// The root document. Its fields are described in doc/format.md; field order is the order in the
+/// file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Root {
     /// Version of the format.
@@ -25,149 +26,157 @@ pub struct Root {
     pub tool: String,
     /// Start, as RFC 3339 in UTC.
     pub time: String,
-    /// End.
+    /// End, as RFC 3339 in UTC.
     pub finished: String,
-    /// The boot of the host that was backed up, as the kernel names it; not of every backup.
+    /// Boot ID of the host that was backed up, as the kernel names it; empty in some backups.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
-    /// What was backed up.
+    /// The host and the paths that were backed up.
     pub source: SourceInfo,
-    /// The PostgreSQL cluster, if it was one.
+    /// The PostgreSQL cluster, if the source is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<ClusterInfo>,
-    /// How it was stored.
+    /// Codec, sizes and digest of the stored data.
     pub options: BackupOptions,
-    /// The options by which something of it was left out, as they were given.
+    /// The options that excluded something, as they were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// What the operator called it.
+    /// Tags that the operator set.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
     /// Counts and sizes.
     pub totals: BackupTotals,
-    /// The backups it was compared with, see [`Live`] for what it refers to.
+    /// The backups this one was compared with. See [`Live`] for the segments it refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<String>,
     /// Its own segments, in order of stream and number.
     pub segments: Vec<Segment>,
     /// Pages, in order of stream and path.
     pub pages: Vec<PageAt>,
-    /// For each segment that is referred to, its own and those of other backups, how much of it is live. The manifest of
-    /// every backup named here is referred to as well.
+    /// The live part of each referenced segment, of this backup and of others. The manifest of
+    /// every backup named here is referenced too.
     #[serde(default)]
     pub liveness: Vec<Live>,
-    /// The first [`MAX_NOT_CAPTURED`] entries that were not captured as they were; the pages have them all.
+    /// The first [`MAX_NOT_CAPTURED`] entries that were not captured as they were on disk. The
+    /// pages list all of them.
     #[serde(default)]
     pub not_captured: Vec<NotCaptured>,
-    /// What limited the run.
+    /// Timing of the run and its limit.
     #[serde(default)]
     pub run: RunStats,
 }
 
-/// Entries the root itself lists as not captured; their count is in [`Totals`].
+/// Maximum number of uncaptured entries that the root itself lists; [`BackupTotals`] counts all of
+/// them.
 pub const MAX_NOT_CAPTURED: usize = 1000;
 
-/// What was backed up.
+/// The host and the paths that were backed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct SourceInfo {
     /// Name of the host.
     pub host: String,
     /// Absolute paths, or `stdin:NAME`.
     pub paths: Vec<EntryName>,
-    /// Is the root of the backup the contents of the one path?
+    /// Whether the root of the backup is the content of the only path.
     #[serde(default)]
     pub contents: bool,
 }
 
 impl SourceInfo {
-    /// Was it lost with its root? A root that was made anew names neither host nor path.
+    /// Returns whether the source was lost with the original root. A rebuilt root names neither
+    /// host nor path.
     pub fn is_unknown(&self) -> bool {
         self.host.is_empty() && self.paths.is_empty()
     }
 }
 
-/// What is known of a PostgreSQL cluster that was backed up.
+/// Facts about a PostgreSQL cluster that was backed up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct ClusterInfo {
-    /// As the server says it: `15.18`, `18beta1`.
+    /// Version as the server reports it: `15.18`, `18beta1`.
     pub version: String,
     /// Major version: 13 to 18.
     pub major: u32,
-    /// Identifies the cluster; text, as JSON's numbers do not hold 64 bits everywhere.
+    /// Identifies the cluster. A string, because many JSON readers do not hold 64-bit numbers.
     pub system_identifier: String,
-    /// Timeline at the end.
+    /// Timeline at the end of the backup.
     pub timeline: u32,
-    /// Was it running?
+    /// Whether the server was running.
     pub online: bool,
-    /// Was it a standby?
+    /// Whether the server was a standby.
     pub standby: bool,
-    /// Do its pages have checksums?
+    /// Whether data pages have checksums.
     pub checksums: bool,
-    /// Where recovery begins, as `0/2000028`; empty if it was not running.
+    /// LSN where recovery begins, as `0/2000028`; empty if the server was not running.
     pub start_lsn: String,
-    /// Where it is consistent; empty in older roots if it was not running.
+    /// LSN where the cluster is consistent; empty in older roots if the server was not running.
     pub stop_lsn: String,
-    /// When the server was there by its own clock, as RFC 3339 in UTC; empty if it was not running, and in older roots.
+    /// Time when the server reached `stop_lsn`, by its own clock, as RFC 3339 in UTC; empty if it
+    /// was not running, and in older roots.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stopped: String,
-    /// `included`, `archived` or `none`: where the WAL between the two is.
+    /// Where the WAL between the two LSNs is: `included`, `archived` or `none`.
     pub wal: String,
-    /// Names of the WAL segments that recovery needs, first and last; empty if none.
+    /// Names of the first and the last WAL segment that recovery needs; empty if recovery needs no
+    /// WAL.
     pub wal_segments: Vec<String>,
     /// Bytes of a WAL segment.
     pub wal_segment_bytes: u64,
-    /// Did it archive its WAL? Not in older roots, nor if it was not running.
+    /// Whether the server archived its WAL; false in older roots, and if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archives: bool,
-    /// Had it a `restore_command`? False if it was not running.
+    /// Whether the server had a `restore_command`; false if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_restore_command: bool,
-    /// Its data directory.
+    /// The data directory of the server.
     pub data_directory: EntryName,
-    /// Files of its configuration that are outside of the data directory, and so not in the backup.
+    /// Configuration files outside of the data directory, which are not in the backup.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configuration: Vec<EntryName>,
-    /// Its tablespaces, in order of their numbers. What is in one is stored below `pg_tblspc/OID`.
+    /// Tablespaces, ordered by OID. The content of a tablespace is stored below `pg_tblspc/OID`.
     pub tablespaces: Vec<Tablespace>,
-    /// Those that were made while the backup ran: recovery makes them anew, where they were.
+    /// Tablespaces that were created while the backup ran. Recovery creates them again at their
+    /// original location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tablespaces_meanwhile: Vec<Tablespace>,
-    /// Links, pipes and devices, which PostgreSQL's manifest cannot describe, the first 1,000.
+    /// Links, pipes and devices, which PostgreSQL's manifest cannot describe; the first 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unlisted: Vec<EntryName>,
-    /// Its databases, in order of their numbers.
+    /// Databases, ordered by OID.
     pub databases: Vec<DatabaseInfo>,
-    /// By which a later backup knows that the server has the same past; not of every cluster.
+    /// Evidence by which a later backup recognizes the same history of the server; absent for some
+    /// clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub witness: Option<Witness>,
 }
 
-/// What no other past of a cluster has: a copy, or the same after it was set back.
+/// Facts that no other history of a cluster shares: neither a copy of it, nor the same cluster
+/// after it was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Witness {
-    /// When the server was started, in seconds since 1970 as it says them.
+    /// Start time of the server, in seconds since 1970 as the server reports it.
     pub server_start: String,
-    /// Name of the last summary of its WAL that it had at the end of the backup.
+    /// Name of the last WAL summary that the server had at the end of the backup.
     pub summary: String,
-    /// Inode number of that file.
+    /// Inode number of that summary file.
     pub inode: u64,
-    /// When its inode was last changed, in seconds since 1970, with nine digits behind the point.
+    /// Change time (ctime) of that file, in seconds since 1970 with nine decimals.
     pub ctime: String,
 }
 
-/// A tablespace that is not in the data directory.
+/// A tablespace outside of the data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Tablespace {
-    /// Its number.
+    /// OID.
     pub oid: u32,
-    /// Its name, in whatever encoding.
+    /// Name, in any encoding.
     pub name: EntryName,
-    /// The directory it is in.
+    /// Directory of the tablespace.
     pub location: EntryName,
 }
 
 impl Tablespace {
-    /// The path that what is in it is stored below.
+    /// Returns the path in the backup below which the tablespace is stored.
     pub fn path(&self) -> Vec<u8> {
         format!("pg_tblspc/{}", self.oid).into_bytes()
     }
@@ -176,33 +185,33 @@ impl Tablespace {
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct DatabaseInfo {
-    /// Its number.
+    /// OID.
     pub oid: u32,
-    /// Its name, in whatever encoding.
+    /// Name, in any encoding.
     pub name: EntryName,
-    /// Is it a template?
+    /// Whether it is a template.
     pub template: bool,
-    /// Logical subscriptions that it has; not in older roots, nor if the cluster was not running.
+    /// Number of logical subscriptions; 0 in older roots, and if the server was not running.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub subscriptions: u32,
 }
 
-/// How it was stored.
+/// Codec, sizes and digest of the stored data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct BackupOptions {
     /// `zstd`, `lz4`, `gzip` or `none`.
     pub codec: String,
     /// Level of the codec.
     pub level: i32,
-    /// Plain bytes of a frame.
+    /// Bytes of a frame before compression.
     pub frame_bytes: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Bytes of a block, the unit of comparison.
     pub block_bytes: u64,
-    /// How files are digested.
+    /// Digest of files.
     pub digest: Algorithm,
-    /// Are large files cut in chunks by their content, too?
+    /// Whether large files are also cut in chunks by their content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chunks: bool,
 }
@@ -233,16 +242,16 @@ pub struct BackupTotals {
     pub vanished: u64,
     /// Sockets.
     pub sockets: u64,
-    /// Files of which nothing had to be stored, as an earlier backup has them.
+    /// Files that needed no storage because an earlier backup has all of their content.
     #[serde(default)]
     pub kept: u64,
-    /// Bytes of content that an earlier backup has.
+    /// Bytes of content that an earlier backup holds.
     #[serde(default)]
     pub kept_bytes: u64,
 }
 
 impl BackupTotals {
-    /// Was all of the source captured, and right?
+    /// Returns whether the whole source was captured without errors.
     pub fn is_complete(&self) -> bool {
         self.unreadable == 0 && self.bad_pages == 0
     }
@@ -279,60 +288,61 @@ pub struct Segment {
     pub frames: u64,
     /// Bytes of the tar stream.
     pub plain_bytes: u64,
-    /// CRC-64/NVME of each 8 MiB of the stored bytes, 16 hexadecimal digits each, one after the other.
+    /// CRC-64/NVME of each 8 MiB of the stored bytes: 16 hexadecimal digits each, concatenated.
     pub parts: String,
 }
 
 /// Stored bytes that one CRC of [`Segment::parts`] covers.
 pub const PART_BYTES: u64 = 8 << 20;
 
-/// Where a page is.
+/// Place and digest of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct PageAt {
-    /// Backup whose manifest and segments hold it; empty for this one. What the page says of segments, it says as that
-    /// backup would.
+    /// Backup whose manifest and segments hold the page; empty for this backup. Segment names in
+    /// the page are relative to that backup.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backup: String,
-    /// Stream it describes.
+    /// Stream that the page describes.
     pub stream: u32,
-    /// Does it describe what came after all else, out of order? Such pages are in order among themselves.
+    /// Whether the page describes late entries, which come after all other entries and are ordered
+    /// only among themselves.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
-    /// Path of its first record.
+    /// Path of the first record.
     pub first: EntryName,
-    /// Records in it.
+    /// Number of records.
     pub entries: u64,
     /// Bytes before it in the manifest of the backup; absent in a one-file archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest_offset: Option<u64>,
-    /// Number of the segment its copy is in.
+    /// Number of the segment that holds the copy of the page.
     pub segment: u32,
     /// Bytes before the copy in that segment.
     pub offset: u64,
-    /// Its stored bytes.
+    /// Stored bytes of the page.
     pub bytes: u64,
-    /// BLAKE3 of its stored bytes.
+    /// BLAKE3 of the stored bytes.
     pub digest: String,
 }
 
-/// How much of a segment a backup refers to.
+/// The part of a segment that a backup refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Live {
-    /// Backup the segment belongs to; empty for this one.
+    /// Backup that the segment belongs to; empty for this one.
     pub backup: String,
     /// Stream.
     pub stream: u32,
     /// Number in the stream.
     pub number: u32,
-    /// Frames referred to.
+    /// Number of referenced frames.
     pub frames: u64,
-    /// Stored bytes of those frames; of one that is used in part, that part.
+    /// Stored bytes of those frames. A frame that is used in part counts in part.
     pub bytes: u64,
     /// Stored bytes of the whole segment; 0 in roots of early versions, where it is always one of [`Root::segments`].
     #[serde(default)]
     pub of_bytes: u64,
-    /// So much of it is referred to by a backup that keeps all that the segment's own has in it: without copies of pages, and
-    /// headers of what has no content. 0 if that is not known.
+    /// Bytes that a backup would reference if it kept all data of the segment: without copies of
+    /// pages and without headers of entries that have no content. 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub data_bytes: u64,
 }
@@ -342,8 +352,9 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 }
 
 impl Root {
-    /// When all of it was captured. Of a cluster that ran, waiting for its WAL to be archived may come after that.
-    pub fn captured(&self) -> &str {
+    /// Returns the time at which everything was captured. For a running cluster, the wait for WAL
+    /// archiving may end later.
+    pub fn captured_at(&self) -> &str {
         let stopped = self
             .postgres
             .as_ref()
@@ -355,8 +366,8 @@ impl Root {
         }
     }
 
-    /// The other backups whose objects it refers to, each once, ascending.
-    pub fn others(&self) -> Vec<&str> {
+    /// Returns the other backups whose objects this one refers to, each once, ascending.
+    pub fn referenced_backups(&self) -> Vec<&str> {
         let live = self.liveness.iter().map(|live| &live.backup[..]);
         let pages = self.pages.iter().map(|page| &page.backup[..]);
         let mut others: Vec<_> = live
@@ -370,9 +381,11 @@ impl Root {
 }
 
 impl Segment {
-    /// That all of it is referred to, by the backup it belongs to.
-    pub fn live(&self) -> Live {
-        let (stream, number, bytes) = (self.stream, self.number, self.bytes);
+    /// Returns the liveness of a segment that its own backup references in full.
+    pub fn fully_live(&self) -> Live {
+        let stream = self.stream;
+        let number = self.number;
+        let bytes = self.bytes;
         Live {
             backup: String::new(),
             stream,
@@ -386,7 +399,7 @@ impl Segment {
 }
 
 impl Live {
-    /// The segment spoken of.
+    /// Returns the ID of the segment.
     pub fn id(&self) -> SegmentId {
         SegmentId {
             backup: self.backup.clone(),
@@ -396,56 +409,57 @@ impl Live {
     }
 }
 
-/// An entry that is not in the backup as it was on disk.
+/// An entry that the backup does not hold as it was on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct NotCaptured {
-    /// Its path.
+    /// Path of the entry.
     pub path: EntryName,
-    /// Why.
+    /// Reason, as it is printed.
     pub reason: String,
 }
 
-/// The reason of a file that was written to while it was read.
+/// Reason for a file that was written to while it was read.
 pub const CHANGED: &str = "changed while it was read";
-/// How the reason begins of one whose pages have wrong checksums.
+/// Start of the reason for a file whose pages have wrong checksums.
 pub const BAD_PAGES: &str = "it is stored, but page checksums are wrong";
 
 impl NotCaptured {
-    /// Is it in the backup, torn or wrong?
-    pub fn is_there(&self) -> bool {
+    /// Returns whether the entry is in the backup all the same, torn or with wrong pages.
+    pub fn is_stored_anyway(&self) -> bool {
         self.reason == CHANGED || self.reason.starts_with(BAD_PAGES)
     }
 }
 
-/// What limited the run.
+/// Timing of the run and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct RunStats {
     /// Wall-clock seconds.
     pub seconds: f64,
     /// `source`, `workers` or `sink`.
     pub limit: String,
-    /// Busy, starved and blocked shares of the three.
+    /// Busy, starved and blocked shares of these three.
     pub shares: BTreeMap<String, [f64; 3]>,
 }
 
 impl Root {
-    /// As [`Root::open`], of what stands in the directory of backup `id`.
+    /// Reads the root of backup `id`, like [`Root::open`].
     ///
     /// # Errors
-    /// As [`Root::open`]; [`Kind::Corrupt`] if it is the root of another.
+    /// As [`Root::open`]; [`ErrorKind::Corrupt`] if it is the root of another backup.
     pub fn of_backup(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
         let root = Self::open(bytes, name)?;
         if root.id == id {
             return Ok(root);
         }
         Err(Error::corrupt(format!("{name} is damaged"))
-            .because(format!("it is that of backup {:?}", root.id)))
+            .because(format!("it belongs to backup {:?}", root.id)))
     }
 
-    /// Read a root; `name` is what messages call it.
+    /// Reads a root; error messages call it `name`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it is damaged, [`Kind::Unsupported`] if a newer program wrote it.
+    /// [`ErrorKind::Corrupt`] if it is damaged, [`ErrorKind::Unsupported`] if a newer program wrote
+    /// it.
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
@@ -455,23 +469,25 @@ impl Root {
             );
             return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
         }
-        // They are printed as they are.
+        // These texts are printed as they are, and could otherwise control the terminal.
         if [&root.time, &root.finished, &root.tool]
             .iter()
             .any(|text| text.chars().any(char::is_control))
         {
-            return Err(Error::corrupt(format!("{name} is damaged")).because("a time is none"));
+            return Err(Error::corrupt(format!("{name} is damaged"))
+                .because("a time or the program name has control characters"));
         }
-        // They become parts of paths.
+        // Backup IDs become parts of paths.
         if !is_backup_id(&root.id)
             || !root
-                .others()
+                .referenced_backups()
                 .into_iter()
                 .chain(root.bases.iter().map(String::as_str))
                 .all(is_backup_id)
         {
-            return Err(Error::corrupt(format!("{name} is damaged"))
-                .because("the name of a backup is none"));
+            return Err(
+                Error::corrupt(format!("{name} is damaged")).because("a backup ID is not valid")
+            );
         }
         Ok(root)
     }
@@ -524,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_whose_name_would_speak_to_the_terminal_is_none() {
+    fn a_root_with_control_characters_is_corrupt() {
         for bad in ["\u{1b}[2J", "a\nb"] {
             for root in [
                 Root {
@@ -547,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_names_what_is_no_backup_is_none() {
+    fn a_root_with_an_invalid_backup_id_is_corrupt() {
         let page = |backup: &str| PageAt {
             backup: backup.into(),
             ..PageAt::default()
@@ -556,7 +572,7 @@ mod tests {
             backup: backup.into(),
             ..Live::default()
         };
-        for (bad, is_none) in [
+        for (bad, is_corrupt) in [
             ("../../x", true),
             ("..", true),
             ("/x", true),
@@ -582,7 +598,11 @@ mod tests {
             ] {
                 let opened =
                     Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
-                assert_eq!(opened.err(), is_none.then_some(ErrorKind::Corrupt), "{bad}");
+                assert_eq!(
+                    opened.err(),
+                    is_corrupt.then_some(ErrorKind::Corrupt),
+                    "{bad}"
+                );
             }
         }
     }

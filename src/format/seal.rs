@@ -1,20 +1,31 @@
-//! JSON that a person can read, and of which any damage is found: its last line is the BLAKE3 of all bytes before that line.
+//! Sealed JSON: a person can read it, and any damage to it is detected. The last line is the BLAKE3
+//! of all bytes before that line.
 //!
-//! The root of a backup is written so, and so are the other small objects of a repository.
+//! The root of a backup and the other small documents of a repository are sealed.
 
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 const SEAL: &str = "\n\"blake3\": \"";
-/// More is not read: a root of 256 MiB has a million pages, 8 billion entries.
+/// Largest document that is read. A root of 256 MiB has a million pages, 8 billion entries.
 pub const MAX_BYTES: u64 = 256 << 20;
 
-/// JSON, one member a line, closed by a line with the BLAKE3 of everything before that line.
+/// Writes JSON, one member a line, and closes it with a line that has the BLAKE3 of all bytes
+/// before that line.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if the document is longer than [`MAX_BYTES`]; [`ErrorKind::Bug`] if
+/// `value` is not a JSON object.
 pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     let bug = |e: serde_json::Error| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
     let map = match serde_json::to_value(value).map_err(bug)? {
         serde_json::Value::Object(map) => map,
-        _ => return Err(Error::new(ErrorKind::Bug, "only objects are sealed")),
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Bug,
+                "cannot seal JSON that is not an object",
+            ));
+        }
     };
     let mut text = String::from("{");
     for (key, value) in &map {
@@ -26,16 +37,16 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
     if text.len() as u64 > MAX_BYTES {
         let what = format!(
-            "cannot write {} bytes of JSON: no more than {MAX_BYTES} could be read",
+            "cannot write {} bytes of JSON: the limit for reading is {MAX_BYTES} bytes",
             text.len()
         );
         return Err(Error::new(ErrorKind::Unsupported, what)
-            .hint("a larger --segment-size makes roots smaller"));
+            .hint("use a larger --segment-size, which makes the root smaller"));
     }
     Ok(text.into_bytes())
 }
 
-/// A list of objects, one a line; anything else on one line.
+/// Writes a list of objects one a line, and any other value on one line.
 fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()> {
     match value.as_array() {
         Some(items) if items.iter().any(serde_json::Value::is_object) => {
@@ -50,13 +61,13 @@ fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()>
     Ok(())
 }
 
-/// Check and read what [`seal`] wrote; `name` is what messages call it.
+/// Checks and reads the output of [`seal`]; error messages call it `name`.
 ///
 /// # Errors
-/// [`Kind::Corrupt`] if any byte differs.
+/// [`ErrorKind::Corrupt`] if any byte differs.
 pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
     let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
-    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is no text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
     let (body, tail) = text
         .rsplit_once(SEAL)
         .ok_or_else(|| damaged("its last line is missing"))?;

@@ -1,17 +1,19 @@
-//! The service frames of a segment: what stands in it besides the tar stream, as skippable frames that zstd and lz4 pass over.
+//! The service frames of a segment: everything in it besides the tar stream, in skippable frames
+//! that zstd and lz4 ignore.
 //!
 //! ```text
 //! [empty frame] [label] [frame]… [page]… [root, in a one-file archive] [locator, likewise] [seek table]
 //! ```
-//! The empty frame comes first so that tools which look at the first bytes see the codec; with lz4 it is the first frame of
-//! data, since bsdtar takes an empty one for the end. A page follows the frames it
-//! describes. The seek table is zstd's official seekable format, in which skippable frames count as size 0.
+//! The empty frame comes first, so that tools which look at the first bytes recognize the codec.
+//! With lz4 the first frame is one of data, because bsdtar takes an empty frame for the end. A page
+//! follows the frames that it describes. The seek table is zstd's official seekable format, in
+//! which skippable frames count as size 0.
 //! gzip and plain tar have no skippable frames: there the service frames make up a file of their own beside the segment.
 
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode};
 
-/// Magic of our skippable frames; zstd leaves 16 of them to everybody.
+/// Magic number of fullbore's skippable frames; zstd reserves 16 such numbers for users.
 const SKIPPABLE: u32 = 0x184D_2A5B;
 /// Magic of the skippable frame that holds the seek table.
 const SEEK_TABLE: u32 = 0x184D_2A5E;
@@ -25,24 +27,24 @@ pub const EMPTY_ZSTD: [u8; 13] = [
 ];
 /// Bytes of the longest header of a zstd frame.
 pub const ZSTD_HEADER_BYTES: usize = 18;
-/// Bytes in front of the payload of a service frame: magic, length, tag.
+/// Bytes before the payload of a service frame: magic, length, tag.
 pub const SERVICE_HEADER_BYTES: usize = 16;
 /// Bytes of a locator.
 pub const LOCATOR_BYTES: u64 = SERVICE_HEADER_BYTES as u64 + 24;
-/// Bytes of the end of a seek table, from which its length follows.
+/// Bytes of the footer of a seek table, which tells its length.
 pub const SEEK_FOOTER_BYTES: usize = 9;
 const SEEK_ENTRY_BYTES: u64 = 8;
 
-/// What a service frame holds.
+/// Kind of a service frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// Which segment this is.
+    /// Identity of the segment.
     Label,
     /// A page of the manifest.
     Page,
     /// The root of a one-file archive.
     Root,
-    /// Where that root is.
+    /// The place of that root.
     Locator,
 }
 
@@ -61,7 +63,7 @@ impl Service {
             .map_or(b"FBUNKNWN", |(_, tag)| tag)
     }
 
-    /// The frame that holds `payload`.
+    /// Returns the frame that holds `payload`.
     pub fn frame(self, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(payload.len() + SERVICE_HEADER_BYTES);
         out.extend(SKIPPABLE.to_le_bytes());
@@ -71,14 +73,17 @@ impl Service {
         out
     }
 
-    /// What a service frame holds and the length of its payload, from its first [`SERVICE_HEADER_BYTES`].
+    /// Returns the kind of a service frame and the length of its payload, from its first
+    /// [`SERVICE_HEADER_BYTES`].
     pub fn parse(header: &[u8]) -> Option<(Self, u64)> {
-        let (len, tag) = (le32(header, 4)?, header.get(8..16)?);
+        let len = le32(header, 4)?;
+        let tag = header.get(8..16)?;
         let service = Self::ALL.iter().find(|(_, known)| &known[..] == tag)?.0;
         (le32(header, 0)? == SKIPPABLE).then_some((service, u64::from(len).checked_sub(8)?))
     }
 
-    /// May a frame of which only `start` has come be a service frame?
+    /// Returns whether a frame may be a service frame, when only its first bytes `start` have
+    /// arrived.
     pub fn may_begin(start: &[u8]) -> bool {
         match start.get(..SERVICE_HEADER_BYTES) {
             Some(header) => Self::parse(header).is_some(),
@@ -88,7 +93,7 @@ impl Service {
         }
     }
 
-    /// What a whole service frame holds.
+    /// Returns the kind and the payload of a whole service frame.
     pub fn payload(frame: &[u8]) -> Option<(Self, &[u8])> {
         let (service, len) = Self::parse(frame)?;
         let payload = &frame[SERVICE_HEADER_BYTES..];
@@ -96,7 +101,7 @@ impl Service {
     }
 }
 
-/// A skippable frame of exactly `len` bytes that holds nothing; `None` under 8.
+/// Returns a skippable frame of exactly `len` bytes without content; `None` if `len` is below 8.
 pub fn filler(len: usize) -> Option<Vec<u8>> {
     let rest = u32::try_from(len).ok()?.checked_sub(8)?;
     let mut out = [SKIPPABLE.to_le_bytes(), rest.to_le_bytes()].concat();
@@ -104,13 +109,13 @@ pub fn filler(len: usize) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Is this the start of a skippable frame? Then its whole length.
+/// Returns the whole length of a skippable frame, or `None` if `header` does not start one.
 pub fn skippable_len(header: &[u8]) -> Option<u64> {
     let magic = le32(header, 0)?;
     (magic & 0xffff_fff0 == 0x184D_2A50).then_some(u64::from(le32(header, 4)?) + 8)
 }
 
-/// Which segment this is; enough to put a repository together again.
+/// Identity of a segment: enough to rebuild a repository from its segments.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
 pub struct Label {
     /// Version of the format.
@@ -134,36 +139,37 @@ pub struct Label {
 }
 
 impl Label {
-    /// The service frame that holds it.
+    /// Returns the service frame that holds the label.
     pub fn frame(&self) -> Vec<u8> {
         Service::Label.frame(&minicbor::to_vec(self).unwrap_or_default())
     }
 
-    /// Read the payload of a label.
+    /// Reads the payload of a label.
     pub fn parse(payload: &[u8]) -> Result<Self> {
         minicbor::decode(payload)
             .map_err(|e| Error::corrupt("a segment label is damaged").because(e.to_string()))
     }
 }
 
-/// Where the root of a one-file archive is.
+/// The place of the root in a one-file archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locator {
-    /// Bytes before the root itself (not its frame).
+    /// Bytes before the root itself (not before its frame).
     pub offset: u64,
     /// Bytes of the root.
     pub len: u64,
 }
 
 impl Locator {
-    /// The service frame that holds it, [`LOCATOR_BYTES`] long. The last 8 bytes are a check of the first 16.
+    /// Returns the service frame that holds the locator, [`LOCATOR_BYTES`] long. The last 8 bytes
+    /// are a checksum of the first 16.
     pub fn frame(self) -> Vec<u8> {
         let mut payload = [self.offset.to_le_bytes(), self.len.to_le_bytes()].concat();
         payload.extend(crate::format::digest::crc64(&payload).to_le_bytes());
         Service::Locator.frame(&payload)
     }
 
-    /// Read a whole service frame.
+    /// Reads a whole service frame.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let (service, len) = Service::parse(frame)?;
         let payload = frame.get(SERVICE_HEADER_BYTES..)?;
@@ -183,27 +189,27 @@ impl Locator {
 pub struct SeekTable(Vec<(u32, u32)>);
 
 impl SeekTable {
-    /// Note one frame; a skippable frame has 0 plain bytes.
+    /// Records one frame; a skippable frame has 0 plain bytes.
     pub fn push(&mut self, stored_len: usize, plain_len: usize) {
         self.0.push((stored_len as u32, plain_len as u32));
     }
 
-    /// How many frames were noted.
+    /// Number of recorded frames.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Was none noted?
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Correct what was noted of one frame.
+    /// Corrects the sizes of one frame.
     pub fn set(&mut self, index: usize, stored_len: usize, plain_len: usize) {
         self.0[index] = (stored_len as u32, plain_len as u32);
     }
 
-    /// The skippable frame that holds the table; the last thing in a segment.
+    /// Returns the skippable frame that holds the table. It is the last frame of a segment.
     pub fn frame(&self) -> Vec<u8> {
         let len = self.0.len() * SEEK_ENTRY_BYTES as usize + SEEK_FOOTER_BYTES;
         let mut out = Vec::with_capacity(len + 8);
@@ -214,13 +220,14 @@ impl SeekTable {
             out.extend(plain.to_le_bytes());
         }
         out.extend((self.0.len() as u32).to_le_bytes());
-        out.push(0); // no checksums of its own: the frames carry theirs
+        out.push(0); // no checksums in the table: each frame has its own
         out.extend(SEEKABLE.to_le_bytes());
         out
     }
 }
 
-/// Length of the whole seek table frame, from the last [`SEEK_FOOTER_BYTES`] of a file of `file_len` bytes.
+/// Returns the length of the whole seek table frame, from the last [`SEEK_FOOTER_BYTES`] of a file
+/// of `file_len` bytes.
 pub fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
     let entry = match footer.get(4)? {
         flags if flags & 0x80 != 0 => SEEK_ENTRY_BYTES + 4,
@@ -230,7 +237,7 @@ pub fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
     (le32(footer, 5)? == SEEKABLE && len <= file_len).then_some(len)
 }
 
-/// Stored and plain bytes of every frame, from a whole seek table frame.
+/// Returns stored and plain bytes of every frame, from a whole seek table frame.
 pub fn parse_seek_table(frame: &[u8]) -> Option<Vec<(u32, u32)>> {
     let footer = frame.get(frame.len().checked_sub(SEEK_FOOTER_BYTES)?..)?;
     let len = seek_table_len(footer, frame.len() as u64)?;

@@ -1,22 +1,23 @@
-//! Sums of sizes, which stay at the largest number instead of beginning anew at 0.
+//! Sums of sizes that saturate at the largest number instead of wrapping to 0.
 //!
-//! Three sparse files can be larger together than a `u64` counts, and a root that somebody forged says any number.
+//! Three sparse files together can be larger than a `u64` holds, and a forged root may have any
+//! number.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The sum of all `sizes`, or `u64::MAX` if it is more.
+/// Returns the sum of all `sizes`, or `u64::MAX` if the sum is larger.
 pub fn sum(sizes: impl IntoIterator<Item = u64>) -> u64 {
     sizes.into_iter().fold(0, u64::saturating_add)
 }
 
-/// Add `size` to `sum`.
+/// Adds `size` to `sum`.
 pub fn add(sum: &mut u64, size: u64) {
     *sum = sum.saturating_add(size);
 }
 
-/// As [`add`], where several threads add.
+/// Adds `size` to a sum that several threads share.
 pub fn add_shared(sum: &AtomicU64, size: u64) {
-    let _ = sum.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_add(size))); // it is never refused
+    let _ = sum.fetch_update(Relaxed, Relaxed, |sum| Some(sum.saturating_add(size))); // the closure always returns Some
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What each part of a run did with its time, and which part was the limit.
+//! How each part of a run spent its time, and which part was the limit.
 
 use super::waits::Waits;
 use crate::{platform, queue::Locked};
@@ -11,24 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Nanoseconds one part spent, summed over its threads.
+/// Nanoseconds that one part of a run spent, summed over its threads.
 #[derive(Debug, Default)]
 pub struct Gauge {
-    /// At work.
+    /// Working.
     pub busy: AtomicU64,
-    /// Waiting for input; of the feeders, not of the threads: of a source, for its walk.
+    /// Waiting for input. Counted for the feeders, not for the threads; for a source it is the time
+    /// its walk took.
     pub starved: AtomicU64,
-    /// Waiting for a place in line; of the feeders.
+    /// Waiting for a place in line. Counted for the feeders.
     pub blocked: AtomicU64,
     staff: Mutex<Staff>,
 }
 
-/// How many threads may be at work at once.
+/// Number of threads that may work at once.
 #[derive(Debug)]
 struct Staff {
     threads: usize,
     since: Instant,
-    /// What all could have been at work before that, in seconds.
+    /// Thread seconds that were available before `since`.
     before: f64,
 }
 
@@ -43,8 +44,8 @@ impl Default for Staff {
 }
 
 impl Gauge {
-    /// So many may be at work at once from now on; at least one.
-    pub fn staff(&self, threads: usize) {
+    /// Sets the number of threads that may work at once from now on; at least one.
+    pub fn set_threads(&self, threads: usize) {
         let mut staff = self.staff.locked();
         *staff = Staff {
             threads: threads.max(1),
@@ -59,13 +60,13 @@ impl Gauge {
 }
 
 impl Staff {
-    /// What all could have been at work so far, in seconds.
+    /// Returns the thread seconds that were available so far.
     fn seconds(&self) -> f64 {
         self.before + self.since.elapsed().as_secs_f64() * self.threads as f64
     }
 }
 
-/// Run `work` and add its time to `counter`.
+/// Runs `work` and adds its wall-clock time to `counter`.
 pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = work();
@@ -73,8 +74,8 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Run `work` and add what it took of a processor to `counter`: not what it waited for one.
-pub fn computed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+/// Runs `work` and adds its CPU time to `counter`, without the time it waited for a processor.
+pub fn timed_cpu<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let start = platform::thread_cpu_time();
     let result = work();
     counter.fetch_add(
@@ -84,7 +85,7 @@ pub fn computed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Add the time since `start` to `counter`, and begin anew.
+/// Adds the time since `start` to `counter`, and sets `start` to now.
 pub fn lap(counter: &AtomicU64, start: &mut Instant) {
     let now = Instant::now();
     counter.fetch_add((now - *start).as_nanos() as u64, Relaxed);
@@ -104,19 +105,19 @@ pub struct Meter {
     pub plain_bytes: AtomicU64,
     /// Bytes that were stored.
     pub stored_bytes: AtomicU64,
-    /// Entries that passed.
+    /// Entries that were processed.
     pub entries: AtomicU64,
-    /// Regular files that passed.
+    /// Regular files that were processed.
     pub files: AtomicU64,
-    /// Other things that were done and cost about as much as a small file.
+    /// Other operations that cost about as much as a small file.
     pub small: AtomicU64,
     /// Logical bytes of those files.
     pub bytes: AtomicU64,
-    /// Logical bytes there will be; 0 while unknown.
+    /// Expected logical bytes in total; 0 while unknown.
     pub total_bytes: AtomicU64,
-    /// Streams that share the parts.
+    /// Number of streams that share the parts.
     pub streams: AtomicUsize,
-    /// What others were waited for.
+    /// Waits for a server.
     pub waits: Arc<Waits>,
     start: Instant,
     begun: Mutex<MeterSample>,
@@ -145,18 +146,18 @@ impl Default for Meter {
     }
 }
 
-/// What one part did with its time, as shares of 1.
+/// How one part spent its time, as shares of 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Shares {
-    /// At work.
+    /// Working.
     pub busy: f64,
     /// Waiting for input.
     pub starved: f64,
-    /// Waiting for somebody to take what is done.
+    /// Waiting until the next part takes its output.
     pub blocked: f64,
 }
 
-/// The three parts of a path.
+/// The three parts of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     /// Reading.
@@ -168,7 +169,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its name in reports.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -178,29 +179,29 @@ impl Side {
     }
 }
 
-/// The verdict of a run or of a part of it.
+/// The limit of a run or of a time within it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitVerdict {
-    /// What the limit was.
+    /// The part that was the limit.
     pub limit: Side,
     /// Shares of source, workers and sink.
     pub shares: [Shares; 3],
-    /// How long it took.
+    /// Wall-clock seconds.
     pub seconds: f64,
 }
 
 impl LimitVerdict {
-    /// Share of one side.
+    /// Returns the shares of one part.
     pub fn of(&self, side: Side) -> Shares {
         self.shares[side as usize]
     }
 
-    /// How many times as fast this side could go, by its own idle time; at least 1.
+    /// Returns how many times as fast this part could be, judged by its idle time; at least 1.
     pub fn headroom(&self, side: Side) -> f64 {
         1.0 / self.of(side).busy.clamp(0.001, 1.0)
     }
 
-    /// The shares by name: busy, starved, blocked.
+    /// Returns the shares by name: busy, starved, blocked.
     pub fn table(&self) -> BTreeMap<String, [f64; 3]> {
         let row = |side: Side| {
             let Shares {
@@ -217,37 +218,37 @@ impl LimitVerdict {
     }
 }
 
-/// All counters at one moment, in seconds and bytes.
+/// All counters at one time, in seconds and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MeterSample {
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
     /// Logical bytes so far.
     pub bytes: u64,
     /// Stored bytes so far.
     pub stored_bytes: u64,
-    /// Regular files, and what costs as much, so far.
+    /// Regular files, and other operations that cost as much, so far.
     small: u64,
-    /// Seconds of processors that this process used, all threads together,
+    /// CPU seconds of this process, all threads together.
     pub(crate) processors: f64,
-    /// and that nobody used, if the system says.
+    /// Idle seconds of all processors, if the system reports them.
     pub(crate) idle: Option<f64>,
-    /// Busy, starved, blocked of source, workers, sink, in seconds.
+    /// Busy, starved and blocked seconds of source, workers and sink.
     times: [[f64; 3]; 3],
-    /// What the threads of each could have been at work, in seconds.
+    /// Thread seconds that were available to each part.
     capacity: [f64; 3],
     streams: usize,
 }
 
 impl Meter {
-    /// The three parts take turns on `threads` threads.
-    pub fn share(&self, threads: usize) {
+    /// Declares that the three parts take turns on `threads` threads.
+    pub fn share_threads(&self, threads: usize) {
         for gauge in [&self.source, &self.workers, &self.sink] {
-            gauge.staff(threads);
+            gauge.set_threads(threads);
         }
     }
 
-    /// All counters now.
+    /// Returns all counters now.
     pub fn sample(&self) -> MeterSample {
         let seconds =
             |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
@@ -265,22 +266,23 @@ impl Meter {
         }
     }
 
-    /// The parts begin now: what was waited for before is none of their time.
+    /// Marks the start of the parts: earlier waits do not count as their time.
     pub fn begin(&self) {
         *self.begun.locked() = self.sample();
     }
 
-    /// The verdict since the parts began, with the time of the whole run.
+    /// Returns the verdict since the parts began, with the time of the whole run.
     pub fn verdict(&self) -> LimitVerdict {
-        let (begun, now) = (*self.begun.locked(), self.sample());
+        let begun = *self.begun.locked();
+        let now = self.sample();
         LimitVerdict {
             seconds: now.seconds,
             ..verdict(&begun, &now)
         }
     }
 
-    /// Note a point of the timeline; called about every 100 ms by one thread.
-    pub fn tick(&self) -> MeterSample {
+    /// Records a point of the timeline. One thread calls this about every 100 ms.
+    pub fn record_point(&self) -> MeterSample {
         let sample = self.sample();
         if let Ok(mut timeline) = self.timeline.lock() {
             timeline.push(sample);
@@ -288,7 +290,7 @@ impl Meter {
         sample
     }
 
-    /// The timeline so far, thinned to at most [`MAX_POINTS`] points.
+    /// Returns the timeline so far, thinned to at most [`MAX_POINTS`] points.
     pub fn timeline(&self) -> Vec<MeterSample> {
         self.timeline
             .lock()
@@ -297,7 +299,8 @@ impl Meter {
     }
 }
 
-/// Points of a timeline; beyond it every second point is dropped, and from then on every second one not taken.
+/// Maximum number of points of a timeline. At this number every second point is dropped, and the
+/// interval doubles.
 pub const MAX_POINTS: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -340,14 +343,16 @@ impl MeterSample {
         streams: 1,
     };
 
-    /// Work done a second since an earlier sample: bytes, and 16 KiB for each file or the like, since opening one costs as much.
+    /// Returns the work a second since an earlier sample: bytes, plus 16 KiB for each file or
+    /// similar operation, because opening a file costs as much.
     pub fn work_since(&self, before: &Self) -> f64 {
         let work = |sample: &Self| sample.bytes as f64 + sample.small as f64 * 16384.0;
         (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
     }
 
-    /// Was a quarter of so many processors left since an earlier sample, by this process and by all others?
-    pub fn left_processors(&self, before: &Self, processors: usize) -> bool {
+    /// Returns whether a quarter of the processors was left since an earlier sample, both by this
+    /// process and by all processes.
+    pub fn had_idle_processors(&self, before: &Self, processors: usize) -> bool {
         let quarter = (self.seconds - before.seconds) * processors as f64 / 4.0;
         let idle = self
             .idle
@@ -357,46 +362,60 @@ impl MeterSample {
     }
 }
 
-/// What limited the time between two samples: the side that was busiest.
+/// Returns the limit between two samples: the busiest part.
 ///
-/// The source is as busy as its readers or its walk, for which the feeders wait, whichever is more; nothing is before it. What
-/// a side was not busy it was starved, as far as those before it were slow, or blocked, as far as those behind it were.
+/// The source counts as busy as its readers or as its walk, for which the feeders wait, whichever
+/// is more. The idle time of a part is starved in proportion to how busy the parts before it were,
+/// and blocked in proportion to how busy the parts after it were.
 pub fn verdict(from: &MeterSample, to: &MeterSample) -> LimitVerdict {
     let wall = (to.seconds - from.seconds).max(1e-9);
-    let time =
-        |side: Side, what: usize| to.times[side as usize][what] - from.times[side as usize][what];
-    let capacity =
-        |side: Side| (to.capacity[side as usize] - from.capacity[side as usize]).max(1e-9);
-    let busy = |side: Side| (time(side, 0) / capacity(side)).clamp(0.0, 1.0);
-    let walk = (time(Side::Source, 1) / (wall * to.streams as f64)).clamp(0.0, 1.0);
-    let [read, work, store] = [Side::Source, Side::Workers, Side::Sink].map(busy);
-    let shares = |busy: f64, before: f64, behind: f64| {
-        let starved = if before + behind > 0.0 {
-            before / (before + behind)
-        } else {
-            1.0
-        };
-        Shares {
-            busy,
-            starved: (1.0 - busy) * starved,
-            blocked: (1.0 - busy) * (1.0 - starved),
-        }
-    };
+    let [read, work, store] =
+        [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(from, to, side));
+    let waited_for_walk = to.times[0][1] - from.times[0][1];
+    let walk = (waited_for_walk / (wall * to.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);
-    let limit = match () {
-        () if store >= source.max(work) => Side::Sink,
-        () if source > work => Side::Source,
-        () => Side::Workers,
-    };
-    let all = [
-        shares(source, 0.0, work.max(store)),
-        shares(work, source, store),
-        shares(store, source.max(work), 0.0),
-    ];
     LimitVerdict {
-        limit,
-        shares: all,
+        limit: busiest(source, work, store),
+        shares: [
+            shares(source, 0.0, work.max(store)),
+            shares(work, source, store),
+            shares(store, source.max(work), 0.0),
+        ],
         seconds: wall,
+    }
+}
+
+/// Returns the share of the available thread time that one part worked between two samples.
+fn busy_share(from: &MeterSample, to: &MeterSample, side: Side) -> f64 {
+    let side = side as usize;
+    let busy = to.times[side][0] - from.times[side][0];
+    let capacity = (to.capacity[side] - from.capacity[side]).max(1e-9);
+    (busy / capacity).clamp(0.0, 1.0)
+}
+
+/// Returns the busiest part. Of equal ones the sink comes first, then the workers.
+fn busiest(source: f64, work: f64, store: f64) -> Side {
+    if store >= source.max(work) {
+        Side::Sink
+    } else if source > work {
+        Side::Source
+    } else {
+        Side::Workers
+    }
+}
+
+/// Splits the idle time of a part by the busy shares of the parts before and behind it.
+fn shares(busy: f64, before: f64, behind: f64) -> Shares {
+    let starved = if before + behind > 0.0 {
+        before / (before + behind)
+    } else {
+        1.0
+    };
+    let idle = 1.0 - busy;
+    Shares {
+        busy,
+        starved: idle * starved,
+        blocked: idle * (1.0 - starved),
     }
 }
 
@@ -429,7 +448,7 @@ mod tests {
         ] {
             assert_eq!(verdict(&zero, &sample).limit, limit);
         }
-        // The walk is its own work.
+        // The walk counts as work of the source.
         assert_eq!(verdict(&zero, &walk).of(Side::Source).busy, 0.95);
     }
 

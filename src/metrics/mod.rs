@@ -1,4 +1,4 @@
-//! What a run counts while it runs: bytes, time of each part, what it waited for, and the limit that follows from that.
+//! Counters of a run: bytes, time of each part, waits, and the limit that follows from them.
 //!
 //! Printing is in `cli`.
 

@@ -1,4 +1,4 @@
-//! What a run waits for that is none of its parts: that a server does something first.
+//! Waits that belong to no part of a run: for a server to do something.
 
 use crate::queue::Locked;
 use std::{
@@ -6,25 +6,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits of a run, for who waits and for who tells of it.
+/// The waits of a run: one thread records them, another reports them.
 #[derive(Debug, Default)]
 pub struct Waits {
     now: Mutex<Option<&'static str>>,
     over: Mutex<Vec<Wait>>,
 }
 
-/// One that is over.
+/// A wait that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// For what, as in "waited for …".
+    /// Reason, as in "waited for …".
     pub what: &'static str,
-    /// How long.
+    /// Duration.
     pub time: Duration,
 }
 
 impl Waits {
-    /// Wait for `what` by doing `work`.
-    pub fn during<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    /// Runs `work` and records its time as a wait for `what`.
+    pub fn record<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let set = |now| *self.now.locked() = now;
         set(Some(what));
         let start = Instant::now();
@@ -37,13 +37,13 @@ impl Waits {
         result
     }
 
-    /// What is waited for at this moment.
+    /// Returns the reason of the current wait.
     pub fn now(&self) -> Option<&'static str> {
         *self.now.locked()
     }
 
-    /// Waits of a second and longer that are over.
-    pub fn long(&self) -> Vec<Wait> {
+    /// Returns the waits that are over and took at least a second.
+    pub fn long_waits(&self) -> Vec<Wait> {
         let over = self.over.locked();
         over.iter()
             .filter(|wait| wait.time >= Duration::from_secs(1))

@@ -78,7 +78,7 @@ impl ThreadTuner {
             return fewer;
         }
         if threads >= max_threads
-            || !now.left_processors(&since, self.workers)
+            || !now.had_idle_processors(&since, self.workers)
             || !waits(&since, &now)
         {
             return threads;

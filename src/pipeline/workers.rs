@@ -112,7 +112,7 @@ pub(crate) fn work<J: Send, W>(
         }
         let (done, over) = mpsc::channel::<()>();
         if let Some((most, meter)) = limit.tuner {
-            meter.share(first);
+            meter.share_threads(first);
             let queue = jobs.0.clone();
             let attend =
                 move || adjust_workers((&queue, workers), &over, (limit, most), meter, resize);
@@ -150,7 +150,7 @@ fn adjust_workers<J>(
         let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| jobs.has_items());
         if wanted != now {
             limit.now.store(wanted, Relaxed);
-            meter.share(wanted);
+            meter.share_threads(wanted);
             if let Err(error) = resize(wanted) {
                 limit.now.store(workers.present(), Relaxed);
                 platform::debug(|| error.line());

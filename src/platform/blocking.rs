@@ -1,4 +1,5 @@
-//! Descriptors that another program has made non-blocking, as some leave the pipes they share with what they start.
+//! Descriptors that another program has made non-blocking, such as a pipe it shares with its
+//! children.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
@@ -6,7 +7,8 @@ use std::{
     os::fd::AsFd,
 };
 
-/// Reads and writes that wait, whatever the mode of the descriptor. Setting its mode would set that of the others who have it.
+/// Reads and writes that wait, even if the descriptor is non-blocking. The mode itself is not
+/// changed, because all processes that share the descriptor share its mode.
 #[derive(Debug)]
 pub struct BlockedCalls<F>(pub F);
 

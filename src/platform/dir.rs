@@ -1,8 +1,9 @@
-//! Directories, and opening what is in them, without ever leaving the root.
+//! Directories, and opening files below a root without ever leaving the root.
 //!
-//! A path below a root is opened in one call that refuses symbolic links and `..` (`openat2`, Linux 5.6), or component
-//! by component where that call is missing: either way nothing that somebody moves or links while we walk can lead
-//! outside. Paths may have any length and any bytes but NUL. Nothing here reads content or changes anything.
+//! A path below a root is opened in one call that refuses symbolic links and `..` (`openat2`, Linux
+//! 5.6), or component by component if that call is missing. Either way, renames and links that
+//! others create during a walk cannot lead outside. Paths may have any length and any bytes but
+//! NUL. This file neither reads content nor changes anything.
 
 use super::{
     debug,
@@ -25,13 +26,14 @@ use std::{
     sync::OnceLock,
 };
 
-/// Bytes of a directory read by one call: at 64 KiB a directory of 1,000 names costs two calls, one of them the last.
+/// Bytes of a directory that one call reads. At 64 KiB a directory of 1,000 names costs two calls,
+/// including the last, empty one.
 const DIRECTORY_BUFFER: usize = 64 << 10;
 
-/// A longer path is opened in pieces: `PATH_MAX` is 4,096 with the NUL.
+/// Longest path that is opened in one call: `PATH_MAX` is 4,096 with the NUL.
 const PIECE: usize = 4095;
 
-/// What an object is.
+/// Kind of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -48,7 +50,8 @@ pub enum FileKind {
     BlockDevice,
     /// A socket.
     Socket,
-    /// The file system does not say in its directories, ask [`stat`]; or a kind this program does not know.
+    /// The file system does not store kinds in its directories (ask [`stat`]), or fullbore does not
+    /// know the kind.
     Unknown,
 }
 
@@ -57,16 +60,17 @@ pub enum FileKind {
 pub struct DirName {
     /// Any bytes but `/` and NUL; never `.` or `..`.
     pub bytes: Vec<u8>,
-    /// As the directory has it: often right, sometimes [`FileKind::Unknown`].
+    /// Kind in the directory: often right, sometimes [`FileKind::Unknown`].
     pub kind: FileKind,
-    /// As the directory has it: for a mount point that of the directory below the mount.
+    /// Inode number in the directory. For a mount point it is that of the directory below the
+    /// mount.
     pub inode: u64,
 }
 
-/// What the system knows of an object.
+/// Metadata of an object, from `statx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// What it is.
+    /// Kind.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
     pub mode: u32,
@@ -76,46 +80,49 @@ pub struct Stat {
     pub gid: u32,
     /// Logical bytes.
     pub size: u64,
-    /// Units of 512 bytes that are allocated.
+    /// Allocated units of 512 bytes.
     pub blocks512: u64,
     /// Last change of the content.
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// When the inode was made, where the file system tells.
+    /// Creation time of the inode, if the file system has it.
     pub born: Option<Time>,
     /// Inode number.
     pub inode: u64,
-    /// The device it is on.
+    /// Device of the file system that holds the object.
     pub dev: u64,
-    /// The device it is, if it is one.
+    /// Number of the device that the object represents, if it is a device.
     pub rdev: Device,
-    /// How many names it has.
+    /// Number of names (hard links).
     pub nlink: u32,
-    /// Is something mounted here? Before Linux 5.8 only the device can tell.
+    /// Whether something is mounted here. Always false before Linux 5.8; compare devices there.
     pub is_mount: bool,
-    /// Of a directory: can names only be added to it, and none be removed or replaced (`chattr +a`)?
+    /// For a directory: whether names can be added but not removed or replaced (`chattr +a`).
     pub is_append_only: bool,
 }
 
 impl Stat {
-    /// Has it fewer blocks than bytes? Then [`crate::platform::read::data_map`] is worth its calls; else there is no hole.
+    /// Returns whether the file has fewer blocks than bytes. Otherwise it has no hole, and
+    /// [`crate::platform::read::data_map`] is not worth its calls.
     pub fn looks_sparse(&self) -> bool {
         self.kind == FileKind::File && self.blocks512.saturating_mul(512) < self.size
     }
 
-    /// Is it another file system than that of the directory it stands in, which is on device `around`? Or the same one,
-    /// mounted here once more.
+    /// Returns whether the object is on another file system than its directory, which is on device
+    /// `around`, or is a mount of the same file system.
     ///
-    /// Only directories tell by their device: overlay file systems give files those of the layers they come from.
-    pub fn is_apart(&self, around: u64) -> bool {
+    /// Only directories are compared by device: overlay file systems give files the devices of
+    /// their layers.
+    pub fn is_mount_boundary(&self, around: u64) -> bool {
         self.is_mount || (self.kind == FileKind::Directory && self.dev != around)
     }
 }
 
-/// Open the directory that a source or a target starts at; symbolic links in `path` are followed, for a user wrote it.
+/// Opens the directory where a source or a target starts. Follows symbolic links in `path`, because
+/// the user wrote it.
 ///
-/// A directory that may be entered but not listed is opened for passing through only.
+/// A directory that may be entered but not listed is opened for path lookup only (`O_PATH`).
 ///
 /// # Errors
 /// The system's; `ENOTDIR` if it is not a directory.
@@ -127,7 +134,8 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Open the directory `rel` below `root` for reading; the empty path is `root` itself. One call, unless `rel` is long.
+/// Opens the directory `rel` below `root` for reading; the empty path is `root` itself. Takes one
+/// call, unless `rel` is long.
 ///
 /// # Errors
 /// `ELOOP` or `ENOTDIR` if any component is a symbolic link, `EXDEV` for a path that leaves the root, or the system's.
@@ -135,32 +143,34 @@ pub fn open_dir(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     open_noatime(root.as_fd(), rel, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// The directory in which `fsck` puts what it finds, at the root of ext2 to ext4 and some others.
+/// The directory in which `fsck` puts recovered files, at the root of ext2 to ext4 and some others.
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Is this open directory the root of its file system, or of something that is mounted there?
+/// Returns whether this open directory is the root of a file system or of a mount.
 pub fn is_mount_root(dir: impl AsFd) -> bool {
     let Ok(here) = stat_fd(&dir) else {
         return false;
     };
-    // Before Linux 5.8 the directory above tells: it is on another device, or it is the same one as of `/`.
+    // Before Linux 5.8, compare with the parent: it is on another device, or is the same directory
+    // for `/`.
     here.is_mount
         || stat(dir, b"..").is_ok_and(|above| above.dev != here.dev || above.inode == here.inode)
 }
 
-/// Can names only be added to the directory `path`, and none be removed or replaced? Not if that is not known.
+/// Returns whether names can be added to the directory `path` but not removed or replaced. False if
+/// unknown.
 pub fn is_append_only(path: &Path) -> bool {
     open_root(path)
         .and_then(stat_fd)
         .is_ok_and(|stat| stat.is_append_only)
 }
 
-/// Does `name` in `dir` belong to the file system, and to no tree?
+/// Returns whether `name` in `dir` is the file system's own `lost+found`, and not part of a tree.
 pub fn is_lost_and_found(dir: impl AsFd, name: &[u8]) -> bool {
     name == LOST_AND_FOUND && is_mount_root(dir)
 }
 
-/// Open the directory that `dir` is in, wherever that is by now.
+/// Opens the current parent directory of `dir`.
 ///
 /// # Errors
 /// The system's.
@@ -173,15 +183,16 @@ pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Is that what [`open_dir`] says where there is no directory?
-pub fn is_no_directory(error: &io::Error) -> bool {
+/// Returns whether [`open_dir`] failed because there is no directory.
+pub fn is_missing_directory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || crate::platform::write::is_in_the_way(error)
 }
 
-/// Open the file `rel` below `root` for reading: exactly one call in the normal case.
+/// Opens the file `rel` below `root` for reading: exactly one call in the normal case.
 ///
-/// The time of last access is left alone where we may (our own files, or with privileges; else a second call is made).
-/// Never waits for the other end of a named pipe: the pipe is opened, and it is the caller who looks at [`stat_fd`].
+/// Keeps the time of last access where permitted (own files, or with privileges; otherwise a second
+/// call is made). Never waits for the other end of a named pipe: the pipe is opened, and the caller
+/// must check the kind with [`stat_fd`].
 ///
 /// # Errors
 /// As [`open_dir`]; `ENXIO` for a socket.
@@ -195,8 +206,8 @@ pub fn open_read(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Somebody holds a lease (a Samba oplock); the kernel has asked for it back. Open again and wait for that, through the
-/// descriptor of what is surely a regular file.
+/// Opens a file on which another process holds a lease (a Samba oplock) that the kernel has asked
+/// for back. Waits for the lease through a descriptor that is certain to be a regular file.
 fn wait_for_lease(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     let file = beneath(root.as_fd(), rel, OFlags::PATH)?;
     if stat_fd(&file)?.kind != FileKind::File {
@@ -210,10 +221,11 @@ fn wait_for_lease(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// The path by which the system reaches an open descriptor again.
+/// Returns the path under `/proc` by which an open descriptor can be opened again.
 ///
 /// # Errors
-/// If `/proc` is not mounted, where the system would say that the object is not there. Asked once per process.
+/// `Unsupported` if `/proc` is not mounted, where the system's own error would be that the object
+/// does not exist. Checked once per process.
 pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
     use std::os::fd::AsRawFd;
     static THERE: OnceLock<bool> = OnceLock::new();
@@ -224,21 +236,25 @@ pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
     Ok(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
-/// Does the file system that `fd` is on give a file one number as long as it is there? What is not known, as FUSE, may not; FAT makes
-/// them up whenever it reads a directory.
-pub fn keeps_inodes(fd: impl AsFd) -> bool {
+/// Returns whether the file system of `fd` gives a file the same inode number for its lifetime. FAT
+/// invents numbers whenever it reads a directory; unknown file systems, such as FUSE, may do the
+/// same.
+pub fn has_stable_inodes(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|known| NATIVE.contains(&known) || known == OVERLAY)
 }
 
-/// Where an open directory is, as the system says it now; empty if it does not.
+/// Returns the current path of an open directory; empty if the system does not know it.
 pub fn path_of(dir: impl AsFd) -> PathBuf {
     through_proc(dir)
         .and_then(std::fs::read_link)
         .unwrap_or_default()
 }
 
-/// As [`Path::canonicalize`]. For a path with `..` the C library of today asks by a call that older container runtimes forbid
-/// (`faccessat2`); then the system is asked where what it opens is.
+/// Resolves a path like [`Path::canonicalize`].
+///
+/// For a path with `..`, current C libraries use a call that older container runtimes forbid
+/// (`faccessat2`). Then this function opens the path and asks the system for the path of the open
+/// descriptor.
 ///
 /// # Errors
 /// The system's.
@@ -254,7 +270,7 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
 
 fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     match beneath(root, rel, flags | OFlags::NOATIME) {
-        // Only the owner of a file may open it like this (open(2)).
+        // Only the owner of a file may open it with O_NOATIME (open(2)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             beneath(root, rel, flags)
         }
@@ -262,7 +278,7 @@ fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<O
     }
 }
 
-/// Open without following a symbolic link anywhere, the last component included.
+/// Opens a path without following any symbolic link, not even in the last component.
 fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let whole = tricks() && openat2_works();
@@ -274,10 +290,11 @@ fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedF
     descend(root, rel, flags, piece, step)
 }
 
-/// How one piece of a path is opened.
+/// Opens one piece of a path.
 type Step = fn(BorrowedFd<'_>, &[u8], OFlags) -> rustix::io::Result<OwnedFd>;
 
-/// Open `rel` in pieces of at most `piece` bytes, or one component if that is longer, holding two directories at most.
+/// Opens `rel` in pieces of at most `piece` bytes, or in single components if they are longer.
+/// Holds at most two directories open.
 fn descend(
     root: BorrowedFd<'_>,
     rel: &[u8],
@@ -286,24 +303,22 @@ fn descend(
     step: Step,
 ) -> io::Result<OwnedFd> {
     let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let (mut held, mut rest): (Option<OwnedFd>, &[u8]) = (None, rel);
+    let mut held: Option<OwnedFd> = None;
+    let mut rest = rel;
     loop {
         let at = held.as_ref().map_or(root, AsFd::as_fd);
         let (first, tail) = cut(rest, piece);
-        match tail {
-            None => {
-                return Ok(step(
-                    at,
-                    if first.is_empty() { b"." } else { first },
-                    flags,
-                )?);
-            }
-            Some(tail) => (held, rest) = (Some(step(at, first, through)?), tail),
-        }
+        let Some(tail) = tail else {
+            let last: &[u8] = if first.is_empty() { b"." } else { first };
+            return Ok(step(at, last, flags)?);
+        };
+        held = Some(step(at, first, through)?);
+        rest = tail;
     }
 }
 
-/// Split a path at the last `/` that leaves at most `piece` bytes before it, else at the first; `None` if all fits.
+/// Splits a path at the last `/` with at most `piece` bytes before it, else at the first `/`;
+/// returns `None` as second part if the whole path fits.
 fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
     if path.len() <= piece {
         return (path, None);
@@ -328,9 +343,10 @@ fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io:
     openat(at, name, flags, Mode::empty())
 }
 
-/// Is `openat2` there? Older kernels have not got it (`ENOSYS`), older container runtimes forbid it (`EPERM`).
+/// Returns whether `openat2` works. Older kernels do not have it (`ENOSYS`), older container
+/// runtimes forbid it (`EPERM`).
 ///
-/// Asked once per process, so that a later `EPERM` can only be about the file.
+/// Checked once per process, so that a later `EPERM` can only concern the file.
 fn openat2_works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
@@ -350,13 +366,14 @@ fn openat2_works() -> bool {
     })
 }
 
-/// All names in `dir`, in the order the file system has them, which is the fastest to open them in on flash.
+/// Returns all names in `dir`, in the order of the file system, which is the fastest order to open
+/// them on flash.
 ///
-/// `buffer` is room for 64 KiB that the caller keeps between calls; what it holds before is lost, afterwards it is
-/// empty. A name that is created or removed meanwhile may or may not be listed.
+/// `buffer` is space for 64 KiB that the caller keeps between calls. Its content is lost, and it is
+/// empty afterwards. A name that is created or removed meanwhile may or may not be listed.
 ///
 /// # Errors
-/// The system's; `EBADF` if `dir` was opened for passing through only.
+/// The system's; `EBADF` if `dir` was opened for path lookup only.
 pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<DirName>> {
     buffer.clear();
     buffer.reserve(DIRECTORY_BUFFER);
@@ -376,10 +393,11 @@ pub fn read_dir(dir: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<DirName>
     Ok(names)
 }
 
-/// What is asked of the system.
+/// The fields that `statx` returns.
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// What the system knows of `name` in `dir`, one call; a symbolic link is not followed and nothing is mounted for it.
+/// Returns the metadata of `name` in `dir`, in one call. Does not follow a symbolic link or trigger
+/// an automount.
 ///
 /// # Errors
 /// The system's.
@@ -388,7 +406,7 @@ pub fn stat(dir: impl AsFd, name: &[u8]) -> io::Result<Stat> {
     look(dir.as_fd(), name, flags)
 }
 
-/// What the system knows of an open descriptor, one call.
+/// Returns the metadata of an open descriptor, in one call.
 ///
 /// # Errors
 /// The system's.
@@ -398,14 +416,14 @@ pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
 
 fn look(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
     match statx(dir, name, flags, WANTED) {
-        // Kernels before 4.11 have not got it, and older container runtimes forbid it. If it is the object that is forbidden,
-        // the other call says so too.
-        Err(Errno::NOSYS | Errno::PERM) => Ok(plain(&statat(dir, name, flags)?)),
-        other => Ok(compact(&other?)),
+        // Kernels before 4.11 do not have statx, and older container runtimes forbid it. If the
+        // object itself is forbidden, the other call fails too.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(stat_of_fstatat(&statat(dir, name, flags)?)),
+        other => Ok(stat_of_statx(&other?)),
     }
 }
 
-/// Where the symbolic link `name` in `dir` points, any length.
+/// Returns the target of the symbolic link `name` in `dir`, of any length.
 ///
 /// # Errors
 /// `EINVAL` if it is not a symbolic link, or the system's.
@@ -413,7 +431,7 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
     Ok(rustix::fs::readlinkat(dir, name, Vec::with_capacity(256))?.into_bytes())
 }
 
-fn compact(statx: &Statx) -> Stat {
+fn stat_of_statx(statx: &Statx) -> Stat {
     let time = |time: rustix::fs::StatxTimestamp| Time {
         seconds: time.tv_sec,
         nanos: time.tv_nsec,
@@ -442,12 +460,8 @@ fn compact(statx: &Statx) -> Stat {
     }
 }
 
-/// What is known without `statx`.
-fn plain(stat: &rustix::fs::Stat) -> Stat {
-    let (major, minor) = (
-        rustix::fs::major(stat.st_rdev),
-        rustix::fs::minor(stat.st_rdev),
-    );
+/// Converts the result of `fstatat`, for systems without `statx`.
+fn stat_of_fstatat(stat: &rustix::fs::Stat) -> Stat {
     Stat {
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
         mode: stat.st_mode & 0o7777,
@@ -466,7 +480,10 @@ fn plain(stat: &rustix::fs::Stat) -> Stat {
         born: None,
         inode: stat.st_ino,
         dev: stat.st_dev,
-        rdev: Device { major, minor },
+        rdev: Device {
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+        },
         nlink: stat.st_nlink as u32,
         is_mount: false,
         is_append_only: false,

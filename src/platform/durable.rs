@@ -1,4 +1,4 @@
-//! Making durable what was written, and knowing that it is.
+//! Makes written data durable, and finds out whether that succeeded.
 
 #![allow(unsafe_code)]
 
@@ -8,32 +8,33 @@ use std::{
     os::fd::{AsFd, IntoRawFd},
 };
 
-/// What is to be done on a file system so that what was written is durable, and an error on the way is heard.
+/// How to make written data durable on a file system and learn of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMethod {
-    /// One call for all of it.
+    /// One `syncfs` for the whole file system.
     Whole,
-    /// That call, which hides errors of what lies below; then each file tells its own.
+    /// `syncfs`, which hides errors of the file systems below; then `fsync` of each file.
     Asked,
-    /// Each file by itself, before it is closed: the call does nothing.
+    /// `fsync` of each file before it is closed, because `syncfs` does nothing.
     Each,
 }
 
 impl SyncMethod {
-    /// For sets of them.
+    /// Returns the bit of this method, for sets.
     pub fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
-/// The way of the file system that `fd` is on.
+/// Returns the method for the file system of `fd`.
 ///
-/// `syncfs` gives the errors that are noted of a file system. Those of ext4 and its like are; an overlay's are noted of the file system
-/// below it; FUSE asks its server for nothing. What is not known is taken for one of those.
+/// `syncfs` reports errors that the kernel recorded for the file system. It does so for ext4 and
+/// similar ones. Errors of an overlay are recorded for the file systems below it, and FUSE does not
+/// pass the call on. An unknown file system is treated like FUSE.
 ///
 /// # Errors
 /// The system's.
-pub fn way(fd: impl AsFd) -> io::Result<SyncMethod> {
+pub fn sync_method(fd: impl AsFd) -> io::Result<SyncMethod> {
     /// FAT, exFAT, NTFS.
     const FOREIGN: [u64; 3] = [0x4d44, 0x2011_bab0, 0x7366_746e];
     Ok(match file_system(fd)? {
@@ -59,7 +60,7 @@ pub(super) const NATIVE: [u64; 11] = [
 ];
 pub(super) const OVERLAY: u64 = 0x794c_7630;
 
-/// What kind of file system `fd` is on, by the number it has in the kernel.
+/// Returns the kernel's type number of the file system of `fd`.
 pub(super) fn file_system(fd: impl AsFd) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
@@ -75,28 +76,32 @@ const IMAGES: [u64; 7] = [
     0x1501_3346,
 ];
 
-/// Does it change the ctime of a file that is another now? Not an image that was exchanged: there it says what its maker wanted.
-pub fn keeps_change_times(fd: impl AsFd) -> bool {
+/// Returns whether the ctime of a file changes whenever the file does. False for file system
+/// images, which can be exchanged: their times are those that the creator of the image chose.
+pub fn updates_change_times(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|known| !IMAGES.contains(&known))
 }
 
-/// Make everything durable on the file system that `fd` is on. Others' data too, so once per restore.
+/// Makes everything durable on the file system of `fd`. This includes data of other programs, so
+/// call it once per restore.
 ///
 /// # Errors
-/// `EIO` or `ENOSPC` if anything on this file system could not be written since `fd` was opened (Linux 5.8), as far as its
-/// [`Way`] lets that be known: open it before the first write.
+/// `EIO` or `ENOSPC` if any data on this file system could not be written since `fd` was opened
+/// (Linux 5.8), as far as its [`SyncMethod`] reveals that. So open `fd` before the first write.
 pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fd)?)
 }
 
-/// Make one file or directory durable that will not be written any more, and hear what is only said when it is closed.
+/// Makes one file or directory durable after the last write, and returns errors that the system
+/// reports only on close.
 ///
 /// # Errors
 /// The system's, as of [`fsync`].
-pub fn settle(fd: impl AsFd) -> io::Result<()> {
+pub fn sync_and_close(fd: impl AsFd) -> io::Result<()> {
     fsync(&fd)?;
     let raw = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
-    // SAFETY: the number was owned here, and is not used again; closed it is even if that fails.
+    // SAFETY: this function owns the number and does not use it again; `close` releases it even if
+    // it fails.
     match unsafe { libc::close(raw) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,7 +1,7 @@
-//! This machine and this process: cores, names, limits, time and memory used.
+//! This machine and this process: cores, names, limits, CPU time and memory.
 //!
-//! Every function can be called from any thread. What the system does not tell is zero or empty, never an error:
-//! these numbers are for reports and for choosing depths, and no backup fails for want of one.
+//! Every function can be called from any thread. Unknown values are zero or empty, never an error:
+//! these numbers are for reports and for tuning, and a backup must not fail without them.
 
 #![allow(unsafe_code)]
 
@@ -20,15 +20,16 @@ use std::{
     time::Duration,
 };
 
-/// Cores this process may use: at least 1.
+/// Number of cores that this process may use, at least 1.
 ///
-/// The smallest of the affinity mask and the CPU quota of the control group and its parents (v1 and v2), rounded down.
-/// The standard library reads all three since Rust 1.64, so it is asked.
+/// This is the minimum of the affinity mask and the CPU quota of the control group and its parents
+/// (v1 and v2), rounded down. The standard library has read all three since Rust 1.64.
 pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Raise the limit of open files as far as it goes without privileges; returns the limit that holds now.
+/// Raises the soft limit of open files to the hard limit, which needs no privileges, and returns
+/// the limit now in force.
 ///
 /// 64 readers with closes collected by 64 need 4,096 descriptors, and the usual soft limit is 1,024.
 pub fn raise_open_files_limit() -> u64 {
@@ -45,27 +46,28 @@ pub fn raise_open_files_limit() -> u64 {
     now.unwrap_or(u64::MAX)
 }
 
-/// Have a write beyond the limit of a file's size fail (`EFBIG`) instead of ending the process.
+/// Makes a write beyond the limit of a file's size fail (`EFBIG`) instead of ending the process.
 pub fn survive_file_size_limit() {
-    // SAFETY: no handler is installed.
+    // SAFETY: no handler is installed, the signal is only ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Does this process ignore `signal`, as whoever started it wanted?
+/// Returns whether this process ignores `signal`, as its parent requested.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: a `sigaction` is numbers and pointers, which may all be zero.
+    // SAFETY: a `sigaction` consists of numbers and pointers, for which zero is valid.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set; `now` is one that the call may fill.
+    // SAFETY: the call sets no action and fills `now`.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Files that this process may have open at once.
+/// Number of files that this process may have open at once.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Does this process or the whole system lack descriptors or memory? Then the error says nothing of the file at hand.
+/// Returns whether this process or the whole system lacks descriptors or memory. Such an error does
+/// not concern the file at hand.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -73,7 +75,7 @@ pub fn is_shortage(error: &io::Error) -> bool {
     )
 }
 
-/// Is it the medium that cannot give what was asked for, or a file system that finds itself damaged there?
+/// Returns whether the medium failed to deliver the data, or the file system found itself damaged.
 pub fn is_media_error(error: &io::Error) -> bool {
     let of = Errno::from_io_error(error);
     matches!(
@@ -97,9 +99,10 @@ pub fn host_name() -> String {
         .into_owned()
 }
 
-/// A name for this start of the kernel: two processes are on the same running machine if it is equal.
+/// Returns the ID of this boot of the kernel. Two processes with equal IDs are on the same running
+/// machine.
 ///
-/// Empty where `/proc` is not mounted.
+/// Empty if `/proc` is not mounted.
 pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
@@ -124,9 +127,10 @@ pub fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// What no process used of all processors since the system started, in seconds; `None` where `/proc` is not mounted.
+/// Returns the idle seconds of all processors since the system started; `None` if `/proc` is not
+/// mounted.
 pub fn idle_seconds() -> Option<f64> {
-    // All of it is a line for each processor and interrupt; the first has the sums.
+    // The first line has the totals; the rest has a line for each processor and interrupt.
     let mut stat = [0; 256];
     let len = fs::File::open("/proc/stat")
         .and_then(|mut file| file.read(&mut stat))
@@ -143,26 +147,27 @@ pub fn idle_seconds() -> Option<f64> {
     Some(ticks.sum::<Result<u64, _>>().ok()? as f64 / 100.0)
 }
 
-/// The most memory that was ever resident, in bytes; 0 where `/proc` is not mounted.
+/// Returns the peak resident memory in bytes; 0 if `/proc` is not mounted.
 ///
-/// Not `getrusage`: its figure is inherited through `exec`, so a small process started by a large one reports the
-/// large one's peak (`VmHWM` belongs to the address space).
+/// `getrusage` does not serve: its value is inherited through `exec`, so a small process that a
+/// large one started would report the large one's peak. `VmHWM` belongs to the address space.
 pub fn peak_rss_bytes() -> u64 {
     fs::read_to_string("/proc/self/status")
-        .map(|status| high_water(&status))
+        .map(|status| parse_peak(&status))
         .unwrap_or_default()
 }
 
-/// `VmHWM:     1234 kB` in bytes; 0 if it is not there.
-fn high_water(status: &str) -> u64 {
+/// Returns `VmHWM:     1234 kB` in bytes; 0 if the line is missing.
+fn parse_peak(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib * 1024)
 }
 
-/// How often the calling thread had to sleep so far: waiting for a device, a lock or a pipe, not for a processor.
-pub fn times_asleep() -> u64 {
-    // SAFETY: a `rusage` is plain numbers, for which zero is a value, and the call fills it.
+/// Returns how often the calling thread has slept: it waited for a device, a lock or a pipe, not
+/// for a processor.
+pub fn voluntary_sleeps() -> u64 {
+    // SAFETY: a `rusage` consists of plain numbers, for which zero is valid, and the call fills it.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
         libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
@@ -171,7 +176,7 @@ pub fn times_asleep() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// The user and group this process acts as.
+/// Returns the effective user and group of this process.
 pub fn user() -> (u32, u32) {
     (
         rustix::process::geteuid().as_raw(),
@@ -179,7 +184,7 @@ pub fn user() -> (u32, u32) {
     )
 }
 
-/// Is there a process of this number, whoever it belongs to?
+/// Returns whether a process with this number exists, of any user.
 pub fn process_is_alive(pid: i32) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(pid) else {
         return false;
@@ -190,7 +195,8 @@ pub fn process_is_alive(pid: i32) -> bool {
     )
 }
 
-/// A process called `name` whose working directory is `directory`, as far as this one may look.
+/// Returns a process named `name` with working directory `directory`. Misses processes that this
+/// one may not inspect.
 pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
     let is_there = |pid: &u32| {
         let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -202,7 +208,8 @@ pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
     names.filter_map(|name| name.parse().ok()).find(is_there)
 }
 
-/// Is `directory` the working directory of process `pid`, as far as this one may look?
+/// Returns whether `directory` is the working directory of process `pid`; false if this process may
+/// not inspect it.
 pub fn works_in(pid: u32, directory: &Path) -> bool {
     let place = |path: &Path| {
         fs::metadata(path)
@@ -213,9 +220,10 @@ pub fn works_in(pid: u32, directory: &Path) -> bool {
     found.is_some() && found == place(directory)
 }
 
-/// Are there no processes but those that this one sees? So it is outside of all containers.
+/// Returns whether this process sees all processes of the machine, so it is outside of all
+/// containers.
 pub fn sees_all_processes() -> bool {
-    /// The number of the first namespace, `PROC_PID_INIT_INO` of Linux.
+    /// The number of the first PID namespace, Linux's `PROC_PID_INIT_INO`.
     const FIRST: &str = "pid:[4026531836]";
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == FIRST)
 }
@@ -245,8 +253,8 @@ mod tests {
         let block = vec![1u8; 8 << 20];
         std::hint::black_box(&block);
         assert!(peak_rss_bytes() >= 8 << 20);
-        assert_eq!(high_water("Name:\tx\nVmHWM:\t    1234 kB\n"), 1234 * 1024);
-        assert_eq!(high_water("nothing"), 0);
+        assert_eq!(parse_peak("Name:\tx\nVmHWM:\t    1234 kB\n"), 1234 * 1024);
+        assert_eq!(parse_peak("nothing"), 0);
     }
 
     #[test]

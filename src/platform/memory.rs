@@ -1,13 +1,15 @@
-//! A run that gets too little memory ends with an error and exit code 1, not with an abort.
+//! Makes a run that gets too little memory end with an error and exit code 1 instead of an abort.
 //!
-//! The standard library aborts the process (exit code 134) when an allocation fails, and when a thread gets a stack but no
-//! signal stack. [`Allocator`] keeps a reserve for the end of a run. The first allocation that fails releases the reserve and
-//! sets a mark; threads ask [`check`] before each piece of work and return an error, so the run ends as after any other error.
-//! If the reserve does not suffice, the process writes a message and ends at once with exit code 1; files are left as after
-//! `kill -9`. This holds even for a caller that could do without the memory (`try_reserve`).
+//! The standard library aborts the process (exit code 134) if an allocation fails, and if a thread
+//! gets a stack but no signal stack. [`Allocator`] keeps a reserve for the end of a run. The first
+//! allocation that fails releases the reserve and sets a flag. Threads call [`check`] before each
+//! piece of work and return an error, so the run ends as after any other error. If the reserve does
+//! not suffice, the process writes a message and ends at once with exit code 1; files are left as
+//! after `kill -9`. This applies even to a caller that could do without the memory (`try_reserve`).
 //!
-//! A limit of address space (`ulimit -v`, `LimitAS=`) is known beforehand: [`within_limit`] and [`threads_within_limit`] divide
-//! it between buffers and stacks. The limit of a control group (`MemoryMax=`) makes no allocation fail: the kernel kills.
+//! A limit of address space (`ulimit -v`, `LimitAS=`) is known in advance: [`within_limit`] and
+//! [`threads_within_limit`] divide it between buffers and stacks. With the limit of a control group
+//! (`MemoryMax=`) no allocation fails: the kernel kills the process.
 
 #![allow(unsafe_code)]
 
@@ -24,64 +26,68 @@ use std::{
     },
 };
 
-/// Bytes of the reserve: enough for the last buffers of a few threads of 1 MiB frames, for unwinding and for messages.
+/// Bytes of the reserve: enough for the last buffers of a few threads of 1 MiB frames, for
+/// unwinding and for messages.
 const RESERVE_BYTES: usize = 8 << 20;
-/// The stack of the main thread grows while it is used. If it cannot grow, SIGSEGV ends the process (exit code 139). So it grows to
-/// this at the start, or to half of its own limit (`ulimit -s`).
+/// Bytes to which the stack of the main thread grows at the start, or half of its own limit
+/// (`ulimit -s`) if that is less. The stack otherwise grows on use, and if it cannot grow then,
+/// SIGSEGV ends the process (exit code 139).
 const MAIN_STACK_BYTES: usize = 256 << 10;
-/// It grows in steps of so many bytes.
+/// Step in which the stack is touched.
 const STACK_STEP_BYTES: usize = 16 << 10;
-/// Bytes that a new thread needs: 2 MiB of stack (the default of the standard library), a signal stack, guard pages, and what
-/// other threads allocate between the check and the start.
+/// Bytes that a new thread needs: 2 MiB of stack (the default of the standard library), a signal
+/// stack, guard pages, and the allocations of other threads between the check and the start.
 const THREAD_BYTES: usize = (2 << 20) + (512 << 10);
 
 static RESERVE: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
-/// Is a thread ending the process?
+/// Whether a thread is ending the process.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The allocator of the system, but a failed allocation ends the run: see the module.
+/// The system's allocator, except that a failed allocation ends the run (see the module comment).
 #[derive(Debug)]
 pub struct Allocator;
 
-// SAFETY: every call is passed to the system's allocator unchanged, and its answer is returned unchanged. Nothing unwinds.
+// SAFETY: every call is passed to the system's allocator unchanged, and its result is returned
+// unchanged. No call unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller promises for `layout` what the system's allocator wants.
-        or_again(layout.size(), || unsafe { System.alloc(layout) })
+        // SAFETY: the caller guarantees for `layout` the conditions of the system's allocator.
+        allocate_or_release(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        or_again(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+        allocate_or_release(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller promises for `at`, `layout` and `size` what the system's allocator wants. A call that failed left
-        // `at` as it was.
-        or_again(size, || unsafe { System.realloc(at, layout, size) })
+        // SAFETY: the caller guarantees for `at`, `layout` and `size` the conditions of the
+        // system's allocator. A failed call leaves `at` unchanged.
+        allocate_or_release(size, || unsafe { System.realloc(at, layout, size) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller promises that `at` was allocated here, so by the system's allocator, with `layout`.
+        // SAFETY: the caller guarantees that `at` was allocated here, so by the system's allocator,
+        // with `layout`.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-fn or_again(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+fn allocate_or_release(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let at = allocate();
     if !at.is_null() {
         return at;
     }
     IS_SHORT.store(true, Release);
     release_reserve();
-    // Another thread may have released it just before: so this is tried in any case.
+    // Another thread may have released the reserve just before, so try again in any case.
     let at = allocate();
-    if at.is_null() { end(size) } else { at }
+    if at.is_null() { end_process(size) } else { at }
 }
 
-/// Write that memory ran out, and end the process. Allocates nothing and takes no lock.
-fn end(size: usize) -> ! {
+/// Writes that memory ran out, and ends the process. Allocates no memory and takes no lock.
+fn end_process(size: usize) -> ! {
     let mut text = [0; 512];
     let mut free = &mut text[..];
     let _ = write!(
@@ -92,28 +98,27 @@ fn end(size: usize) -> ! {
     if !IS_ENDING.swap(true, AcqRel) {
         // SAFETY: `text` has `len` bytes.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), len) };
-        // SAFETY: it ends the process as it is, without anything that could allocate.
+        // SAFETY: ends the process without running code that could allocate.
         unsafe { libc::_exit(1) }
     }
     loop {
-        // SAFETY: it has no conditions; the other thread ends the process.
+        // SAFETY: the call has no conditions; the other thread ends the process.
         unsafe { libc::pause() };
     }
 }
 
-/// Map so many bytes; `None` if there is no room. The mapping takes no memory until it is used.
+/// Maps this number of bytes; returns `None` if there is no room. The mapping takes no memory until
+/// it is used.
 fn map(bytes: usize) -> Option<*mut libc::c_void> {
-    let (access, kind) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
-    // SAFETY: a new mapping, at an address of the system's choice.
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, at an address that the system chooses.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at)
 }
 
 fn unmap(at: *mut libc::c_void, bytes: usize) {
-    // SAFETY: `at` is a mapping of so many bytes that nothing refers to.
+    // SAFETY: `at` is a mapping of this length without references to it.
     unsafe { libc::munmap(at, bytes) };
 }
 
@@ -124,20 +129,21 @@ fn release_reserve() {
     }
 }
 
-/// The error of the system for too little memory.
+/// Returns the system's error for too little memory.
 pub fn shortage() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOMEM)
 }
 
-/// Is there room for so many bytes now?
+/// Returns whether this number of bytes can be mapped now.
 fn has_room(bytes: usize) -> bool {
     map(bytes).map(|at| unmap(at, bytes)).is_some()
 }
 
-/// Keep a reserve, and make sure of the stack of the main thread. The main thread calls this once, before anything else.
+/// Sets up the reserve and grows the stack of the main thread. The main thread calls this once,
+/// before anything else.
 ///
 /// # Errors
-/// `ENOMEM` if there is no room for that.
+/// `ENOMEM` if there is no room.
 pub fn prepare() -> io::Result<()> {
     if limit().is_some() {
         share_heap();
@@ -154,7 +160,7 @@ pub fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Let the stack grow by so many bytes now.
+/// Makes the stack grow by this number of bytes.
 #[inline(never)]
 fn touch_stack(bytes: usize) {
     let mut step = [0u8; STACK_STEP_BYTES];
@@ -162,22 +168,23 @@ fn touch_stack(bytes: usize) {
     if bytes > STACK_STEP_BYTES {
         touch_stack(bytes - STACK_STEP_BYTES);
     }
-    hint::black_box(&mut step); // the frame of this call stays until the deeper ones are done
+    hint::black_box(&mut step); // keeps the frame of this call until the deeper calls return
 }
 
-/// Let all threads allocate from one heap: glibc reserves 64 MiB of address space for the heap of each thread.
+/// Makes all threads allocate from one heap. glibc otherwise reserves 64 MiB of address space for
+/// each thread's heap.
 fn share_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets a parameter of the allocator, and has no conditions.
+    // SAFETY: sets a parameter of the allocator; the call has no conditions.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 
-/// Did every allocation succeed so far?
+/// Checks that no allocation has failed so far.
 ///
 /// # Errors
-/// `ENOMEM` if one failed: the memory that is left is for the end of the run.
+/// `ENOMEM` if one failed: the remaining memory is for the end of the run.
 pub fn check() -> io::Result<()> {
     if IS_SHORT.load(Acquire) {
         Err(shortage())
@@ -186,10 +193,10 @@ pub fn check() -> io::Result<()> {
     }
 }
 
-/// Is there room for another thread?
+/// Checks that there is room for another thread.
 ///
 /// # Errors
-/// `ENOMEM` if not.
+/// `ENOMEM` if there is not.
 pub fn check_thread() -> io::Result<()> {
     if has_room(THREAD_BYTES) {
         Ok(())
@@ -198,7 +205,7 @@ pub fn check_thread() -> io::Result<()> {
     }
 }
 
-/// Bytes of address space that the limit leaves to this process; `None` without a limit.
+/// Returns the bytes of address space that remain under the limit; `None` without a limit.
 fn limit() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     // The first number is the size of the address space, in pages.
@@ -211,12 +218,14 @@ fn limit() -> Option<u64> {
     Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }
 
-/// `wanted` bytes for buffers, or fewer: at most half of the address space that a limit leaves, but at least `least`.
+/// Returns `wanted` bytes for buffers, or less: at most half of the address space that remains
+/// under a limit, but at least `least`.
 pub fn within_limit(wanted: u64, least: u64) -> u64 {
     limit().map_or(wanted, |left| wanted.min((left / 2).max(least)))
 }
 
-/// `wanted` threads, or fewer: their stacks take at most a quarter of the address space that a limit leaves. At least 1.
+/// Returns `wanted` threads, or fewer: their stacks take at most a quarter of the address space
+/// that remains under a limit. At least 1.
 pub fn threads_within_limit(wanted: usize) -> usize {
     limit().map_or(wanted, |left| {
         wanted.min((left as usize / 4 / THREAD_BYTES).max(1))

@@ -1,10 +1,11 @@
-//! What the system offers, and every trick played with it.
+//! The interface to the operating system, including every optional optimization.
 //!
-//! The only place that may use `unsafe`, ask which system this is, or know of io_uring, page-cache advice, `O_DIRECT`,
-//! sparse maps and extended attributes. Functions return [`std::io::Result`] and the bare error of the system: what was
-//! being done, to which file, and what to try are the caller's words. Every trick is a choice, see [`tricks`]: it is
-//! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, and
-//! nothing prints, except [`debug`].
+//! This is the only room that may use `unsafe`, ask which system this is, or know of io_uring,
+//! page-cache advice, `O_DIRECT`, sparse maps and extended attributes. Functions return
+//! [`std::io::Result`] with the bare error of the system; the caller adds the operation, the file
+//! and a hint. An optional call can be turned off, see [`tricks`]: it is tried, and if the system
+//! refuses it, the plain call does the work. No function here starts a thread, and only [`debug`]
+//! prints.
 
 mod blocking;
 pub mod dir;
@@ -25,7 +26,8 @@ mod xattrat;
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("only Linux is supported so far: see src/platform");
-// Lengths of files are cut to `usize` in some places, and the offsets in a `pg_control` are those of 64 bits.
+// Some code casts lengths of files to `usize`, and the offsets in a `pg_control` are those of
+// 64-bit systems.
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("only systems of 64 bits are supported so far: see src/platform");
 
@@ -36,7 +38,7 @@ pub use machine::{
     boot_id, cores, host_name, idle_seconds, is_ignored, is_media_error, is_shortage,
     open_files_limit, peak_rss_bytes, process_cpu_seconds, process_in, process_is_alive,
     raise_open_files_limit, sees_all_processes, since_boot, survive_file_size_limit,
-    thread_cpu_time, times_asleep, user, works_in,
+    thread_cpu_time, user, voluntary_sleeps, works_in,
 };
 pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
 
@@ -57,7 +59,7 @@ pub fn refuse_tricks() {
     let _ = TRICKS.set(false);
 }
 
-/// Print one line to stderr if `FULLBORE_DEBUG` is set, whatever to. The line is built only then.
+/// Prints one line to stderr if `FULLBORE_DEBUG` is set to any value. The line is built only then.
 pub fn debug(line: impl FnOnce() -> String) {
     static WANTED: OnceLock<bool> = OnceLock::new();
     if *WANTED.get_or_init(|| std::env::var_os("FULLBORE_DEBUG").is_some()) {

@@ -1,7 +1,7 @@
-//! What is mounted below a directory, from `/proc/self/mountinfo`.
+//! The mounts below a directory, from `/proc/self/mountinfo`.
 //!
-//! Only what a walk would meet is listed: not a mount that another one covers. Bind mounts are mounts like any other,
-//! and their device may equal that of the directory they stand in.
+//! Lists only mounts that a walk would reach, not a mount that another one covers. Bind mounts are
+//! listed like all others; their device may equal that of the parent directory.
 
 use super::dir::real_path;
 use std::{
@@ -11,19 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file system as seen at one place.
+/// A file system, mounted at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSystemMount {
-    /// Where, absolute.
+    /// Mount point, absolute.
     pub path: PathBuf,
-    /// The device that objects in it have, as [`crate::platform::dir::Stat::dev`] gives it, except on file systems that number
-    /// their subvolumes themselves (btrfs).
+    /// Device of the objects in it, as in [`crate::platform::dir::Stat::dev`]. Differs on file
+    /// systems that number their subvolumes themselves (btrfs).
     pub device: u64,
-    /// The file system: `ext4`, `proc`, `fuse.sshfs`.
+    /// Type of the file system: `ext4`, `proc`, `fuse.sshfs`.
     pub kind: String,
 }
 
-/// File systems that hold the state of the kernel, not files.
+/// File systems that show the state of the kernel and hold no files.
 const PSEUDO: [&str; 20] = [
     "binfmt_misc",
     "bpf",
@@ -47,18 +47,20 @@ const PSEUDO: [&str; 20] = [
     "tracefs",
 ];
 
-/// Is `kind` a file system that holds no files worth a backup? `tmpfs` is not one: people keep files there.
+/// Returns whether `kind` is a file system without files to back up. `tmpfs` is not one: users keep
+/// files there.
 pub fn is_pseudo(kind: &str) -> bool {
     PSEUDO.contains(&kind)
 }
 
-/// Is `kind` a place where something else mounts file systems when somebody goes there? To list it is harmless, to open what
-/// is in it is not.
+/// Returns whether `kind` mounts file systems on access. Listing such a directory is harmless;
+/// opening its entries is not.
 pub fn is_automount(kind: &str) -> bool {
     kind == "autofs"
 }
 
-/// The mounts strictly below `path`, the topmost where several stand on one another, ascending by path.
+/// Returns the mounts strictly below `path`, ascending by path. Of several mounts on one directory
+/// only the topmost is returned.
 ///
 /// Symbolic links in `path` are resolved first.
 ///
@@ -72,7 +74,7 @@ pub fn mounts_below(path: &Path) -> io::Result<Vec<FileSystemMount>> {
     Ok(mounts)
 }
 
-/// One line of the table: the mount, its number, and the number of the mount it stands in.
+/// One line of the table: the mount, its number, and the number of its parent mount.
 #[derive(Debug, Clone)]
 struct MountLine {
     id: u32,
@@ -87,8 +89,8 @@ fn parse(table: &[u8]) -> Vec<MountLine> {
         .collect()
 }
 
-/// `36 35 98:0 /root /mnt\040point rw,noatime shared:1 - ext4 /dev/sda1 rw`, see proc_pid_mountinfo(5); the optional
-/// fields before the dash are any number.
+/// Parses a line such as `36 35 98:0 /root /mnt\040point rw,noatime shared:1 - ext4 /dev/sda1 rw`,
+/// see proc_pid_mountinfo(5). The number of optional fields before the dash varies.
 fn parse_line(line: &[u8]) -> Option<MountLine> {
     let fields: Vec<&[u8]> = line.split(|c| *c == b' ').collect();
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
@@ -108,7 +110,7 @@ fn number(field: &[u8]) -> Option<u32> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// `98:0` as one number.
+/// Returns `98:0` as one number.
 fn device(field: &[u8]) -> Option<u64> {
     let colon = field.iter().position(|c| *c == b':')?;
     Some(rustix::fs::makedev(
@@ -117,7 +119,8 @@ fn device(field: &[u8]) -> Option<u64> {
     ))
 }
 
-/// The kernel writes space, tab, newline and backslash as three octal digits: `\040`.
+/// Decodes the escapes of the kernel, which writes space, tab, newline and backslash as three octal
+/// digits: `\040`.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -142,10 +145,11 @@ fn visible(lines: &[MountLine]) -> Vec<FileSystemMount> {
         .collect()
 }
 
-/// Does `over` stand on `line`, or on a mount or directory that `line` is reached through?
+/// Returns whether mount `over` covers `line`, or a mount or directory on the path to `line`.
 fn hides(over: &MountLine, line: &MountLine, lines: &[MountLine]) -> bool {
     let mut below = line;
-    // A table cannot hold a cycle, but a file that is read while it changes can: no more steps than lines.
+    // A table has no cycle, but a file that is read while it changes may: take at most as many
+    // steps as lines.
     for _ in 0..lines.len() {
         if over.id == below.id {
             return false;
@@ -197,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_one_is_passed_over() {
+    fn malformed_lines_of_the_mount_table_are_ignored() {
         assert!(
             parse(b"\nnonsense\n1 2 3\n1 2 x:y / /a rw - ext4 d rw\n1 2 3:4 / /a rw\n").is_empty()
         );
     }
 
     #[test]
-    fn of_mounts_on_one_another_only_the_topmost_is_seen() {
+    fn only_the_topmost_of_stacked_mounts_is_seen() {
         let table =
             "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /m rw - ext4 d rw\n3 2 8:3 / /m rw - xfs d rw\n";
         assert_eq!(
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_over_a_directory_hides_what_was_mounted_in_that_directory() {
+    fn a_mount_over_a_directory_hides_the_mounts_in_that_directory() {
         let table = "1 0 8:1 / / rw - ext4 d rw\n2 1 8:2 / /a/b rw - ext4 d rw\n3 1 8:3 / /a rw - xfs d rw\n";
         let seen: Vec<String> = paths(table).into_iter().map(|(path, _)| path).collect();
         assert_eq!(seen, ["/", "/a"]);

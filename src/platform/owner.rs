@@ -1,6 +1,7 @@
 //! Names of users and groups.
 //!
-//! The system may ask a directory server for each, so every answer is kept, the empty ones too.
+//! The system may ask a directory server for each name, so every answer is cached, including empty
+//! ones.
 #![allow(unsafe_code)]
 
 use std::{
@@ -13,7 +14,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What the system said so far. Can be shared by threads; one that asks makes the others wait.
+/// A cache of the system's answers. Threads can share it; while one asks the system, the others
+/// wait.
 #[derive(Debug, Default)]
 pub struct OwnerNames {
     users: Mutex<HashMap<u32, Arc<str>>>,
@@ -23,22 +25,22 @@ pub struct OwnerNames {
 }
 
 impl OwnerNames {
-    /// The name of a user; empty if the system knows none or it is not UTF-8.
+    /// Returns the name of a user; empty if the system does not know it or the name is not UTF-8.
     pub fn user(&self, uid: u32) -> Arc<str> {
         cached(&self.users, uid, || user_name(uid).unwrap_or_default())
     }
 
-    /// The name of a group; empty if the system knows none or it is not UTF-8.
+    /// Returns the name of a group; empty if the system does not know it or the name is not UTF-8.
     pub fn group(&self, gid: u32) -> Arc<str> {
         cached(&self.groups, gid, || group_name(gid).unwrap_or_default())
     }
 
-    /// The number of the user of that name, if there is one here.
+    /// Returns the number of the user with this name, if the user exists here.
     pub fn uid(&self, user: &str) -> Option<u32> {
         cached(&self.uids, user.into(), || user_number(user))
     }
 
-    /// The number of the group of that name, if there is one here.
+    /// Returns the number of the group with this name, if the group exists here.
     pub fn gid(&self, group: &str) -> Option<u32> {
         cached(&self.gids, group.into(), || group_number(group))
     }
@@ -60,20 +62,22 @@ fn user_name(uid: u32) -> Option<Arc<str>> {
     user_text(uid, |entry| entry.pw_name)
 }
 
-/// The home directory of a user, as the system knows it.
+/// Returns the home directory of a user from the system's database.
 pub fn home_of(uid: u32) -> Option<PathBuf> {
     user_text(uid, |entry| entry.pw_dir)
         .filter(|home| !home.is_empty())
         .map(|home| PathBuf::from(&*home))
 }
 
-/// What the system says of a user, one of its texts.
+/// Returns one of the texts in the system's record of a user.
 fn user_text(uid: u32, which: impl Fn(&libc::passwd) -> *mut c_char) -> Option<Arc<str>> {
     let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
-        // SAFETY: `ask` passes room for an entry, `len` bytes for its text, and a place for the answer.
+        // SAFETY: `ask` passes space for an entry, `len` bytes for its text, and a place for the
+        // answer.
         unsafe { libc::getpwuid_r(uid, entry, text, len, found) }
     };
-    // SAFETY: the system filled the entry, and its texts are strings in `text`, which lives while this is called.
+    // SAFETY: the system filled the entry, and its texts are strings in `text`, which outlives this
+    // call.
     ask(call, |entry| unsafe { text_of(which(entry)) })?
 }
 
@@ -105,18 +109,20 @@ fn group_number(name: &str) -> Option<u32> {
 }
 
 /// # Safety
-/// `text` is null or a string that lives while this is called.
+/// `text` is null or a string that outlives this call.
 unsafe fn text_of(text: *const c_char) -> Option<Arc<str>> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(text) }.to_str().ok().map(Arc::from)
 }
 
-/// Call one of the four, with more room for text until it is enough, and take what is wanted of the answer.
+/// Calls one of the four functions with growing space for text until it suffices, and applies
+/// `take` to the answer.
 ///
-/// A group of 100,000 members needs about 1 MiB; who needs 16 MiB has no name here.
+/// A group of 100,000 members needs about 1 MiB. An entry that needs more than 16 MiB counts as
+/// unknown.
 fn ask<E, T>(
     call: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int,
     take: impl FnOnce(&E) -> T,
@@ -157,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_a_number_that_nobody_knows() {
+    fn unknown_users_and_groups_have_no_name_and_no_number() {
         let names = OwnerNames::default();
         assert_eq!(
             (&*names.user(3_999_999_999), &*names.group(3_999_999_999)),

@@ -1,7 +1,8 @@
-//! Reading files at offsets, and saying what the page cache should do with them.
+//! Reads files at offsets and advises the page cache.
 //!
-//! No function moves a file position, except [`data_map`], whose file position nobody uses. All can be called on one
-//! file from several threads. A file that shrinks or grows meanwhile is not an error anywhere.
+//! No function moves a file position, except [`data_map`], whose file position is not used
+//! otherwise. All functions can be called on one file from several threads. A file that shrinks or
+//! grows meanwhile is never an error.
 #![allow(unsafe_code)]
 
 use super::{debug, tricks};
@@ -22,48 +23,54 @@ use std::{
     },
 };
 
-/// What becomes of the pages that a read brought into memory.
+/// Handling of the pages that a read brought into memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cache {
     /// The system decides.
     Keep,
-    /// Gone after the read, so that a backup does not push out what the machine works with.
+    /// Dropped after the read, so that a backup does not evict the working set of the machine.
     ///
-    /// `RWF_DONTCACHE` (Linux 6.14) spares pages that were there before; where it is missing, `POSIX_FADV_DONTNEED`
-    /// drops those too.
+    /// `RWF_DONTCACHE` (Linux 6.14) keeps pages that were cached before; without it,
+    /// `POSIX_FADV_DONTNEED` drops those too.
     Drop,
 }
 
-/// A sparse file is described by at most this many runs: 1 MiB of memory. The smallest holes are then read as data.
+/// Maximum number of runs of a sparse file: 1 MiB of memory. The smallest holes of a file with more
+/// are read as data.
 pub const MAX_RUNS: usize = 1 << 16;
 
-/// After a refusal of `RWF_DONTCACHE` a thread asks again only after this many reads.
+/// Number of reads after which a thread tries `RWF_DONTCACHE` again after a refusal.
 ///
-/// The errno does not tell an old kernel from a file system without it, and one tree may have both kinds.
+/// The errno does not tell an old kernel from a file system without support, and one tree may have
+/// both kinds.
 const REFUSED: u32 = 64;
 
 thread_local! {
     static UNTIL_NEXT_TRY: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Read once into `buffer` at `offset`; fewer bytes than fit may come, 0 only at the end of the file.
+/// Reads once into `buffer` at `offset`. May return fewer bytes than fit; returns 0 only at the end
+/// of the file.
 ///
-/// One call with [`Cache::Keep`], or where `RWF_DONTCACHE` works.
+/// Takes one call with [`Cache::Keep`], or if `RWF_DONTCACHE` works.
 ///
 /// # Errors
 /// The system's; an interrupted call is repeated.
 pub fn pread(fd: impl AsFd, buffer: &mut [u8], offset: u64, cache: Cache) -> io::Result<usize> {
-    // SAFETY: `u8` and `MaybeUninit<u8>` have one layout, and `read_once` only ever writes initialized bytes.
+    // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout, and `read_once` writes only
+    // initialized bytes.
     let room = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
     Ok(read_once(fd.as_fd(), room, offset, cache)?)
 }
 
-/// Append `len` bytes at `offset` of the file to `buffer`, or fewer if the file ends before; returns how many.
+/// Appends `len` bytes at `offset` of the file to `buffer`, or fewer if the file ends earlier;
+/// returns the count.
 ///
-/// The room is not zeroed first. One call where the system gives all at once, as it does for local files.
+/// The space is not zeroed first. Takes one call if the system returns all bytes at once, as it
+/// does for local files.
 ///
 /// # Errors
-/// The system's; what was read before the error stays in `buffer`.
+/// The system's; bytes that were read before the error remain in `buffer`.
 pub fn read_full(
     fd: impl AsFd,
     buffer: &mut Vec<u8>,
@@ -74,10 +81,11 @@ pub fn read_full(
     append(fd, buffer, offset, (len, len), cache)
 }
 
-/// Append the last `len` bytes of a file, those at `offset`, to `buffer`, and one byte more if it has more; returns how many
-/// came.
+/// Appends the last `len` bytes of a file, at `offset`, to `buffer`, and one more byte if the file
+/// has grown; returns the count.
 ///
-/// One call where the file is as long as it was said to be: a last call that finds its end would be one for each file.
+/// Takes one call if the file has the expected length. A separate call to find the end would be one
+/// more for each file.
 ///
 /// # Errors
 /// As [`read_full`].
@@ -91,7 +99,8 @@ pub fn read_end(
     append(fd, buffer, offset, (len, len + 1), cache)
 }
 
-/// Append bytes at `offset` to `buffer` until there are enough or the file ends, and no more than there is room for.
+/// Appends bytes at `offset` to `buffer` until there are `enough` or the file ends; at most `room`
+/// bytes.
 fn append(
     fd: impl AsFd,
     buffer: &mut Vec<u8>,
@@ -100,7 +109,8 @@ fn append(
     cache: Cache,
 ) -> io::Result<usize> {
     buffer.reserve(room);
-    let (mut done, mut ended) = (0, room == 0);
+    let mut done = 0;
+    let mut ended = room == 0;
     while !ended {
         let spare = &mut buffer.spare_capacity_mut()[..room - done];
         let got = read_once(fd.as_fd(), spare, offset + done as u64, cache)?;
@@ -112,7 +122,7 @@ fn append(
     Ok(done)
 }
 
-/// Initializes the first bytes of `room`, as many as are returned.
+/// Initializes the first bytes of `room` and returns their count.
 fn read_once(
     fd: BorrowedFd<'_>,
     room: &mut [MaybeUninit<u8>],
@@ -122,10 +132,10 @@ fn read_once(
     if cache == Cache::Keep {
         return plain(fd, room, offset);
     }
-    if tricks() && may_try() {
+    if tricks() && may_try_uncached() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => refused(),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => note_refusal(),
             other => return other,
         }
     }
@@ -142,18 +152,18 @@ fn plain(
     retry_on_intr(|| rustix::io::pread(fd, &mut *room, offset).map(|(read, _)| read.len()))
 }
 
-fn may_try() -> bool {
+fn may_try_uncached() -> bool {
     let left = UNTIL_NEXT_TRY.get();
     UNTIL_NEXT_TRY.set(left.saturating_sub(1));
     left == 0
 }
 
-fn refused() {
+fn note_refusal() {
     UNTIL_NEXT_TRY.set(REFUSED);
     debug(|| "RWF_DONTCACHE is refused, pages are dropped after they were read".into());
 }
 
-/// `preadv2` with `RWF_DONTCACHE`.
+/// Reads with `preadv2` and `RWF_DONTCACHE`.
 fn uncached(
     fd: BorrowedFd<'_>,
     room: &mut [MaybeUninit<u8>],
@@ -163,7 +173,7 @@ fn uncached(
         iov_base: room.as_mut_ptr().cast(),
         iov_len: room.len(),
     };
-    // SAFETY: `part` describes `room`, which is ours to write for the length of the call.
+    // SAFETY: `part` describes `room`, which this function may write during the call.
     let got = unsafe {
         libc::preadv2(
             fd.as_raw_fd(),
@@ -176,27 +186,29 @@ fn uncached(
     usize::try_from(got).map_err(|_| last_error())
 }
 
-/// Say that a file will be read from front to back: the system reads twice as far ahead. A refusal is nothing to us.
+/// Advises that a file is read from front to back: the system reads twice as far ahead. A refusal
+/// is ignored.
 pub fn sequential(fd: impl AsFd) {
     let _ = fadvise(fd, 0, None, Advice::Sequential);
 }
 
-/// Drop the pages of a range, clean ones only. A refusal is nothing to us.
+/// Drops the clean pages of a range from the page cache. A refusal is ignored.
 pub fn drop_behind(fd: impl AsFd, offset: u64, len: u64) {
     advise(fd, offset, len, Advice::DontNeed);
 }
 
-/// A length of 0 would mean "to the end".
+/// Passes advice on; a length of 0 is skipped, because the system takes it for "to the end".
 fn advise(fd: impl AsFd, offset: u64, len: u64, advice: Advice) {
     if let Some(len) = NonZeroU64::new(len) {
         let _ = fadvise(fd, offset, Some(len), advice);
     }
 }
 
-/// Where the data of a file of `size` bytes is, at most [`MAX_RUNS`] runs; `None` if there is no hole, or the file system
-/// cannot tell, so that all of it is data. Two calls a run.
+/// Returns the data runs of a file of `size` bytes, at most [`MAX_RUNS`]. Returns `None` if the
+/// file has no hole or the file system cannot tell, so that the whole file counts as data. Takes
+/// two calls a run.
 ///
-/// If the file changes meanwhile the map is some map of it: ascending, within `size`, and good for reading.
+/// If the file changes meanwhile, the map is still ascending, within `size`, and safe for reading.
 ///
 /// # Errors
 /// The system's.
@@ -205,13 +217,13 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<ByteRun>>> {
     let mut at = 0;
     while at < size {
         let data = match find(&fd, SeekFrom::Data(at)) {
-            // A file system that cannot tell (EINVAL), or says that there is nothing after `at` (ENXIO).
+            // EINVAL: the file system cannot tell. ENXIO: there is no data after `at`.
             Err(Errno::INVAL) => return Ok(None),
             Err(Errno::NXIO) => break,
             other => other?.max(at),
         };
         let hole = find(&fd, SeekFrom::Hole(data)).unwrap_or(size);
-        // A hole that ends before it starts: the file changed between the calls.
+        // The file changed between the calls if a hole ends before it starts.
         at = if hole > data { hole } else { size };
         map.push(data.min(size), at.min(size));
     }
@@ -222,7 +234,8 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<ByteRun>>> {
     })
 }
 
-/// The data of a file of `size` bytes that is in none of these ascending `runs`; all else where the file system cannot tell.
+/// Returns the data of a file of `size` bytes outside of these ascending `runs`. If the file system
+/// cannot tell, everything outside of the runs counts as data.
 ///
 /// # Errors
 /// The system's.
@@ -237,11 +250,12 @@ pub fn data_outside(fd: impl AsFd, size: u64, runs: &[ByteRun]) -> io::Result<Ve
     ))
 }
 
-/// The bytes that are data on disk and a hole in the backup; both lists are ascending.
+/// Returns the bytes that are data on disk and a hole in the backup. Both lists are ascending.
 fn gaps(backup: &[ByteRun], disk: &[ByteRun]) -> Vec<ByteRun> {
     let mut gaps = Vec::new();
     for run in disk {
-        let (mut at, end) = (run.offset, run.offset + run.len);
+        let mut at = run.offset;
+        let end = run.offset + run.len;
         let first = backup.partition_point(|known| known.offset + known.len <= at);
         for known in backup[first..]
             .iter()
@@ -265,10 +279,11 @@ fn gaps(backup: &[ByteRun], disk: &[ByteRun]) -> Vec<ByteRun> {
     gaps
 }
 
-/// Read these runs of a file, as much as `buffer` holds at a time; `take` gets the bytes in order.
+/// Reads these runs of a file in pieces of at most the length of `buffer`; `take` gets the bytes in
+/// order.
 ///
 /// # Errors
-/// `UnexpectedEof` if the file ends before, or the system's.
+/// `UnexpectedEof` if the file ends too early, or the system's.
 pub fn each_piece(
     file: &File,
     runs: impl IntoIterator<Item = ByteRun>,
@@ -287,11 +302,11 @@ pub fn each_piece(
     Ok(())
 }
 
-/// Have two files the same `len` bytes?
+/// Returns whether two files have the same first `len` bytes.
 ///
 /// # Errors
-/// `UnexpectedEof` if one ends before, or the system's.
-pub fn is_same(one: &File, other: &File, len: u64) -> io::Result<bool> {
+/// `UnexpectedEof` if one file ends too early, or the system's.
+pub fn have_same_content(one: &File, other: &File, len: u64) -> io::Result<bool> {
     let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
     let mut at = 0;
     while at < len {
@@ -311,11 +326,11 @@ fn find(fd: impl AsFd, place: SeekFrom) -> rustix::io::Result<u64> {
     rustix::fs::seek(fd, place)
 }
 
-/// Runs of data, few enough.
+/// Runs of data, limited in number.
 #[derive(Default)]
 struct MappedFile {
     runs: Vec<ByteRun>,
-    /// Holes smaller than this are data.
+    /// Holes smaller than this count as data.
     threshold: u64,
 }
 
@@ -335,12 +350,12 @@ impl MappedFile {
             }),
         }
         if self.runs.len() > MAX_RUNS {
-            self.halve();
+            self.fill_smaller_half();
         }
     }
 
-    /// Fill the smaller half of the holes, and from now on every hole that is smaller than these.
-    fn halve(&mut self) {
+    /// Fills the smaller half of the holes, and later every hole smaller than these.
+    fn fill_smaller_half(&mut self) {
         let mut gaps: Vec<u64> = self
             .runs
             .windows(2)
@@ -349,12 +364,12 @@ impl MappedFile {
         let half = gaps.len() / 2;
         let (smaller, middle, _) = gaps.select_nth_unstable(half);
         self.threshold = *middle;
-        // Of the holes that are as large as the middle one only so many are filled as are needed: all may be equal.
+        // Fill only as many holes of the middle size as needed: all holes may have the same size.
         let mut equal = half - smaller.iter().filter(|gap| **gap < self.threshold).count();
         let old = std::mem::take(&mut self.runs);
         for run in old {
             match self.runs.last_mut() {
-                Some(last) if fills(gap(last, &run), self.threshold, &mut equal) => {
+                Some(last) if is_filled(gap(last, &run), self.threshold, &mut equal) => {
                     last.len = run.offset + run.len - last.offset;
                 }
                 _ => self.runs.push(run),
@@ -376,7 +391,7 @@ fn gap(before: &ByteRun, after: &ByteRun) -> u64 {
     after.offset - (before.offset + before.len)
 }
 
-fn fills(gap: u64, threshold: u64, equal: &mut usize) -> bool {
+fn is_filled(gap: u64, threshold: u64, equal: &mut usize) -> bool {
     if gap == threshold && *equal > 0 {
         *equal -= 1;
         return true;
@@ -384,12 +399,12 @@ fn fills(gap: u64, threshold: u64, equal: &mut usize) -> bool {
     gap < threshold
 }
 
-/// Offsets of files are signed in the system's interface, and never above `i64::MAX`.
+/// Converts an offset for the system, whose offsets are signed and at most `i64::MAX`.
 pub(super) fn signed(offset: u64) -> i64 {
     i64::try_from(offset).unwrap_or(i64::MAX)
 }
 
-/// The error of the last call of libc.
+/// Returns the error of the last libc call.
 pub(super) fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -398,9 +413,10 @@ pub(super) fn last_error() -> Errno {
 mod tests {
     use super::*;
 
-    /// Runs of 10 bytes, the hole before each as long as told.
+    /// Returns a map of runs of 10 bytes, each after a hole of the given length.
     fn map(holes: impl Iterator<Item = u64>) -> MappedFile {
-        let (mut map, mut at) = (MappedFile::default(), 0);
+        let mut map = MappedFile::default();
+        let mut at = 0;
         for hole in holes {
             map.push(at + hole, at + hole + 10);
             at += hole + 10;
@@ -433,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn of_holes_that_are_all_equal_at_least_half_the_limit_are_kept() {
+    fn at_least_half_the_limit_of_equal_holes_is_kept() {
         for count in [MAX_RUNS, MAX_RUNS + 1, MAX_RUNS * 3] {
             let runs = map(std::iter::repeat_n(5, count)).runs;
             assert!(

@@ -1,11 +1,13 @@
-//! Files and directories whose names somebody else may have given away: those of a repository, and those beside an archive.
+//! Safe access to files whose names other users may control: those of a repository, and those next
+//! to an archive.
 //!
-//! Who may write to a repository is not always who reads or prunes it. Nothing here follows a link in place of a file, waits
-//! for the other end of a named pipe or reads a device, and what is new is never written through what stands there.
+//! A user who may write to a repository is not always the one who reads or prunes it. No function
+//! here follows a link in place of a file, waits for the other end of a named pipe or reads a
+//! device. A new file is never written through an existing name.
 
 use super::{
     dir::{FileKind, Stat, real_path, stat_fd, through_proc},
-    inodes::{of_making, of_making_path},
+    inodes::{creation_error, creation_error_at},
     write::{chmod_fd, chown_fd},
 };
 use rustix::{
@@ -25,10 +27,10 @@ const NEVER: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Open a file for reading. The directories of `path` may be links.
+/// Opens a file for reading. The directories in `path` may be links.
 ///
 /// # Errors
-/// `InvalidData` if what stands there is no regular file, a link to one too; or the system's.
+/// `InvalidData` if `path` is not a regular file, for example a link to one; or the system's.
 pub fn open(path: &Path) -> io::Result<File> {
     open_as(CWD, path, OFlags::RDONLY | NEVER)
 }
@@ -62,7 +64,7 @@ pub fn open_direct_at(dir: impl AsFd, name: &str) -> io::Result<File> {
     )
 }
 
-/// As [`open`], for writing too.
+/// Opens a file like [`open`], for reading and writing.
 ///
 /// # Errors
 /// As [`open`].
@@ -70,7 +72,7 @@ pub fn open_write(path: &Path) -> io::Result<File> {
     open_as(CWD, path, OFlags::RDWR | NEVER)
 }
 
-/// As [`open`], but a link is followed: for a file beside one that a person named.
+/// Opens a file like [`open`], but follows a link: for a file next to one that the user named.
 ///
 /// # Errors
 /// As [`open`].
@@ -82,13 +84,14 @@ pub fn open_linked(path: &Path) -> io::Result<File> {
     )
 }
 
-/// Where `path` leads to, if it is a link.
-pub fn led_to(path: &Path) -> Option<PathBuf> {
+/// Returns the path that `path` leads to, if it is a link.
+pub fn symlink_target(path: &Path) -> Option<PathBuf> {
     real_path(path).ok().filter(|_| path.is_symlink())
 }
 
-/// What a link leads to that leads to nothing: a disk may not be mounted.
-pub fn led_astray(path: &Path) -> Option<PathBuf> {
+/// Returns the target of a symbolic link whose target does not exist, for example because a disk is
+/// not mounted.
+pub fn dangling_symlink_target(path: &Path) -> Option<PathBuf> {
     path.read_link()
         .ok()
         .filter(|_| path.try_exists().is_ok_and(|there| !there))
@@ -96,7 +99,8 @@ pub fn led_astray(path: &Path) -> Option<PathBuf> {
 
 fn open_as(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {
     match openat(&dir, path, flags, Mode::empty()) {
-        // Somebody holds a lease (a Samba oplock); what is surely a regular file can be waited for.
+        // Another process holds a lease (a Samba oplock). Waiting is safe once the file is known to
+        // be regular.
         Err(Errno::AGAIN) => {
             let file = openat(
                 &dir,
@@ -119,12 +123,12 @@ fn open_as(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// Whose a file or directory is that is made, and what others may do.
+/// Mode and owner of a new file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Its mode.
+    /// Permission bits.
     pub mode: u32,
-    /// User and group, as far as this process may give things away; `None`: those of the process.
+    /// User and group, as far as this process may change them; `None` keeps those of the process.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -134,7 +138,7 @@ impl From<u32> for Access {
     }
 }
 
-/// Open the file `name` in `dir` for writing, and make it with this access if it is not there.
+/// Opens the file `name` in `dir` for writing. Creates it with this access if it does not exist.
 ///
 /// # Errors
 /// As [`open`].
@@ -145,23 +149,23 @@ pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<
         }
         made => made,
     };
-    // Between the two calls somebody may have removed it.
+    // Another process may have removed it between the two calls.
     match open() {
         Err(error) if error.kind() == ErrorKind::NotFound => open(),
         opened => opened,
     }
 }
 
-/// Make a file for reading and writing, which must not exist. It is its owner's alone, or has the wider `access`, whatever
-/// the umask says.
+/// Creates a file for reading and writing; the file must not exist. Its access is owner-only or the
+/// wider `access`, regardless of the umask.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
-    create_at(CWD, path, access).map_err(|error| of_making_path(error, path))
+    create_at(CWD, path, access).map_err(|error| creation_error_at(error, path))
 }
 
-/// As [`create`], in a directory.
+/// Creates a file in a directory, like [`create`].
 ///
 /// # Errors
 /// As [`create`].
@@ -169,12 +173,12 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
     let access = access.into();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
     let file = openat(&dir, name, flags, Mode::from_raw_mode(access.mode & 0o700));
-    let file = file.map_err(|error| of_making(error, dir))?;
+    let file = file.map_err(|error| creation_error(error, dir))?;
     widen(&file, access);
     Ok(file.into())
 }
 
-/// Make a directory, as [`create`] does a file.
+/// Creates a directory, like [`create`] does a file.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
@@ -189,7 +193,7 @@ pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
 pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<Access>) -> io::Result<()> {
     let access = access.into();
     let made = rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(access.mode & 0o700));
-    made.map_err(|error| of_making_path(error.into(), name))?;
+    made.map_err(|error| creation_error_at(error.into(), name))?;
     if access.mode & 0o077 != 0 || access.owner.is_some() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         widen(openat(dir, name, flags, Mode::empty())?, access);
@@ -197,7 +201,7 @@ pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<Access>) -> 
     Ok(())
 }
 
-/// Make a directory, if it is not there, and those above it; their names are durable then.
+/// Creates a directory and its parents, if missing, and makes their names durable.
 ///
 /// # Errors
 /// The system's.
@@ -217,7 +221,7 @@ pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
     }
 }
 
-/// Make the name of a file or directory durable, if the directory it is in may be opened.
+/// Makes the name of a file or directory durable, if its parent directory may be opened.
 ///
 /// # Errors
 /// The system's.
@@ -235,13 +239,14 @@ pub fn sync_above(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a directory passes on (its group) stays. Where the file system has no modes, there is nothing to widen.
+/// Applies owner and mode to a new object. Keeps the bits that a directory passes on (its group).
+/// An error is ignored, because some file systems have no modes.
 fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     if let Some((user, group)) = owner
         && let Ok(stat) = stat_fd(&made)
         && (stat.uid, stat.gid) != (user, group)
     {
-        // Only root gives a file to somebody else, and anybody one to a group that he is in.
+        // Only root may give a file away, but every user may give it to one of their own groups.
         let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
         given.unwrap_or_else(|error| {
             crate::platform::debug(|| format!("not given to {user}:{group}: {error}"))
@@ -256,12 +261,13 @@ fn widen(made: impl AsFd, Access { mode, owner }: Access) {
     }
 }
 
-/// All of a file, if that is at most `most` bytes.
+/// Reads a whole file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`]; `InvalidData` if it is longer.
+/// As [`open`]; `InvalidData` if the file is longer.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let (file, mut bytes) = (open(path)?, Vec::new());
+    let file = open(path)?;
+    let mut bytes = Vec::new();
     if file.metadata()?.len() > most {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is too large"));
     }
@@ -269,16 +275,16 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Open the directory at `path`, which itself is no link, to change what is in it.
+/// Opens the directory at `path`, which must not be a link itself, to change its content.
 ///
 /// # Errors
-/// `ENOTDIR` if it is a link or no directory; or the system's.
+/// `ENOTDIR` if it is a link or not a directory; or the system's.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
-/// Make the names in a directory durable; `path` may be a link.
+/// Makes the names in a directory durable; `path` may be a link.
 ///
 /// # Errors
 /// The system's.
@@ -300,5 +306,5 @@ fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
 }
 
 fn none() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "it is no regular file")
+    io::Error::new(ErrorKind::InvalidData, "it is not a regular file")
 }

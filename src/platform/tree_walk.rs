@@ -1,5 +1,5 @@
-//! Going through all that is below a directory, each directory before and behind what is in it, however deep that is: with few
-//! descriptors, and no stack. No link is followed.
+//! Walks everything below a directory and visits each directory before and after its content, at
+//! any depth. The walk uses few descriptors and does not recurse. No link is followed.
 
 use super::dir::{self, FileKind, Stat};
 use std::{
@@ -7,18 +7,19 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Directories that are open at the same time.
+/// Maximum number of directories that are open at the same time.
 const OPEN: usize = 64;
 
-/// What is done on the way.
+/// The actions of a walk.
 pub trait Visit {
-    /// What ends the way.
+    /// The error that ends the walk.
     type Error;
 
-    /// What is called `name` in `dir`; not called for what is gone. Whether to go into it is asked of directories.
+    /// Visits the object `name` in `dir`; not called for objects that are gone. For a directory the
+    /// result tells whether to walk its content.
     ///
     /// # Errors
-    /// Whatever ends the way.
+    /// Any error ends the walk.
     fn meet(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -27,17 +28,17 @@ pub trait Visit {
         stat: &Stat,
     ) -> Result<bool, Self::Error>;
 
-    /// The directory called `name` in `dir`, which was gone through.
+    /// Visits the directory `name` in `dir` again, after its content.
     ///
     /// # Errors
-    /// Whatever ends the way.
+    /// Any error ends the walk.
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<(), Self::Error>;
 
-    /// The object at `path` cannot be looked at, or it is a directory that was `met` and cannot be opened. The way goes on
-    /// behind it.
+    /// Reports that the object at `path` has no readable metadata, or that it is a directory that
+    /// was `met` and cannot be opened. The walk continues after it.
     ///
     /// # Errors
-    /// Whatever ends the way; unless told otherwise, what the system says.
+    /// Any error ends the walk. The default returns the system's error.
     fn shut(
         &mut self,
         _name: &[u8],
@@ -48,11 +49,11 @@ pub trait Visit {
         Err(self.failed(path, error))
     }
 
-    /// The error for what the system says of `path`.
+    /// Returns the error for a failed system call on `path`.
     fn failed(&self, path: &[u8], error: io::Error) -> Self::Error;
 }
 
-/// Go through what is called `name` in `dir`, and all below it; its path is `path`.
+/// Walks the object `name` in `dir`, whose path is `path`, and everything below it.
 ///
 /// # Errors
 /// Those of `visit`.
@@ -62,7 +63,9 @@ pub fn descend<V: Visit>(
     path: &[u8],
     visit: &mut V,
 ) -> Result<(), V::Error> {
-    let mut levels: Vec<DescendLevel> = enter(dir, name, path, visit)?.into_iter().collect();
+    let top = dir;
+    let first = enter(top, name, path, visit)?;
+    let mut levels: Vec<DescendLevel> = first.into_iter().collect();
     let mut path = path.to_vec();
     while let Some(level) = levels.last_mut() {
         if let (Some(name), Some(dir)) = (level.names.pop(), &level.dir) {
@@ -73,32 +76,42 @@ pub fn descend<V: Visit>(
                 Some(below) => levels.push(below),
                 None => path.truncate(len),
             }
-            if let Some(far) = levels.len().checked_sub(OPEN + 1) {
-                levels[far].dir = None;
-            }
-            continue;
-        }
-        let left = levels.pop();
-        match (levels.last_mut(), &left) {
-            (
-                Some(above),
-                Some(DescendLevel {
-                    name,
-                    dir: Some(below),
-                    ..
-                }),
-            ) => {
-                let above = above.open_from(below).map_err(|e| visit.failed(&path, e))?;
-                visit.leave(above.as_fd(), name, &path)?;
-                path.truncate(path.len() - name.len() - 1);
-            }
-            _ => visit.leave(dir, name, &path)?,
+            close_far_level(&mut levels);
+        } else if let Some(left) = levels.pop() {
+            let above = levels.last_mut();
+            leave_level(top, above, &left, name, &mut path, visit)?;
         }
     }
     Ok(())
 }
 
-/// Meet one thing; the directory, if it is one to be gone into.
+/// Closes the directory that is [`OPEN`] levels above the current one.
+fn close_far_level(levels: &mut [DescendLevel]) {
+    if let Some(far) = levels.len().checked_sub(OPEN + 1) {
+        levels[far].dir = None;
+    }
+}
+
+/// Visits a directory after its content. `above` is its parent, or `None` for the first directory,
+/// which is `name` in `top`.
+fn leave_level<V: Visit>(
+    top: BorrowedFd<'_>,
+    above: Option<&mut DescendLevel>,
+    left: &DescendLevel,
+    name: &[u8],
+    path: &mut Vec<u8>,
+    visit: &mut V,
+) -> Result<(), V::Error> {
+    let (Some(above), Some(dir)) = (above, &left.dir) else {
+        return visit.leave(top, name, path);
+    };
+    let above = above.open_from(dir).map_err(|e| visit.failed(path, e))?;
+    visit.leave(above.as_fd(), &left.name, path)?;
+    path.truncate(path.len() - left.name.len() - 1);
+    Ok(())
+}
+
+/// Visits one object. Returns the directory if its content is to be walked.
 fn enter<V: Visit>(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -132,19 +145,20 @@ fn enter<V: Visit>(
     }
 }
 
-/// A directory that is gone through.
+/// A directory on the current path of the walk.
 struct DescendLevel {
     name: Vec<u8>,
-    /// What is still to be met.
+    /// Names that were not visited yet.
     names: Vec<Vec<u8>>,
     /// Device and inode.
     object: (u64, u64),
-    /// Of those far above the one at hand, closed.
+    /// Closed for directories far above the current one.
     dir: Option<OwnedFd>,
 }
 
 impl DescendLevel {
-    /// Its descriptor; if it was closed, by way of `below`. Somebody may have moved that elsewhere.
+    /// Returns the descriptor. If it was closed, opens the parent of `below` and checks that it is
+    /// the same directory, because `below` may have been moved.
     fn open_from(&mut self, below: &OwnedFd) -> io::Result<&OwnedFd> {
         let dir = match self.dir.take() {
             Some(dir) => dir,

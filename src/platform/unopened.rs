@@ -1,9 +1,9 @@
-//! What cannot be opened: links, pipes, devices. Their metadata is set by a descriptor of the thing itself, so that what
-//! somebody puts in its place gets none of it.
+//! Objects that cannot be opened: links, pipes, devices. Their metadata is set through a descriptor
+//! of the object itself, so that another object under the same name is not changed.
 
 use super::{
     dir::{self, FileKind, Stat, through_proc},
-    write::{only, owner},
+    write::{content_time, owner_ids},
     xattr, xattrat,
 };
 use crate::format::entry::{Time, Xattr};
@@ -16,7 +16,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// A thing in a directory.
+/// An object in a directory.
 #[derive(Debug)]
 pub struct UnopenedObject<'a> {
     fd: OwnedFd,
@@ -25,7 +25,7 @@ pub struct UnopenedObject<'a> {
 }
 
 impl<'a> UnopenedObject<'a> {
-    /// What is called `name` in `dir`; follows no link.
+    /// Opens a handle of the object `name` in `dir`; follows no link.
     ///
     /// # Errors
     /// The system's.
@@ -38,7 +38,7 @@ impl<'a> UnopenedObject<'a> {
         })
     }
 
-    /// What it is.
+    /// Returns the metadata of the object.
     ///
     /// # Errors
     /// The system's.
@@ -46,17 +46,17 @@ impl<'a> UnopenedObject<'a> {
         dir::stat_fd(&self.fd)
     }
 
-    /// Does its ctime tell that it was changed?
+    /// Returns whether its ctime shows changes.
     pub fn has_change_time(&self) -> bool {
-        crate::platform::durable::keeps_change_times(&self.fd)
+        crate::platform::durable::updates_change_times(&self.fd)
     }
 
-    /// As [`crate::platform::write::chown_fd`].
+    /// Sets owner and group, like [`crate::platform::write::chown_fd`].
     ///
     /// # Errors
-    /// As that.
+    /// As [`crate::platform::write::chown_fd`].
     pub fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
-        let (uid, gid) = owner(uid, gid)?;
+        let (uid, gid) = owner_ids(uid, gid)?;
         Ok(rustix::fs::chownat(
             &self.fd,
             "",
@@ -66,10 +66,11 @@ impl<'a> UnopenedObject<'a> {
         )?)
     }
 
-    /// Set the permission bits. Symbolic links have no mode.
+    /// Sets the permission bits. Symbolic links have no mode.
     ///
     /// # Errors
-    /// `ENOTSUP` for a symbolic link, or the system's; one of its own without `/proc` before Linux 6.13.
+    /// `ENOTSUP` for a symbolic link, or the system's; `Unsupported` without `/proc` before Linux
+    /// 6.13.
     pub fn chmod(&self, mode: u32) -> io::Result<()> {
         if self.stat()?.kind == FileKind::Symlink {
             return Err(Errno::OPNOTSUPP.into());
@@ -85,7 +86,8 @@ impl<'a> UnopenedObject<'a> {
         }
     }
 
-    /// As [`crate::platform::write::set_times_fd`]; by its name, as older systems have it.
+    /// Sets the times, like [`crate::platform::write::set_times_fd`], but by name, because older
+    /// systems require that.
     ///
     /// # Errors
     /// The system's.
@@ -93,35 +95,35 @@ impl<'a> UnopenedObject<'a> {
         Ok(rustix::fs::utimensat(
             self.dir,
             self.name,
-            &only(mtime),
+            &content_time(mtime),
             AtFlags::SYMLINK_NOFOLLOW,
         )?)
     }
 
-    /// As [`xattr::read_all_at`].
+    /// Reads all attributes, like [`xattr::read_all_at`].
     ///
     /// # Errors
-    /// As that.
+    /// As [`xattr::read_all_at`].
     pub fn xattrs(&self) -> io::Result<Vec<Xattr>> {
         xattr::read_all_at(self.dir, self.name)
     }
 
-    /// Set one attribute, replacing it.
+    /// Sets one attribute, replacing its value.
     ///
     /// # Errors
-    /// As [`xattr::set_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
+    /// As [`xattr::set_fd`]; `Unsupported` without `/proc` before Linux 6.13.
     pub fn set_xattr(&self, attribute: &[u8], value: &[u8]) -> io::Result<()> {
         match through_proc(&self.fd) {
-            // By its name: these calls take no descriptor of this kind.
+            // By name: these calls take no O_PATH descriptor.
             Err(_) if xattrat::works() => Ok(xattrat::set(self.dir, self.name, attribute, value)?),
             path => Ok(setxattr(path?, attribute, value, XattrFlags::empty())?),
         }
     }
 
-    /// Take one attribute away.
+    /// Removes one attribute.
     ///
     /// # Errors
-    /// As [`xattr::remove_fd`]; one of its own where `/proc` is not mounted, before Linux 6.13.
+    /// As [`xattr::remove_fd`]; `Unsupported` without `/proc` before Linux 6.13.
     pub fn remove_xattr(&self, attribute: &[u8]) -> io::Result<()> {
         match through_proc(&self.fd) {
             Err(_) if xattrat::works() => Ok(xattrat::remove(self.dir, self.name, attribute)?),
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_its_name_gets_nothing() {
+    fn another_object_under_the_same_name_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir::open_root(dir.path()).unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();

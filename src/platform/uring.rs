@@ -1,7 +1,8 @@
-//! Closing many files with one call.
+//! Closes many files with one call.
 //!
-//! A small file costs open, read and close. The close of a file that was only read gives nothing back that anybody
-//! waits for, so a thread collects them and hands 64 at a time to io_uring. Nothing is lost if it cannot be had.
+//! A small file costs open, read and close. The close of a file that was only read returns no
+//! result worth waiting for, so a thread collects files and hands 64 at a time to io_uring. Without
+//! io_uring, each file is closed by itself.
 #![allow(unsafe_code)]
 
 use super::{debug, open_files_limit, tricks};
@@ -11,19 +12,21 @@ use std::{
     os::fd::{IntoRawFd, OwnedFd, RawFd},
 };
 
-/// Closes handed over at once. More would hold more files open: 64 threads with 64 each are 4,096.
+/// Closes that are handed over at once. A larger number would hold more files open: 64 threads with
+/// 64 files each are 4,096.
 const BATCH: usize = 64;
 
-/// Who may not have this many files open cannot afford that any wait to be closed.
+/// Minimum limit of open files. With a lower limit, files are closed at once.
 const ENOUGH_FILES: u64 = 8192;
 
-/// Fewer than this are closed one by one when there is no ring yet: setting one up costs as much as some dozens of calls.
+/// Minimum number of waiting files for which a ring is set up; the setup costs as much as a few
+/// dozen calls.
 const WORTH_A_RING: usize = BATCH;
 
-/// The closes of one thread. Dropping it closes what is left.
+/// The waiting closes of one thread. Dropping it closes the rest.
 ///
-/// For files that were read. Never for files that were written: some file systems report at the close that the bytes
-/// did not arrive, and nobody would hear it.
+/// Use it only for files that were read. Some file systems report write errors on close, and those
+/// would be lost.
 pub struct Closer {
     waiting: Vec<RawFd>,
     ring: Ring,
@@ -33,7 +36,7 @@ enum Ring {
     /// Not needed so far.
     Later,
     Ready(Box<IoUring>),
-    /// Not wanted, or refused.
+    /// Turned off, or refused by the system.
     Never,
 }
 
@@ -44,7 +47,7 @@ impl Default for Closer {
 }
 
 impl Closer {
-    /// Takes nothing from the system before the first 64 files.
+    /// Creates a closer. It uses no system resources before the first 64 files.
     pub fn new() -> Self {
         let never = !tricks() || open_files_limit() < ENOUGH_FILES;
         let ring = if never { Ring::Never } else { Ring::Later };
@@ -54,7 +57,7 @@ impl Closer {
         }
     }
 
-    /// Close `fd` now or with others later; at most 64 wait.
+    /// Closes `fd` now or later with others; at most 64 wait.
     pub fn close(&mut self, fd: OwnedFd) {
         if matches!(self.ring, Ring::Never) {
             return drop(fd);
@@ -65,7 +68,7 @@ impl Closer {
         }
     }
 
-    /// Close all that wait, and return when they are closed.
+    /// Closes all waiting files before it returns.
     pub fn flush(&mut self) {
         if self.waiting.len() >= WORTH_A_RING && matches!(self.ring, Ring::Later) {
             self.ring = set_up();
@@ -87,8 +90,8 @@ impl Drop for Closer {
     }
 }
 
-/// `ENOSYS` (old kernel), `EPERM` (forbidden by a container or `kernel.io_uring_disabled`) and `ENOMEM` (locked memory,
-/// before Linux 5.12) are the usual refusals.
+/// Sets up a ring. The usual refusals are `ENOSYS` (old kernel), `EPERM` (forbidden by a container
+/// or `kernel.io_uring_disabled`) and `ENOMEM` (locked memory, before Linux 5.12).
 fn set_up() -> Ring {
     match IoUring::new(BATCH as u32) {
         Ok(ring) => Ring::Ready(Box::new(ring)),
@@ -99,25 +102,28 @@ fn set_up() -> Ring {
     }
 }
 
-/// Close all of `fds` with one call. On an error `fds` holds those that are still open; the ring must not be used again.
+/// Closes all of `fds` with one call. After an error, `fds` holds those that are still open, and
+/// the ring must not be used again.
 fn close_all(ring: &mut IoUring, fds: &mut Vec<RawFd>) -> io::Result<()> {
     for fd in &*fds {
         let entry = opcode::Close::new(types::Fd(*fd))
             .build()
             .user_data(*fd as u64);
-        // SAFETY: the entry points to no memory. There is room: the ring is as large as a batch, and empty.
+        // SAFETY: the entry points to no memory. It fits, because the ring has the size of a batch
+        // and is empty.
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     }
     let mut refused = Vec::new();
     let result = wait_for_all(ring, fds.len(), &mut refused);
-    // What the kernel has taken is closed, now or soon; what it has not taken is the end of the queue.
+    // Files that the kernel has taken are closed, now or soon; the rest is at the end of the queue.
     let taken = fds.len() - ring.submission().len();
     fds.drain(..taken);
     fds.extend(refused);
     result
 }
 
-/// Hand over what is queued and wait until all `count` are done; `refused` are those that were not.
+/// Hands over the queue and waits for all `count` results. Files that the kernel did not close are
+/// added to `refused`.
 fn wait_for_all(ring: &mut IoUring, count: usize, refused: &mut Vec<RawFd>) -> io::Result<()> {
     let mut done = 0;
     while done < count {
@@ -128,7 +134,8 @@ fn wait_for_all(ring: &mut IoUring, count: usize, refused: &mut Vec<RawFd>) -> i
         }
         for completion in ring.completion() {
             done += 1;
-            // The operation is not known (before Linux 5.6). With every other result the file is closed.
+            // EINVAL: the kernel does not know the operation (before Linux 5.6). With every other
+            // result the file is closed.
             if completion.result() == -libc::EINVAL {
                 refused.push(completion.user_data() as RawFd);
             }
@@ -142,6 +149,7 @@ fn wait_for_all(ring: &mut IoUring, count: usize, refused: &mut Vec<RawFd>) -> i
 }
 
 fn close_one(fd: RawFd) {
-    // SAFETY: `fd` came from an `OwnedFd` and was not closed since. What close says of a file that was read is no news.
+    // SAFETY: `fd` came from an `OwnedFd` and was not closed since. The result is ignored, because
+    // the file was only read.
     unsafe { libc::close(fd) };
 }

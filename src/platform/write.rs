@@ -1,15 +1,15 @@
-//! Creating files and everything else a restore creates, and making it durable.
+//! Creates files and all other objects of a restore, and makes them durable.
 //!
-//! Names are single components in an open directory, so nothing is written outside of it, and no function follows a
-//! symbolic link that stands where a file is expected. What is small here is one call; the order of calls (content,
-//! owner, mode, attributes, times) is the caller's.
+//! Names are single components in an open directory, so no object is created outside of it, and no
+//! function follows a symbolic link in place of a file. Each small function is one system call. The
+//! order of the calls (content, owner, mode, attributes, times) is up to the caller.
 #![allow(unsafe_code)]
 
 use super::{
     debug,
     dir::{self, FileKind, open_dir, through_proc},
     durable::file_system,
-    inodes::{of_making, of_making_path},
+    inodes::{creation_error, creation_error_at},
     read::signed,
     tricks,
 };
@@ -34,22 +34,24 @@ use std::{
 
 pub use super::read::drop_behind;
 
-/// File systems in memory: preallocating there writes zeros that are then written over.
+/// File systems in memory, where preallocation writes zeros that are overwritten later.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
 
-/// File systems that may compress what is written, but nothing that was allocated before: btrfs, ZFS, bcachefs.
+/// File systems that may compress written data, but not data in preallocated space: btrfs, ZFS,
+/// bcachefs.
 const COMPRESSING: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 
-/// Create the directory `name` in `dir`.
+/// Creates the directory `name` in `dir`.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
     rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode))
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
-/// Open the directory `rel` below `root`, creating it and its parents with this mode where they are missing.
+/// Opens the directory `rel` below `root`. Creates missing parents and the directory itself with
+/// this mode.
 ///
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
@@ -58,7 +60,7 @@ pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32) -> io::Result<
         Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
         other => return other,
     }
-    // A loop and not a recursion: an archive may name a million parents.
+    // A loop instead of recursion, because an archive may name a million parents.
     let mut names = rel.split(|c| *c == b'/');
     let mut held = open_or_create(root, names.next().unwrap_or_default(), mode)?;
     for name in names {
@@ -80,20 +82,22 @@ fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd>
     open_dir(dir, name)
 }
 
-/// Create the file `name` in `dir` and open it for reading and writing; it must not exist. The umask applies, see [`Umask`].
+/// Creates the file `name` in `dir` and opens it for reading and writing; it must not exist. The
+/// umask applies, see [`Umask`].
 ///
 /// # Errors
-/// `EEXIST` for anything that stands there, a symbolic link that leads nowhere too; or the system's.
+/// `EEXIST` if the name exists, even as a dangling symbolic link; or the system's.
 pub fn create_file(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(mode))
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
-/// As [`create_file`], but without a name: it is gone when it is closed, unless it gets one by [`give_name`].
+/// Creates a file without a name. It is deleted on close, unless [`give_name`] gives it a name.
 ///
 /// # Errors
-/// `EOPNOTSUPP` and others where the file system has no such files; that `/proc` is not mounted; or the system's.
+/// `EOPNOTSUPP` and others if the file system has no such files; `Unsupported` if `/proc` is not
+/// mounted; or the system's.
 pub fn create_nameless(dir: impl AsFd, mode: u32) -> io::Result<OwnedFd> {
     let fd = nameless(dir, Path::new("."), mode)?;
     through_proc(&fd)?;
@@ -110,7 +114,7 @@ fn nameless(dir: impl AsFd, path: &Path, mode: u32) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Give a file of [`create_nameless`] this name in `dir`, which nothing has.
+/// Gives a file of [`create_nameless`] the unused name `name` in `dir`.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
@@ -124,8 +128,9 @@ pub fn give_name(fd: impl AsFd, dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     )?)
 }
 
-/// Open the file `name` in `dir`, which is there, for reading and writing. Never waits for the other end of a named pipe. One that
-/// somebody holds a lease on is opened once that is given back.
+/// Opens the existing file `name` in `dir` for reading and writing. Never waits for the other end
+/// of a named pipe. If another process holds a lease on a regular file, waits until the lease is
+/// returned.
 ///
 /// # Errors
 /// `ELOOP` for a symbolic link, `EISDIR` for a directory, `EACCES`, or the system's.
@@ -139,25 +144,28 @@ pub fn open_write(dir: impl AsFd, name: &[u8]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Write all of `data` at `offset`.
+/// Writes all of `data` at `offset`.
 ///
 /// # Errors
-/// The system's; `WriteZero` if it takes nothing more.
+/// The system's; `WriteZero` if the system takes no more bytes.
 pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result<()> {
     while !data.is_empty() {
-        let done = some(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
-        (data, offset) = (&data[done..], offset + done as u64);
+        let done = nonzero(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
+        data = &data[done..];
+        offset += done as u64;
     }
     Ok(())
 }
 
-/// Is something that is no directory in the way of a path: a file, or a link that is not followed?
+/// Returns whether a path is blocked by an object that is not a directory: a file, or a link that
+/// is not followed.
 pub fn is_in_the_way(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
 }
 
-/// Is it something that cannot be opened for writing as a file can: a link, a directory, a pipe, a program that runs?
-pub fn is_no_open_file(error: &io::Error) -> bool {
+/// Returns whether an object cannot be opened for writing like a file: a link, a directory, a pipe,
+/// a running program.
+pub fn is_not_writable_file(error: &io::Error) -> bool {
     is_in_the_way(error)
         || matches!(
             error.raw_os_error(),
@@ -165,19 +173,21 @@ pub fn is_no_open_file(error: &io::Error) -> bool {
         )
 }
 
-/// A file system with less is full: nobody can tell who takes the last block.
+/// Free space below which a file system counts as full, because other programs may take the last
+/// blocks.
 const LITTLE_BYTES: u64 = 64 << 10;
 
-/// Did the device fail, or the file system as a whole, so that no other file can be expected to do better?
-pub fn is_failure_of_the_disk(error: &io::Error) -> bool {
+/// Returns whether the device or the whole file system failed, so that other files would fail too.
+pub fn is_disk_failure(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EIO | libc::EROFS | libc::EUCLEAN)
-    ) || is_out_of_reach(error)
+    ) || is_server_gone(error)
 }
 
-/// Is it what the system, or a file system that knows no owners or not these, says of an owner that it does not set?
-pub fn is_refusal_of_owner(error: &io::Error) -> bool {
+/// Returns whether an error means that the owner cannot be set: by this process, or on a file
+/// system without owners.
+pub fn is_owner_refusal(error: &io::Error) -> bool {
     let refusals = [
         libc::EPERM,
         libc::EACCES,
@@ -191,17 +201,18 @@ pub fn is_refusal_of_owner(error: &io::Error) -> bool {
         .is_some_and(|code| refusals.contains(&code))
 }
 
-/// Has the file as many names as its file system allows?
-pub fn is_limit_of_links(error: &io::Error) -> bool {
+/// Returns whether the file has the maximum number of names on its file system.
+pub fn is_link_limit(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMLINK)
 }
 
-/// Is it what is said to who does something to what is another's?
+/// Returns whether the error is that only the owner or root may do this (`EPERM`).
 pub fn is_forbidden(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Is there no room on the file system of `fd`? Some say so as well of an attribute that is too long for them.
+/// Returns whether the file system of `fd` is full. Some file systems also return ENOSPC for an
+/// attribute that is too long, so free space is checked.
 pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
     match error.raw_os_error() {
         Some(libc::EDQUOT) => true,
@@ -210,8 +221,9 @@ pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
     }
 }
 
-/// Is who serves the file system not there any more: another machine, or a process on this one?
-fn is_out_of_reach(error: &io::Error) -> bool {
+/// Returns whether the server of the file system is gone: another machine, or a process on this
+/// one.
+fn is_server_gone(error: &io::Error) -> bool {
     let gone = [
         libc::ENOTCONN,
         libc::ESHUTDOWN,
@@ -225,7 +237,7 @@ fn is_out_of_reach(error: &io::Error) -> bool {
         .is_some_and(|code| gone.contains(&code))
 }
 
-fn some(written: usize) -> io::Result<usize> {
+fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 {
         Err(io::ErrorKind::WriteZero.into())
     } else {
@@ -233,15 +245,17 @@ fn some(written: usize) -> io::Result<usize> {
     }
 }
 
-/// Copy a run of one file to the same place of another. The system does it (`copy_file_range`), where it can: btrfs and XFS
-/// then share the blocks. Else the bytes are read and written.
+/// Copies a run of one file to the same place of another. Uses `copy_file_range` if possible, with
+/// which btrfs and XFS share the blocks. Otherwise reads and writes the bytes.
 ///
 /// # Errors
-/// `UnexpectedEof` if the file ends before the run does, or the system's.
+/// `UnexpectedEof` if the file ends before the run, or the system's.
 pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
-    let (mut at, end) = (run.offset, run.offset + run.len);
+    let mut at = run.offset;
+    let end = run.offset + run.len;
     while tricks() && at < end {
-        let (mut read, mut written) = (at, at);
+        let mut read = at;
+        let mut written = at;
         let len = usize::try_from(end - at).unwrap_or(usize::MAX);
         match retry_on_intr(|| {
             rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), len)
@@ -271,10 +285,12 @@ pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
     Ok(())
 }
 
-/// Allocate the first `len` bytes of an empty file, which is then `len` long; false if the system would not, which is
-/// no harm. Not in memory, where that writes zeros, and not where nothing would be compressed then.
+/// Allocates the first `len` bytes of an empty file, and sets its length to `len`. Returns false if
+/// the space was not allocated; the file can still be written.
 ///
-/// Writing 64 GiB in pieces spends time extending the file; allocated first, it is contiguous too.
+/// Writing 64 GiB in pieces spends time extending the file; allocated first, the file is also
+/// contiguous. File systems in memory are skipped, because they would write zeros, and compressing
+/// ones, because they would not compress.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -289,8 +305,9 @@ pub fn preallocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
     allocate(fd, len)
 }
 
-/// Is it known only after writing how much room something takes on the file system of `fd`? 126 MB of text took 127 MB of btrfs with
-/// `compress=zstd` where that was allocated first, and 4 MB where it was not.
+/// Returns whether the file system of `fd` compresses, so that the space for data is known only
+/// after writing. On btrfs with `compress=zstd`, 126 MB of text took 127 MB if the space was
+/// allocated first, and 4 MB if not.
 ///
 /// # Errors
 /// The system's.
@@ -298,12 +315,12 @@ pub fn compresses(fd: impl AsFd) -> io::Result<bool> {
     Ok(COMPRESSING.contains(&file_system(fd)?))
 }
 
-/// As [`preallocate`], wherever it is: nothing else takes that room any more.
+/// Allocates like [`preallocate`], but on every file system, to reserve the space.
 ///
 /// # Errors
-/// `ENOSPC`, `EDQUOT` or `EFBIG`: known before the first byte is written, and the file is empty again.
+/// `ENOSPC`, `EDQUOT` or `EFBIG` before the first byte is written; the file is empty again.
 pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
-    has_room(&fd, len)?;
+    check_space(&fd, len)?;
     match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
         Ok(()) => Ok(true),
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
@@ -317,36 +334,7 @@ pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
     }
 }
 
-/// Allocate `len` bytes at `offset`, the end of what was allocated before; the file ends behind them then. False, and nothing
-/// is changed, where [`preallocate`] would not either.
-///
-/// # Errors
-/// `ENOSPC`, `EDQUOT` or `EFBIG`; the file may have become longer.
-pub fn extend(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
-    let kind = file_system(&fd)?;
-    if !tricks() || IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
-        return Ok(false);
-    }
-    has_room(&fd, len)?;
-    match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), offset, len)) {
-        Ok(()) => Ok(true),
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
-        Err(_) => Ok(false),
-    }
-}
-
-/// Does the file system of `fd` take direct writes of several threads to one file at once, where that is allocated? Known of ext4
-/// and XFS; of others it was not measured.
-pub fn takes_direct_writes(fd: impl AsFd) -> bool {
-    file_system(fd).is_ok_and(|kind| [0xef53, 0x5846_5342].contains(&kind))
-}
-
-/// Is it what a file system says to a direct write that it does not do, or not with this alignment?
-pub fn is_refusal_of_direct(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
-}
-
-/// Make a hole; false where the file system has none, or not there.
+/// Makes a hole. Returns false if the file system does not support holes, or not in this range.
 ///
 /// # Errors
 /// The system's.
@@ -358,49 +346,52 @@ pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
     }
 }
 
-/// Nothing, or an error if the file system has less room than this.
+/// Checks that the file system has at least `len` bytes of space.
 ///
-/// Asked first because ext4 finds out only by taking all there is, and every other program on that disk is out of room
-/// until it has given it back.
+/// This check comes before an allocation because ext4 detects the lack only after it has taken all
+/// space, and until it has released it, every other program on that disk is out of space.
 ///
 /// # Errors
 /// `ENOSPC`, or the system's.
-pub fn has_room(fd: impl AsFd, len: u64) -> io::Result<()> {
-    if len > free_to_us(fd)? {
+/// `ENOSPC`, or the system's.
+pub fn check_space(fd: impl AsFd, len: u64) -> io::Result<()> {
+    if len > usable_bytes(fd)? {
         Err(Errno::NOSPC.into())
     } else {
         Ok(())
     }
 }
 
-/// Have the system start writing a range to the device, and do not wait for it. A refusal is nothing to us.
+/// Starts writing a range to the device without waiting for it. A refusal is ignored.
 ///
-/// Followed one range later by [`drop_behind`] it keeps the page cache small: 158 s instead of 455 s for 400 GiB from
-/// four writers (Freund, 2020).
+/// Followed one range later by [`drop_behind`], it keeps the page cache small: 158 s instead of 455
+/// s for 400 GiB from four writers (Freund, 2020).
 pub fn write_behind(fd: impl AsFd, offset: u64, len: u64) {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: no memory is passed.
+    // SAFETY: passes no memory.
     unsafe { libc::sync_file_range(fd, signed(offset), signed(len), libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Make a file, or the names in a directory, durable.
+/// Makes a file, or the names in a directory, durable.
 ///
 /// # Errors
-/// The system's. After one, nothing is known of what was written before: calling again proves nothing.
+/// The system's. After an error, the state of earlier writes is unknown; a second call that
+/// succeeds proves nothing.
 pub fn fsync(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(fd)?)
 }
 
-/// Set the time of the last change of the content; that of the last access is now.
+/// Sets the modification time; the access time becomes the current time.
 ///
 /// # Errors
 /// The system's.
 pub fn set_times_fd(fd: impl AsFd, mtime: Time) -> io::Result<()> {
-    Ok(rustix::fs::futimens(fd, &only(mtime))?)
+    Ok(rustix::fs::futimens(fd, &content_time(mtime))?)
 }
 
-/// The other is now, as what is written was looked at: FUSE 2 sets neither if it is told of one.
-pub(super) fn only(mtime: Time) -> Timestamps {
+/// Returns the two timestamps. The access time is now, because FUSE 2 sets neither time if it gets
+/// only one.
+pub(super) fn content_time(mtime: Time) -> Timestamps {
     Timestamps {
         last_access: Timespec {
             tv_sec: 0,
@@ -413,24 +404,25 @@ pub(super) fn only(mtime: Time) -> Timestamps {
     }
 }
 
-/// Set owner and group. Clears setuid and setgid, so before [`chmod_fd`].
+/// Sets owner and group. This clears setuid and setgid, so call it before [`chmod_fd`].
 ///
 /// # Errors
 /// `EPERM` without privileges, or the system's.
 pub fn chown_fd(fd: impl AsFd, uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = owner(uid, gid)?;
+    let (uid, gid) = owner_ids(uid, gid)?;
     Ok(rustix::fs::fchown(fd, uid, gid)?)
 }
 
-/// The largest number means "leave it" to the system, and nobody can own a file by it.
-pub(super) fn owner(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
+/// Converts owner numbers. Refuses the largest number, which means "do not change" to the system
+/// and cannot own a file.
+pub(super) fn owner_ids(uid: u32, gid: u32) -> io::Result<(Option<Uid>, Option<Gid>)> {
     if uid == u32::MAX || gid == u32::MAX {
         return Err(Errno::INVAL.into());
     }
     Ok((Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))))
 }
 
-/// Set the permission bits, at most `0o7777`.
+/// Sets the permission bits, at most `0o7777`.
 ///
 /// # Errors
 /// The system's.
@@ -438,15 +430,15 @@ pub fn chmod_fd(fd: impl AsFd, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?)
 }
 
-/// Create the symbolic link `name` in `dir` to `target`.
+/// Creates the symbolic link `name` in `dir` to `target`.
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
 pub fn symlink_at(target: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> {
-    rustix::fs::symlinkat(target, &dir, name).map_err(|error| of_making(error, dir))
+    rustix::fs::symlinkat(target, &dir, name).map_err(|error| creation_error(error, dir))
 }
 
-/// Give the object `old` in `from` another name; a symbolic link is linked itself.
+/// Gives the object `old` in `from` another name; does not follow a symbolic link.
 ///
 /// # Errors
 /// `EEXIST`, `EXDEV`, `EMLINK`, or the system's.
@@ -454,7 +446,7 @@ pub fn link_at(from: impl AsFd, old: &[u8], dir: impl AsFd, name: &[u8]) -> io::
     Ok(rustix::fs::linkat(from, old, dir, name, AtFlags::empty())?)
 }
 
-/// Create a named pipe or a device; `device` matters only for the latter.
+/// Creates a named pipe or a device; `device` is used only for a device.
 ///
 /// # Errors
 /// `EPERM` for a device without privileges, `EINVAL` for another kind, `EEXIST`, or the system's.
@@ -473,10 +465,10 @@ pub fn mknod_at(
     };
     let number = rustix::fs::makedev(device.major, device.minor);
     rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(mode), number)
-        .map_err(|error| of_making(error, dir))
+        .map_err(|error| creation_error(error, dir))
 }
 
-/// Remove `name` in `dir`, which is not a directory.
+/// Removes `name` in `dir`, which must not be a directory.
 ///
 /// # Errors
 /// `EISDIR`, `ENOENT`, or the system's.
@@ -484,7 +476,7 @@ pub fn unlink_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
 }
 
-/// Remove the empty directory `name` in `dir`.
+/// Removes the empty directory `name` in `dir`.
 ///
 /// # Errors
 /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`, or the system's.
@@ -492,7 +484,7 @@ pub fn remove_dir_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Rename, replacing what has the new name.
+/// Renames an object, replacing the object with the new name.
 ///
 /// # Errors
 /// The system's.
@@ -500,8 +492,174 @@ pub fn rename_at(from: impl AsFd, old: &[u8], to: impl AsFd, new: &[u8]) -> io::
     Ok(rustix::fs::renameat(from, old, to, new)?)
 }
 
-/// Rename within a directory, unless something has the new name: false then. Where the file system cannot refuse by itself, a
-/// hard link does; where it has none of those either, two that rename at the same moment may both succeed.
+/// Sets the length of a file to `len` bytes; added bytes are a hole.
+///
+/// # Errors
+/// The system's.
+pub fn truncate(fd: impl AsFd, len: u64) -> io::Result<()> {
+    Ok(rustix::fs::ftruncate(fd, len)?)
+}
+
+/// Clears the umask while it exists, so that files get exactly the mode they are created with. This
+/// saves a `chmod` a file.
+///
+/// The umask belongs to the process: use one at a time, created before threads start and dropped
+/// after they end.
+#[derive(Debug)]
+pub struct Umask(Mode);
+
+impl Umask {
+    /// Clears the umask.
+    #[must_use = "dropping it restores the umask"]
+    pub fn clear() -> Self {
+        Self(rustix::process::umask(Mode::empty()))
+    }
+
+    /// The previous umask.
+    pub fn previous(&self) -> u32 {
+        self.0.as_raw_mode()
+    }
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        rustix::process::umask(self.0);
+    }
+}
+
+/// Takes the lock of a file or directory without waiting; returns false if another process holds
+/// it. Closing the descriptor releases the lock.
+///
+/// # Errors
+/// `ENOLCK`, `ENOTSUP` or `EBADF` where the file system has no locks, or the system's.
+pub fn lock_exclusive(fd: impl AsFd) -> io::Result<bool> {
+    match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the bytes that an unprivileged process can still write to the file system of `fd`;
+/// `u64::MAX` if unknown.
+///
+/// # Errors
+/// The system's.
+pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
+    free(fd, |fs| fs.f_bavail)
+}
+
+/// Returns the bytes that this process can still write. For root this includes the space that file
+/// systems such as ext4 reserve for root.
+///
+/// # Errors
+/// The system's.
+pub fn usable_bytes(fd: impl AsFd) -> io::Result<u64> {
+    if crate::platform::user().0 == 0 {
+        free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
+    } else {
+        free_bytes(fd)
+    }
+}
+
+fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
+    let fs = rustix::fs::fstatvfs(fd)?;
+    // Some network file systems report 0 for "unknown".
+    Ok(if fs.f_blocks == 0 {
+        u64::MAX
+    } else {
+        blocks(&fs).saturating_mul(fs.f_frsize)
+    })
+}
+
+/// Returns whether standard output was closed when the program started. The runtime then opens
+/// `/dev/null` for reading and writing, which no shell does.
+pub fn is_stdout_closed() -> bool {
+    const NULL: Device = Device { major: 1, minor: 3 };
+    let out = std::io::stdout();
+    let is_null =
+        dir::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
+    is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+}
+
+/// Checks that this process may create names in the directory `path`.
+///
+/// # Errors
+/// `EACCES`, `EROFS` or the system's if not.
+pub fn may_write(path: &Path) -> io::Result<()> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
+        // EPERM concerns the directory, or the call itself, which older container runtimes forbid.
+        // The older call tells which.
+        Err(Errno::PERM) => Ok(rustix::fs::accessat(CWD, path, wanted, AtFlags::empty())?),
+        other => Ok(other?),
+    }
+}
+
+/// Creates a file in `dir` for reading and writing that has no name and is deleted on close.
+///
+/// # Errors
+/// The system's.
+pub fn anonymous_file(dir: &Path) -> io::Result<File> {
+    match nameless(CWD, dir, 0o600) {
+        Ok(file) => Ok(file.into()),
+        // Some file systems have no nameless files: overlayfs of old kernels, NFS, FUSE.
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)
+            ) =>
+        {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_nanos();
+            let path = dir.join(format!(".fullbore-{}-{now}", std::process::id()));
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path);
+            let file = file.map_err(|error| creation_error_at(error, &path))?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Allocates `len` bytes at `offset`, the end of the space allocated so far, and moves the end of the file behind them. Returns
+/// false, and changes nothing, where [`preallocate`] would not allocate either.
+///
+/// # Errors
+/// `ENOSPC`, `EDQUOT` or `EFBIG`; the file may have become longer.
+pub fn extend(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
+    let kind = file_system(&fd)?;
+    if !tricks() || IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
+        return Ok(false);
+    }
+    check_space(&fd, len)?;
+    match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), offset, len)) {
+        Ok(()) => Ok(true),
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Returns whether the file system of `fd` lets several threads write directly to one allocated file at the same time: ext4 and
+/// XFS do. Others were not measured.
+pub fn takes_direct_writes(fd: impl AsFd) -> bool {
+    file_system(fd).is_ok_and(|kind| [0xef53, 0x5846_5342].contains(&kind))
+}
+
+/// Returns whether a file system refused a direct write, or its alignment.
+pub fn is_refusal_of_direct(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
+}
+
+/// Renames within a directory unless the new name exists; returns false then. A file system that cannot refuse the rename is asked
+/// by a hard link; without hard links, two renames at the same moment may both succeed.
 ///
 /// # Errors
 /// The system's; then nothing was renamed.
@@ -528,135 +686,5 @@ pub fn rename_if_absent(dir: impl AsFd, old: &[u8], new: &[u8]) -> io::Result<bo
             Ok(is_absent)
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Make a file `len` bytes long; what is new is a hole.
-///
-/// # Errors
-/// The system's.
-pub fn truncate(fd: impl AsFd, len: u64) -> io::Result<()> {
-    Ok(rustix::fs::ftruncate(fd, len)?)
-}
-
-/// While this lives, files get exactly the mode they are created with, which saves a `chmod` a file.
-///
-/// The mask belongs to the process: one at a time, taken before threads start and dropped after they ended.
-#[derive(Debug)]
-pub struct Umask(Mode);
-
-impl Umask {
-    /// Set the mask to nothing.
-    #[must_use = "the mask is set back when this is dropped"]
-    pub fn clear() -> Self {
-        Self(rustix::process::umask(Mode::empty()))
-    }
-
-    /// The bits that new files did not get before.
-    pub fn before(&self) -> u32 {
-        self.0.as_raw_mode()
-    }
-}
-
-impl Drop for Umask {
-    fn drop(&mut self) {
-        rustix::process::umask(self.0);
-    }
-}
-
-/// Take the lock of a file or directory without waiting; false if another process holds it. Ends with the descriptor.
-///
-/// # Errors
-/// `ENOLCK`, `ENOTSUP` or `EBADF` where the file system has no locks, or the system's.
-pub fn lock_exclusive(fd: impl AsFd) -> io::Result<bool> {
-    match retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Bytes that anybody could still write to the file system of `fd`; as many as there can be where it does not say.
-///
-/// # Errors
-/// The system's.
-pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
-    free(fd, |fs| fs.f_bavail)
-}
-
-/// The same for this process, with what file systems as ext4 keep for root if it is root's.
-///
-/// # Errors
-/// The system's.
-pub fn free_to_us(fd: impl AsFd) -> io::Result<u64> {
-    if crate::platform::user().0 == 0 {
-        free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
-    } else {
-        free_bytes(fd)
-    }
-}
-
-fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
-    let fs = rustix::fs::fstatvfs(fd)?;
-    // Some network file systems say 0 for "unknown".
-    Ok(if fs.f_blocks == 0 {
-        u64::MAX
-    } else {
-        blocks(&fs).saturating_mul(fs.f_frsize)
-    })
-}
-
-/// Was standard output closed when the program began? Then it is `/dev/null`, opened for both as no shell opens it.
-pub fn is_stdout_closed() -> bool {
-    const NULL: Device = Device { major: 1, minor: 3 };
-    let out = std::io::stdout();
-    let is_null =
-        dir::stat_fd(&out).is_ok_and(|stat| stat.kind == FileKind::CharDevice && stat.rdev == NULL);
-    is_null && rustix::fs::fcntl_getfl(&out).is_ok_and(|flags| flags.contains(OFlags::RDWR))
-}
-
-/// May this process make names in the directory `path`?
-///
-/// # Errors
-/// `EACCES`, `EROFS` or the system's if not.
-pub fn may_write(path: &Path) -> io::Result<()> {
-    let wanted = Access::WRITE_OK | Access::EXEC_OK;
-    match rustix::fs::accessat(CWD, path, wanted, AtFlags::EACCESS) {
-        // Of the directory, or of the call, which older container runtimes forbid: then the older one knows.
-        Err(Errno::PERM) => Ok(rustix::fs::accessat(CWD, path, wanted, AtFlags::empty())?),
-        other => Ok(other?),
-    }
-}
-
-/// A file for reading and writing in `dir` that has no name and is gone when it is closed.
-///
-/// # Errors
-/// The system's.
-pub fn anonymous_file(dir: &Path) -> io::Result<File> {
-    match nameless(CWD, dir, 0o600) {
-        Ok(file) => Ok(file.into()),
-        // Where the file system has none: overlayfs of old kernels, NFS, FUSE.
-        Err(error)
-            if matches!(
-                Errno::from_io_error(&error),
-                Some(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)
-            ) =>
-        {
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default()
-                .as_nanos();
-            let path = dir.join(format!(".fullbore-{}-{now}", std::process::id()));
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path);
-            let file = file.map_err(|error| of_making_path(error, &path))?;
-            std::fs::remove_file(&path)?;
-            Ok(file)
-        }
-        Err(error) => Err(error),
     }
 }

@@ -1,8 +1,9 @@
-//! Extended attributes, access control lists among them.
+//! Extended attributes, including access control lists.
 //!
-//! A file without any costs one call. Listed are only the namespaces that a restore may be able to set: `user.`,
-//! `security.`, `trusted.` and the two POSIX lists; what file systems invent about themselves (`system.nfs4_acl`,
-//! `btrfs.*`, `ceph.*`) is passed over. Whether a value can be set on another system is decided there, by trying.
+//! A file without attributes costs one call. Only namespaces that a restore may be able to set are
+//! read: `user.`, `security.`, `trusted.` and the two POSIX lists. Attributes that file systems
+//! invent about themselves (`system.nfs4_acl`, `btrfs.*`, `ceph.*`) are ignored. Whether another
+//! system accepts a value is found out there, by trying.
 
 use super::{dir::through_proc, xattrat};
 use crate::format::entry::Xattr;
@@ -12,25 +13,30 @@ use rustix::{
 };
 use std::{cell::RefCell, ffi::CString, io, os::fd::AsFd};
 
-/// Linux allows 64 KiB for a value and 64 KiB for all names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), on every file system.
+/// Maximum size of a value and of all names together on Linux, on every file system
+/// (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const LIMIT: usize = 64 << 10;
-/// Room that is offered first: the system allocates as much for each call, and 64 KiB take it three times as long as the rest of it.
+/// Size of the first buffer. The system allocates as much for each call, and for 64 KiB that takes
+/// three times as long as the rest of the call.
 const USUAL: usize = 1 << 10;
 
-/// The access list of a directory that what is made in it inherits.
+/// The access list of a directory that new objects in it inherit.
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 thread_local! {
-    /// The names of one object, then one value: a thread asks for one object at a time.
+    /// One buffer for the names of an object, one for a value: a thread handles one object at a
+    /// time.
     static BUFFERS: RefCell<[Vec<u8>; 2]> = RefCell::new([vec![0; LIMIT], vec![0; LIMIT]]);
 }
 
-/// All attributes of an open file or directory, in the order the system lists them; one call if it has none.
+/// Returns all attributes of an open file or directory, in the order of the system. Takes one call
+/// if there are none.
 ///
-/// A file system that knows no attributes has none; one that is removed meanwhile is left out.
+/// Returns an empty list on a file system without attributes. An attribute that is removed
+/// meanwhile is skipped.
 ///
 /// # Errors
-/// The system's; `EBADF` if `fd` was opened for passing through only.
+/// The system's; `EBADF` if `fd` was opened for path lookup only.
 pub fn read_all(fd: impl AsFd) -> io::Result<Vec<Xattr>> {
     collect(
         |list| flistxattr(&fd, list),
@@ -38,10 +44,11 @@ pub fn read_all(fd: impl AsFd) -> io::Result<Vec<Xattr>> {
     )
 }
 
-/// All attributes of `name` in `dir`, for what cannot be opened: symbolic links, devices, named pipes. Follows no link.
+/// Returns all attributes of `name` in `dir`, for objects that cannot be opened: symbolic links,
+/// devices, named pipes. Follows no link.
 ///
 /// # Errors
-/// The system's; one of its own where `/proc` is not mounted, before Linux 6.13.
+/// The system's; `Unsupported` without `/proc` before Linux 6.13.
 pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
     match path_of(&dir, name) {
         Err(_) if xattrat::works() => {
@@ -61,25 +68,27 @@ pub fn read_all_at(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<Xattr>> {
     }
 }
 
-/// Set one attribute of an open file or directory, replacing it.
+/// Sets one attribute of an open file or directory, replacing its value.
 ///
 /// # Errors
-/// `ENOTSUP` where the file system knows none or not this namespace, `EPERM`, `E2BIG` above 64 KiB, or the system's.
+/// `ENOTSUP` if the file system has no attributes or not this namespace, `EPERM`, `E2BIG` above 64
+/// KiB, or the system's.
 pub fn set_fd(fd: impl AsFd, name: &[u8], value: &[u8]) -> io::Result<()> {
     Ok(fsetxattr(fd, name, value, XattrFlags::empty())?)
 }
 
-/// Take one attribute away from an open file or directory.
+/// Removes one attribute of an open file or directory.
 ///
 /// # Errors
-/// `ENODATA` if it has none of this name, `EPERM`, or the system's.
+/// `ENODATA` if it has no attribute of this name, `EPERM`, or the system's.
 pub fn remove_fd(fd: impl AsFd, name: &[u8]) -> io::Result<()> {
     Ok(fremovexattr(fd, name)?)
 }
 
-/// Does what is made in this directory get an access list from it? One call; yes if the system does not say.
-pub fn passes_list_on(dir: impl AsFd) -> bool {
-    // A list is longer than that, which is an error, and yes.
+/// Returns whether new objects in this directory inherit an access list. Takes one call; true if
+/// the system does not say.
+pub fn passes_on_default_acl(dir: impl AsFd) -> bool {
+    // A list is longer than this buffer: the call fails, and the answer is yes.
     let mut short = [0; 1];
     !matches!(
         fgetxattr(dir, DEFAULT_LIST, &mut short[..]),
@@ -87,7 +96,8 @@ pub fn passes_list_on(dir: impl AsFd) -> bool {
     )
 }
 
-/// A path to `name` in `dir` whatever the length of the path of `dir`: these calls take no directory before Linux 6.13.
+/// Returns a path to `name` in `dir` that is short however long the path of `dir` is. These calls
+/// take no directory before Linux 6.13.
 fn path_of(dir: impl AsFd, name: &[u8]) -> io::Result<CString> {
     let mut path = through_proc(dir)?.into_bytes();
     path.push(b'/');
@@ -100,7 +110,7 @@ fn collect(
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Vec<Xattr>> {
     BUFFERS.with_borrow_mut(|[names, value]| {
-        let listed = match with_room(names, list) {
+        let listed = match with_buffers(names, list) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => 0,
             other => other?,
         };
@@ -113,8 +123,8 @@ fn collect(
     })
 }
 
-/// Ask with little room, and if that is not enough with all of it.
-fn with_room(
+/// Calls `ask` with a small buffer, and with the whole buffer if that is too small.
+fn with_buffers(
     buffer: &mut [u8],
     ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<usize> {
@@ -124,20 +134,21 @@ fn with_room(
     }
 }
 
-/// `None` if it has been removed since it was listed.
+/// Reads one attribute; `None` if it was removed after the listing.
 fn read_one(
     name: &[u8],
     value: &mut [u8],
     get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<Option<Xattr>> {
-    match with_room(value, |value| get(name, value)) {
+    match with_buffers(value, |value| get(name, value)) {
         Ok(len) => Ok(Some((name.to_vec(), value[..len].to_vec()))),
         Err(Errno::NODATA) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// XFS shows access lists a second time, in its own form.
+/// Returns whether an attribute is backed up. XFS shows access lists a second time, in its own
+/// format.
 fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"security.", b"trusted."]
         .iter()
@@ -208,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_file_system_invents_are_passed_over() {
+    fn attributes_that_a_file_system_invents_are_ignored() {
         for kept in [
             &b"user.x"[..],
             b"security.selinux",

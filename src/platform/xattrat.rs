@@ -1,7 +1,8 @@
-//! What is done through `/proc` where that is mounted, without it: attributes and mode of what cannot be opened.
+//! The same operations as through `/proc`, without `/proc`: attributes and mode of objects that
+//! cannot be opened.
 //!
-//! Neither rustix nor libc has these calls, all of which are there since Linux 6.13. Their numbers are the same on every
-//! architecture but MIPS, which has no calls of these numbers.
+//! Neither rustix nor libc has these calls, which all exist since Linux 6.13. Their numbers are the
+//! same on every architecture but MIPS, where these numbers are unused.
 #![allow(unsafe_code)]
 
 use super::read::last_error;
@@ -21,7 +22,7 @@ const GETXATTRAT: libc::c_long = 464;
 const LISTXATTRAT: libc::c_long = 465;
 const REMOVEXATTRAT: libc::c_long = 466;
 
-/// `struct xattr_args` of `linux/xattr.h`: where a value is or is to be.
+/// `struct xattr_args` of `linux/xattr.h`: address and size of a value.
 #[repr(C, align(8))]
 struct Value {
     address: u64,
@@ -29,21 +30,23 @@ struct Value {
     flags: u32,
 }
 
-/// Are these calls there? Asked once per process.
+/// Returns whether these calls work. Checked once per process.
 pub(super) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| !matches!(list(CWD, b"/", &mut []), Err(Errno::NOSYS | Errno::PERM)))
 }
 
-/// As `llistxattr` of `name` in `dir`.
+/// Lists the attributes of `name` in `dir`, like `llistxattr`.
 pub(super) fn list(dir: BorrowedFd<'_>, name: &[u8], room: &mut [u8]) -> io::Result<usize> {
     let name = name.into_c_str()?;
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
-    // SAFETY: `name` ends with NUL, and no more than `room` is written.
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: `name` ends with NUL, and at most `room` is written.
     done(unsafe { libc::syscall(LISTXATTRAT, dir, name, flags, room.as_mut_ptr(), room.len()) })
 }
 
-/// As `lgetxattr`.
+/// Reads an attribute, like `lgetxattr`.
 pub(super) fn get(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -55,9 +58,12 @@ pub(super) fn get(
         size: room.len() as u32,
         flags: 0,
     };
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
-    // SAFETY: both names end with NUL, and no more than `room` is written, which `value` describes.
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: both names end with NUL, and at most `room` is written, which `value` describes.
     done(unsafe {
         libc::syscall(
             GETXATTRAT,
@@ -71,7 +77,7 @@ pub(super) fn get(
     })
 }
 
-/// As `lsetxattr`.
+/// Sets an attribute, like `lsetxattr`.
 pub(super) fn set(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -83,9 +89,12 @@ pub(super) fn set(
         size: value.len() as u32,
         flags: 0,
     };
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
-    // SAFETY: both names end with NUL, and only what `value` describes is read.
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: both names end with NUL, and only the bytes that `value` describes are read.
     let set = unsafe {
         libc::syscall(
             SETXATTRAT,
@@ -100,15 +109,18 @@ pub(super) fn set(
     done(set).map(drop)
 }
 
-/// As `lremovexattr`.
+/// Removes an attribute, like `lremovexattr`.
 pub(super) fn remove(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8]) -> io::Result<()> {
-    let (name, attribute) = (name.into_c_str()?, attribute.into_c_str()?);
-    let (dir, name, flags) = (dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    let name = name.into_c_str()?;
+    let attribute = attribute.into_c_str()?;
+    let dir = dir.as_raw_fd();
+    let name = name.as_ptr();
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: both names end with NUL.
     done(unsafe { libc::syscall(REMOVEXATTRAT, dir, name, flags, attribute.as_ptr()) }).map(drop)
 }
 
-/// As `chmod`, of what an `O_PATH` descriptor is of.
+/// Sets the mode of the object of an `O_PATH` descriptor, like `chmod`.
 pub(super) fn chmod(object: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: the empty name ends with NUL.
     done(unsafe {

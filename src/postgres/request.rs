@@ -180,11 +180,11 @@ impl ClusterRequest {
             session.release_wal()?;
         }
         if self.wal == Wal::Archived {
-            waits.during(archiver::AWAITED, || {
+            waits.record(archiver::AWAITED, || {
                 archiver::check_archiving(session, facts, archiver::PATIENCE)
             })?;
         }
-        let start = waits.during("the server's checkpoint", || {
+        let start = waits.record("the server's checkpoint", || {
             session.start(&format!("fullbore {id}"), self.fast)
         })?;
         if is_held_later {

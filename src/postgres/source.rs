@@ -352,7 +352,7 @@ impl ClusterSource {
                 archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
             })
         };
-        self.waits.during(archiver::AWAITED, wait).map(drop)
+        self.waits.record(archiver::AWAITED, wait).map(drop)
     }
 
     /// The tree of the data directory.

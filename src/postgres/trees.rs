@@ -143,7 +143,6 @@ fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
         one_file_system: false,
         looks_twice: false,
         walkers: reading.walkers,
-        tricks: reading.tricks,
         own: reading.own.clone(),
         overlay: Some(late.clone()),
         torn: |_, _| None,
@@ -177,7 +176,7 @@ fn linked_directories(data: &FilePath, server: &Stat) -> Result<Vec<(OsString, O
 fn open_server_directory(link: &FilePath, server: &Stat) -> Result<Option<OwnedFd>> {
     let failed = |e| Error::io(format!("could not open {link:?}"), e);
     let dir = match dir::open_root(link) {
-        Err(e) if dir::is_no_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
+        Err(e) if dir::is_missing_directory(&e) || e.kind() == ErrorKind::PermissionDenied => {
             return Ok(None);
         }
         opened => opened.map_err(failed)?,

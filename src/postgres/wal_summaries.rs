@@ -180,7 +180,7 @@ impl BlockChanges {
         if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
             && let Some(runs) = self.changed_runs((space, database), file, size, before)
         {
-            known.narrow(runs, size);
+            known.limit_changes(runs, size);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     format::{
         entry::{EntryKind, EntryPath},
-        page::{Record, are_all},
+        page::{Record, describe_whole_file},
     },
 };
 use std::collections::{BTreeMap, HashSet};
@@ -63,12 +63,12 @@ pub(crate) fn names_of<'a>(
 /// The files of which these records do not say where all is.
 pub(crate) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
     let mut files: BTreeMap<&EntryPath, Vec<&Record>> = BTreeMap::new();
-    for record in records.filter(|record| !are_all(&[*record])) {
+    for record in records.filter(|record| !describe_whole_file(&[*record])) {
         files.entry(&record.entry.path).or_default().push(record);
     }
     files.retain(|_, parts| {
         parts.sort_by_key(|part| part.from);
-        !are_all(parts)
+        !describe_whole_file(parts)
     });
     files.into_keys().cloned().collect()
 }

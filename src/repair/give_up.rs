@@ -12,7 +12,7 @@ use crate::{
     format::{
         digest::hex,
         entry::{EntryPath, order},
-        page::{EntryState, Extent, ManifestPage, Record, SegmentId, are_all},
+        page::{EntryState, Extent, ManifestPage, Record, SegmentId, describe_whole_file},
         root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
     },
     repo::inventory::full,
@@ -103,7 +103,7 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>, anew: &RebuiltPages) -> Has
         parts.extend(
             page.records
                 .iter()
-                .filter(|record| !are_all(&[*record]))
+                .filter(|record| !describe_whole_file(&[*record]))
                 .map(lean),
         );
     });
@@ -295,7 +295,7 @@ pub(crate) fn without(
             records.push(record);
         } else if record.from == 0 {
             lost(&record);
-            record.entry.lose_content();
+            record.entry.clear_content();
             records.push(Record {
                 entry: record.entry,
                 state: EntryState::Unreadable(reason.to_owned()),

@@ -551,7 +551,11 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
     root.tags.insert("rebuilt".to_owned(), lost.to_owned());
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
-    let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
+    let others: Vec<String> = root
+        .referenced_backups()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     if root.format > FORMAT_ALONE || !others.is_empty() {
         unnamed_losses::record_root_loss(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());

@@ -242,7 +242,7 @@ impl TarScan<'_> {
             }
         }
         // Nothing but service frames follows a tar of ours.
-        if reader.was_trailed() {
+        if reader.has_trailing_bytes() {
             Err(Error::corrupt("what follows the tar is none"))
         } else {
             Ok(())

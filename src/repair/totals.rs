@@ -66,7 +66,7 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
         .frame_bytes
         .max(root.options.block_bytes)
         .max(LEAST_FRAME_BYTES);
-    root.liveness = root.segments.iter().map(Segment::live).collect();
+    root.liveness = root.segments.iter().map(Segment::fully_live).collect();
     let mut others = references.all();
     others.retain(|other| root.liveness.iter().all(|own| own.id() != other.id()));
     root.liveness.extend(others);

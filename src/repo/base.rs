@@ -17,7 +17,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
-        page::{Extent, PageItem, SegmentId, are_all},
+        page::{Extent, PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
@@ -278,13 +278,13 @@ impl Base {
         match () {
             () if again == 0 => Some(known),
             () if len > self.frame_bytes && by_blocks => {
-                Some(known.stored_again(fragmentation::blocks(places, self.block_bytes, len)))
+                Some(known.store_again(fragmentation::blocks(places, self.block_bytes, len)))
             }
             () if len > self.frame_bytes
                 && self.rules.digests
                 && (known.has_blocks() || known.has_chunks()) =>
             {
-                Some(known.stored_again_where_found(places))
+                Some(known.store_found_again(places))
             }
             // One that can be stored only as a whole is, if that is worth it.
             () => (len > self.frame_bytes && again < len / 4).then_some(known),
@@ -300,7 +300,7 @@ impl Base {
         let (archive, begun) = cursors.first().map(BaseCursor::place)?;
         let parts = self.moved.locked().find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
-        are_all(&parts).then_some((parts, trust))
+        describe_whole_file(&parts).then_some((parts, trust))
     }
 }
 
@@ -451,7 +451,7 @@ fn candidates(
 
 /// Are all manifests there that it refers to? Not those of a copy that was cut off.
 fn has_manifests(archive: &Archive) -> bool {
-    let mut ids = archive.root.others().into_iter().chain([""]);
+    let mut ids = archive.root.referenced_backups().into_iter().chain([""]);
     ids.all(|id| {
         archive
             .store()

@@ -10,7 +10,7 @@ use crate::{
     error::Result,
     format::{
         entry::{Entry, EntryKind, Time, order},
-        page::{EntryState, PageItem, Record, are_all, begin},
+        page::{EntryState, PageItem, Record, are_contiguous, describe_whole_file},
     },
     frame::Scanned,
     known::{BaseEntry, Trust},
@@ -130,10 +130,10 @@ impl ComparedEntries {
         let (mut found, mut unfinished) = (None, None);
         for cursor in &mut self.cursors {
             let parts = cursor.take(&scanned.entry.path);
-            if found.is_none() && are_all(&parts) {
+            if found.is_none() && describe_whole_file(&parts) {
                 found = Some((parts, cursor.begun));
             } else if self.base.rules.unfinished
-                && begin(&parts)
+                && are_contiguous(&parts)
                 && parts.last().is_some_and(|last| last.more)
             {
                 unfinished = Some(parts);

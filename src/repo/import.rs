@@ -83,7 +83,11 @@ impl Incoming {
             made_partial,
             intents: vec![],
         };
-        let mut ids: Vec<&str> = facts.others().into_iter().chain([&facts.id[..]]).collect();
+        let mut ids: Vec<&str> = facts
+            .referenced_backups()
+            .into_iter()
+            .chain([&facts.id[..]])
+            .collect();
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
         let announced = ids

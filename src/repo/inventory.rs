@@ -268,7 +268,7 @@ pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf
         .flat_map(|archive| {
             archive
                 .root
-                .others()
+                .referenced_backups()
                 .into_iter()
                 .map(|id| (id, &archive.root))
         })

@@ -341,16 +341,16 @@ pub fn read_repository(path: &Path) -> Result<Repository> {
 
 /// `backups/` may be a link, of ours or root's, or of whom it leads to: nobody else leads root into another's directory.
 pub(super) fn not_led_away(backups: &Path) -> Result<()> {
-    let (Ok(link), Ok(led_to)) = (backups.symlink_metadata(), backups.metadata()) else {
+    let (Ok(link), Ok(symlink_target)) = (backups.symlink_metadata(), backups.metadata()) else {
         return Ok(());
     };
-    if !link.is_symlink() || [0, platform::user().0, led_to.uid()].contains(&link.uid()) {
+    if !link.is_symlink() || [0, platform::user().0, symlink_target.uid()].contains(&link.uid()) {
         return Ok(());
     }
     let what = format!(
         "cannot use {backups:?}: it is a link of user {} into a directory of user {}",
         link.uid(),
-        led_to.uid()
+        symlink_target.uid()
     );
     Err(Error::new(ErrorKind::Permission, what).hint("chown -h the link, if it is to be followed"))
 }

@@ -57,7 +57,7 @@ impl Moved {
         if item.more {
             archive.find(&item.entry.path).ok()
         } else {
-            Some(vec![item.alone()])
+            Some(vec![item.as_only_part()])
         }
     }
 

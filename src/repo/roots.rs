@@ -192,7 +192,11 @@ impl RootFacts {
     }
 
     fn new(root: &Root) -> Result<Self> {
-        let others = root.others().into_iter().map(str::to_owned).collect();
+        let others = root
+            .referenced_backups()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         let cluster = root
             .postgres
             .as_ref()

@@ -106,7 +106,7 @@ impl RepositoryWriter {
             Root::open(root, &name(&dir.join(ROOT)))?,
         );
         parsed
-            .others()
+            .referenced_backups()
             .iter()
             .try_for_each(|id| protocol::settle(&objects, id))?;
         protocol::check(&objects, &parsed)?;

@@ -1,4 +1,4 @@
-//! Damage that was found, and what it costs.
+//! Damage that was found, and the files lost by it.
 
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -15,13 +15,13 @@ use std::{
     sync::Mutex,
 };
 
-/// Names that one line of an error lists.
+/// Maximum number of names in one line of an error.
 const LISTED: usize = 5;
 
-/// One damaged thing, and the files that cannot be had because of it.
+/// One damaged object, and the files that cannot be restored because of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// What is damaged and how that shows.
+    /// The damaged object and the symptom.
     pub what: String,
     /// Further facts.
     pub detail: Vec<String>,
@@ -29,16 +29,16 @@ pub struct Damage {
     pub files: Vec<EntryPath>,
 }
 
-/// What became of a file of the target that cannot be had from the backup, and of which nothing is lost.
-pub(crate) const LEFT: &str = "is left as it was: it is damaged in the backup";
+/// Note on a file in the target that is damaged in the backup and was not changed.
+pub(crate) const LEFT: &str = "is unchanged: it is damaged in the backup";
 
-/// Collects damage, or ends the run with the first.
+/// Collects damage, or ends the run at the first damage.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     keep_going: bool,
     damage: Mutex<Vec<Damage>>,
     warnings: Mutex<Vec<String>>,
-    /// Backups that stored something that is damaged.
+    /// Backups that stored damaged objects.
     stored_by: Mutex<BTreeSet<String>>,
 }
 
@@ -50,7 +50,8 @@ impl Report {
         }
     }
 
-    /// Damage with files. Any other error ends the run: it says nothing of what is stored.
+    /// Adds damage with its files. Any other error ends the run, because it does not concern stored
+    /// data.
     pub(crate) fn add(&self, (error, files): (Error, Vec<EntryPath>)) -> Result<()> {
         if !error.kind.is_loss() {
             return Err(error);
@@ -69,56 +70,53 @@ impl Report {
         Ok(())
     }
 
-    /// A file whose frames are whole and whose content is not.
+    /// Adds a file whose frames are intact but whose content is wrong.
     pub(crate) fn file(&self, item: &PageItem, why: &str) -> Result<()> {
         let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path)))
             .because(why.to_owned());
         self.add((error, vec![item.entry.path.clone()]))
     }
 
-    /// Go on after damage if that is wanted; any other error is passed on.
-    pub(crate) fn survive(&self, result: Result<()>) -> Result<()> {
+    /// Continues after damage if that is wanted; returns any other error.
+    pub(crate) fn tolerate(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if error.kind == ErrorKind::Corrupt => self.add((error, Vec::new())),
             other => other,
         }
     }
 
-    /// Damage that did no harm.
+    /// Adds damage that caused no loss.
     pub(crate) fn warn(&self, error: Error) {
-        self.note(format!("{}; another copy is whole", error.line()));
+        self.note(format!("{}; another copy is intact", error.line()));
     }
 
-    /// A frame is damaged by which nothing is lost that is wanted.
+    /// Adds a damaged frame of which no requested data is lost.
     pub(crate) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
         let (error, _) = frame_damage(archive, frame, error, Vec::new());
-        self.note(format!(
-            "{}; all that is wanted of it is whole",
-            error.line()
-        ));
+        self.note(format!("{}; no requested data is lost", error.line()));
     }
 
-    /// Say something of what is damaged without harm, or of what became of it.
+    /// Adds a note about damage without loss, or about the outcome for a file.
     pub(crate) fn note(&self, line: String) {
         self.warnings.locked().push(line);
     }
 
-    /// Something is damaged that this backup stored.
-    pub(crate) fn stored_by(&self, backup: &str) {
+    /// Records that a damaged object was stored by this backup.
+    pub(crate) fn mark_damaged_backup(&self, backup: &str) {
         self.stored_by.locked().insert(backup.to_owned());
     }
 
-    /// Who stored what is damaged, whether that does harm or not.
-    pub(crate) fn storers(&self) -> BTreeSet<String> {
+    /// Takes the backups that stored damaged objects, with or without loss.
+    pub(crate) fn damaged_backups(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.stored_by.locked())
     }
 
-    /// Say what became of a file of the target that cannot be had from the backup.
-    pub(crate) fn became(&self, path: &[u8], what: &str) {
+    /// Adds a note on a file in the target that cannot be restored from the backup.
+    pub(crate) fn note_outcome(&self, path: &[u8], what: &str) {
         self.note(format!("{} {what}", quoted(path)));
     }
 
-    /// Files that are not restored because of damage.
+    /// Returns the files that are not restored because of damage.
     pub(crate) fn files(&self) -> HashSet<EntryPath> {
         let damage = self.damage.locked();
         damage
@@ -127,7 +125,7 @@ impl Report {
             .collect()
     }
 
-    /// Is there damage that begins so?
+    /// Returns whether there is damage whose text starts with `what`.
     pub(crate) fn has(&self, what: &str) -> bool {
         self.damage
             .locked()
@@ -135,7 +133,7 @@ impl Report {
             .any(|damage| damage.what.starts_with(what))
     }
 
-    /// Add a line to damage that begins so, of which it is known only later what it costs.
+    /// Adds a line to damage whose text starts with `what`, once its consequences are known.
     pub(crate) fn detail(&self, what: &str, line: &str) {
         let mut damage = self.damage.locked();
         let those = damage
@@ -144,7 +142,7 @@ impl Report {
         those.for_each(|damage| damage.detail.push(line.to_owned()));
     }
 
-    /// What did no harm, and what became of files; sorted.
+    /// Takes the notes, sorted.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.warnings.locked());
         lines.sort();
@@ -152,7 +150,7 @@ impl Report {
         lines
     }
 
-    /// What was found, sorted, so that the same damage gives the same list whatever the number of workers.
+    /// Takes the damage, sorted, so that the list does not depend on the number of workers.
     pub(crate) fn damage(&self) -> Vec<Damage> {
         let mut damage = std::mem::take(&mut *self.damage.locked());
         damage.sort_by(|a, b| (&a.what, &a.files).cmp(&(&b.what, &b.files)));
@@ -160,7 +158,7 @@ impl Report {
     }
 }
 
-/// Say which frame is damaged, and which files want it; an error that is no damage is passed on.
+/// Describes a damaged frame and the files that need it. Passes on an error that is not damage.
 pub(crate) fn frame_damage(
     archive: &Archive,
     (segment, frame): &(SegmentId, FrameAt),
@@ -185,7 +183,7 @@ pub(crate) fn frame_damage(
         "the frame at byte {} of {name}, backup {id:?}, is damaged",
         frame.offset
     );
-    // "a frame is damaged: why" has said it already.
+    // The error "a frame is damaged: why" repeats the new text, so use only its cause.
     let why = error
         .source
         .as_ref()
@@ -201,7 +199,7 @@ pub(crate) fn frame_damage(
     )
 }
 
-/// The first few names, and how many there are besides.
+/// Returns the first few names, and the number of the others.
 pub(crate) fn names(paths: &[EntryPath]) -> String {
     let few: Vec<String> = paths.iter().take(LISTED).map(|path| quoted(path)).collect();
     let more = paths.len().saturating_sub(LISTED);

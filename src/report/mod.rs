@@ -1,4 +1,4 @@
-//! What a run reports about files: damage that was found, entries that were skipped.
+//! Reports of a run about files: damage that was found, entries that were skipped.
 //!
 //! The sentences are made here; `cli` prints them.
 

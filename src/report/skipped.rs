@@ -1,10 +1,10 @@
-//! What of a tar or a backup cannot be restored, and is no reason not to restore the rest. It is an error when all else is
-//! there.
+//! Entries of a tar or a backup that cannot be restored and do not stop the restore of the others.
+//! They become an error at the end.
 
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::entry::{self, EntryPath},
-    platform::{is_shortage, write::is_failure_of_the_disk},
+    platform::{is_shortage, write::is_disk_failure},
     queue::Locked,
     target::tree::TargetTree,
 };
@@ -13,19 +13,19 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-/// Errors that are told one by one; of others there is a count.
-const TOLD: usize = 10;
+/// Maximum number of errors that are reported one by one; the others are counted.
+const MAX_LISTED: usize = 10;
 
-/// What is left out. From any thread.
+/// The skipped entries. Can be used from any thread.
 #[derive(Debug, Default)]
 pub(crate) struct SkippedEntries(Mutex<Left>);
 
 #[derive(Debug, Default)]
 struct Left {
-    /// In archive order, so that the same restore tells the same whatever the number of workers.
+    /// In archive order, so that the report does not depend on the number of workers.
     errors: Vec<(EntryPath, Error)>,
     others: u64,
-    /// All that is not there. Grows with what is refused, and with nothing else.
+    /// All skipped paths. Grows only with skipped entries.
     paths: HashSet<EntryPath>,
 }
 
@@ -34,7 +34,8 @@ impl SkippedEntries {
         self.0.locked()
     }
 
-    /// Leave out what is at `path`, for this error. Of several errors of one path the first is told.
+    /// Skips the entry at `path` because of this error. Of several errors for one path the first is
+    /// reported.
     pub(crate) fn add(&self, path: &[u8], error: Error) {
         let mut left = self.left();
         if !left.paths.insert(path.to_vec()) {
@@ -44,14 +45,15 @@ impl SkippedEntries {
             .errors
             .partition_point(|(before, _)| entry::order(before, path).is_le());
         left.errors.insert(at, (path.to_vec(), error));
-        if left.errors.len() > TOLD {
-            left.errors.truncate(TOLD);
+        if left.errors.len() > MAX_LISTED {
+            left.errors.truncate(MAX_LISTED);
             left.others += 1;
         }
     }
 
-    /// What was done, or `None`: an error that is of this `what` only is none of the run yet.
-    pub(crate) fn unless<T>(
+    /// Returns the result, or `None` if the error concerns only this object: then the object is
+    /// skipped.
+    pub(crate) fn skip_if_single<T>(
         &self,
         tree: &TargetTree,
         what: &str,
@@ -59,7 +61,7 @@ impl SkippedEntries {
         done: Result<T>,
     ) -> Result<Option<T>> {
         match done {
-            Err(error) if is_of_one(&error) => {
+            Err(error) if concerns_one_object(&error) => {
                 let why = error
                     .source
                     .as_ref()
@@ -72,23 +74,23 @@ impl SkippedEntries {
         }
     }
 
-    /// There is something at `path` after all: a tar may have another member of the same name.
-    pub(crate) fn made(&self, path: &[u8]) {
+    /// Records that `path` was restored after all: a tar may have another member of the same name.
+    pub(crate) fn restored(&self, path: &[u8]) {
         self.left().paths.remove(path);
     }
 
-    /// Is what belongs at `path` left out?
-    pub(crate) fn holds(&self, path: &[u8]) -> bool {
+    /// Returns whether the entry for `path` was skipped.
+    pub(crate) fn contains(&self, path: &[u8]) -> bool {
         self.left().paths.contains(path)
     }
 
-    /// Is nothing?
+    /// Returns whether no entry was skipped.
     pub(crate) fn is_empty(&self) -> bool {
         self.left().errors.is_empty()
     }
 
-    /// One error for all of them, if there are any; `of` is what the rest of is restored. It names the files that the restore made in
-    /// `tree` and could not remove.
+    /// Returns one error for all skipped entries, if there are any; `of` names the archive or
+    /// backup. It lists the files that the restore created in `tree` and could not remove.
     pub(crate) fn into_error(self, of: &str, tree: &TargetTree) -> Option<Error> {
         let error = self.into_bare_error(of)?;
         Some(
@@ -112,16 +114,16 @@ impl SkippedEntries {
         };
         let are = if told == 1 { "it is" } else { "they are" };
         Some(error.detail(format!(
-            "{others}{are} passed over; the rest of the {of} is restored"
+            "{others}{are} skipped; the rest of the {of} is restored"
         )))
     }
 }
 
-/// Is this error of writing about the one object, so that others can be expected to do better?
-fn is_of_one(error: &Error) -> bool {
+/// Returns whether a write error concerns one object, so that others may succeed.
+fn concerns_one_object(error: &Error) -> bool {
     let of_all = error
         .system()
-        .is_some_and(|error| is_failure_of_the_disk(error) || is_shortage(error));
+        .is_some_and(|error| is_disk_failure(error) || is_shortage(error));
     !of_all
         && !matches!(
             error.kind,
@@ -129,32 +131,28 @@ fn is_of_one(error: &Error) -> bool {
         )
 }
 
-/// A name, or what it is a hard link to, that leads out of the archive.
-pub(crate) fn leads_out(name: &[u8]) -> Error {
+/// Returns the error for a name or a hard link target that leads out of the archive.
+pub(crate) fn name_leads_out(name: &[u8]) -> Error {
     let what = format!(
-        "cannot restore {}: its name, or what it is a hard link to, leads out of the archive",
+        "cannot restore {}: its name or its hard link target leads out of the archive",
         quoted(name)
     );
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// A hard link without its file: that was not asked for, or is not there.
-pub(crate) fn alone(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
-    match was_asked_for {
-        true => no_link(
-            path,
-            target,
-            "what it is a name of does not stand before it",
-        ),
-        false => {
-            no_link(path, target, "what it is a name of was not asked for").hint("ask for both")
-        }
+/// Returns the error for a hard link whose file was not requested, or does not come before it.
+pub(crate) fn link_without_file(path: &[u8], target: &[u8], was_asked_for: bool) -> Error {
+    if was_asked_for {
+        no_link(path, target, "its file does not come before it")
+    } else {
+        no_link(path, target, "its file was not requested").hint("request both")
     }
 }
 
-/// A hard link to what is left out. What stands at its place, if anything, is something else.
-pub(crate) fn alone_too(path: &[u8], target: &[u8]) -> Error {
-    no_link(path, target, "what it is a name of is left out")
+/// Returns the error for a hard link to a skipped file. An existing object at the file's path may
+/// be a different one.
+pub(crate) fn link_to_skipped_file(path: &[u8], target: &[u8]) -> Error {
+    no_link(path, target, "its file was skipped")
 }
 
 fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
@@ -166,23 +164,23 @@ fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
     Error::new(ErrorKind::NotFound, what).because(why)
 }
 
-/// A piece of a file, in a segment of an incremental backup.
-pub(crate) fn piece(path: &[u8]) -> Error {
+/// Returns the error for a piece of a file, which a segment of an incremental backup holds.
+pub(crate) fn piece_of_file(path: &[u8]) -> Error {
     let what = format!(
-        "cannot restore {}: it is a piece of a file, as incremental backups have them",
+        "cannot restore {}: it is a piece of a file from an incremental backup",
         quoted(path)
     );
     Error::new(ErrorKind::Unsupported, what)
-        .hint("restore the backup from its repository: it refers to what other backups hold, which is not in this tar")
+        .hint("restore the backup from its repository: it needs data of other backups, which is not in this tar")
 }
 
-/// A member that is no entry, and why it cannot be restored; `None` if it holds nothing of the tree: the label of a
-/// volume, and what Solaris says of the next member.
-pub(crate) fn unknown(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
+/// Returns the error for a member that is not an entry, and the reason. Returns `None` for members
+/// without an object: the label of a volume, and Solaris' attributes of the next member.
+pub(crate) fn unknown_type(name: &[u8], typeflag: u8) -> Option<(Error, &'static str)> {
     let why = match typeflag {
         b'V' | b'A' => return None,
-        b'M' => "it is the rest of a file that begins on another volume",
-        _ => "its type is not known",
+        b'M' => "it continues a file from another volume",
+        _ => "its type is unknown",
     };
     let kind = char::from(typeflag);
     let what = format!(
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_entry_is_told_from_what_is_of_all() {
+    fn errors_of_one_entry_differ_from_errors_of_all() {
         for errno in [
             Errno::NOSYS,
             Errno::PERM,
@@ -213,7 +211,7 @@ mod tests {
             Errno::EXIST,
             Errno::FBIG,
         ] {
-            assert!(is_of_one(&error("a", errno)), "{errno}");
+            assert!(concerns_one_object(&error("a", errno)), "{errno}");
         }
         let all = [
             Errno::NOSPC,
@@ -225,13 +223,13 @@ mod tests {
             Errno::NOMEM,
         ];
         for errno in all.into_iter().chain([Errno::NOTCONN, Errno::UCLEAN]) {
-            assert!(!is_of_one(&error("a", errno)), "{errno}");
+            assert!(!concerns_one_object(&error("a", errno)), "{errno}");
         }
-        assert!(!is_of_one(&Error::corrupt("a frame is damaged")));
+        assert!(!concerns_one_object(&Error::corrupt("a frame is damaged")));
     }
 
     #[test]
-    fn the_first_in_archive_order_are_told_whatever_the_order_in_which_they_come() {
+    fn the_first_errors_in_archive_order_are_reported_in_any_order_of_arrival() {
         let told = |order: &mut dyn Iterator<Item = u32>| {
             let refused = SkippedEntries::default();
             order
@@ -240,20 +238,20 @@ mod tests {
                     refused.add(path.as_bytes(), error(&path, Errno::ILSEQ));
                     refused.add(path.as_bytes(), error("the same again", Errno::PERM));
                 });
-            assert!(refused.holds(b"f13") && !refused.holds(b"f15"));
+            assert!(refused.contains(b"f13") && !refused.contains(b"f15"));
             let error = refused.into_bare_error("backup").unwrap();
             (error.line(), error.detail)
         };
         let (first, detail) = told(&mut (0..15));
         assert!(first.starts_with("could not create \"f00\": "), "{first}");
-        assert_eq!(detail.len(), TOLD);
+        assert_eq!(detail.len(), MAX_LISTED);
         assert!(
-            detail[TOLD - 2].starts_with("could not create \"f09\": "),
+            detail[MAX_LISTED - 2].starts_with("could not create \"f09\": "),
             "{detail:?}"
         );
         assert_eq!(
-            detail[TOLD - 1],
-            "and 5 others; they are passed over; the rest of the backup is restored"
+            detail[MAX_LISTED - 1],
+            "and 5 others; they are skipped; the rest of the backup is restored"
         );
         assert_eq!(told(&mut (0..15).rev()), (first, detail));
         assert!(

@@ -85,9 +85,9 @@ impl RestoreRun<'_> {
         for item in self.archive.records(&self.selection, false) {
             let planned = item
                 .and_then(|item| self.plan_entry(&mut |item| planner.add(item), &mut writer, item));
-            self.report.survive(planned)?;
+            self.report.tolerate(planned)?;
         }
-        self.report.survive(planner.finish())?;
+        self.report.tolerate(planner.finish())?;
         stretches.flush()
     }
 
@@ -359,7 +359,7 @@ impl RestoreRun<'_> {
     pub(super) fn report_kept_files(&self, damaged: &HashSet<EntryPath>) -> Result<()> {
         for path in damaged {
             if self.tree.is_there(path)? {
-                self.report.became(path, LEFT);
+                self.report.note_outcome(path, LEFT);
             }
         }
         Ok(())

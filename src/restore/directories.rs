@@ -9,11 +9,11 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::{Entry, EntryKind, EntryPath, order, split},
-        page::{EntryState, PageItem, are_all},
+        page::{EntryState, PageItem, describe_whole_file},
     },
     pipeline::workers::{self, WorkerLimit},
     queue::Locked,
-    report::skipped::alone_too,
+    report::skipped::link_to_skipped_file,
     target::writer::TargetWriter,
     text::counted,
 };
@@ -82,7 +82,7 @@ impl RestoreRun<'_> {
                 // The first pass has reported the same error.
                 Err(error) if self.report.has(&error.line()) => continue,
                 Err(error) => {
-                    self.report.survive(Err(error))?;
+                    self.report.tolerate(Err(error))?;
                     continue;
                 }
             };
@@ -139,7 +139,7 @@ impl RestoreRun<'_> {
 
     fn finish_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let not_ours = self.not_ours.locked().contains(&entry.path);
-        if self.refused.holds(&entry.path) {
+        if self.refused.contains(&entry.path) {
             return Ok(());
         }
         if not_ours {
@@ -174,9 +174,9 @@ impl RestoreRun<'_> {
                 writer.link(name, path)
             }
         };
-        let linked = match self.refused.holds(name) {
+        let linked = match self.refused.contains(name) {
             true if is_itself => Ok(()),
-            true => Err(alone_too(path, name)),
+            true => Err(link_to_skipped_file(path, name)),
             false => match self.check_restored(target).and_then(|()| make(writer)) {
                 Err(e) if e.kind == ErrorKind::NotFound && self.report.has("") => {
                     (losses.lost)(path);
@@ -219,7 +219,7 @@ impl RestoreRun<'_> {
 
 /// Returns whether all parts of an entry are in the backup.
 pub(super) fn is_stored(parts: &[PageItem]) -> bool {
-    are_all(parts) && parts.iter().all(|part| part.state.is_stored())
+    describe_whole_file(parts) && parts.iter().all(|part| part.state.is_stored())
 }
 
 /// Damaged files, and a function that records further losses.

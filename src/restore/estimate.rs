@@ -223,7 +223,7 @@ impl EstimateRequest {
             return cluster::check_not_postgres(&self.restore).map(|()| ClusterPlan::default());
         };
         let known = RecoveryFacts {
-            stopped: archive.root.captured(),
+            stopped: archive.root.captured_at(),
             is_all: true,
             restore_command: true,
             primary: true,
@@ -244,7 +244,7 @@ fn restored_record(
             lacking.note(&item);
             Some(item)
         }
-        Fate::Emptied if item.from == 0 => Some(item.hollow()),
+        Fate::Emptied if item.from == 0 => Some(item.without_content()),
         _ => None,
     }
 }

@@ -117,7 +117,9 @@ impl ExtraWalk<'_> {
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
             // If the parent is not on disk, this step is one of the missing directories above the
             // path.
-            level.names.remove(entry::step(&level.path, path));
+            level
+                .names
+                .remove(entry::child_component(&level.path, path));
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
@@ -136,7 +138,7 @@ impl ExtraWalk<'_> {
     /// directory.
     fn enter_dir(&self, path: &[u8]) -> Result<Option<ExtraLevel>> {
         let dir = match self.open(path) {
-            Err(error) if dir::is_no_directory(&error) => return Ok(None),
+            Err(error) if dir::is_missing_directory(&error) => return Ok(None),
             // The restore fails to open this directory too, and reports it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             other => other.map_err(|e| failed(path, e))?,
@@ -166,7 +168,7 @@ impl ExtraWalk<'_> {
         if self.own.contains(&(stat.dev, stat.inode)) || around?.stays == Some(READ_FROM) {
             return Some(READ_FROM);
         }
-        (!is_place && stat.is_apart(around?.device)).then_some(MOUNTED)
+        (!is_place && stat.is_mount_boundary(around?.device)).then_some(MOUNTED)
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
@@ -290,11 +292,11 @@ impl Visit for ExtraSweep<'_, '_> {
 
     fn meet(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         let is_own = self.walk.own.contains(&(stat.dev, stat.inode));
-        let is_apart = self
+        let is_mount_boundary = self
             .levels
             .last()
-            .is_some_and(|around| stat.is_apart(around.device));
-        if is_own || is_apart {
+            .is_some_and(|around| stat.is_mount_boundary(around.device));
+        if is_own || is_mount_boundary {
             self.walk
                 .note_kept(path, if is_own { READ_FROM } else { MOUNTED });
             self.levels

@@ -149,7 +149,7 @@ impl Restore {
     /// # Errors
     /// Every error that ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if let Some(archive) = choose_backup::of_cluster(self, self.overwrite)? {
+        if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite)? {
             return self.run_archive(archive, meter);
         }
         let opened = if self.from == "-" {
@@ -527,7 +527,7 @@ impl RestoreRun<'_> {
                 self.lacking.locked().note(&item);
                 item
             }
-            Fate::Emptied if item.from == 0 => item.hollow(),
+            Fate::Emptied if item.from == 0 => item.without_content(),
             // The record is left out, or continues a file that is emptied already.
             _ => return Ok(()),
         };
@@ -571,7 +571,7 @@ impl RestoreRun<'_> {
         for path in extra {
             removed += u64::from(
                 self.refused
-                    .unless(&self.tree, "removal", path, self.tree.remove_all(path))?
+                    .skip_if_single(&self.tree, "removal", path, self.tree.remove_all(path))?
                     .is_some(),
             );
         }
@@ -581,7 +581,7 @@ impl RestoreRun<'_> {
     /// Returns the value of `done`, or `None` if the target refused the entry at `path`, which is
     /// then left out.
     pub(crate) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
-        self.refused.unless(&self.tree, "entry", path, done)
+        self.refused.skip_if_single(&self.tree, "entry", path, done)
     }
 
     /// Makes a directory. An existing directory that is only a parent of the selected paths keeps

@@ -200,7 +200,7 @@ impl TarRestore<'_> {
                         "member",
                         "it is a piece of a file",
                         path,
-                        skipped::piece(path),
+                        skipped::piece_of_file(path),
                     );
                     self.members.skip(member.stored_len)?;
                 }
@@ -212,7 +212,7 @@ impl TarRestore<'_> {
                     name, stored_len, ..
                 }) => {
                     if self.selection.paths().is_empty() {
-                        let error = skipped::leads_out(&name);
+                        let error = skipped::name_leads_out(&name);
                         self.leave_out("member", "its name leads out of the archive", &name, error);
                     }
                     self.members.skip(stored_len)?;
@@ -247,7 +247,7 @@ impl TarRestore<'_> {
     }
 
     fn remove_restored(&mut self, path: &[u8]) -> Result<()> {
-        if self.refused.holds(path) {
+        if self.refused.contains(path) {
             return Ok(());
         }
         self.came.iter_mut().for_each(|came| came.remove(path));
@@ -280,7 +280,7 @@ impl TarRestore<'_> {
             stored_len,
         } = unknown;
         let what = format!("member of type {:?}", char::from(*typeflag));
-        match skipped::unknown(name, *typeflag) {
+        match skipped::unknown_type(name, *typeflag) {
             Some((error, why)) if self.selection.paths().is_empty() => {
                 self.leave_out(&what, why, name, error)
             }
@@ -391,18 +391,18 @@ impl TarRestore<'_> {
     fn unless_refused(&self, path: &[u8], done: Result<()>) -> Result<bool> {
         let done = self
             .refused
-            .unless(&self.writer.tree, "member", path, done)?
+            .skip_if_single(&self.writer.tree, "member", path, done)?
             .is_some();
         if done {
-            self.refused.made(path);
+            self.refused.restored(path);
         }
         Ok(done)
     }
 
     fn make_link(&mut self, target: &EntryPath, path: &EntryPath) -> Result<bool> {
         let asked_for = self.selection.holds(target);
-        if self.refused.holds(target) {
-            return self.unless_refused(path, Err(skipped::alone_too(path, target)));
+        if self.refused.contains(target) {
+            return self.unless_refused(path, Err(skipped::link_to_skipped_file(path, target)));
         }
         // A file at this path that does not come from this tar has other content.
         let came = match &self.came {
@@ -410,14 +410,17 @@ impl TarRestore<'_> {
             None => target != path || self.tree().is_there(path)?,
         };
         if !came {
-            return self.unless_refused(path, Err(skipped::alone(path, target, asked_for)));
+            return self.unless_refused(
+                path,
+                Err(skipped::link_without_file(path, target, asked_for)),
+            );
         }
         if target == path {
             return Ok(false);
         }
         self.make_replacing(path, |writer| match writer.link(target, path) {
             Err(error) if error.kind == ErrorKind::NotFound => {
-                Err(skipped::alone(path, target, asked_for))
+                Err(skipped::link_without_file(path, target, asked_for))
             }
             other => other,
         })
@@ -479,7 +482,7 @@ impl TarRestore<'_> {
         let closing = root
             .and_then(|root| root.postgres.as_ref())
             .filter(|_| is_complete)
-            .map(|cluster| cluster::streamed(cluster, &restore.to))
+            .map(|cluster| cluster::stream_notes(cluster, &restore.to))
             .unwrap_or_default();
         let mut notes = lacking.lines();
         notes.extend(self.tree().notes.lines());

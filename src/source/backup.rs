@@ -212,7 +212,7 @@ impl BackupEntries {
                         misfit(&entry.path),
                         vec![entry.path.clone()],
                     )?;
-                    entry.lose_content();
+                    entry.clear_content();
                 }
             }
         }

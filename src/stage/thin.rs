@@ -11,7 +11,7 @@ use crate::{
         chunk::{self, ContentChunk},
         digest::{BlockDigest, Joiner, Piece},
         entry::{Entry, EntryKind, Time},
-        page::is_block,
+        page::matches_block,
         pax,
     },
     frame::{Frame, FrameContent, FrameEntry, LargeFile},
@@ -100,7 +100,7 @@ impl Thin {
             let len = (end - at) as u32;
             let same = digest
                 .zip(known.block(place, self.block))
-                .is_some_and(|(digest, block)| is_block(block, digest))
+                .is_some_and(|(digest, block)| matches_block(block, digest))
                 && !known.is_stored_again(place, len.into());
             let here = StoredRun::Here {
                 inner: (inner + at) as u32,

@@ -139,7 +139,7 @@ impl<'a> Members<'a> {
     pub(crate) fn end(&mut self) -> Result<bool> {
         self.self_check.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {
-            Some(reader) => Ok(reader.was_trailed()),
+            Some(reader) => Ok(reader.has_trailing_bytes()),
             None => {
                 Err(Error::corrupt("the tar is cut off").because("it ends without closing blocks"))
             }

@@ -243,7 +243,7 @@ impl Patch {
         if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
             // The program that wrote the file may not have synced it.
             if tree.syncs_each_file() {
-                durable::settle(self.file()).map_err(failed)?;
+                durable::sync_and_close(self.file()).map_err(failed)?;
             }
             return Ok(false);
         }
@@ -281,7 +281,7 @@ impl TargetWriter {
         if there.stat.size != entry.size() || !there.has_metadata_of(self, entry)? {
             return Ok(false);
         }
-        let same = read::is_same(from, there.file(), there.stat.size);
+        let same = read::have_same_content(from, there.file(), there.stat.size);
         same.map_err(|e| self.tree.error("read", &entry.path, e))
     }
 }
@@ -326,5 +326,5 @@ fn needs_new_file(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-    ) || write::is_no_open_file(error)
+    ) || write::is_not_writable_file(error)
 }

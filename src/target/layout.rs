@@ -20,9 +20,9 @@ use crate::{
     },
     platform::{
         dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
-        inodes::of_making_path,
-        safe_file::led_astray,
-        write::{chown_fd, compresses, create_dir_beneath, free_to_us, may_write, set_times_fd},
+        inodes::creation_error_at,
+        safe_file::dangling_symlink_target,
+        write::{chown_fd, compresses, create_dir_beneath, may_write, set_times_fd, usable_bytes},
         xattr,
     },
 };
@@ -356,7 +356,7 @@ fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
 
 fn open_or_make(path: &Path) -> Result<OwnedFd> {
     if !path.is_dir() {
-        let made = std::fs::create_dir_all(path).map_err(|e| of_making_path(e, path));
+        let made = std::fs::create_dir_all(path).map_err(|e| creation_error_at(e, path));
         made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
     }
     open_root(path).map_err(|e| Error::io(format!("could not open the target {path:?}"), e))
@@ -369,7 +369,7 @@ fn device_and_free_bytes(path: &Path) -> io::Result<(u64, u64)> {
     let free = if compresses(&dir)? {
         u64::MAX
     } else {
-        free_to_us(&dir)?
+        usable_bytes(&dir)?
     };
     Ok((stat_fd(&dir)?.dev, free))
 }
@@ -390,21 +390,21 @@ pub(crate) struct OpenDirectory {
     /// Whether this run created the directory, or found it empty.
     pub(crate) is_new: bool,
     /// Whether new objects in the directory inherit an access list.
-    pub(crate) passes_list_on: bool,
+    pub(crate) passes_on_default_acl: bool,
 }
 
 impl OpenDirectory {
     /// Opens the directory, and creates it if it is missing.
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
-        if let Some(lost) = led_astray(path) {
+        if let Some(lost) = dangling_symlink_target(path) {
             let what = format!(
                 "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
             );
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
-        let passes_list_on = xattr::passes_list_on(&dir);
+        let passes_on_default_acl = xattr::passes_on_default_acl(&dir);
         let (new_file, new_owner, keeps_nanos) = Default::default();
         Ok(Self {
             at: at.to_vec(),
@@ -414,7 +414,7 @@ impl OpenDirectory {
             new_owner,
             keeps_nanos,
             is_new,
-            passes_list_on,
+            passes_on_default_acl,
         })
     }
 

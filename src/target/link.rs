@@ -121,7 +121,7 @@ impl TargetWriter {
             }
         });
         match linked {
-            Err(e) if write::is_limit_of_links(&e) => Ok(false),
+            Err(e) if write::is_link_limit(&e) => Ok(false),
             done => done.map(|()| true).map_err(failed),
         }
     }

@@ -98,7 +98,7 @@ impl TargetWriter {
         let done = write::set_times_fd(fd, entry.mtime);
         self.check_time_result(entry, done, || dir::stat_fd(fd))?;
         if self.tree.syncs_each_file() {
-            durable::settle(fd).map_err(|e| self.tree.error("sync", path, e))?;
+            durable::sync_and_close(fd).map_err(|e| self.tree.error("sync", path, e))?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl TargetWriter {
         }
         match set(wanted.0, wanted.1) {
             Ok(()) => Ok(true),
-            Err(e) if write::is_refusal_of_owner(&e) => {
+            Err(e) if write::is_owner_refusal(&e) => {
                 self.tree.notes.add("owner", &reason(&e), &entry.path);
                 Ok(false)
             }
@@ -208,7 +208,7 @@ impl TargetWriter {
         done: io::Result<()>,
     ) -> Result<bool> {
         let Err(error) = done else { return Ok(true) };
-        if write::is_failure_of_the_disk(&error) || self.tree.is_full(&entry.path, &error) {
+        if write::is_disk_failure(&error) || self.tree.is_full(&entry.path, &error) {
             return Err(self
                 .tree
                 .error(&format!("{verb} an attribute of"), &entry.path, error));

@@ -44,7 +44,7 @@ impl Visit for RemoveVisitor<'_> {
                 .with_write_access(path, dir, || write::unlink_at(dir, name));
             return removed.map(|()| false).map_err(|e| self.failed(path, e));
         }
-        if stat.is_apart(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
+        if stat.is_mount_boundary(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
             let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
             return Err(
                 Error::new(ErrorKind::Exists, what).because("another file system is mounted there")

@@ -97,11 +97,11 @@ impl NewFile {
             return if self.has_final_name() {
                 Ok(())
             } else {
-                write::has_room(&self.file, entry.data_len())
+                write::check_space(&self.file, entry.data_len())
             };
         }
         match entry.is_sparse() {
-            true if scarce => write::has_room(&self.file, entry.data_len()),
+            true if scarce => write::check_space(&self.file, entry.data_len()),
             true => Ok(()),
             false if scarce && size > 0 && platform::tricks() => {
                 write::allocate(&self.file, size).map(drop)
@@ -198,7 +198,7 @@ impl TargetWriter {
                 .map_or(0, bytes);
             let taken = dir::stat_fd(&made.file).map_or(0, bytes);
             Some(
-                write::free_to_us(&made.file)
+                write::usable_bytes(&made.file)
                     .ok()?
                     .saturating_add(taken)
                     .saturating_add(replaced),

@@ -14,7 +14,7 @@ use super::{
     warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, ErrorKind, Result, is_of_inodes},
+    error::{Error, ErrorKind, Result, is_inode_shortage},
     format::{
         entry::{EntryPath, Owner, Time, Xattr},
         pax::NamedAcl,
@@ -83,7 +83,7 @@ impl Mask {
     fn clear() -> Self {
         let mut mask = MASK.locked();
         mask.0 += 1;
-        Self(mask.1.get_or_insert_with(Umask::clear).before())
+        Self(mask.1.get_or_insert_with(Umask::clear).previous())
     }
 }
 
@@ -172,7 +172,7 @@ impl TargetTree {
     /// Builds an error about the entry at `path`.
     pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
-        let free = if is_of_inodes(&error) {
+        let free = if is_inode_shortage(&error) {
             "remove files there (`df -i` shows inodes)"
         } else {
             "free space"
@@ -307,7 +307,7 @@ impl TargetTree {
             .new_owner
             .get()
             .map(|new_owner| new_owner.1)
-            .filter(|_| !self.options.overwrite && !place.passes_list_on)
+            .filter(|_| !self.options.overwrite && !place.passes_on_default_acl)
     }
 
     /// Returns whether the file system of `path` is known to store this time exactly. Times of 32
@@ -321,14 +321,14 @@ impl TargetTree {
     /// backup. Unknown in a target with older directories: each object is checked there.
     pub(crate) fn may_have_extra_xattrs(&self, path: &[u8]) -> Option<bool> {
         let (place, rest) = self.places.resolve(path);
-        (!self.options.overwrite).then_some(rest.is_empty() || place.passes_list_on)
+        (!self.options.overwrite).then_some(rest.is_empty() || place.passes_on_default_acl)
     }
 
     /// Records the file system of a directory that existed before.
     pub(crate) fn note_filesystem(&self, fd: OwnedFd) -> io::Result<()> {
         let dev = dir::stat_fd(&fd)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
-            self.note_sync_method(durable::way(&fd)?);
+            self.note_sync_method(durable::sync_method(&fd)?);
             new.insert(fd);
         }
         Ok(())

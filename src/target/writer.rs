@@ -37,7 +37,7 @@ struct Parent {
     dir: OwnedFd,
     /// Whether new objects in the directory inherit an access list. Only checked if the tree does
     /// not know.
-    passes_list_on: bool,
+    passes_on_default_acl: bool,
 }
 
 impl TargetWriter {
@@ -60,11 +60,12 @@ impl TargetWriter {
                     .tree
                     .open_parent(parent)
                     .map_err(|e| self.parent_error(path, e))?;
-                let passes_list_on = self.tree.options.overwrite && xattr::passes_list_on(&dir);
+                let passes_on_default_acl =
+                    self.tree.options.overwrite && xattr::passes_on_default_acl(&dir);
                 Parent {
                     path: parent.to_vec(),
                     dir,
-                    passes_list_on,
+                    passes_on_default_acl,
                 }
             }
         };
@@ -75,7 +76,7 @@ impl TargetWriter {
     pub(crate) fn inherits_acl(&self) -> bool {
         self.parent
             .as_ref()
-            .is_none_or(|parent| parent.passes_list_on)
+            .is_none_or(|parent| parent.passes_on_default_acl)
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -218,7 +219,7 @@ impl TargetWriter {
         if !self.tree.syncs_each_file() {
             return Ok(());
         }
-        let settled = self.tree.open_dir(path).and_then(durable::settle);
+        let settled = self.tree.open_dir(path).and_then(durable::sync_and_close);
         settled.map_err(|e| self.tree.error("sync", path, e))
     }
 

@@ -1,4 +1,4 @@
-//! How counts, sizes, names and sources are printed, and how sizes, patterns and names are parsed.
+//! Text for people: prints counts, sizes, names and sources, and parses sizes.
 
 pub(crate) mod arguments;
 pub(crate) mod size;
@@ -11,7 +11,7 @@ use crate::{
 use jiff::{Timestamp, tz::TimeZone};
 use std::io::{self, Write};
 
-/// Write a line to the output of a command, as a terminal can show it.
+/// Writes a line to the output of a command; control characters are escaped.
 ///
 /// # Errors
 /// Those of `out`.
@@ -29,7 +29,7 @@ fn output(error: io::Error) -> Error {
     Error::io("could not write the output", error)
 }
 
-/// Write a value as one line of JSON.
+/// Writes a value as one line of JSON.
 ///
 /// # Errors
 /// Those of `out`.
@@ -41,7 +41,7 @@ pub fn json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<()> {
     )
 }
 
-/// Bytes in thousands: `1.23 GB`.
+/// Returns bytes in decimal units: `1.23 GB`.
 pub fn bytes(count: u64) -> String {
     let units = ["kB", "MB", "GB", "TB", "PB", "EB"];
     let mut value = count as f64;
@@ -53,7 +53,8 @@ pub fn bytes(count: u64) -> String {
         if value < 999.5 {
             break;
         }
-        (value, unit) = (value / 1000.0, next);
+        value /= 1000.0;
+        unit = next;
     }
     let digits = if value < 9.995 {
         2
@@ -63,7 +64,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A count with commas: `60,000`.
+/// Returns a number with commas: `60,000`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<_> = digits
@@ -75,7 +76,7 @@ pub fn count(count: u64) -> String {
     groups.join(",")
 }
 
-/// A count and its noun: `1 file`, `60,000 files`, `2 entries`.
+/// Returns a count and its noun: `1 file`, `60,000 files`, `2 entries`.
 pub fn counted(number: u64, noun: &str) -> String {
     let number_text = count(number);
     match noun.strip_suffix('y') {
@@ -85,7 +86,7 @@ pub fn counted(number: u64, noun: &str) -> String {
     }
 }
 
-/// `drwxr-xr-x`, as `ls -l` has it.
+/// Returns the mode as in `ls -l`: `drwxr-xr-x`.
 pub(crate) fn mode(entry: &Entry) -> String {
     let kind = match entry.kind {
         EntryKind::File { .. } => '-',
@@ -119,7 +120,7 @@ pub(crate) fn mode(entry: &Entry) -> String {
     text
 }
 
-/// `2026-11-21 05:45`, in the time zone of this machine.
+/// Returns `2026-11-21 05:45`, in the time zone of this machine.
 pub(crate) fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));
     zoned.map_or_else(
@@ -128,7 +129,7 @@ pub(crate) fn local_minute(time: Time) -> String {
     )
 }
 
-/// RFC 3339 in UTC with nanoseconds; bare seconds outside of the years it can say.
+/// Returns RFC 3339 in UTC with nanoseconds; bare seconds for years that RFC 3339 does not have.
 pub(crate) fn rfc3339(time: Time) -> String {
     timestamp(time).map_or_else(|| time.seconds.to_string(), |time| format!("{time:.9}"))
 }
@@ -140,12 +141,12 @@ fn timestamp(time: Time) -> Option<Timestamp> {
         .ok()
 }
 
-/// A name as a terminal can show it: bytes that are no text and characters that nobody sees are escaped.
+/// Returns a name for a terminal: invalid UTF-8, backslashes and invisible characters are escaped.
 pub(crate) fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c == '\\' || !is_seen(c) {
+            if c == '\\' || !is_visible(c) {
                 text.extend(c.escape_default())
             } else {
                 text.push(c)
@@ -159,12 +160,12 @@ pub(crate) fn name(path: &[u8]) -> String {
     text
 }
 
-/// Text of one or more lines as a terminal can show it, whatever came into it: a name that was stored must not move the
-/// cursor, nor turn round the order of letters.
+/// Returns text of one or more lines for a terminal. Escapes control characters, so that a stored
+/// name cannot move the cursor or reverse the order of letters.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     text.chars().for_each(|c| {
-        if c == '\n' || is_seen(c) {
+        if c == '\n' || is_visible(c) {
             shown.push(c)
         } else {
             shown.extend(c.escape_default())
@@ -173,15 +174,16 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// Is it a character that a person sees, alone or as the mark on another one? Those that control the terminal or the
-/// direction of writing are none, nor is what has no width or no meaning.
-fn is_seen(c: char) -> bool {
+/// Returns whether a character is visible, alone or as a mark on another one. Characters that
+/// control the terminal or the direction of writing, and those without width or meaning, are not
+/// visible.
+fn is_visible(c: char) -> bool {
     let of_ascii = c == ' ' || c.is_ascii_graphic();
-    // Rust's words for text escape all that cannot be printed, and marks only where they stand first.
+    // `escape_debug` escapes all characters that cannot be printed, and marks only at the start.
     of_ascii || (!c.is_ascii() && ['a', c].iter().collect::<String>().escape_debug().count() == 2)
 }
 
-/// `host:/a /b`, as a person would say what was backed up.
+/// Returns a source as `host:/a /b`.
 pub fn source_text(source: &SourceInfo) -> String {
     let paths: Vec<String> = source.paths.iter().map(|path| name(&path.0)).collect();
     format!("{}:{}", name(source.host.as_bytes()), paths.join(" "))

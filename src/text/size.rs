@@ -1,8 +1,8 @@
-//! Sizes, times and counts, read from arguments and written for people.
+//! Sizes, times and counts: parsed from arguments and printed for people.
 
 pub(crate) use super::{bytes, count, counted};
 
-/// A size as the operator writes it: `128M`, `1GiB`, `65536`. Letters count in 1,024s.
+/// Parses a size as operators write it: `128M`, `1GiB`, `65536`. Units are powers of 1,024.
 ///
 /// # Errors
 /// A sentence for the operator.
@@ -27,12 +27,12 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "that is too large".to_owned())
 }
 
-/// A rate: `572 MB/s`.
+/// Returns a rate: `572 MB/s`.
 pub(crate) fn rate(count: u64, seconds: f64) -> String {
     format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
 }
 
-/// A duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
+/// Returns a duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
 pub(crate) fn seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {

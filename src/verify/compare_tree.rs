@@ -145,7 +145,9 @@ impl Against<'_> {
             self.leave(&mut levels, |level| entry::is_within(path, &level.path));
             if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
                 // The directory that this is in may not be on disk; then what is looked for here is that directory.
-                level.names.remove(entry::step(&level.path, path));
+                level
+                    .names
+                    .remove(entry::child_component(&level.path, path));
             }
             if matches!(item.entry.kind, EntryKind::Directory) && !ways.contains(path) {
                 levels.extend(self.enter(path)?);
@@ -203,7 +205,7 @@ impl Against<'_> {
                 }))
             }
             Err(error) => {
-                if !dir::is_no_directory(&error) {
+                if !dir::is_missing_directory(&error) {
                     self.note_failed(path, "could not be listed", error)?;
                 }
                 Ok(None)
@@ -234,7 +236,7 @@ impl Against<'_> {
                 }
                 same_kind && item.entry.is_file() && stat.size == item.entry.size()
             }
-            Err(error) if dir::is_no_directory(&error) => {
+            Err(error) if dir::is_missing_directory(&error) => {
                 if item.entry.path != TABLESPACE_MAP || !self.roots.has_links() {
                     self.note(&item.entry.path, "missing");
                 }

@@ -15,7 +15,7 @@ use crate::{
     format::{
         digest::{Digest, crc64, crc64_join},
         entry::EntryKind,
-        page::{FrameAt, PageItem, SegmentId, are_all},
+        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
         root::PART_BYTES,
         sizes,
     },
@@ -166,7 +166,7 @@ impl ContentCheck<'_> {
                 continue;
             }
             let first = parts[0].clone();
-            let added = match is_content(&first) && !are_all(&parts) {
+            let added = match is_content(&first) && !describe_whole_file(&parts) {
                 true => Err(misfit(&first.entry.path)),
                 false => parts
                     .into_iter()
@@ -176,9 +176,9 @@ impl ContentCheck<'_> {
             if added.is_err() {
                 self.bad.file(archive, &first);
             }
-            self.report.survive(added)?;
+            self.report.tolerate(added)?;
         }
-        self.report.survive(planner.finish())
+        self.report.tolerate(planner.finish())
     }
 
     fn task(&self, hand: &mut DataWorker, task: DataTask) -> Result<()> {
@@ -233,7 +233,7 @@ impl ContentCheck<'_> {
             index + 1
         );
         self.bad.part(&place.id, from, to);
-        self.report.stored_by(&place.id.backup);
+        self.report.mark_damaged_backup(&place.id.backup);
         self.report
             .add((Error::corrupt(what).because(why), Vec::new()))
     }

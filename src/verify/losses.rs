@@ -8,7 +8,7 @@ use crate::{
     archive::{Archive, Selection, object::ObjectName},
     format::{
         entry::{EntryKind, EntryPath},
-        page::{FrameAt, PageItem, SegmentId, are_all},
+        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
     },
     queue::Locked,
     repo::inventory::{Inventory, files, full},
@@ -223,7 +223,10 @@ fn lost_files(
                     .any(|part| lacks_frames(archive, part, things, &mut stored));
                 let is_lost =
                     lacks_frames || parts.iter().any(|part| things.has_file(archive, part));
-                (is_lost, (!lacks_frames && !are_all(&parts)).then_some(path))
+                (
+                    is_lost,
+                    (!lacks_frames && !describe_whole_file(&parts)).then_some(path),
+                )
             }
             _ => (false, None),
         };

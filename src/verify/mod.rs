@@ -19,7 +19,7 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::{EntryKind, EntryPath},
-        page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, are_all},
+        page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
         root::FORMAT_ALONE,
         sizes,
     },
@@ -268,7 +268,7 @@ impl<'a> Check<'a> {
         let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
         let lost = "tags that it was given later are lost, and whether it is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
-            self.report.stored_by(&root.id);
+            self.report.mark_damaged_backup(&root.id);
             self.report.note(format!(
                 "{}; what others need of that backup is not in it",
                 error.line()
@@ -333,12 +333,13 @@ impl<'a> Check<'a> {
             .chain(without_root)
             .collect();
         ids.sort_unstable();
-        let storers = self.report.storers();
-        let is_damaged =
-            |id: &&&String| lost.iter().any(|loss| loss.backup == ***id) || storers.contains(**id);
+        let damaged_backups = self.report.damaged_backups();
+        let is_damaged = |id: &&&String| {
+            lost.iter().any(|loss| loss.backup == ***id) || damaged_backups.contains(**id)
+        };
         let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
         // What was forgotten is of those that refer to it.
-        let gone: Vec<&str> = storers
+        let gone: Vec<&str> = damaged_backups
             .iter()
             .filter(|id| !ids.contains(id))
             .map(String::as_str)
@@ -346,7 +347,7 @@ impl<'a> Check<'a> {
         let refers = |archive: &&Archive| {
             archive
                 .root
-                .others()
+                .referenced_backups()
                 .iter()
                 .any(|other| gone.contains(other))
         };
@@ -414,7 +415,7 @@ impl<'a> Check<'a> {
     }
 
     fn bad_segment(&self, place: &SegmentPlace, error: Error, tables: &mut Tables) -> Result<()> {
-        self.report.stored_by(&place.id.backup);
+        self.report.mark_damaged_backup(&place.id.backup);
         match error.kind {
             ErrorKind::NotFound => {
                 tables.missing.insert(place.id.clone());
@@ -474,7 +475,7 @@ impl<'a> Check<'a> {
         // A segment that is not there is told of by itself.
         let is_told = |object: &ObjectName| matches!(object, ObjectName::Segment(id) if tables.missing.contains(&full(archive, id)));
         for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
-            self.report.stored_by(owner);
+            self.report.mark_damaged_backup(owner);
             self.report.warn(error);
         }
         self.records(sheet, page, tables)
@@ -517,7 +518,7 @@ impl<'a> Check<'a> {
             if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
-            if !self.data && !item.more && item.from == 0 && !are_all(&[&*item]) {
+            if !self.data && !item.more && item.from == 0 && !describe_whole_file(&[&*item]) {
                 self.bad.file(archive, &item);
                 self.report.add((misfit(&item.entry.path), Vec::new()))?;
             }
@@ -599,7 +600,7 @@ impl<'a> Check<'a> {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));
                 let what = format!("the root of backup {:?} is wrong", root.id);
                 let why = format!("it does not mention segment {name}, which its pages refer to");
-                self.report.stored_by(&root.id);
+                self.report.mark_damaged_backup(&root.id);
                 self.report
                     .add((Error::corrupt(what).because(why), Vec::new()))?;
             }

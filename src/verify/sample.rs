@@ -264,7 +264,7 @@ fn frames(
         };
         all_whole = false;
         if content.bad.frame(&place.id, &frame, is_out) {
-            content.report.stored_by(&place.id.backup);
+            content.report.mark_damaged_backup(&place.id.backup);
             let (error, _) = frame_damage(archive, &(place.id.clone(), frame), error, Vec::new());
             content.report.add((
                 Error {

@@ -143,7 +143,7 @@ fn beside(
         Err(error) if archive.is_one_file() || error.kind == ErrorKind::Gone => Err(error),
         Err(error) => {
             if segment.ended && (segment.beside || error.kind != ErrorKind::NotFound) {
-                report.stored_by(&segment.id.backup);
+                report.mark_damaged_backup(&segment.id.backup);
                 report.warn(missing(error, archive.store().name(&object)));
             }
             Ok(SegmentFrames::Within(len))

@@ -145,7 +145,7 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     let (start, report) = (Instant::now(), Report::new(true));
     let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
     let mut is_trailed = false;
-    report.survive(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
+    report.tolerate(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
     let SelfCheck { lacking, .. } = &members.self_check;
     let (not_captured, bad_pages) = (lacking.unreadable, lacking.bad_pages);
     let (mut files, flaws) = (Vec::new(), members.self_check.take_mismatches());

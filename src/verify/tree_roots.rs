@@ -7,7 +7,7 @@ use crate::{
         entry::{self, EntryPath},
         root::{ClusterInfo, Tablespace},
     },
-    platform::dir::{is_no_directory, open_root},
+    platform::dir::{is_missing_directory, open_root},
     postgres::restore::{plan::PG_WAL, tablespaces},
     target::layout::SharedDirectory,
 };
@@ -43,7 +43,9 @@ impl TreeRoots {
             let link = dir.join(OsStr::from_bytes(&at));
             match link.is_symlink().then(|| open_root(&link)) {
                 Some(Ok(dir)) => links.push((at, dir)),
-                Some(Err(error)) if !is_no_directory(&error) => return Err(failed(link)(error)),
+                Some(Err(error)) if !is_missing_directory(&error) => {
+                    return Err(failed(link)(error));
+                }
                 // A directory, or a link that leads nowhere, is what it is.
                 _ => {}
             }

@@ -513,7 +513,7 @@ fn the_root_of_another_backup_is_none() {
     fs::copy(b.join("root.json"), a.join("root.json")).unwrap();
     let said = fullbore(args!["list", repository]).ends_with(4).out;
     assert!(
-        said.contains(&format!("it is that of backup {:?}", ids[1])),
+        said.contains(&format!("it belongs to backup {:?}", ids[1])),
         "{said}"
     );
     fullbore(args!["prune", repository]).ends_with(4);

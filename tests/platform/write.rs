@@ -5,7 +5,7 @@ use fullbore::{
     format::entry::{Device, Time},
     platform::{
         dir::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
-        durable::{self, SyncMethod, settle},
+        durable::{self, SyncMethod, sync_and_close},
         tricks,
         unopened::UnopenedObject,
         write::*,
@@ -88,7 +88,7 @@ fn more_than_there_is_room_for_is_refused_and_takes_nothing() {
     if compresses(&root).unwrap() {
         return; // nobody knows what there is room for
     }
-    assert!(free_to_us(&root).unwrap() >= free_bytes(&root).unwrap());
+    assert!(usable_bytes(&root).unwrap() >= free_bytes(&root).unwrap());
     let file = create_file(&root, b"f", 0o600).unwrap();
     let result = preallocate(&file, free_bytes(&root).unwrap() + (1 << 40));
     if tricks() {
@@ -196,10 +196,10 @@ fn what_was_written_can_be_made_durable() {
         drop_behind(&file, 0, 100_000);
         fsync(&file).unwrap();
         fsync(open_dir(&root, b"").unwrap()).unwrap();
-        settle(&file).unwrap();
+        sync_and_close(&file).unwrap();
         assert!(
             [SyncMethod::Whole, SyncMethod::Asked, SyncMethod::Each]
-                .contains(&durable::way(&root).unwrap())
+                .contains(&durable::sync_method(&root).unwrap())
         );
         durable::sync_fs(&root).unwrap();
     }

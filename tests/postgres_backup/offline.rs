@@ -51,7 +51,7 @@ fn what_stands_in_place_of_a_clusters_own_files_is_not_waited_for() {
         std::os::unix::fs::symlink(&aside, &path).unwrap();
         offline(&cluster)
             .ends_with(4)
-            .has_one_error("it is no regular file");
+            .has_one_error("it is not a regular file");
         fs::remove_file(&path).unwrap();
         fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         offline(&cluster)

@@ -2,7 +2,7 @@
 
 use super::server::Cluster;
 use fullbore::{
-    format::{digest::crc32c, name::unhex},
+    format::{digest::crc32c, name::parse_hex},
     postgres::manifest::{Manifest, WalRange},
 };
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn lsn(text: &str) -> u64 {
 fn path_of(file: &Value) -> Vec<u8> {
     match file["Path"].as_str() {
         Some(path) => path.as_bytes().to_vec(),
-        None => unhex(file["Encoded-Path"].as_str().unwrap()).unwrap(),
+        None => parse_hex(file["Encoded-Path"].as_str().unwrap()).unwrap(),
     }
 }
 

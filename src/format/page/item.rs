@@ -1,10 +1,10 @@
-//! Records that keep the page they stand in.
+//! Records that keep their page in memory.
 
 use super::{FrameAt, ManifestPage, Record, SegmentId};
 use crate::format::entry::{self, EntryPath};
 use std::{ops::Deref, sync::Arc};
 
-/// A record of a page that is still in memory.
+/// A record, together with a reference to its page.
 #[derive(Debug, Clone)]
 pub struct PageItem {
     page: Arc<ManifestPage>,
@@ -19,67 +19,69 @@ impl Deref for PageItem {
 }
 
 impl PageItem {
-    /// The record at `index` of a page.
+    /// Returns the record at `index` of a page, if the page has so many.
     pub fn new(page: Arc<ManifestPage>, index: usize) -> Option<Self> {
         (index < page.records.len()).then_some(Self { page, index })
     }
 
-    /// The page it stands in.
+    /// The page that holds the record.
     pub fn page(&self) -> &Arc<ManifestPage> {
         &self.page
     }
 
-    /// Its place in the page, from 0.
+    /// Index of the record in its page, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The segment a frame of this record is in.
+    /// Returns the segment that holds a frame of this record.
     pub fn segment(&self, frame: &FrameAt) -> &SegmentId {
         &self.page.segments[frame.segment as usize]
     }
 
-    /// The same record under another path.
+    /// Returns the same record under another path.
     #[must_use]
     pub fn renamed(&self, path: EntryPath) -> Self {
         let mut record = Record::clone(self);
         record.entry.path = path;
-        self.with(record)
+        self.in_own_page(record)
     }
 
-    /// The same file without its content: all of it is a hole. What is no file stays what it is.
+    /// Returns the same file without its content, as one large hole. Other kinds of entries do not
+    /// change.
     #[must_use]
-    pub fn hollow(&self) -> Self {
+    pub fn without_content(&self) -> Self {
         let mut record = Record::clone(self);
         if let entry::EntryKind::File { map, .. } = &mut record.entry.kind {
             *map = Some(Vec::new().into());
             (record.extents, record.digest, record.from, record.more) =
                 (Vec::new(), None, 0, false);
         }
-        self.with(record)
+        self.in_own_page(record)
     }
 
-    /// The same part of a file that turned out to be like its `last` part.
+    /// Returns the same part of a file with the metadata and state of its `last` part, which is the
+    /// newest.
     #[must_use]
-    pub fn like(&self, last: &Self) -> Self {
-        self.with(Record {
+    pub fn with_metadata_of(&self, last: &Self) -> Self {
+        self.in_own_page(Record {
             entry: last.entry.clone(),
             state: last.state.clone(),
             ..Record::clone(self)
         })
     }
 
-    /// The same record as all there is of its file, in a page of its own.
+    /// Returns the record as the only part of its file, in a page of its own.
     #[must_use]
-    pub fn alone(&self) -> Self {
-        self.with(Record {
+    pub fn as_only_part(&self) -> Self {
+        self.in_own_page(Record {
             from: 0,
             ..Record::clone(self)
         })
     }
 
-    /// Of the segments of its page, only those it needs go with it.
-    fn with(&self, mut record: Record) -> Self {
+    /// Puts `record` in a new page that has only the segments the record needs.
+    fn in_own_page(&self, mut record: Record) -> Self {
         let mut segments: Vec<SegmentId> = Vec::new();
         for extent in &mut record.extents {
             let id = self.segment(&extent.frame);

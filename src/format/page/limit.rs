@@ -1,7 +1,8 @@
-//! How much a page may hold: many times what is ever written, and so little that it fits memory when it is decoded.
+//! Limits on the content of a page: many times what fullbore writes, and small enough to decode in
+//! memory.
 //!
-//! A list of numbers is many times as large in memory as in CBOR, and zeros are nothing at all to zstd: without limits 4 MB of a
-//! manifest become gigabytes.
+//! A list of numbers is many times larger in memory than in CBOR, and zstd compresses zeros to
+//! almost no bytes. Without limits, 4 MB of a manifest could become gigabytes.
 
 use super::{MAX_EXTENTS, MAX_RECORDS};
 use minicbor::{Decoder, data::Type, decode::Error};
@@ -10,11 +11,11 @@ const RECORDS: u64 = 8 * MAX_RECORDS as u64;
 const EXTENTS: u64 = 16 * MAX_EXTENTS as u64;
 const XATTRS: u64 = 1 << 21;
 const RUNS: u64 = 1 << 22;
-/// CRCs and chunks: there are more of them than extents.
+/// CRCs and chunks, which are more numerous than extents.
 const PARTS: u64 = 1 << 24;
 
-/// Does no column of a page have more than there can be? Nothing is decoded by this.
-pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
+/// Returns whether every column of a page is within its limit. Decodes no column.
+pub(super) fn is_within_limits(plain: &[u8]) -> Result<bool, Error> {
     let mut decoder = Decoder::new(plain);
     let Some(columns) = decoder.array()? else {
         return Ok(false);
@@ -22,26 +23,30 @@ pub(super) fn fits(plain: &[u8]) -> Result<bool, Error> {
     for column in 0..columns {
         let len = match decoder.datatype()? {
             Type::Array => decoder.probe().array()?.unwrap_or(u64::MAX),
-            // Nobody writes lists whose end is not known.
+            // fullbore never writes lists of unknown length.
             Type::ArrayIndef | Type::BytesIndef => u64::MAX,
             Type::Bytes if column == KINDS => decoder.probe().bytes()?.len() as u64,
             _ => 0,
         };
-        if len > most(column) {
+        if len > max_items(column) {
             return Ok(false);
         }
-        if !skip(&mut decoder, DEPTH)? {
+        if !skip_item(&mut decoder, DEPTH)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// How deep lists stand in lists, also in columns that a later version may have.
+/// Maximum depth of nested lists, also in columns of later versions.
 const DEPTH: u32 = 8;
 
-/// Pass over one item; not over what says no length of itself, or goes deeper: to remember the way out takes memory.
-fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
+/// Skips one item. Refuses items without a length and deeper nesting, because the way back out
+/// takes memory.
+///
+/// # Errors
+/// The decoder's error if the bytes are not CBOR. `Ok(false)` if the item is refused.
+fn skip_item(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
     let items = match decoder.datatype()? {
         Type::Array => decoder.array()?,
         Type::Map => decoder.map()?.map(|pairs| pairs.saturating_mul(2)),
@@ -56,17 +61,17 @@ fn skip(decoder: &mut Decoder<'_>, depth: u32) -> Result<bool, Error> {
         return Ok(false);
     };
     for _ in 0..items {
-        if !skip(decoder, depth - 1)? {
+        if !skip_item(decoder, depth - 1)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// The column that has a byte for each record.
+/// The column with one byte for each record.
 const KINDS: u64 = 2;
 
-fn most(column: u64) -> u64 {
+fn max_items(column: u64) -> u64 {
     match column {
         12 => RUNS,
         15 => XATTRS,
@@ -90,8 +95,8 @@ mod tests {
             (deep(8), true),
             (deep(9), false),
         ] {
-            assert_eq!(fits(&plain).unwrap(), is_right, "{plain:x?}");
+            assert_eq!(is_within_limits(&plain).unwrap(), is_right, "{plain:x?}");
         }
-        assert!(fits(&[0x81, 0x82, 1]).is_err());
+        assert!(is_within_limits(&[0x81, 0x82, 1]).is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! Pages of the manifest: what each entry is and where its bytes are.
+//! Pages of the manifest: the metadata of each entry and the place of its content.
 //!
-//! A page holds up to [`MAX_RECORDS`] records in archive order, one column for each property, as CBOR with numbered
-//! fields inside one zstd frame. A later version may add columns; a reader leaves out what it does not know.
-//! A file with more extents than fit a page goes on in the next one, see [`Record::more`].
+//! A page holds up to [`MAX_RECORDS`] records in archive order, with one column for each property,
+//! as CBOR with numbered fields inside one zstd frame. A later version may add columns; readers
+//! ignore columns that they do not know. A file with more extents than fit a page continues in the
+//! next page, see [`Record::more`].
 
 mod item;
 mod limit;
@@ -26,49 +27,56 @@ use std::{ops::Deref, sync::Arc};
 use write::PageEncoder;
 use zstd_safe::CParameter;
 
-/// Records in a page. 8,192: about 0.3 MiB compressed, what one pick reads to find one file.
+/// Records in a page. 8,192 records are about 0.3 MiB compressed; a reader fetches that much to
+/// find one file.
 pub const MAX_RECORDS: usize = 8192;
-/// Extents in a page; an 8 GiB file in 1 MiB frames has 8,192.
+/// Extents in a page. An 8 GiB file in 1 MiB frames has 8,192.
 pub const MAX_EXTENTS: usize = 32_768;
 /// Bytes of names, attributes and sparse maps in a page before it is closed.
 pub const MAX_TEXT_BYTES: usize = 2 << 20;
-/// Bytes of what is known of blocks and chunks in a page before it is closed: those of the most extents of 256 KiB in blocks of 8.
+/// Bytes of block digests and chunks at which a page is closed: the most extents of 256 KiB, in
+/// blocks of 8 KiB.
 pub const MAX_DIGEST_BYTES: usize = 24 << 20;
-/// The largest page that is decoded, in bytes before compression. A single entry may be as long as its attributes.
+/// Largest page that is decoded, in bytes before compression. A single entry may be as long as its
+/// attributes.
 const MAX_PAGE_BYTES: usize = 256 << 20;
-/// Bytes kept of a block's chaining value: enough, as a block is only compared with the same place of the same file.
+/// Bytes that are kept of a block's chaining value. 16 are enough, because a block is only compared
+/// with the same place of the same file.
 pub const BLOCK_DIGEST_BYTES: usize = 16;
-/// Of blocks shorter than [`SHORT_BLOCK_BYTES`] there are many, and half of that is kept; the other half is zeros in memory.
+/// Bytes that are kept for blocks shorter than [`SHORT_BLOCK_BYTES`], which are numerous. In memory
+/// the other half is zeros.
 const SHORT_DIGEST_BYTES: usize = 8;
 const SHORT_BLOCK_BYTES: u64 = 64 << 10;
 
 /// An entry, how well it was captured, and where its content is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
-    /// What it is.
+    /// Path, kind and metadata.
     pub entry: Entry,
     /// How well it was captured.
     pub state: EntryState,
-    /// Digest of the content; on the last part if the record goes on over pages.
+    /// Digest of the content. If the record continues over several pages, the last part has it.
     pub digest: Option<Digest>,
-    /// Digests of the blocks, if there is more than one, see [`block_digests`].
+    /// Digests of the blocks if there are at least two, see [`block_digests`].
     pub blocks: Vec<[u8; BLOCK_DIGEST_BYTES]>,
-    /// CRC-32C of each block, the only one too, where PostgreSQL's manifest needs the CRC of the file.
+    /// CRC-32C of each block, even of a single one, if PostgreSQL's manifest needs the CRC of the
+    /// file.
     pub crcs: Vec<u32>,
-    /// Its chunks, if it is a large file that has holes, or is compared by content.
+    /// Chunks of a large file that has holes or is compared by content.
     pub chunks: Vec<ContentChunk>,
-    /// Where the content is, in order of the file's data (holes left out).
+    /// Places of the content, in order of the file's data (without holes).
     pub extents: Vec<Extent>,
-    /// Bytes of data that earlier pages described; above 0, this is a later part of the record before it.
+    /// Bytes of data that earlier pages describe. Above 0, this is a later part of the previous
+    /// record.
     pub from: u64,
-    /// Does the record go on in the next page?
+    /// Whether the record continues in the next page.
     pub more: bool,
 }
 
-/// Stands for the digest of a block that is not known, as only some of the block was read.
+/// Placeholder for the digest of a block that was read only in part.
 pub const UNKNOWN_BLOCK: [u8; BLOCK_DIGEST_BYTES] = [0; BLOCK_DIGEST_BYTES];
 
-/// What is kept of the digests of a piece's blocks, each of `block_bytes`.
+/// Returns the shortened digests of the blocks of a piece; each block has `block_bytes`.
 pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_BYTES]> {
     let kept = if block_bytes < SHORT_BLOCK_BYTES {
         SHORT_DIGEST_BYTES
@@ -83,8 +91,8 @@ pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_B
     }
 }
 
-/// Is this the block that `kept` was kept of?
-pub fn is_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
+/// Returns whether `kept` is the shortened form of `digest`.
+pub fn matches_block(kept: &[u8; BLOCK_DIGEST_BYTES], digest: &BlockDigest) -> bool {
     digest.starts_with(if is_short(kept) {
         &kept[..SHORT_DIGEST_BYTES]
     } else {
@@ -97,25 +105,25 @@ fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
 }
 
 impl Record {
-    /// Bytes of what is known of its blocks and chunks.
+    /// Bytes of its block digests, CRCs and chunks.
     pub fn digest_bytes(&self) -> usize {
         (self.blocks.len() + self.chunks.len()) * BLOCK_DIGEST_BYTES
             + (self.crcs.len() + self.chunks.len()) * 4
     }
 
-    /// Digest of the block at `index` of those that this part of the record describes, if it is known.
+    /// Returns the digest of block `index` of this part, if known.
     pub fn block(&self, index: usize) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
         self.blocks
             .get(index)
             .filter(|digest| **digest != UNKNOWN_BLOCK)
     }
 
-    /// Bytes of the file's data up to the end of this part.
+    /// Returns the bytes of the file's data up to the end of this part.
     fn end(&self) -> u64 {
         self.from.saturating_add(self.described_bytes())
     }
 
-    /// Bytes of the file's data that this part of the record describes.
+    /// Returns the bytes of the file's data that this part describes.
     pub fn described_bytes(&self) -> u64 {
         self.extents
             .iter()
@@ -124,16 +132,16 @@ impl Record {
     }
 }
 
-/// Do these records, in order, say where the content of one file is, from its beginning on?
-pub fn begin<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+/// Returns whether these records, in order, describe one file from its start without gaps.
+pub fn are_contiguous<R: Deref<Target = Record>>(parts: &[R]) -> bool {
     let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].end();
     parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
 }
 
-/// Do they say it up to its end?
-pub fn are_all<R: Deref<Target = Record>>(parts: &[R]) -> bool {
+/// Returns whether these records, in order, describe one file from its start to its end.
+pub fn describe_whole_file<R: Deref<Target = Record>>(parts: &[R]) -> bool {
     let ends = |last: &R| last.end() == last.entry.data_len() || !last.state.is_stored();
-    begin(parts)
+    are_contiguous(parts)
         && parts
             .last()
             .is_some_and(|last| !last.more && (ends(last) || !last.entry.is_file()))
@@ -147,26 +155,27 @@ pub enum EntryState {
     Whole,
     /// It shrank, grew or was rewritten while it was read; the stored length is that of the scan.
     Changed,
-    /// It could not be read, with the reason; nothing is stored.
+    /// It could not be read, for this reason; no content is stored.
     Unreadable(String),
-    /// It was there at the scan and gone when it was to be read; nothing is stored.
+    /// It existed at the scan and was gone when it was read; no content is stored.
     Vanished,
-    /// Sockets are noted, not stored.
+    /// A socket: listed, not stored.
     Noted,
-    /// Pages of it have wrong checksums: their numbers, ascending, counted from the start of the relation. It is stored.
+    /// It is stored, but some pages have wrong checksums: their numbers, ascending, counted from
+    /// the start of the relation.
     BadPages(Vec<u32>),
 }
 
-/// Pages that are remembered of one file with wrong checksums.
+/// Maximum number of wrong pages that are kept for one file.
 const MAX_BAD_PAGES: usize = 1000;
 
 impl EntryState {
-    /// Is there something to restore?
+    /// Returns whether the entry can be restored.
     pub fn is_stored(&self) -> bool {
         matches!(self, Self::Whole | Self::Changed | Self::BadPages(_))
     }
 
-    /// Of a file with wrong pages; only the first are kept.
+    /// Returns the state of a file with wrong pages. Keeps only the first 1,000 page numbers.
     pub fn bad_pages(mut pages: Vec<u32>) -> Self {
         pages.sort_unstable();
         pages.truncate(MAX_BAD_PAGES);
@@ -177,7 +186,7 @@ impl EntryState {
 /// A run of bytes of a file within one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Which frame.
+    /// The frame that holds the run.
     pub frame: FrameAt,
     /// Bytes of the decoded frame before the run.
     pub inner: u32,
@@ -188,9 +197,9 @@ pub struct Extent {
 /// Where a frame is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameAt {
-    /// In which segment: an index into [`Page::segments`].
+    /// Index of its segment in [`ManifestPage::segments`].
     pub segment: u32,
-    /// Bytes of the segment before it.
+    /// Bytes of the segment before the frame.
     pub offset: u64,
     /// Stored bytes.
     pub stored_len: u32,
@@ -201,7 +210,7 @@ pub struct FrameAt {
 /// Names a segment of this or an earlier backup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Encode, Decode)]
 pub struct SegmentId {
-    /// Backup; empty for the one the page belongs to.
+    /// Backup; empty for the backup that the page belongs to.
     #[n(0)]
     pub backup: String,
     /// Stream, from 1.
@@ -215,11 +224,11 @@ pub struct SegmentId {
 /// A page, decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManifestPage {
-    /// The segments that extents speak of.
+    /// Segments that extents refer to.
     pub segments: Vec<SegmentId>,
     /// The records, in archive order.
     pub records: Vec<Record>,
-    /// Where it is stored, if somebody wants to refer to it; not part of what is stored.
+    /// Place of the page, for a caller that refers to it. Not part of the stored page.
     pub origin: Option<Arc<PageAt>>,
 }
 
@@ -233,7 +242,8 @@ const CHAR_DEVICE: u8 = 6;
 const BLOCK_DEVICE: u8 = 7;
 const SOCKET: u8 = 8;
 
-/// The page as it is stored: one column for each property. Lists in brackets are as long as there are records of that sort.
+/// The page as it is stored: one column for each property. A list marked in brackets has one
+/// element for each record of that kind.
 #[derive(Default, Encode, Decode)]
 struct Columns {
     #[n(0)]
@@ -312,7 +322,7 @@ struct Columns {
     /// Record, bytes of data that earlier pages described.
     #[n(29)]
     from: Vec<(u32, u64)>,
-    /// Does the last record go on?
+    /// Whether the last record continues.
     #[n(30)]
     more: bool,
     /// Record, count of CRC-32Cs.
@@ -335,10 +345,11 @@ struct Columns {
 }
 
 impl ManifestPage {
-    /// The page as it is stored: one zstd frame.
+    /// Encodes the page as one zstd frame.
     ///
     /// # Errors
-    /// [`Kind::Bug`](crate::error::Kind::Bug) if it has more than [`Page::decode`] takes.
+    /// [`ErrorKind::Bug`](crate::error::ErrorKind::Bug) if the page exceeds the limits of
+    /// [`ManifestPage::decode`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut writer = PageEncoder::default();
         writer.columns.segments.clone_from(&self.segments);
@@ -346,13 +357,13 @@ impl ManifestPage {
             writer.record(index as u32, record);
         }
         let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
-        if plain.len() > MAX_PAGE_BYTES || !limit::fits(&plain).unwrap_or(false) {
-            return Err(bug().because("nobody could read it again".to_owned()));
+        if plain.len() > MAX_PAGE_BYTES || !limit::is_within_limits(&plain).unwrap_or(false) {
+            return Err(bug().because("it exceeds the limits that readers enforce".to_owned()));
         }
         let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
         let failed = |code| bug().because(zstd_safe::get_error_name(code));
         let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;
-        // Where the root is lost nothing else says whether a copy of the page is whole.
+        // If the root is lost, only this checksum tells whether a copy of the page is intact.
         for parameter in [
             CParameter::CompressionLevel(3),
             CParameter::ChecksumFlag(true),
@@ -363,40 +374,41 @@ impl ManifestPage {
         Ok(out)
     }
 
-    /// Read a page; everything in it is checked, nothing in it is trusted.
+    /// Reads a page. Every value in it is checked.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is not what [`Page::encode`] writes.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is not the output of
+    /// [`ManifestPage::encode`].
     pub fn decode(stored: &[u8]) -> Result<Self> {
         let size = zstd_safe::get_frame_content_size(stored).ok().flatten();
         let size = size
             .filter(|n| *n <= MAX_PAGE_BYTES as u64)
-            .ok_or_else(|| damaged("it is no page"))?;
+            .ok_or_else(|| damaged("it is not a page"))?;
         let mut plain = Vec::with_capacity(size as usize);
         zstd_safe::decompress(&mut plain, stored)
             .map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
         Self::from_columns(&plain)
     }
 
-    /// Read the columns of a page, as they are before compression.
+    /// Reads the columns of a page from their form before compression.
     ///
     /// # Errors
-    /// As [`Page::decode`].
+    /// As [`ManifestPage::decode`].
     pub fn from_columns(plain: &[u8]) -> Result<Self> {
-        if !limit::fits(plain).map_err(|e| damaged(&e.to_string()))? {
-            return Err(damaged("it has more than a page can have"));
+        if !limit::is_within_limits(plain).map_err(|e| damaged(&e.to_string()))? {
+            return Err(damaged("it has more values than a page can have"));
         }
         let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
-        // They become parts of paths.
+        // Backup IDs become parts of paths.
         if !columns
             .segments
             .iter()
             .all(|id| id.backup.is_empty() || is_backup_id(&id.backup))
         {
-            return Err(damaged("the name of a backup is none"));
+            return Err(damaged("a backup ID is not valid"));
         }
         PageReader::new(columns)
-            .ok_or_else(|| damaged("its columns do not fit"))?
+            .ok_or_else(|| damaged("its columns do not match each other"))?
             .page()
     }
 }
@@ -412,7 +424,7 @@ fn damaged(why: &str) -> Error {
     Error::corrupt("a manifest page is damaged").because(why.to_owned())
 }
 
-/// The values differences are taken from.
+/// The previous values, to which the columns store differences.
 #[derive(Default)]
 struct PreviousValues {
     mtime: i64,

@@ -1,4 +1,4 @@
-//! The records of a page from its columns: everything is checked, nothing is trusted.
+//! Decodes the records of a page from its columns. Every value is checked before it is used.
 
 use crate::format::{
     digest::Digest,
@@ -7,7 +7,7 @@ use crate::format::{
 };
 use std::sync::Arc;
 
-/// Takes a page apart. Every method gives `None` where the columns do not hold what they should.
+/// Decodes a page. Every method returns `None` if a column does not hold valid values.
 pub(super) struct PageReader {
     frames: Vec<FrameAt>,
     owners: Vec<Owner>,
@@ -16,7 +16,7 @@ pub(super) struct PageReader {
     c: Columns,
 }
 
-/// How far each column was read.
+/// The read position in each column.
 #[derive(Default)]
 struct At {
     path: usize,
@@ -41,7 +41,8 @@ struct At {
 }
 
 impl PageReader {
-    /// A reader at the first record; `None` if the frames do not fit the segments.
+    /// Creates a reader at the first record; `None` if a frame refers to a segment that is not in
+    /// the page.
     pub(super) fn new(c: Columns) -> Option<Self> {
         let frames = decode_frames(&c)?;
         let owner = |(uid, gid, user, group): &(u32, u32, String, String)| Owner {
@@ -59,17 +60,18 @@ impl PageReader {
         })
     }
 
-    /// All records.
+    /// Decodes all records.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if a column is too short, holds what cannot be, or the order is wrong.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a column is too short or has an
+    /// invalid value, or if the records are out of order.
     pub(super) fn page(mut self) -> Result<ManifestPage> {
         let count = self.c.kinds.len();
         let mut records: Vec<Record> = Vec::new();
         for index in 0..count {
             let record = self
                 .record(index)
-                .ok_or_else(|| damaged("a column is too short or holds what cannot be"))?;
+                .ok_or_else(|| damaged("a column is too short or has an invalid value"))?;
             if records
                 .last()
                 .is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge())
@@ -89,41 +91,11 @@ impl PageReader {
     }
 
     fn record(&mut self, index: usize) -> Option<Record> {
-        let path = text(&self.c.paths, &mut self.at.path)?;
-        if !entry::is_safe(&path) {
-            return None;
-        }
-        let mtime = time(
-            &mut self.last.mtime,
-            &self.c.mtimes,
-            &self.c.mtime_nanos,
-            index,
-        )?;
-        let ctime = time(
-            &mut self.last.ctime,
-            &self.c.ctimes,
-            &self.c.ctime_nanos,
-            index,
-        )?;
-        self.last.inode = self
-            .last
-            .inode
-            .wrapping_add(*self.c.inodes.get(index)? as u64);
-        let kind = self.kind(*self.c.kinds.get(index)?)?;
-        let extents = if matches!(kind, EntryKind::File { .. }) {
+        let entry = self.entry(index)?;
+        let extents = if entry.is_file() {
             self.extents()?
         } else {
             Vec::new()
-        };
-        let entry = Entry {
-            path,
-            kind,
-            mode: *self.c.modes.get(index)? & 0o7777,
-            owner: self.owners.get(*self.c.owner.get(index)? as usize)?.clone(),
-            mtime,
-            ctime,
-            inode: self.last.inode,
-            xattrs: self.xattrs(index as u32),
         };
         let state = match self.state(index as u32)? {
             // The first versions said so of one that was the same as in the backup before.
@@ -141,6 +113,40 @@ impl PageReader {
             from: self.from(index as u32),
             more: false,
         })
+    }
+
+    fn entry(&mut self, index: usize) -> Option<Entry> {
+        let path = text(&self.c.paths, &mut self.at.path).filter(|path| entry::is_safe(path))?;
+        let (mtime, ctime) = self.times(index)?;
+        Some(Entry {
+            path,
+            kind: self.kind(*self.c.kinds.get(index)?)?,
+            mode: *self.c.modes.get(index)? & 0o7777,
+            owner: self.owner(index)?,
+            mtime,
+            ctime,
+            inode: self.inode(index)?,
+            xattrs: self.xattrs(index as u32),
+        })
+    }
+
+    /// Returns the times of the last change of content and inode.
+    fn times(&mut self, index: usize) -> Option<(Time, Time)> {
+        let c = &self.c;
+        let mtime = time(&mut self.last.mtime, &c.mtimes, &c.mtime_nanos, index)?;
+        let ctime = time(&mut self.last.ctime, &c.ctimes, &c.ctime_nanos, index)?;
+        Some((mtime, ctime))
+    }
+
+    fn inode(&mut self, index: usize) -> Option<u64> {
+        let difference = *self.c.inodes.get(index)? as u64;
+        self.last.inode = self.last.inode.wrapping_add(difference);
+        Some(self.last.inode)
+    }
+
+    fn owner(&self, index: usize) -> Option<Owner> {
+        let at = *self.c.owner.get(index)? as usize;
+        self.owners.get(at).cloned()
     }
 
     fn kind(&mut self, kind: u8) -> Option<EntryKind> {
@@ -175,10 +181,11 @@ impl PageReader {
         })
     }
 
-    /// The runs, and where the last one ends.
+    /// Returns the runs, and the end of the last run.
     fn map(&mut self) -> Option<(SparseMap, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
-        let (mut runs, mut end) = (Vec::new(), 0u64);
+        let mut runs = Vec::new();
+        let mut end = 0u64;
         for _ in 0..count {
             let offset = end.checked_add(next(&self.c.maps, &mut self.at.map)?)?;
             let len = next(&self.c.maps, &mut self.at.map)?;
@@ -253,7 +260,8 @@ impl PageReader {
 
     fn chunks(&mut self, index: u32) -> Option<Vec<ContentChunk>> {
         let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
-        let (from, end) = (self.at.chunk, self.at.chunk.checked_add(count)?);
+        let from = self.at.chunk;
+        let end = self.at.chunk.checked_add(count)?;
         let lens = self.c.chunk_lens.get(from..end)?;
         let digests = self
             .c
@@ -284,7 +292,8 @@ impl PageReader {
             .frame
             .wrapping_add(*self.c.extent_frames.get(at)? as u32);
         let frame = *self.frames.get(self.last.frame as usize)?;
-        let (inner, len) = (*self.c.extent_inner.get(at)?, *self.c.extent_lens.get(at)?);
+        let inner = *self.c.extent_inner.get(at)?;
+        let len = *self.c.extent_lens.get(at)?;
         self.at.extent += 1;
         (inner.checked_add(len)? <= frame.plain_len).then_some(Extent { frame, inner, len })
     }
@@ -322,7 +331,7 @@ impl PageReader {
     }
 }
 
-/// Digests of blocks, of those records that have them.
+/// Block digests of the records that have some.
 struct Digests<'a> {
     counts: &'a [(u32, u32)],
     bytes: &'a [u8],
@@ -330,7 +339,7 @@ struct Digests<'a> {
 }
 
 impl Digests<'_> {
-    /// Those of the record at `index`.
+    /// Returns the digests of the record at `index`.
     fn next(
         &self,
         index: u32,
@@ -346,7 +355,8 @@ impl Digests<'_> {
     }
 }
 
-/// How many values the record at `index` has of a column that not all records have: none, unless it is the next that does.
+/// Returns the number of values that the record at `index` has in a column with values for some
+/// records only: 0, unless it is the next record in that column.
 fn count_of(index: u32, counts: &[(u32, u32)], at: &mut usize) -> usize {
     let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else {
         return 0;
@@ -361,8 +371,9 @@ fn decode_frames(c: &Columns) -> Option<Vec<FrameAt>> {
         offset = offset.wrapping_add(*c.frame_offsets.get(i)? as u64);
         let segment = *c.frame_segments.get(i)?;
         ((segment as usize) < c.segments.len()).then_some(())?;
-        let (stored_len, plain_len) = (*c.frame_stored.get(i)?, *c.frame_plain.get(i)?);
-        offset.checked_add(stored_len.into())?; // where it ends
+        let stored_len = *c.frame_stored.get(i)?;
+        let plain_len = *c.frame_plain.get(i)?;
+        offset.checked_add(stored_len.into())?; // the end of the frame must not overflow
         Some(FrameAt {
             segment,
             offset,
@@ -388,7 +399,7 @@ fn next<T: Copy>(column: &[T], at: &mut usize) -> Option<T> {
     Some(value)
 }
 
-/// The bytes up to the next NUL, which is passed over.
+/// Returns the bytes up to the next NUL and moves behind the NUL.
 fn text(column: &[u8], at: &mut usize) -> Option<Vec<u8>> {
     let rest = column.get(*at..)?;
     let len = rest.iter().position(|c| *c == 0)?;

@@ -1,4 +1,4 @@
-//! What of pages holds whatever they hold: they come back, and damage is refused.
+//! Properties of pages with any content: they decode to the same records, and damage is refused.
 
 use crate::format::{
     entry::{ByteRun, Device, EntryKind, Owner, Time},
@@ -201,7 +201,7 @@ fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_socket_is_noted_whatever_the_page_says() {
+fn a_socket_is_always_noted() {
     let entry = Entry {
         path: b"socket".to_vec(),
         kind: EntryKind::Socket,
@@ -224,7 +224,7 @@ fn a_socket_is_noted_whatever_the_page_says() {
 }
 
 #[test]
-fn a_page_that_names_what_is_no_backup_is_damaged() {
+fn a_page_with_an_invalid_backup_id_is_damaged() {
     for (backup, is_whole) in [
         ("", true),
         ("20261121T054501Z-k3f9qz", true),
@@ -249,7 +249,7 @@ fn a_page_that_names_what_is_no_backup_is_damaged() {
 }
 
 #[test]
-fn a_page_with_more_than_a_page_can_have_is_not_written() {
+fn a_page_beyond_its_limits_is_not_written() {
     let record = |at: usize| {
         let entry = Entry {
             path: format!("{at:08}").into_bytes(),

@@ -1,4 +1,5 @@
-//! A page from its records: the columns, with differences instead of values where those are smaller.
+//! Encodes a page from its records: columns, with differences instead of values where those are
+//! smaller.
 
 use crate::format::{
     digest::Digest,
@@ -7,7 +8,7 @@ use crate::format::{
 };
 use std::collections::HashMap;
 
-/// Puts a page together, record by record in archive order.
+/// Encodes a page, record by record in archive order.
 #[derive(Default)]
 pub(super) struct PageEncoder {
     pub(super) columns: Columns,
@@ -17,9 +18,10 @@ pub(super) struct PageEncoder {
 }
 
 impl PageEncoder {
-    /// Add a record, the `index`-th of the page.
+    /// Adds a record, the `index`-th of the page.
     pub(super) fn record(&mut self, index: u32, record: &Record) {
-        let (c, entry) = (&mut self.columns, &record.entry);
+        let c = &mut self.columns;
+        let entry = &record.entry;
         c.paths.extend_from_slice(&entry.path);
         c.paths.push(0);
         c.modes.push(entry.mode);
@@ -46,7 +48,10 @@ impl PageEncoder {
         self.owner(&entry.owner);
         self.kind(&entry.kind);
         self.state(index, record);
-        self.digest(index, record);
+        self.digest(record.digest);
+        self.blocks(index, &record.blocks);
+        self.crcs(index, &record.crcs);
+        self.chunks(index, &record.chunks);
         if matches!(entry.kind, EntryKind::File { .. }) {
             self.columns.extent_counts.push(record.extents.len() as u32);
             record.extents.iter().for_each(|extent| self.extent(extent));
@@ -122,44 +127,53 @@ impl PageEncoder {
         self.columns.more = record.more;
     }
 
-    fn digest(&mut self, index: u32, record: &Record) {
+    fn digest(&mut self, digest: Option<Digest>) {
         let c = &mut self.columns;
-        c.digest_kinds.push(match record.digest {
-            None => 0,
-            Some(Digest::Blake3(_)) => 1,
-            Some(Digest::Crc32c(_)) => 2,
-        });
-        match record.digest {
-            None => {}
-            Some(Digest::Blake3(bytes)) => c.digests.extend_from_slice(&bytes),
-            Some(Digest::Crc32c(value)) => c.digests.extend_from_slice(&value.to_le_bytes()),
+        match digest {
+            None => c.digest_kinds.push(0),
+            Some(Digest::Blake3(bytes)) => {
+                c.digest_kinds.push(1);
+                c.digests.extend_from_slice(&bytes);
+            }
+            Some(Digest::Crc32c(value)) => {
+                c.digest_kinds.push(2);
+                c.digests.extend_from_slice(&value.to_le_bytes());
+            }
         }
-        let count = (index, record.blocks.len() as u32);
-        if record.blocks.iter().any(|block| !is_short(block)) {
-            c.block_counts.push(count);
-            record
-                .blocks
-                .iter()
-                .for_each(|block| c.blocks.extend_from_slice(block));
-        } else if !record.blocks.is_empty() {
+    }
+
+    fn blocks(&mut self, index: u32, blocks: &[[u8; BLOCK_DIGEST_BYTES]]) {
+        if blocks.is_empty() {
+            return;
+        }
+        let c = &mut self.columns;
+        let count = (index, blocks.len() as u32);
+        if blocks.iter().all(is_short) {
             c.short_counts.push(count);
-            record.blocks.iter().for_each(|block| {
-                c.short_blocks
-                    .extend_from_slice(&block[..SHORT_DIGEST_BYTES])
-            });
+            let shortened = blocks.iter().map(|block| &block[..SHORT_DIGEST_BYTES]);
+            shortened.for_each(|block| c.short_blocks.extend_from_slice(block));
+        } else {
+            c.block_counts.push(count);
+            c.blocks.extend_from_slice(blocks.as_flattened());
         }
-        if !record.crcs.is_empty() {
-            c.crc_counts.push((index, record.crcs.len() as u32));
-            c.crcs.extend(&record.crcs);
+    }
+
+    fn crcs(&mut self, index: u32, crcs: &[u32]) {
+        if !crcs.is_empty() {
+            self.columns.crc_counts.push((index, crcs.len() as u32));
+            self.columns.crcs.extend_from_slice(crcs);
         }
-        if !record.chunks.is_empty() {
-            c.chunk_counts.push((index, record.chunks.len() as u32));
-            c.chunk_lens
-                .extend(record.chunks.iter().map(|chunk| chunk.len));
-            record
-                .chunks
-                .iter()
-                .for_each(|chunk| c.chunks.extend_from_slice(&chunk.digest));
+    }
+
+    fn chunks(&mut self, index: u32, chunks: &[ContentChunk]) {
+        if chunks.is_empty() {
+            return;
+        }
+        let c = &mut self.columns;
+        c.chunk_counts.push((index, chunks.len() as u32));
+        for chunk in chunks {
+            c.chunk_lens.push(chunk.len);
+            c.chunks.extend_from_slice(&chunk.digest);
         }
     }
 

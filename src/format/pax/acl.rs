@@ -1,23 +1,26 @@
-//! Access control lists: the system's bytes to text and back.
+//! Access control lists: conversion between the system's bytes and text.
 //!
-//! The bytes are those of the attributes `system.posix_acl_*` (Linux `uapi/linux/posix_acl_xattr.h`): a version, then
-//! entries of tag (u16), permissions (u16) and number (u32), little-endian. The text is star's, with numbers for names:
-//! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field makes GNU tar drop the list. Names of others
-//! may hold blanks, as those of a directory service do (`domain users`): as they are by bsdtar, as `\040` by GNU tar.
+//! The bytes are those of the attributes `system.posix_acl_*` (Linux
+//! `uapi/linux/posix_acl_xattr.h`): a version, then entries of tag (u16), permissions (u16) and
+//! number (u32), little-endian. The text is in star's format, with numbers for names:
+//! `user::rwx,user:1000:r--,group::r-x,mask::r-x,other::r--`. A fourth field would make GNU tar
+//! drop the list. Names that other programs write may contain blanks, as in a directory service
+//! (`domain users`): bsdtar writes the blank itself, GNU tar writes `\040`.
 
 use super::ACLS;
 use crate::{error::quoted, format::entry::Xattr};
 use std::{fmt, io::Write};
 
 const VERSION: u32 = 2;
-/// The number of an entry that names nobody.
+/// The number in an entry that names no user and no group.
 const NOBODY: u32 = u32::MAX;
 /// Bytes of an entry.
 const ENTRY: usize = 8;
 const NAMED_USER: u16 = 0x02;
 /// The group that owns the file.
 const GROUP: u16 = 0x04;
-/// Tags in the order the kernel wants them: their word, and whether they name somebody.
+/// Tags in the order that the kernel requires: the word, and whether the entry names a user or
+/// group.
 const TAGS: [(u16, &str, bool); 6] = [
     (0x01, "user", false),
     (NAMED_USER, "user", true),
@@ -27,31 +30,31 @@ const TAGS: [(u16, &str, bool); 6] = [
     (0x20, "other", false),
 ];
 
-/// What the text of a list says.
+/// The result of parsing the text of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// The system's bytes.
     Raw(Vec<u8>),
-    /// It names users or groups without their numbers.
+    /// The list names users or groups without their numbers.
     Names,
-    /// It is not a list.
+    /// The text is not a list.
     Malformed,
 }
 
-/// A list that is not to be had without knowing users and groups by name, or that is none.
+/// A list that names users or groups without their numbers, or that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedAcl {
     /// The attribute that holds the list.
     pub(super) attribute: &'static [u8],
-    /// The list, as the archive has it.
+    /// Text of the list in the archive.
     pub(super) text: Vec<u8>,
 }
 
 impl NamedAcl {
-    /// The attribute, if the numbers of all users and groups it names are known.
+    /// Returns the attribute, if the numbers of all users and groups in the list are known.
     ///
     /// # Errors
-    /// Why there is none, in words that follow "not restored".
+    /// The reason why the list is not restored, in words that follow "not restored".
     pub fn resolve(
         &self,
         uid: impl Fn(&str) -> Option<u32>,
@@ -67,12 +70,13 @@ impl NamedAcl {
         match parse_with(&self.text, &number) {
             Parsed::Raw(raw) => Ok((self.attribute.to_vec(), raw)),
             Parsed::Names => Err("not all of their names are known here"),
-            Parsed::Malformed => Err("they are not written as a list of permissions is"),
+            Parsed::Malformed => Err("they are not a valid list of permissions"),
         }
     }
 
-    /// `mode` as it is for a file that does not get this list. Beside a list, the bits of the group are the most that
-    /// anybody in the list can have.
+    /// Returns `mode` for a file that does not get this list. With a list, the group bits of a mode
+    /// are the maximum for all users and groups in the list, so they are reduced to those of the
+    /// owning group.
     pub fn mode_without(&self, mode: u32) -> u32 {
         if self.attribute != ACLS[0].0 {
             return mode;
@@ -96,7 +100,7 @@ impl fmt::Display for NamedAcl {
     }
 }
 
-/// Can `raw` be written as text, and read back as the same bytes?
+/// Returns whether `raw` can be written as text and read back as the same bytes.
 pub(super) fn is_expressible(raw: &[u8]) -> bool {
     raw.len() > 4
         && raw.starts_with(&VERSION.to_le_bytes())
@@ -113,7 +117,7 @@ pub(super) fn is_expressible(raw: &[u8]) -> bool {
             .is_sorted_by_key(|entry| entry[0])
 }
 
-/// Append the text of `raw`, for which [`is_expressible`] holds.
+/// Appends the text of `raw`, for which [`is_expressible`] is true.
 pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
     for (index, entry) in raw[4..].as_chunks::<ENTRY>().0.iter().enumerate() {
         let Some((name, number)) = word(entry) else {
@@ -131,7 +135,8 @@ pub(super) fn write_text(raw: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The word of an entry, and whom it names; `None` if it is not as the kernel writes it.
+/// Returns the word of an entry and the number it names; `None` if the entry is not as the kernel
+/// writes it.
 fn word(entry: &[u8; ENTRY]) -> Option<(&'static str, Option<u32>)> {
     let tag = u16::from_le_bytes([entry[0], entry[1]]);
     let permissions = u16::from_le_bytes([entry[2], entry[3]]);
@@ -141,13 +146,13 @@ fn word(entry: &[u8; ENTRY]) -> Option<(&'static str, Option<u32>)> {
     plausible.then_some((*word, named.then_some(number)))
 }
 
-/// The system's bytes for a text with three or four fields an entry, separated by commas or ends of lines; by blanks only
-/// if it has neither, as a name may hold one.
+/// Parses a text with three or four fields an entry. Entries are separated by commas or line ends.
+/// Blanks separate entries only if the text has neither, because a name may contain a blank.
 pub(super) fn parse(text: &[u8]) -> Parsed {
     parse_with(text, &|_, _| None)
 }
 
-/// As [`parse`]; `number` knows the number of a name, by the tag of its entry.
+/// Parses a list like [`parse`]. `number` maps the tag of an entry and a name to a number.
 fn parse_with(text: &[u8], number: &dyn Fn(u16, &str) -> Option<u32>) -> Parsed {
     let Ok(text) = std::str::from_utf8(text) else {
         return Parsed::Malformed;
@@ -175,7 +180,8 @@ fn parse_with(text: &[u8], number: &dyn Fn(u16, &str) -> Option<u32>) -> Parsed 
     }
 }
 
-/// Tag, permissions and number of one entry: `user:joe:r--:1000`, `user:1000:r--`, `u::rwx`, or Solaris' `mask:r--`.
+/// Returns tag, permissions and number of one entry: `user:joe:r--:1000`, `user:1000:r--`,
+/// `u::rwx`, or `mask:r--` of Solaris.
 fn parse_entry(
     item: &str,
     number: &dyn Fn(u16, &str) -> Option<u32>,
@@ -202,7 +208,7 @@ fn parse_entry(
     Ok((tag, permissions, number))
 }
 
-/// A name in which `\040` is a blank, and so on for three octal digits; `None` if it is not text.
+/// Decodes octal escapes in a name: `\040` is a blank. Returns `None` if the result is not UTF-8.
 fn unescaped(name: &str) -> Option<String> {
     let mut rest = name.as_bytes();
     let mut plain = Vec::with_capacity(rest.len());
@@ -226,7 +232,7 @@ fn unescaped(name: &str) -> Option<String> {
     String::from_utf8(plain).ok()
 }
 
-/// The tag of a word or its first letter.
+/// Returns the tag for a word or its first letter.
 fn tag(word: &str, named: bool) -> Option<u16> {
     let is = |known: &str| known == word || known[..1] == *word;
     TAGS.iter()
@@ -244,7 +250,7 @@ fn parse_permissions(text: &str) -> Option<u16> {
     })
 }
 
-/// The bytes, in the order the kernel wants.
+/// Encodes the entries as bytes, in the order that the kernel requires.
 fn raw(mut entries: Vec<(u16, u16, u32)>) -> Vec<u8> {
     entries.sort_by_key(|(tag, ..)| *tag);
     let mut raw = VERSION.to_le_bytes().to_vec();
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn names_get_their_numbers_here_or_leave_the_group_what_it_had() {
+    fn names_are_resolved_here_or_the_group_keeps_its_own_bits() {
         let list = |attribute, text: &str| NamedAcl {
             attribute,
             text: text.into(),
@@ -313,7 +319,7 @@ mod tests {
         assert_eq!(
             list(ACLS[1].0, named).mode_without(0o770),
             0o770,
-            "what is made in a directory is another matter"
+            "a default list does not change the mode of the directory"
         );
     }
 
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_list_is_malformed() {
+    fn text_that_is_not_a_list_is_malformed() {
         for bad in [
             &b""[..],
             b"user",

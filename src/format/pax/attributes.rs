@@ -1,4 +1,4 @@
-//! What pax records say of a member.
+//! The pax records of a member.
 
 use super::{
     ACLS, XATTR,
@@ -8,7 +8,7 @@ use super::{
 use crate::format::entry::{Time, Xattr};
 use std::collections::HashSet;
 
-/// The values that records set; `None` where the header block holds.
+/// Values that records set; `None` where the header block applies.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attributes {
     pub(super) path: Option<Vec<u8>>,
@@ -21,25 +21,27 @@ pub(super) struct Attributes {
     pub(super) mtime: Option<Time>,
     pub(super) ctime: Option<Time>,
     pub(super) xattrs: Vec<Xattr>,
-    /// Lists of permissions that name users without their numbers, or are not written as lists are.
+    /// Lists of permissions that name users without their numbers, or that are malformed.
     pub(super) named_acls: Vec<NamedAcl>,
     pub(super) sparse: Sparse,
 }
 
-/// The records of sparse files, of all versions.
+/// The records of sparse files, of all GNU versions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sparse {
     pub(super) major: Option<u64>,
     pub(super) minor: Option<u64>,
     pub(super) name: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
-    /// Offsets and lengths in turn: versions 0.0 and 0.1.
+    /// Offsets and lengths in turn (versions 0.0 and 0.1).
     pub(super) pairs: Option<Vec<u64>>,
 }
 
 impl Attributes {
-    /// Take the records in `body`, each `length key=value\n`. Later ones win; an empty value takes a value back; keys that
-    /// mean nothing to us are passed over. `None` if a record is malformed.
+    /// Applies the records in `body`, each `length key=value\n`.
+    ///
+    /// A later record overrides an earlier one, an empty value unsets a value, and unknown keys are
+    /// ignored. Returns `None` if a record is malformed.
     pub(super) fn read(&mut self, mut body: &[u8]) -> Option<()> {
         while !body.is_empty() {
             let (record, rest) = cut_record(body)?;
@@ -64,13 +66,14 @@ impl Attributes {
             _ if key.starts_with(b"GNU.sparse.") => self.sparse.set(&key[11..], value)?,
             _ if key.starts_with(XATTR) => self
                 .xattrs
-                .push((decoded(&key[XATTR.len()..]), value.to_vec())),
+                .push((decode_name(&key[XATTR.len()..]), value.to_vec())),
             _ => self.set_acl(key, value),
         }
         Some(())
     }
 
-    /// A list that cannot be read is no damage: other programs write what they like.
+    /// Sets a list of permissions. A list that cannot be parsed is not damage: other programs write
+    /// formats of their own.
     fn set_acl(&mut self, key: &[u8], value: &[u8]) {
         let Some((name, _)) = ACLS
             .iter()
@@ -87,7 +90,7 @@ impl Attributes {
         }
     }
 
-    /// The attributes, the last of each name, in the order they stand.
+    /// Takes the attributes in their order, the last one of each name.
     pub(super) fn take_xattrs(&mut self) -> Vec<Xattr> {
         let mut xattrs = std::mem::take(&mut self.xattrs);
         let mut seen = HashSet::new();
@@ -111,12 +114,13 @@ impl Sparse {
             b"map" => self.pairs = Some(list(value)?),
             b"offset" => self.push(value, 0)?,
             b"numbytes" => self.push(value, 1)?,
-            _ => {} // `numblocks` says what can be counted
+            _ => {} // `numblocks` is redundant
         }
         Some(())
     }
 
-    /// Take one number of version 0.0, where offsets and lengths are records of their own and must alternate.
+    /// Adds one number of version 0.0, where offsets and lengths are separate records that must
+    /// alternate.
     fn push(&mut self, value: &[u8], parity: usize) -> Option<()> {
         let pairs = self.pairs.get_or_insert_default();
         (pairs.len() % 2 == parity && pairs.len() < 2 * (sparse::MAX_RUNS + 1)).then_some(())?;
@@ -125,7 +129,7 @@ impl Sparse {
     }
 }
 
-/// Cut off the first record; it without its length and line end, and the rest.
+/// Splits off the first record. Returns it without its length and line end, and the rest.
 fn cut_record(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let blank = body.iter().take(20).position(|c| *c == b' ')?;
     let len = usize::try_from(size(&body[..blank])?).ok()?;
@@ -133,7 +137,7 @@ fn cut_record(body: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((record.get(blank + 1..)?.strip_suffix(b"\n")?, rest))
 }
 
-/// The numbers of version 0.1: offsets and lengths in turn, with commas.
+/// Returns the numbers of version 0.1: offsets and lengths in turn, separated by commas.
 fn list(value: &[u8]) -> Option<Vec<u64>> {
     let items = value.split(|c| *c == b',').filter(|item| !item.is_empty());
     items
@@ -146,7 +150,7 @@ fn text(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }
 
-/// The outer `None` is a malformed value, the inner one an empty value.
+/// Returns `Some(None)` for an empty value and `None` for a malformed one.
 fn unless_empty<T>(value: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> Option<Option<T>> {
     if value.is_empty() {
         Some(None)
@@ -155,7 +159,7 @@ fn unless_empty<T>(value: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> Option<O
     }
 }
 
-/// Decimal digits and nothing else, at most 2^63 - 1 as sizes of files are.
+/// Parses a number of decimal digits, at most 2^63 - 1, the limit for file sizes.
 fn size(value: &[u8]) -> Option<u64> {
     let digit = |c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
     let sum = value
@@ -168,7 +172,7 @@ fn integer(value: &[u8]) -> Option<i64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// A decimal number of seconds; digits after the ninth decimal are cut off.
+/// Parses a decimal number of seconds; digits after the ninth decimal are cut off.
 fn time(value: &[u8]) -> Option<Time> {
     let (negative, value) = value
         .strip_prefix(b"-")
@@ -199,7 +203,7 @@ fn time(value: &[u8]) -> Option<Time> {
     })
 }
 
-/// Like [`size`], and 2^63 besides: the earliest time there is.
+/// Parses a number like [`size`], but accepts 2^63 too, the magnitude of the earliest time.
 fn size_or_limit(value: &[u8]) -> Option<u64> {
     if value == b"9223372036854775808" {
         Some(1 << 63)
@@ -217,13 +221,14 @@ fn nanos(fraction: &[u8]) -> Option<u32> {
     Some(digits.fold(0, |nanos, c| nanos * 10 + u32::from(c - b'0')))
 }
 
-/// The name of an attribute: `%3D` is `=`, and so on for two upper-case hexadecimal digits.
+/// Decodes the name of an attribute: `%3D` is `=`, and so on for two upper-case hexadecimal digits.
 ///
-/// GNU tar encodes `=` and `%`, bsdtar also all that is not printable ASCII; decoding everything is right for both.
-fn decoded(mut name: &[u8]) -> Vec<u8> {
+/// GNU tar encodes `=` and `%`; bsdtar also encodes every byte that is not printable ASCII.
+/// Decoding everything is right for both.
+fn decode_name(mut name: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(name.len());
     while let Some((first, rest)) = name.split_first() {
-        let (byte, rest) = match code(name) {
+        let (byte, rest) = match decode_escape(name) {
             Some(byte) => (byte, &rest[2..]),
             None => (*first, rest),
         };
@@ -233,8 +238,8 @@ fn decoded(mut name: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The byte that an encoded one at the start of `name` stands for, if there is one.
-pub(super) fn code(name: &[u8]) -> Option<u8> {
+/// Returns the byte that an escape at the start of `name` encodes, if there is one.
+pub(super) fn decode_escape(name: &[u8]) -> Option<u8> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'A'..=b'F' => Some(c - b'A' + 10),
@@ -326,6 +331,9 @@ mod tests {
 
     #[test]
     fn names_of_attributes_are_decoded_once() {
-        assert_eq!(decoded(b"a%3Db%253D%3d%C3%%41%2%"), b"a=b%3D%3d\xc3%A%2%");
+        assert_eq!(
+            decode_name(b"a%3Db%253D%3d%C3%%41%2%"),
+            b"a=b%3D%3d\xc3%A%2%"
+        );
     }
 }

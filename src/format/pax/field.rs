@@ -1,6 +1,7 @@
-//! The fields of a header block: places, numbers, checksum.
+//! The fields of a header block: positions, numbers, checksum.
 //!
-//! POSIX.1-2017 `pax`, "ustar Interchange Format"; base 256 and the sparse fields are from GNU tar's `tar.h`.
+//! Sources: POSIX.1-2017 `pax`, "ustar Interchange Format"; base 256 and the sparse fields are from
+//! GNU tar's `tar.h`.
 
 use super::BLOCK;
 use std::ops::Range;
@@ -25,8 +26,8 @@ pub(super) const MAJOR: Range<usize> = 329..337;
 pub(super) const MINOR: Range<usize> = 337..345;
 pub(super) const PREFIX: Range<usize> = 345..500;
 
-/// Bytes of the longest name of a user or group that is surely whole in its field. GNU tar cuts a longer name to 31 bytes and a
-/// NUL, Python to 32 bytes; what is left may be the name of another user.
+/// Bytes of the longest user or group name in a field that is certainly complete. GNU tar cuts a
+/// longer name to 31 bytes and a NUL, Python to 32 bytes; the rest may be the name of another user.
 pub(super) const MAX_SURE_OWNER: usize = 30;
 
 /// Magic and version of POSIX.
@@ -34,12 +35,13 @@ pub(super) const POSIX: &[u8; 8] = b"ustar\x0000";
 /// Magic and version of GNU's older format, which has no prefix.
 pub(super) const GNU: &[u8; 8] = b"ustar  \0";
 
-/// The largest number that `width` bytes hold in octal with the NUL at the end.
+/// The largest number that `width` bytes hold in octal with a NUL at the end.
 pub(super) const fn octal_max(width: usize) -> i64 {
     (1 << (3 * (width - 1))) - 1
 }
 
-/// Write `value` in octal, NUL-terminated, or in base 256 if it is negative or too large. `field` is 8 bytes or more.
+/// Writes `value` in octal with a NUL, or in base 256 if it is negative or too large. `field` has
+/// at least 8 bytes.
 pub(super) fn put_number(field: &mut [u8], value: i64) {
     if (0..=octal_max(field.len())).contains(&value) {
         put_octal(field, value);
@@ -57,7 +59,7 @@ fn put_octal(field: &mut [u8], mut value: i64) {
     }
 }
 
-/// Two's complement, the highest bit set as a mark.
+/// Writes two's complement; the highest bit marks base 256.
 fn put_base256(field: &mut [u8], mut value: i64) {
     for byte in field.iter_mut().rev() {
         *byte = value as u8;
@@ -66,7 +68,8 @@ fn put_base256(field: &mut [u8], mut value: i64) {
     field[0] |= 0x80;
 }
 
-/// Read a number as [`put_number`] writes it, or as other tools do: blanks before it, NUL or blank after it; nothing is 0.
+/// Reads a number in the form of [`put_number`] or of other tools: blanks before it, NUL or blank
+/// after it. An empty field is 0.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     match field.first() {
         Some(first) if first & 0x80 != 0 => base256(field),
@@ -86,7 +89,7 @@ fn octal(field: &[u8]) -> Option<i64> {
 }
 
 fn base256(field: &[u8]) -> Option<i64> {
-    // The bit below the mark is the sign. Fields are at most 12 bytes, 95 bits.
+    // The bit below the mark is the sign. Fields have at most 12 bytes, 95 bits.
     let first = i128::from(field[0] & 0x7f) - if field[0] & 0x40 == 0 { 0 } else { 0x80 };
     let value = field[1..]
         .iter()
@@ -94,31 +97,32 @@ fn base256(field: &[u8]) -> Option<i64> {
     i64::try_from(value).ok()
 }
 
-/// The text of a field: up to a NUL, or all of it.
+/// Returns the text of a field: up to a NUL, or the whole field.
 pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|c| *c == 0).next().unwrap_or_default()
 }
 
-/// Put the start of `text` in a field that is zero so far.
+/// Puts the start of `text` in a field that is zero so far.
 pub(super) fn put_text(field: &mut [u8], text: &[u8]) {
     let len = text.len().min(field.len());
     field[..len].copy_from_slice(&text[..len]);
 }
 
-/// Fill in the checksum, the last thing to be done: six octal digits, NUL, blank.
+/// Fills in the checksum: six octal digits, NUL, blank. Must be the last change of a header block.
 pub(super) fn seal(block: &mut Block) {
     let (sum, _) = sums(block);
     put_octal(&mut block[CHECKSUM.start..CHECKSUM.end - 1], sum);
     block[CHECKSUM.end - 1] = b' ';
 }
 
-/// Is the checksum right? Some old tools added the bytes as signed numbers.
+/// Returns whether the checksum is right. Some old tools added the bytes as signed numbers.
 pub(super) fn is_sealed(block: &Block) -> bool {
     let (unsigned, signed) = sums(block);
     octal(&block[CHECKSUM]).is_some_and(|sum| sum == unsigned || sum == signed)
 }
 
-/// The sums of the bytes as unsigned and as signed numbers, the checksum field counted as blanks.
+/// Returns the sums of the bytes as unsigned and as signed numbers; the checksum field counts as
+/// blanks.
 fn sums(block: &Block) -> (i64, i64) {
     let mut unsigned: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
     let mut signed: i32 = block.iter().map(|byte| i32::from(*byte as i8)).sum();

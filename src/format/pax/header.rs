@@ -1,4 +1,4 @@
-//! What a header block says, with the records before it.
+//! A header block, combined with the pax records before it.
 
 use super::{
     attributes::Attributes,
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A header block and where it stands.
+/// A header block and its position.
 pub(super) struct Header {
     pub(super) block: Block,
     /// Bytes of the archive before it.
@@ -31,7 +31,8 @@ impl Header {
         self.number(field::SIZE)
     }
 
-    /// The name as the fields have it. Only POSIX has a prefix: GNU's older format keeps other things there.
+    /// Returns the name in the fields. Only POSIX has a prefix; GNU's older format uses these bytes
+    /// differently.
     fn name(&self) -> Vec<u8> {
         let name = text(&self.block[field::NAME]);
         match text(&self.block[field::PREFIX]) {
@@ -42,7 +43,7 @@ impl Header {
         }
     }
 
-    /// Kinds with no content: type flags `1` to `6`.
+    /// Returns the kind of a member without content: type flags `1` to `6`.
     pub(super) fn special(&self, names: &HeaderNames) -> Result<EntryKind> {
         Ok(match self.block[field::TYPEFLAG] {
             b'1' => EntryKind::HardLink(clean(&names.link)),
@@ -101,15 +102,15 @@ impl Header {
     fn owner(&self, attributes: &Attributes) -> Result<Owner> {
         let id = |record: Option<i64>, place| {
             let id = record.map_or_else(|| self.signed(place), Ok)?;
-            // -2 is nobody to some systems: the number modulo 2^32.
+            // Some systems number the user `nobody` -2: take the number modulo 2^32.
             let id = u32::try_from(id).or_else(|_| i32::try_from(id).map(i32::cast_unsigned));
-            // Modulo 2^32 it could become root's.
+            // Larger numbers modulo 2^32 could become root's.
             Ok(id.unwrap_or(NOBODY))
         };
         let name = |record: &Option<Vec<u8>>, place| match record {
             Some(name) => owner_name(name),
             None if self.block[field::MAGIC].starts_with(b"ustar") => {
-                owner_name(sure_owner(&self.block[place]))
+                owner_name(complete_owner(&self.block[place]))
             }
             None => Arc::default(),
         };
@@ -122,11 +123,12 @@ impl Header {
     }
 }
 
-/// Whose is what belongs to a number that no system here has.
+/// Owner for a number that no system here can have.
 const NOBODY: u32 = 65534;
 
-/// The name of a user or group in a field; no name if it may be the beginning of a longer one.
-fn sure_owner(field: &[u8]) -> &[u8] {
+/// Returns the user or group name in a field, or an empty name if it may be the start of a longer
+/// one.
+fn complete_owner(field: &[u8]) -> &[u8] {
     let name = text(field);
     if name.len() > field::MAX_SURE_OWNER {
         b""
@@ -135,19 +137,20 @@ fn sure_owner(field: &[u8]) -> &[u8] {
     }
 }
 
-/// A name that is not text is as good as none.
+/// Returns the name, or an empty name if it is not UTF-8.
 fn owner_name(name: &[u8]) -> Arc<str> {
     std::str::from_utf8(name).map(Arc::from).unwrap_or_default()
 }
 
-/// Name and link target as they stand: a record before a GNU member before the header block.
+/// Name and link target of a member. A pax record overrides a GNU member, which overrides the
+/// header block.
 pub(super) struct HeaderNames {
     pub(super) path: Vec<u8>,
     pub(super) link: Vec<u8>,
 }
 
 impl HeaderNames {
-    /// With the name and the link that GNU members before the header have set.
+    /// Combines the header with the name and the link that GNU members before it have set.
     pub(super) fn of(
         header: &Header,
         gnu: (Option<Vec<u8>>, Option<Vec<u8>>),
@@ -167,8 +170,8 @@ impl HeaderNames {
     }
 }
 
-/// The path that a name means, below the root of the archive: without `.`, and without slashes that are doubled or stand at
-/// either end.
+/// Returns the path of a name below the root of the archive: without `.`, doubled slashes, and
+/// slashes at either end.
 fn clean(name: &[u8]) -> EntryPath {
     let parts = name
         .split(|c| *c == b'/')
@@ -176,12 +179,12 @@ fn clean(name: &[u8]) -> EntryPath {
     parts.collect::<Vec<_>>().join(&b'/')
 }
 
-/// Is what a name means below the root of the archive?
+/// Returns whether a name denotes a path below the root of the archive.
 pub(super) fn stays_within(name: &[u8]) -> bool {
     is_safe(&clean(name))
 }
 
-/// Damage at a byte of the archive.
+/// An error for damage at a byte of the archive.
 pub(super) fn damaged(at: u64, why: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("cannot read the tar at byte {at}: {why}"))
 }

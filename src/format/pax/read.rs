@@ -1,7 +1,8 @@
-//! Members read from a tar of any make.
+//! Reads the members of a tar of any program.
 //!
-//! The source is not trusted: each length is bounded before memory is taken, memory grows only with bytes that are there,
-//! names that leave the root are told apart, and no input makes this panic.
+//! The input is not trusted: every length is bounded before memory is allocated, memory grows only
+//! with bytes that arrive, names that leave the root are reported as such, and no input causes a
+//! panic.
 
 use super::{
     BLOCK, MAX_NAME, MAX_RECORDS,
@@ -18,88 +19,97 @@ use crate::{
 };
 use std::io::Read;
 
-/// Most bytes of global records. They are kept for all members; `git archive` writes 52.
+/// Maximum bytes of global records. They are kept for all members; `git archive` writes 52.
 const MAX_GLOBALS: usize = 64 << 10;
 
-/// Blocks of an archive without members, as tar writes one; more zeros than that are what was lost.
+/// Maximum blocks of an archive without members, as tar writes it. An archive with more zeros has
+/// lost its data.
 const MAX_EMPTY: u64 = 20;
 
 /// Reads the headers of an archive, one member at a time.
 ///
-/// Members may be ustar, v7, pax, GNU (long names, base 256, sparse files of all four makes), with records for one member
-/// or for all. Blocks of zeros do not end the archive, so that concatenated ones are read to the end of the bytes, as
-/// `tar -i` does; [`Reader::has_ended`] says whether they stood where the archive ended. Bytes behind them that are no
-/// archive are none of it: they hold no header, nor end as an archive does.
+/// Members may be ustar, v7, pax or GNU (long names, base 256, sparse files of all four versions),
+/// with records for one member or for all. Blocks of zeros do not end the archive, so that
+/// concatenated archives are read to the last byte, as `tar -i` does. [`PaxReader::has_ended`]
+/// tells whether the archive ended with such blocks. Trailing bytes after these blocks are ignored
+/// if they have no header and do not end like an archive.
 #[derive(Debug, Default)]
 pub struct PaxReader {
     globals: Attributes,
     globals_len: usize,
     /// Bytes of the archive before the next header.
     position: u64,
-    /// Blocks of zeros that were read last.
+    /// Number of zero blocks at the current end.
     zeros: u64,
-    /// Was there anything else?
+    /// Whether a block that is not zero was read.
     has_begun: bool,
     trailed: bool,
 }
 
-/// What stands next in an archive.
+/// The next item in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TarItem {
     /// A member that an entry can describe.
     Member(Member),
-    /// A member whose name, or what it is a hard link to, leads out of the archive.
+    /// A member whose name, or whose hard link target, leads out of the archive.
     Outside(Unknown),
-    /// A member of a type that is not known, or means nothing here (volume labels, parts of files of another volume).
+    /// A member of an unknown type, or of a type without meaning here (volume labels, parts of
+    /// files of another volume).
     Unknown(Unknown),
 }
 
 /// A member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What it is. Change time is zero if the archive does not say; the inode always is.
+    /// Path, kind and metadata. The change time is zero if the archive has none; the inode is
+    /// always zero.
     pub entry: Entry,
-    /// Bytes that follow, to be read before the next header, with their padding ([`skip_padding`]). The map of a sparse
-    /// file is consumed: for a file these are its [`Entry::data_len`] bytes. For other kinds they mean nothing: [`skip`].
+    /// Bytes to read before the next header, without their padding ([`skip_padding`]).
+    ///
+    /// For a file these are its [`Entry::data_len`] bytes; the map of a sparse file is already
+    /// read. For other kinds they have no meaning; pass them to [`skip`].
     pub stored_len: u64,
-    /// Permissions that the entry does not have: they name users or groups without their numbers, or cannot be read.
+    /// Lists of permissions that are not in the entry: they name users or groups without their
+    /// numbers, or cannot be parsed.
     pub named_acls: Vec<NamedAcl>,
 }
 
-/// A member of no use, whose `stored_len` bytes are to be passed over with [`skip`].
+/// A member that cannot be used. The caller passes its `stored_len` bytes to [`skip`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
-    /// Its name, as it stands.
+    /// Name as in the archive.
     pub name: Vec<u8>,
-    /// Its type.
+    /// Type flag.
     pub typeflag: u8,
-    /// Bytes that follow, without padding.
+    /// Bytes of content, without padding.
     pub stored_len: u64,
 }
 
 impl PaxReader {
-    /// A reader at the start of an archive.
+    /// Creates a reader at the start of an archive.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Were the last bytes of the archive the blocks of zeros that end one? If it has none, it may have lost members.
+    /// Returns whether the archive ended with blocks of zeros. If not, it may have lost members.
     pub fn has_ended(&self) -> bool {
         self.zeros > 0
     }
 
-    /// Did anything follow the end of the archive that is none of it?
-    pub fn was_trailed(&self) -> bool {
+    /// Returns whether bytes after the end of the archive were ignored.
+    pub fn has_trailing_bytes(&self) -> bool {
         self.trailed
     }
 
-    /// Read up to the content of the next member; `None` at the end of the bytes.
+    /// Reads up to the content of the next member; returns `None` at the end of the input.
     ///
-    /// The content of the member before, with its padding, must have been read from `input`.
+    /// The caller must have read the content of the previous member, with its padding, from
+    /// `input`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for what is not a tar, or is cut off; [`ErrorKind::Unsupported`] for a newer kind of sparse
-    /// file; or the error of `input`. There is no going on after an error.
+    /// [`ErrorKind::Corrupt`] if the input is not a tar or is cut off; [`ErrorKind::Unsupported`]
+    /// for a newer version of sparse files; or the error of `input`. The reader cannot be used
+    /// after an error.
     pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<TarItem>> {
         let mut pending = Pending::default();
         loop {
@@ -114,37 +124,40 @@ impl PaxReader {
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
                 if !self.has_begun && self.zeros > MAX_EMPTY {
-                    return Err(damaged(at, "there is nothing but zeros up to here"));
+                    return Err(damaged(at, "there are only zeros up to here"));
                 }
                 continue;
             }
             if !field::is_sealed(&block) {
-                if self.may_be_over() && self.is_none_of_it(input)? {
+                if self.may_have_ended() && self.has_only_foreign_bytes(input)? {
                     self.trailed = true;
                     return Ok(None);
                 }
                 return Err(damaged(at, "the checksum of a header is wrong"));
             }
-            (self.zeros, self.has_begun) = (0, true);
+            self.zeros = 0;
+            self.has_begun = true;
             let header = Header { block, at };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
                 b'g' => self.globals(input, &header)?,
-                b'L' => pending.name = Some(self.long(input, &header)?),
-                b'K' => pending.link = Some(self.long(input, &header)?),
+                b'L' => pending.name = Some(self.long_name(input, &header)?),
+                b'K' => pending.link = Some(self.long_name(input, &header)?),
                 _ => return self.member(input, &header, pending).map(Some),
             }
         }
     }
 
-    /// Do the two blocks of zeros that end an archive stand before what comes next?
-    fn may_be_over(&self) -> bool {
+    /// Returns whether the last two blocks were the zeros that end an archive.
+    fn may_have_ended(&self) -> bool {
         self.has_begun && self.zeros >= 2
     }
 
-    /// Are the bytes that follow the end none of the archive? Else zeros have hidden members: a header is among them, or
-    /// they end as an archive does.
-    fn is_none_of_it(&mut self, input: &mut dyn Read) -> Result<bool> {
+    /// Returns whether the bytes after the end do not belong to the archive.
+    ///
+    /// If they have a header, or end like an archive, then zeros have overwritten members and the
+    /// archive is damaged.
+    fn has_only_foreign_bytes(&mut self, input: &mut dyn Read) -> Result<bool> {
         let mut zeros = 0;
         while let Some(block) = self.block(input)? {
             if field::is_sealed(&block) {
@@ -155,14 +168,15 @@ impl PaxReader {
         Ok(zeros < 2)
     }
 
-    /// The next block; `None` if the bytes end before it, or within it after the end of the archive.
+    /// Returns the next block; `None` if the input ends before it, or within it after the end of
+    /// the archive.
     fn block(&mut self, input: &mut dyn Read) -> Result<Option<Block>> {
         let mut block = [0; BLOCK];
         let mut have = 0;
         while have < BLOCK {
             match input.read(&mut block[have..]) {
                 Ok(0) if have == 0 => return Ok(None),
-                Ok(0) if self.may_be_over() => {
+                Ok(0) if self.may_have_ended() => {
                     self.trailed |= block != [0; BLOCK];
                     return Ok(None);
                 }
@@ -176,12 +190,13 @@ impl PaxReader {
         Ok(Some(block))
     }
 
-    /// A block that must be there.
-    fn more(&mut self, input: &mut dyn Read) -> Result<Block> {
+    /// Returns a block that must exist.
+    fn required_block(&mut self, input: &mut dyn Read) -> Result<Block> {
         self.block(input)?.ok_or_else(|| cut_off(self.position))
     }
 
-    /// Append the content of a member of ours, at most `max` bytes, to `body`, and pass over its padding.
+    /// Appends the content of a header member, at most `max` bytes, to `body`, and skips its
+    /// padding.
     fn body(
         &mut self,
         input: &mut dyn Read,
@@ -193,10 +208,10 @@ impl PaxReader {
         if len > max as u64 {
             return Err(damaged(
                 header.at,
-                format!("a header extends over {len} bytes, where {max} are possible"),
+                format!("a header has {len} bytes, the maximum is {max}"),
             ));
         }
-        // Grows with the bytes that come, whatever the header promised.
+        // `body` grows with the bytes that arrive, not with the length in the header.
         let count = (&mut *input)
             .take(len)
             .read_to_end(body)
@@ -205,12 +220,12 @@ impl PaxReader {
             return Err(cut_off(self.position));
         }
         skip_padding(input, len)?;
-        self.pass(len);
+        self.advance(len);
         Ok(())
     }
 
-    /// Count `len` bytes of content and their padding as read.
-    fn pass(&mut self, len: u64) {
+    /// Counts `len` bytes of content and their padding as read.
+    fn advance(&mut self, len: u64) {
         self.position = self
             .position
             .saturating_add(len)
@@ -241,7 +256,7 @@ impl PaxReader {
             .ok_or_else(|| damaged(header.at, MALFORMED))
     }
 
-    fn long(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u8>> {
+    fn long_name(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         self.body(input, header, MAX_NAME, &mut body)?;
         body.truncate(text(&body).len());
@@ -265,10 +280,10 @@ impl PaxReader {
             b'0' | 0 | b'7' if names.path.ends_with(b"/") => (EntryKind::Directory, size),
             b'0' | 0 | b'7' | b'S' => self.file(input, header, &attributes, size)?,
             b'D' => (EntryKind::Directory, size),
-            // Some tools give these a size, none give them content.
+            // Some tools give these a size, but no tool gives them content.
             b'1'..=b'6' => (header.special(&names)?, 0),
             _ => {
-                self.pass(size);
+                self.advance(size);
                 return Ok(TarItem::Unknown(Unknown {
                     name: names.path,
                     typeflag,
@@ -276,7 +291,7 @@ impl PaxReader {
                 }));
             }
         };
-        self.pass(stored_len);
+        self.advance(stored_len);
         if !stays_within(&names.path) || (typeflag == b'1' && !stays_within(&names.link)) {
             return Ok(TarItem::Outside(Unknown {
                 name: names.path,
@@ -293,7 +308,7 @@ impl PaxReader {
         }))
     }
 
-    /// A regular file of which `stored` bytes follow, and how many after its map.
+    /// Returns the kind of a regular file with `stored` bytes, and the bytes that follow its map.
     fn file(
         &mut self,
         input: &mut dyn Read,
@@ -302,43 +317,43 @@ impl PaxReader {
         stored: u64,
     ) -> Result<(EntryKind, u64)> {
         let sparse = &attributes.sparse;
-        let bad = || damaged(header.at, "the map of a sparse file is malformed");
-        let (size, pairs, stored) =
-            match (header.block[field::TYPEFLAG], sparse.major, sparse.minor) {
-                (b'S', ..) => (
-                    header.number(OLD_SIZE)?,
-                    self.old_map(input, header)?,
-                    stored,
-                ),
-                (_, Some(1), Some(0)) => {
-                    let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
-                    (sparse.size.ok_or_else(bad)?, pairs, stored - len)
-                }
-                (_, None | Some(0), _) if sparse.pairs.is_some() => (
-                    sparse.size.ok_or_else(bad)?,
-                    sparse.pairs.clone().unwrap_or_default(),
-                    stored,
-                ),
-                (_, None | Some(0), _) => {
-                    return Ok((
-                        EntryKind::File {
-                            size: stored,
-                            map: None,
-                        },
-                        stored,
-                    ));
-                }
-                (_, Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
+        let is_old = header.block[field::TYPEFLAG] == b'S';
+        let has_map =
+            is_old || sparse.pairs.is_some() || sparse.major.is_some_and(|major| major > 0);
+        if !has_map {
+            let kind = EntryKind::File {
+                size: stored,
+                map: None,
             };
+            return Ok((kind, stored));
+        }
+        let bad = || damaged(header.at, "the map of a sparse file is malformed");
+        let mut map_len = 0;
+        let (size, pairs) = if is_old {
+            (header.number(OLD_SIZE)?, self.old_map(input, header)?)
+        } else {
+            let pairs = match (sparse.major, sparse.minor) {
+                (None | Some(0), _) => sparse.pairs.clone().unwrap_or_default(),
+                (Some(1), Some(0)) => {
+                    let (pairs, len) = self.map(input, stored)?.ok_or_else(bad)?;
+                    map_len = len;
+                    pairs
+                }
+                (Some(major), minor) => return Err(newer_sparse(header.at, major, minor)),
+            };
+            (sparse.size.ok_or_else(bad)?, pairs)
+        };
+        let stored = stored - map_len;
         let map = read_map(&pairs, size, stored).ok_or_else(bad)?;
         Ok((EntryKind::File { size, map }, stored))
     }
 
-    /// The map in front of the content (version 1.0), and its length; `None` if it is not one or exceeds `stored` bytes.
+    /// Reads the map in front of the content (version 1.0). Returns it with its length, or `None`
+    /// if it is malformed or longer than `stored` bytes.
     fn map(&mut self, input: &mut dyn Read, stored: u64) -> Result<Option<(Vec<u64>, u64)>> {
         let mut lines = MapLines::default();
         for len in (BLOCK as u64..=stored).step_by(BLOCK) {
-            match lines.push(&self.more(input)?) {
+            match lines.push(&self.required_block(input)?) {
                 Some(true) => return Ok(Some((lines.into_pairs(), len))),
                 Some(false) => {}
                 None => break,
@@ -347,10 +362,11 @@ impl PaxReader {
         Ok(None)
     }
 
-    /// The map in the header and the blocks after it (GNU's older format).
+    /// Reads the map in the header and the blocks after it (GNU's older format).
     fn old_map(&mut self, input: &mut dyn Read, header: &Header) -> Result<Vec<u64>> {
         let mut pairs = Vec::new();
-        let (mut block, mut place) = (header.block, OLD_HEADER);
+        let mut block = header.block;
+        let mut place = OLD_HEADER;
         loop {
             let (fields, flag) = place;
             read_old(&block[fields], &mut pairs)
@@ -358,22 +374,24 @@ impl PaxReader {
             if block[flag] == 0 {
                 return Ok(pairs);
             }
-            (block, place) = (self.more(input)?, OLD_EXTENSION);
+            block = self.required_block(input)?;
+            place = OLD_EXTENSION;
         }
     }
 }
 
-/// Does a tar, whole or damaged, begin with these bytes? It has a header there, or zeros if nothing is in it.
+/// Returns whether a tar, whole or damaged, may start with these bytes: with a header, or with
+/// zeros if it is empty.
 pub fn begins(start: &[u8]) -> bool {
     start.first_chunk::<BLOCK>().is_some_and(|block| {
         block[field::MAGIC].starts_with(b"ustar") || *block == [0; BLOCK] || field::is_sealed(block)
     })
 }
 
-/// Read and drop the zeros after `len` bytes of content.
+/// Reads and drops the zeros after `len` bytes of content.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if the bytes end before, or the error of `input`.
+/// [`ErrorKind::Corrupt`] if the input ends too early, or the error of `input`.
 pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
     let mut block = [0; BLOCK];
     input
@@ -384,7 +402,7 @@ pub fn skip_padding(input: &mut dyn Read, len: u64) -> Result<()> {
         })
 }
 
-/// Read and drop `len` bytes of content and their padding.
+/// Reads and drops `len` bytes of content and their padding.
 ///
 /// # Errors
 /// As [`skip_padding`].
@@ -397,7 +415,7 @@ pub fn skip(input: &mut dyn Read, len: u64) -> Result<()> {
     skip_padding(input, len)
 }
 
-/// What stood before a member and is for it.
+/// Records and names that came before a member and apply to it.
 #[derive(Default)]
 struct Pending {
     name: Option<Vec<u8>>,

@@ -1,7 +1,7 @@
-//! Maps of sparse files: what a tar can hold, and GNU tar's four ways to write one.
+//! Maps of sparse files: the form that a tar can hold, and GNU tar's four formats.
 //!
-//! Only version 1.0 is written: the map stands in front of the content, as decimal lines. See "Storing Sparse Files" in
-//! GNU tar's manual.
+//! Only version 1.0 is written: the map precedes the content, as decimal lines. See "Storing Sparse
+//! Files" in GNU tar's manual.
 
 use super::{
     BLOCK,
@@ -10,14 +10,16 @@ use super::{
 use crate::format::entry::{ByteRun, SparseMap};
 use std::io::Write;
 
-/// Most runs of one map, written or read. A map of so many takes 24 MiB of memory.
+/// Maximum runs of one map, written or read. A map of this size takes 24 MiB of memory.
 pub const MAX_RUNS: usize = 1 << 20;
 
-/// The map that a tar can hold for a file of `size` bytes: runs grow to whole blocks of 512 bytes and are merged if they
-/// touch. `None`, meaning the file is to be stored whole, if there are no holes left or over [`MAX_RUNS`] runs.
+/// Returns the map that a tar can hold for a file of `size` bytes. Runs grow to whole blocks of 512
+/// bytes, and runs that touch are merged.
 ///
-/// GNU tar pads each run to whole blocks and other tools do not; where runs are whole blocks they agree. A map that is
-/// good already is returned as it is. Runs must be ascending and within the file.
+/// Returns `None`, so that the file is stored whole, if no holes remain or the map has more than
+/// [`MAX_RUNS`] runs. GNU tar pads each run to whole blocks and other tools do not; they agree on
+/// runs of whole blocks. A map that already fits is returned unchanged. Runs must be ascending and
+/// within the file.
 pub fn storable_map(map: SparseMap, size: u64) -> Option<SparseMap> {
     let map = if is_storable(&map, size) {
         map
@@ -45,7 +47,8 @@ fn widen(map: &[ByteRun], size: u64) -> Vec<ByteRun> {
     wide
 }
 
-/// Is the map ascending, within the file, and made of whole blocks but for the end of the last run?
+/// Returns whether the map is ascending, within the file, and made of whole blocks except for the
+/// end of the last run.
 pub(super) fn is_storable(map: &[ByteRun], size: u64) -> bool {
     let blocks = map
         .split_last()
@@ -59,7 +62,7 @@ pub(super) fn is_storable(map: &[ByteRun], size: u64) -> bool {
         })
 }
 
-/// Bytes that [`write_map`] appends, without its padding.
+/// Number of bytes that [`write_map`] appends, without padding.
 pub(super) fn map_len(map: &[ByteRun], size: u64) -> u64 {
     let runs: u64 = map
         .iter()
@@ -68,31 +71,33 @@ pub(super) fn map_len(map: &[ByteRun], size: u64) -> u64 {
     digits(map.len() as u64 + 1) + 1 + runs + digits(size) + 1 + 2
 }
 
-/// Decimal digits of `value`.
+/// Number of decimal digits of `value`.
 fn digits(value: u64) -> u64 {
     u64::from(value.checked_ilog10().unwrap_or(0) + 1)
 }
 
-/// Append the map as version 1.0 has it, without padding: the number of runs, then offset and length of each, a line each.
+/// Appends the map in version 1.0, without padding: the number of runs, then offset and length of
+/// each, one number a line.
 pub(super) fn write_map(map: &[ByteRun], size: u64, out: &mut Vec<u8>) {
     let _ = writeln!(out, "{}", map.len() + 1);
     for run in map {
         let _ = writeln!(out, "{}\n{}", run.offset, run.len);
     }
-    // Without a run at the end GNU tar cuts the file there.
+    // Without a final empty run GNU tar cuts the file at the end of the last run.
     let _ = write!(out, "{size}\n0\n");
 }
 
-/// A map that was read, from pairs of offset and length, for a file of `size` bytes of which `stored` follow.
+/// Checks a map of (offset, length) pairs, for a file of `size` bytes of which `stored` follow.
 ///
-/// Empty runs are dropped and runs that touch are merged. The outer `None` is a map that cannot be; the inner one says
-/// that there are no holes.
+/// Empty runs are dropped and runs that touch are merged. Returns `None` for an invalid map and
+/// `Some(None)` if there are no holes.
 pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<SparseMap>> {
     let (pairs, []) = pairs.as_chunks::<2>() else {
         return None;
     };
     let mut runs: Vec<ByteRun> = Vec::new();
-    let (mut end, mut sum) = (0u64, 0u64);
+    let mut end = 0u64;
+    let mut sum = 0u64;
     for &[offset, len] in pairs {
         if offset < end {
             return None;
@@ -108,18 +113,19 @@ pub(super) fn read_map(pairs: &[u64], size: u64, stored: u64) -> Option<Option<S
     (sum == stored).then(|| (sum < size).then(|| runs.into()))
 }
 
-/// The map of version 1.0, read block by block.
+/// A parser for the map of version 1.0, block by block.
 #[derive(Default)]
 pub(super) struct MapLines {
-    /// Numbers still to come, once the first line has said so.
+    /// Remaining numbers; known after the first line.
     left: Option<usize>,
-    /// The line under way.
+    /// Value of the current line so far.
     line: Option<u64>,
     pairs: Vec<u64>,
 }
 
 impl MapLines {
-    /// Take a block. `Some(true)` if it was the last one, `None` if it is not a map.
+    /// Parses a block. Returns `Some(true)` if it was the last one, `None` if it is not part of a
+    /// map.
     pub(super) fn push(&mut self, block: &Block) -> Option<bool> {
         for byte in block {
             match byte {
@@ -135,7 +141,7 @@ impl MapLines {
         Some(false)
     }
 
-    /// Take the number of the line; `true` if it was the last one.
+    /// Takes the number of the line; returns `true` if it was the last one.
     fn end_line(&mut self) -> Option<bool> {
         let value = self.line.take()?;
         match &mut self.left {
@@ -155,20 +161,22 @@ impl MapLines {
         Some(self.left == Some(0))
     }
 
-    /// Offsets and lengths, in turn.
+    /// Returns offsets and lengths in turn.
     pub(super) fn into_pairs(self) -> Vec<u64> {
         self.pairs
     }
 }
 
-/// Where GNU's older format keeps runs in the header of a member, and in the blocks after it; and the flag that one follows.
+/// Range of the runs in a header of GNU's older format, and position of the flag that an extension
+/// block follows.
 pub(super) const OLD_HEADER: (std::ops::Range<usize>, usize) = (386..482, 482);
-/// See [`OLD_HEADER`].
+/// The same for an extension block.
 pub(super) const OLD_EXTENSION: (std::ops::Range<usize>, usize) = (0..504, 504);
-/// Where the older format keeps the size with holes.
+/// Field of the older format with the size including holes.
 pub(super) const OLD_SIZE: std::ops::Range<usize> = 483..495;
 
-/// Append the offsets and lengths in `fields`, 12 bytes each, up to the first unused ones. `None` if one is not a number.
+/// Appends the offsets and lengths in `fields`, 12 bytes each, up to the first unused pair. Returns
+/// `None` if one is not a number.
 pub(super) fn read_old(fields: &[u8], pairs: &mut Vec<u64>) -> Option<()> {
     for pair in fields
         .as_chunks::<24>()

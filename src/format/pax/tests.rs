@@ -1,4 +1,4 @@
-//! What is written is read back, and nothing that is read does harm.
+//! Headers read back as they were written, and no input causes harm.
 
 use crate::{
     error::{ErrorKind, Result},
@@ -25,7 +25,7 @@ fn file(path: &[u8], size: u64) -> Entry {
     }
 }
 
-/// A header block of another make.
+/// A header block of another program.
 fn foreign(name: &[u8], typeflag: u8, size: i64) -> field::Block {
     let mut block = [0; BLOCK];
     field::put_text(&mut block[field::NAME], name);
@@ -59,7 +59,7 @@ fn empty(name: &[u8]) -> Vec<u8> {
     foreign(name, b'0', 0).to_vec()
 }
 
-/// All members, their content passed over.
+/// Reads all members and skips their content.
 fn read_all(bytes: &[u8]) -> Result<(Vec<TarItem>, bool)> {
     let (mut reader, mut input, mut found) = (PaxReader::new(), bytes, Vec::new());
     while let Some(next) = reader.next(&mut input)? {
@@ -73,7 +73,7 @@ fn read_all(bytes: &[u8]) -> Result<(Vec<TarItem>, bool)> {
     Ok((found, reader.has_ended()))
 }
 
-/// The members, all of known types.
+/// Reads the members, which must all have known types.
 fn members(bytes: &[u8]) -> Vec<Member> {
     let known = |found| match found {
         TarItem::Member(member) => member,
@@ -82,7 +82,7 @@ fn members(bytes: &[u8]) -> Vec<Member> {
     read_all(bytes).unwrap().0.into_iter().map(known).collect()
 }
 
-/// The only member, its content not there.
+/// Reads the only member, without its content.
 fn first(bytes: &[u8]) -> Result<Member> {
     match PaxReader::new().next(&mut { bytes })? {
         Some(TarItem::Member(member)) => Ok(member),
@@ -97,7 +97,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_ustar_holds_takes_one_block() {
+fn an_entry_that_ustar_can_hold_takes_one_block() {
     let mut entry = file(
         &[[b'a'; 155].as_slice(), b"/", &[b'b'; 100]].concat(),
         0o77777777777,
@@ -265,7 +265,7 @@ fn the_root_is_a_directory_of_its_own_name() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_a_defect_of_the_caller() {
+fn an_entry_that_cannot_be_stored_is_a_bug_of_the_caller() {
     let with = |kind| Entry {
         kind,
         ..file(b"a", 0)
@@ -328,13 +328,13 @@ fn more_records_than_are_read_are_not_written() {
     assert_eq!(out, [7]);
 }
 
-/// Is the only member one that leads out?
+/// Returns whether the only member leads out.
 fn leads_out(bytes: &[u8]) -> bool {
     matches!(&read_all(bytes).unwrap().0[..], [TarItem::Outside(_)])
 }
 
 #[test]
-fn names_that_leave_the_archive_are_told_apart() {
+fn names_that_leave_the_archive_are_reported() {
     for bad in [
         &b"../x"[..],
         b"/../x",
@@ -360,7 +360,7 @@ fn names_that_leave_the_archive_are_told_apart() {
 }
 
 #[test]
-fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
+fn trailing_bytes_that_are_not_an_archive_are_ignored() {
     let one = [empty(b"a"), END.to_vec()].concat();
     for (tail, trailed) in [
         (vec![0; 700], false),
@@ -373,7 +373,10 @@ fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
             reader.next(&mut input).unwrap().is_some()
                 && reader.next(&mut input).unwrap().is_none()
         );
-        assert_eq!((reader.has_ended(), reader.was_trailed()), (true, trailed));
+        assert_eq!(
+            (reader.has_ended(), reader.has_trailing_bytes()),
+            (true, trailed)
+        );
     }
     for tail in [
         [vec![7; BLOCK], empty(b"b")].concat(),
@@ -385,9 +388,9 @@ fn what_follows_the_end_and_is_no_archive_is_none_of_it() {
 }
 
 #[test]
-fn what_lost_its_beginning_is_no_archive_without_members() {
+fn an_archive_that_lost_its_beginning_is_not_an_empty_one() {
     assert_eq!(members(&[0; 20 * BLOCK]), []);
-    assert!(refusal(&[0; 21 * BLOCK]).contains("nothing but zeros"));
+    assert!(refusal(&[0; 21 * BLOCK]).contains("only zeros"));
     for tail in [20, 700, 9000] {
         let said = refusal(&[END.to_vec(), vec![7; tail]].concat());
         assert!(
@@ -471,7 +474,7 @@ fn an_archive_cut_off_anywhere_but_between_members_is_refused() {
 }
 
 #[test]
-fn a_member_of_an_unknown_type_is_said_to_be_there() {
+fn a_member_of_an_unknown_type_is_reported() {
     let bytes = [
         with_body(foreign(b"label", b'V', 5), b"12345"),
         header(&file(b"a", 0)),
@@ -506,7 +509,7 @@ fn permissions_of_users_without_numbers_are_kept_apart() {
 #[test]
 fn lengths_beyond_reason_are_refused_before_memory_is_taken() {
     for typeflag in *b"xgLK" {
-        assert!(refusal(&foreign(b"a", typeflag, 1 << 60)).contains("are possible"));
+        assert!(refusal(&foreign(b"a", typeflag, 1 << 60)).contains("the maximum is"));
     }
     let records = pax(
         b'x',
@@ -636,7 +639,7 @@ prop_compose! {
     }
 }
 
-/// A whole archive with content of these entries, of which none is large.
+/// A whole archive of these entries with their content; large ones are left out.
 fn archive(entries: &[Entry]) -> Vec<u8> {
     let mut out = Vec::new();
     for entry in entries.iter().filter(|entry| entry.data_len() < 4096) {
@@ -676,7 +679,7 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = value;
             if seal {
-                // So that the damage gets past the checksum.
+                // With a right checksum the damage gets past the first check.
                 let start = at - at % BLOCK;
                 field::seal((&mut bytes[start..start + BLOCK]).try_into().unwrap());
             }

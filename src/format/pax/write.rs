@@ -1,8 +1,8 @@
-//! The header of a member, as fullbore writes it.
+//! Writes the header of a member.
 
 use super::{
     ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl,
-    attributes::code,
+    attributes::decode_escape,
     field::{self, Block, octal_max, put_number, put_text},
     padding, sparse,
 };
@@ -12,24 +12,28 @@ use crate::{
 };
 use std::{borrow::Cow, io::Write};
 
-/// Append the complete header of a member: GNU `K` and `L` members and a pax `x` member if they are needed, the ustar
-/// header, and the map of a sparse file.
+/// Appends the complete header of a member: GNU `K` and `L` members and a pax `x` member if they
+/// are needed, the ustar header, and the map of a sparse file.
 ///
-/// Always whole blocks. The caller appends [`Entry::data_len`] bytes of content, then [`padding`] zeros for them. What is
-/// written depends on the entry alone; inode and change time are not written. A hard link carries the full metadata, since
-/// Python applies it. An attribute whose list of permissions is not as the kernel writes it stays an attribute, as it is.
+/// Appends whole blocks. The caller appends [`Entry::data_len`] bytes of content, then [`padding`]
+/// zeros for them. The output depends on the entry alone; inode and change time are not written. A
+/// hard link carries the full metadata, because Python applies it. A list of permissions that is
+/// not as the kernel writes it is stored as a plain attribute.
 ///
 /// # Errors
-/// [`ErrorKind::Bug`] for a socket, an unsafe path, or a map that [`sparse::storable_map`] would not return;
-/// [`ErrorKind::Unsupported`] for names and attributes over [`MAX_NAME`] and [`MAX_RECORDS`]. `out` is as it was.
+/// [`ErrorKind::Bug`] for a socket, an unsafe path, or a map that [`sparse::storable_map`] would
+/// not return; [`ErrorKind::Unsupported`] for names and attributes longer than [`MAX_NAME`] and
+/// [`MAX_RECORDS`]. After an error `out` is unchanged.
 pub fn write_header(entry: &Entry, out: &mut Vec<u8>) -> Result<()> {
     let start = out.len();
     write_blocks(&plan(entry)?, out).inspect_err(|_| out.truncate(start))
 }
 
-/// Does one ustar header block hold all that is known of `entry`, without pax records, GNU members or base 256?
+/// Returns whether one ustar header block holds all metadata of `entry`, without pax records, GNU
+/// members or base 256.
 ///
-/// Names may still be split at the prefix, which PostgreSQL's tools do not read: for them names are under 100 bytes.
+/// The name may still be split at the prefix, which PostgreSQL's tools do not read: they need names
+/// shorter than 100 bytes.
 pub fn is_plain_ustar(entry: &Entry) -> bool {
     let plain_device = |device: Device| device.major.max(device.minor) <= octal_max(8) as u32;
     plan(entry).is_ok_and(|plan| {
@@ -40,7 +44,7 @@ pub fn is_plain_ustar(entry: &Entry) -> bool {
     })
 }
 
-/// What is to be written of an entry, and where its names go.
+/// The values of a header, and the place of each name.
 struct HeaderPlan<'a> {
     entry: &'a Entry,
     typeflag: u8,
@@ -49,35 +53,37 @@ struct HeaderPlan<'a> {
     link: &'a [u8],
     link_place: FieldPlace,
     device: Option<Device>,
-    /// The map and the size with holes.
+    /// The map, and the size with holes.
     sparse: Option<(&'a [ByteRun], u64)>,
-    /// Bytes that follow, the map of a sparse file included.
+    /// Bytes that follow, including the map of a sparse file.
     size: u64,
 }
 
-/// Where a name goes.
+/// The place of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FieldPlace {
-    /// The header block holds it.
+    /// In the header block.
     Ustar,
-    /// A pax record: `path`, `linkpath`, or `GNU.sparse.name`.
+    /// In a pax record: `path`, `linkpath`, or `GNU.sparse.name`.
     Record,
-    /// A GNU `L` or `K` member before the header.
+    /// In a GNU `L` or `K` member before the header.
     Member,
 }
 
 impl FieldPlace {
     fn of(name: &[u8], fits: bool) -> Self {
-        match fits {
-            true => Self::Ustar,
-            false if name.is_ascii() => Self::Record,
-            false => Self::Member,
+        if fits {
+            Self::Ustar
+        } else if name.is_ascii() {
+            Self::Record
+        } else {
+            Self::Member
         }
     }
 }
 
 fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
-    let (typeflag, link, device) = typed(entry)?;
+    let (typeflag, link, device) = type_link_device(entry)?;
     let name = member_name(entry)?;
     let sparse = sparse_map(entry)?;
     let name_place = match sparse {
@@ -108,8 +114,8 @@ fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
     })
 }
 
-/// Type flag, link target and device number of an entry.
-fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
+/// Returns type flag, link target and device number of an entry.
+fn type_link_device(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
     Ok(match &entry.kind {
         EntryKind::File { .. } => (b'0', b"", None),
         EntryKind::HardLink(target) if is_safe(target) && !target.is_empty() => {
@@ -128,7 +134,7 @@ fn typed(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
     })
 }
 
-/// The name with the slash that directories have; the root is `./`.
+/// Returns the name, with a slash at the end for a directory; the root is `./`.
 fn member_name(entry: &Entry) -> Result<Cow<'_, [u8]>> {
     match entry.kind {
         _ if !is_safe(&entry.path) => Err(bug(entry, "its path is not safe")),
@@ -142,14 +148,14 @@ fn member_name(entry: &Entry) -> Result<Cow<'_, [u8]>> {
 fn sparse_map(entry: &Entry) -> Result<Option<(&[ByteRun], u64)>> {
     match &entry.kind {
         EntryKind::File { size, .. } if i64::try_from(*size).is_err() => {
-            Err(bug(entry, "its size is not one"))
+            Err(bug(entry, "its size is too large"))
         }
         EntryKind::File {
             size,
             map: Some(map),
         } if map.len() <= MAX_RUNS && sparse::is_storable(map, *size) => Ok(Some((map, *size))),
         EntryKind::File { map: Some(_), .. } => {
-            Err(bug(entry, "its map is not one of whole blocks"))
+            Err(bug(entry, "its map does not consist of whole blocks"))
         }
         _ => Ok(None),
     }
@@ -162,14 +168,14 @@ fn bug(entry: &Entry, why: &str) -> Error {
     )
 }
 
-/// The path as messages show it, of a length that fits a line.
+/// Returns the path for a message, shortened to 4,096 bytes.
 fn shown(entry: &Entry) -> String {
     quoted(&entry.path[..entry.path.len().min(4096)])
 }
 
 fn write_blocks(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
-    // `K` and `L` first, so that the records stand right before the member they are for: readers that take them for the
-    // very next header would misread it (GHSA-j5gw-2vrg-8fgx and its kin).
+    // `K` and `L` come first, so that the records are right before their member. Readers that apply
+    // records to the very next header would misread the archive (GHSA-j5gw-2vrg-8fgx and similar).
     if plan.link_place == FieldPlace::Member {
         write_long(b'K', plan.link, out);
     }
@@ -187,12 +193,13 @@ fn write_blocks(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// The header block of the member itself.
+/// Returns the header block of the member itself.
 fn member_block(plan: &HeaderPlan) -> Block {
     let entry = plan.entry;
     let mut block = block(plan.typeflag, plan.size);
     match plan.sparse {
-        // As GNU tar does it, so that a tool that does not know the records cannot put map and data in the file's place.
+        // GNU tar does the same, so that a tool that does not know the records cannot overwrite the
+        // file with map and data.
         Some(_) if plan.name_place == FieldPlace::Record => {
             put_name(
                 &mut block,
@@ -215,10 +222,11 @@ fn member_block(plan: &HeaderPlan) -> Block {
     block
 }
 
-/// Put the name of a user or group in its field, all of it or nothing.
+/// Puts the name of a user or group in its field if it fits; otherwise leaves the field empty.
 ///
-/// GNU tar looks the owner up by the field, even if a record has the whole name: with a name that is cut, it would give the file
-/// to the user who has the shorter name. If the field is empty, GNU tar takes the number.
+/// GNU tar looks up the owner by the field, even if a record has the whole name: with a cut name it
+/// would give the file to the user with the shorter name. If the field is empty, GNU tar uses the
+/// number.
 fn put_owner(field: &mut [u8], name: &str) {
     let fits = name.len() < field.len(); // a NUL follows
     if fits {
@@ -226,7 +234,7 @@ fn put_owner(field: &mut [u8], name: &str) {
     }
 }
 
-/// A POSIX header block with a type and a size; owner, mode and time are zero.
+/// Returns a POSIX header block with a type and a size; owner, mode and time are zero.
 fn block(typeflag: u8, size: u64) -> Block {
     let mut block = [0; BLOCK];
     for zero in [
@@ -245,7 +253,8 @@ fn block(typeflag: u8, size: u64) -> Block {
     block
 }
 
-/// Put a name in the fields, split at a slash if that makes it fit, else cut: then it stands elsewhere in full.
+/// Puts a name in the fields: split at a slash if that makes it fit, else cut. A cut name is also
+/// stored in full elsewhere.
 fn put_name(block: &mut Block, name: &[u8]) {
     match split(name) {
         Some((prefix, rest)) => {
@@ -256,9 +265,10 @@ fn put_name(block: &mut Block, name: &[u8]) {
     }
 }
 
-/// Prefix and name as the two fields hold them, or `None` if they cannot.
+/// Returns prefix and name for the two fields, or `None` if they do not fit.
 fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (name_max, prefix_max) = (field::NAME.len(), field::PREFIX.len());
+    let name_max = field::NAME.len();
+    let prefix_max = field::PREFIX.len();
     if name.len() <= name_max {
         return Some((b"", name));
     }
@@ -268,13 +278,14 @@ fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     (at > 0).then_some((&name[..at], &name[at + 1..]))
 }
 
-/// What fits of a long name. It must not end in a slash by chance: old readers take that for a directory.
+/// Returns the part of a long name that fits. It must not end in a slash, which old readers take
+/// for a directory.
 fn cut(name: &[u8]) -> &[u8] {
     let name = &name[..field::NAME.len()];
     name.strip_suffix(b"/").unwrap_or(name)
 }
 
-/// A GNU member that holds a name for the next one, NUL-terminated.
+/// Writes a GNU member that holds a name for the next member, NUL-terminated.
 fn write_long(typeflag: u8, name: &[u8], out: &mut Vec<u8>) {
     let len = name.len() as u64 + 1;
     let mut block = block(typeflag, len);
@@ -286,7 +297,7 @@ fn write_long(typeflag: u8, name: &[u8], out: &mut Vec<u8>) {
     out.resize(out.len() + 1 + padding(len), 0);
 }
 
-/// Is there anything that the header block cannot say? Names aside that go to GNU members.
+/// Returns whether the header block cannot hold some value, apart from names in GNU members.
 fn needs_records(plan: &HeaderPlan) -> bool {
     let Entry {
         owner,
@@ -311,14 +322,17 @@ fn needs_mtime(mtime: Time) -> bool {
     mtime.nanos != 0 || !(0..=octal_max(12)).contains(&mtime.seconds)
 }
 
-/// The field holds 31 bytes and a NUL. A name of just 31 bytes has a record too: without one, it could be a name that was cut
-/// ([`field::MAX_SURE_OWNER`]). Not being ASCII is no reason: bsdtar takes any bytes from the field, while in the C locale it
-/// fails (exit 1) for a record that is not ASCII.
+/// Returns whether an owner name needs a record.
+///
+/// The field holds 31 bytes and a NUL. A name of exactly 31 bytes has a record too: without one, it
+/// could be a cut name ([`field::MAX_SURE_OWNER`]). A name that is not ASCII needs none: bsdtar
+/// takes any bytes from the field, but in the C locale it fails (exit 1) for a record that is not
+/// ASCII.
 fn needs_owner(name: &str) -> bool {
     name.len() > field::MAX_SURE_OWNER
 }
 
-/// Append the `x` member.
+/// Appends the `x` member.
 fn write_records(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
     let header = out.len();
     out.resize(header + BLOCK, 0);
@@ -406,13 +420,13 @@ fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `=` as `%3D`; and `%` as `%25` where it would otherwise be decoded with what follows. bsdtar decodes nothing, so a name
-/// is encoded only if it must be.
+/// Writes the name of an attribute: `=` as `%3D`, and `%` as `%25` if it would otherwise be decoded
+/// with the next bytes. bsdtar does not decode names, so a byte is encoded only if it must be.
 fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
     for (at, byte) in name.iter().enumerate() {
         match byte {
             b'=' => out.extend_from_slice(b"%3D"),
-            b'%' if code(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
+            b'%' if decode_escape(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
             _ => out.push(*byte),
         }
     }
@@ -424,7 +438,8 @@ fn number_record(out: &mut Vec<u8>, key: &[u8], value: u64) {
     });
 }
 
-/// Append a record: its own length in decimal, a blank, the key with its `=`, the value, a line end.
+/// Appends a record: its own length in decimal, a blank, the key with its `=`, the value, a line
+/// end.
 fn record(out: &mut Vec<u8>, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.push(b' ');
@@ -436,7 +451,8 @@ fn record(out: &mut Vec<u8>, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
     out.splice(start..start, digits[..len].iter().copied());
 }
 
-/// Write the length of a record whose rest is `rest` bytes to `digits`, itself counted; how many digits it has.
+/// Writes the total length of a record with `rest` other bytes to `digits` and returns the number
+/// of digits.
 fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
     let count = |n: usize| n.ilog10() as usize + 1;
     let mut total = rest + count(rest);
@@ -448,7 +464,8 @@ fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
     20 - free.len()
 }
 
-/// Seconds with as many decimals as are needed. The sign is of the whole number: -2 s and 250,000,000 ns are `-1.75`.
+/// Writes seconds with as many decimals as needed. The sign applies to the whole number: -2 s and
+/// 250,000,000 ns are `-1.75`.
 fn write_time(time: Time, out: &mut Vec<u8>) {
     let nanos = time.nanos.min(999_999_999);
     let (sign, seconds, nanos) = match time.seconds {

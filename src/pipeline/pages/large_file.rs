@@ -242,7 +242,7 @@ impl PageWriter {
     /// place.
     fn mark_lost(&mut self, record: &mut Record, reason: &str) {
         self.lost_links.insert(record.entry.path.clone());
-        record.entry.lose_content();
+        record.entry.clear_content();
         let state = EntryState::Unreadable(reason.to_owned());
         let from = record.from;
         *record = Record {

@@ -163,7 +163,7 @@ impl PageWriter {
         let mut joiner = Joiner::default();
         joiner.push(piece);
         if !state.is_stored() {
-            entry.lose_content();
+            entry.clear_content();
         }
         let extents = if extent.len > 0 && state.is_stored() {
             vec![extent]

@@ -141,7 +141,7 @@ impl ClusterBackups {
         };
         let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
         let can = |(root, cluster): &(&Root, &ClusterInfo)| {
-            recovery.can_begin_with(cluster, root.captured())
+            recovery.can_begin_with(cluster, root.captured_at())
         };
         let found = on_way.clone().rfind(can).or_else(|| on_way.next());
         found.map(|(root, _)| root)

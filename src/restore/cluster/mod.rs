@@ -153,7 +153,7 @@ fn recovery_facts<'a>(
     };
     let has_command = conf.value("restore_command").is_some();
     RecoveryFacts {
-        stopped: archive.root.captured(),
+        stopped: archive.root.captured_at(),
         is_all,
         archives,
         restore_command: has_command || (cluster.has_restore_command && !is_all),

@@ -212,7 +212,7 @@ impl<'a> Delta<'a> {
                 Ok(())
             };
             let planned = item.and_then(|item| run.plan_entry(add, &mut writer, item));
-            run.report.survive(planned)?;
+            run.report.tolerate(planned)?;
             if batch.items.len() >= BATCH_ITEMS || batch.bytes >= BATCH_BYTES {
                 DeltaBatch::new(self, run, limit)
                     .run(std::mem::take(&mut batch), &mut open_targets)?;

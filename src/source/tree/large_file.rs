@@ -118,7 +118,7 @@ impl TreeInner {
         if let Some(patches) = file
             .known
             .as_ref()
-            .and_then(|known| known.patches(offset, len.into()))
+            .and_then(|known| known.split_by_changes(offset, len.into()))
         {
             return Ok(self.read_patched_piece(
                 fd,

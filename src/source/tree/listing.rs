@@ -16,7 +16,7 @@ use crate::{
     platform::{
         self,
         dir::{self, FileKind, Stat},
-        durable::keeps_change_times,
+        durable::updates_change_times,
         read,
         unopened::UnopenedObject,
         xattr,
@@ -80,7 +80,7 @@ thread_local! {
 
 impl ListingPace {
     pub(crate) fn begin() -> Self {
-        let sleeps = TAKES_LONG.get().then(platform::times_asleep);
+        let sleeps = TAKES_LONG.get().then(platform::voluntary_sleeps);
         Self {
             left: BATCH,
             done: 0,
@@ -98,7 +98,7 @@ impl ListingPace {
         let sleeps = self
             .sleeps
             .filter(|_| takes_long)
-            .map(|before| platform::times_asleep() - before);
+            .map(|before| platform::voluntary_sleeps() - before);
         self.is_slow = sleeps.is_some_and(|sleeps| sleeps * SLEPT_OVER >= self.done as u64);
         self.left = if self.is_slow {
             0
@@ -574,7 +574,7 @@ impl TreeInner {
         // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
         let has = if is_here {
-            keeps_change_times(dir)
+            updates_change_times(dir)
         } else {
             UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
         };

@@ -433,7 +433,7 @@ impl TreeInner {
                 text_bytes += xattr_bytes(&entry.xattrs);
             }
             parts.push(part);
-            if buf.overflows(buf.len() + text_bytes) {
+            if buf.exceeds_capacity(buf.len() + text_bytes) {
                 break;
             }
         }

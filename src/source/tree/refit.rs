@@ -144,7 +144,7 @@ pub(crate) fn is_different_file(
     (inode, ctime, born): (u64, Time, Option<Time>),
 ) -> bool {
     let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
-    (now.inode != inode || is_younger) && (now.ctime != ctime || dir::keeps_inodes(fd))
+    (now.inode != inode || is_younger) && (now.ctime != ctime || dir::has_stable_inodes(fd))
 }
 
 /// Returns whether the read data lacks bytes of a file whose size differs from the scan. For a file

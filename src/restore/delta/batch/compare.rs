@@ -101,8 +101,8 @@ impl DeltaBatch<'_> {
             || has_content(patch.file(), item, &mut worker.buffer)
                 .map_err(|e| read_error(item, e))?;
         Ok(same
-            && (patch.may_change()
-                || (patch.is_dressed_as(&mut worker.writer, &item.entry)?
+            && (patch.may_write()
+                || (patch.has_metadata_of(&mut worker.writer, &item.entry)?
                     && self.delta.claim_inode(patch.stat()))))
     }
 

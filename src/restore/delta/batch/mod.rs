@@ -200,7 +200,7 @@ impl<'a> DeltaBatch<'a> {
         send: &mut dyn FnMut(CompareUnit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
-        if item.from > 0 && self.run.refused.holds(&item.entry.path) {
+        if item.from > 0 && self.run.refused.contains(&item.entry.path) {
             return Ok(());
         }
         let len = item.described_bytes();
@@ -384,7 +384,7 @@ impl<'a> DeltaBatch<'a> {
         let content = want.content(plain);
         match &want.target {
             None => self.replace_file(worker, want, content),
-            Some(_) if self.run.refused.holds(&want.item.entry.path) => Ok(()),
+            Some(_) if self.run.refused.contains(&want.item.entry.path) => Ok(()),
             Some(target) if self.is_refuted(want, content) => {
                 if target.damaged.swap(true, Relaxed) {
                     return Ok(());
@@ -474,12 +474,12 @@ impl<'a> DeltaBatch<'a> {
             (true, _) => "it was written to",
             (false, true) => "a server would use it as its own",
             (false, false) => {
-                self.run.report.became(path, LEFT);
+                self.run.report.note_outcome(path, LEFT);
                 return Ok(());
             }
         };
         self.run.tree.remove_all(path)?;
-        self.run.report.became(
+        self.run.report.note_outcome(
             path,
             &format!("is removed: it is damaged in the backup, and {why}"),
         );
@@ -490,11 +490,11 @@ impl<'a> DeltaBatch<'a> {
     /// content, and is removed if parts of it were overwritten.
     fn finish_or_refuse(&self, worker: &mut DeltaWorker, target: &PatchTarget) -> Result<()> {
         let path = &target.item.entry.path;
-        if !self.run.refused.holds(path) {
+        if !self.run.refused.contains(path) {
             let ended = self.finish_file(worker, target);
             self.run.unless_refused(path, ended)?;
         }
-        let is_lost = self.run.refused.holds(path) && target.patch.old_content_lost();
+        let is_lost = self.run.refused.contains(path) && target.patch.old_content_lost();
         if is_lost {
             self.run.tree.remove_all(path)
         } else {
