@@ -399,9 +399,8 @@ impl OpenDirectory {
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = led_astray(path) {
-            let what = format!(
-                "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
-            );
+            let what =
+                format!("cannot restore to {path:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
