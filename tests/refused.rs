@@ -236,7 +236,7 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
         let case = format!("{before} {how}");
         let ran = ran
             .ends_with(1)
-            .has_one_error("takes its name for that of something else in the backup");
+            .has_one_error("its name is the same as that of another file in the backup");
         assert!(!ran.err.contains("--overwrite"), "{case}: {}", ran.err);
         // Of two names the first in the order of the backup is there, whichever that is, and the other is named.
         let mut named = 0;

@@ -307,7 +307,7 @@ fn what_is_missing_has_a_name_without_words_too() {
         result["not_captured"][0]["reason"]
             .as_str()
             .unwrap()
-            .contains("nothing of this name")
+            .contains("has this name")
     );
     assert!(result["postgres"].is_null());
 }

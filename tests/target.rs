@@ -307,7 +307,7 @@ fn names_beyond_the_limit_of_the_target_are_those_of_a_second_file() {
     });
     let first = fs::metadata(at("tree").join(name(0))).unwrap();
     fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
-    let said = "a second file with the same content has them: 10 entries";
+    let said = "a copy of the file has the further names: 10 entries";
     let changed = || {
         fs::metadata(at("m/to").join(name(NAMES - 1)))
             .map_or((0, 0), |of| (of.ctime(), of.ctime_nsec()))
@@ -316,7 +316,7 @@ fn names_beyond_the_limit_of_the_target_are_those_of_a_second_file() {
         let before = changed();
         let ran = fullbore(restore(&at("r"), &at("m/to"), how)).ends_with(0);
         assert_eq!(
-            ran.err.matches("a second file").count(),
+            ran.err.matches("a copy of the file").count(),
             1,
             "{how}: {}",
             ran.err
@@ -383,7 +383,7 @@ fn what_takes_no_other_name_is_copied_with_its_metadata_whatever_it_is() {
                 restore(&at(from), &at("to"), how),
             )
             .ends_with(0);
-            let said = format!("a second file with the same content has them: {links} entries");
+            let said = format!("a copy of the file has the further names: {links} entries");
             assert!(ran.err.contains(&said), "{case}: {}", ran.err);
             assert_same(&before, &shape_of_names(&at("to")), &case);
         }
@@ -444,7 +444,7 @@ fn in_an_append_only_directory_no_file_of_a_restore_stays() {
         // Whatever could be replaced was not, and is named; the rest is restored.
         let ran = fullbore(restore(&from, &to, how))
             .ends_with(1)
-            .has_one_error("nothing can be removed from its directory");
+            .has_one_error("files cannot be removed from its directory");
         assert!(
             ran.err.contains("skipped; the rest of the"),
             "{how}: {}",
