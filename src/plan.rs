@@ -128,7 +128,7 @@ const ENDINGS: [(&str, Codec); 6] = [
     (".tar.lz4", Codec::Lz4),
     (".tar.gz", Codec::Gzip(6)),
     (".tgz", Codec::Gzip(6)),
-    (".tar", Codec::None),
+    (".tar", Codec::Tar),
 ];
 
 /// Endings of names that somebody expects to become one file, which they would not.
@@ -156,9 +156,9 @@ impl SinkSpec {
             .iter()
             .find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
         Ok(match (bytes, ending) {
-            (b"-", _) => (Self::Stdout, compress),
+            (b"-", _) => (Self::Stdout, compress.map(Codec::for_pipe)),
             (b"null:", _) => (Self::Null, compress),
-            _ if to.is_dir() => (Self::Repository(to.into()), compress),
+            _ if to.is_dir() => repository(to, compress)?,
             _ if is_no_place(to) => {
                 let what = format!("cannot write to {to:?}: it is neither a directory nor a file");
                 return Err(Error::new(ErrorKind::Usage, what)
@@ -173,8 +173,12 @@ impl SinkSpec {
                 )));
             }
             (_, Some((ending, asked))) => {
-                let codec = compress.unwrap_or(*asked);
-                if codec.name() != asked.name() {
+                let codec = match compress {
+                    Some(Codec::None) if *asked == Codec::Tar => Codec::Tar,
+                    Some(codec) => codec,
+                    None => *asked,
+                };
+                if codec.suffix() != asked.suffix() {
                     let what = format!(
                         "cannot write {} into a file whose name ends in {ending:?}",
                         codec.name()
@@ -193,7 +197,7 @@ impl SinkSpec {
                 let what = format!("cannot tell what {to:?} is to be: archives have other endings");
                 return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
             }
-            _ => (Self::Repository(to.into()), compress),
+            _ => repository(to, compress)?,
         })
     }
 
@@ -226,7 +230,7 @@ impl SinkSpec {
                 codec.suffix(),
                 tricks,
             )?),
-            Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips(), tricks)?),
+            Self::File(path) => Box::new(OneFile::create(path, id, tricks)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
         })
@@ -249,6 +253,17 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// A repository, whose segments hold frames that can be passed over.
+fn repository(to: &Path, compress: Option<Codec>) -> Result<(SinkSpec, Option<Codec>)> {
+    if let Some(codec) = compress.filter(|codec| codec.is_plain_stream()) {
+        let what = format!("cannot write {} into a repository", codec.name());
+        return Err(Error::new(ErrorKind::Usage, what).hint(
+            "use --compress zstd, lz4 or none; for other programs write a file whose name ends in .tar.gz",
+        ));
+    }
+    Ok((SinkSpec::Repository(to.into()), compress))
 }
 
 /// Is it a device, a pipe or a socket?
@@ -415,6 +430,8 @@ mod tests {
             ("a.tar.zst", Codec::Lz4),
             ("a.tar", Codec::Zstd(1)),
             ("a.tgz", Codec::None),
+            ("a", Codec::Gzip(6)),
+            ("a/", Codec::Gzip(6)),
         ] {
             assert_eq!(
                 SinkSpec::parse(name, Some(codec)).unwrap_err().kind,

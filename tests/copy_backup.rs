@@ -103,7 +103,7 @@ fn listed(repository: &Path) -> Vec<String> {
 
 #[test]
 fn a_copy_restores_without_the_original() {
-    for codec in ["zstd:1", "lz4", "gzip:1", "none"] {
+    for codec in ["zstd:1", "lz4", "none"] {
         let chain = chain(codec);
         let other = chain.other();
         let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
@@ -581,7 +581,7 @@ fn a_whole_segment_is_not_replaced_by_what_is_left_of_it_elsewhere() {
     let home = chain.repository.join("backups").join(&chain.ids[0]);
     let segment = fs::File::options()
         .write(true)
-        .open(home.join("s01-000001.tar"))
+        .open(home.join("s01-000001.tar.zst"))
         .unwrap();
     segment.set_len(40_000).unwrap();
     fs::remove_file(home.join("root.json")).unwrap();

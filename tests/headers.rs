@@ -249,58 +249,6 @@ fn what_stands_behind_damage_to_the_tar_is_named_and_the_rest_restores() {
 }
 
 #[test]
-fn without_a_seek_table_gzip_is_described_anew_by_what_comes_out_of_it() {
-    let dir = temp();
-    let (tree, repository, to) = (
-        tree(dir.path()),
-        dir.path().join("repo"),
-        dir.path().join("to"),
-    );
-    let before = shape(&tree);
-    let id = backup(&tree, &repository, "gzip");
-    let home = repository.join("backups").join(&id);
-    fs::remove_file(home.join("manifest")).unwrap();
-    let side = |segment: PathBuf| PathBuf::from(format!("{}.manifest", segment.display()));
-    let sides: Vec<PathBuf> = segments(&repository).into_iter().map(side).collect();
-    sides.iter().for_each(|side| assert!(lose_pages(side) > 0));
-    let last = fs::read(&sides[0]).unwrap();
-    fs::write(&sides[0], &last[..last.len() - 1]).unwrap();
-    let told = |more: &[&str], code| {
-        let args = args!["repair", repository, "--json"]
-            .into_iter()
-            .chain(runs::args(more));
-        let mut lines = fullbore(args).ends_with(code).json();
-        let result = lines.pop().unwrap();
-        assert!(
-            lines
-                .iter()
-                .all(|line| line["type"] == "step" && line["possible"] == true),
-            "{lines:?}"
-        );
-        (
-            lines.len(),
-            ["steps", "done", "again"]
-                .map(|key| result[key].to_string())
-                .join(" "),
-        )
-    };
-    let (steps, result) = told(&[], 4);
-    assert_eq!(result, format!("{steps} 0 false"));
-    let said = fullbore(args!["repair", repository, "--yes"]).ends_with(4);
-    assert!(
-        said.err.contains("run the same command again"),
-        "{}",
-        said.err
-    );
-    let (steps, result) = told(&["--yes"], 0);
-    assert_eq!(result, format!("{steps} {steps} false"));
-    assert_eq!(told(&["--yes"], 0), (0, "0 0 false".to_owned()));
-    fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    restore(&repository, &id, &to);
-    assert_same(&before, &shape(&to), "gzip");
-}
-
-#[test]
 fn of_a_backup_that_refers_to_others_its_own_part_comes_back_and_the_rest_is_named() {
     let dir = temp();
     let (tree, whole, copy, to) = (

@@ -35,7 +35,7 @@ use crate::{
         compare::Compare,
         ids,
     },
-    sink::{Abilities, Destination, local_file::is_half_named},
+    sink::{Abilities, Destination},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
@@ -184,7 +184,7 @@ impl Backup {
             root: &partial,
             laid: Mutex::default(),
         });
-        let root: Option<MakeRoot<'_>> = if abilities.objects {
+        let root: Option<MakeRoot<'_>> = if abilities.objects || self.codec.is_plain_stream() {
             None
         } else {
             Some(&sealed)
@@ -352,7 +352,7 @@ impl Backup {
         let SinkSpec::File(path) = &self.to else {
             return Ok(());
         };
-        if !path.exists() || is_half_named(path) {
+        if !path.exists() {
             return Ok(());
         }
         let refused = match Archive::open_file(path) {

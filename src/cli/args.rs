@@ -138,7 +138,7 @@ pub(super) struct BackupArgs {
         help_heading = "PostgreSQL"
     )]
     pub(super) wal: Option<WalArg>,
-    /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
+    /// zstd[:LEVEL] (1; negative ones are faster), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]

@@ -38,7 +38,7 @@ pub(super) struct ExportArgs {
     /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     to: OsString,
-    /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
+    /// zstd[:LEVEL], lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
     /// Leave out what is damaged, and list it

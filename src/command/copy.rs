@@ -9,7 +9,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         digest::{crc64, hex},
-        layout::{self, MANIFEST, SIDE_SUFFIX},
+        layout::{self, MANIFEST},
         page::SegmentId,
         root::{PART_BYTES, Segment},
         seal::seal,
@@ -322,7 +322,7 @@ fn whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Everything that a backup refers to but its root: segments of each backup, the files beside them, manifests.
+/// Everything that a backup refers to but its root: segments of each backup, manifests.
 fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
@@ -339,7 +339,6 @@ fn tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<Copy
             number,
         };
         tasks.push(segment(archive, &id, facts.get(&id))?);
-        tasks.extend(side(archive, &id)?);
     }
     let others = archive.root.others();
     for backup in others.into_iter().chain([""]) {
@@ -438,23 +437,6 @@ fn segment(
         task.bytes,
     );
     Ok(task)
-}
-
-/// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
-fn side(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
-    let object = ObjectName::Side(id.clone());
-    if archive.codec.skips()
-        || archive
-            .store()
-            .len(&object)
-            .is_err_and(|error| error.kind == ErrorKind::NotFound)
-    {
-        return Ok(None);
-    }
-    let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
-    let task = task(archive, object, &id.backup, name)?;
-    let sums = with_gaps(Vec::new(), task.bytes);
-    Ok(Some(CopyTask { sums, ..task }))
 }
 
 /// The pages of a backup. One that is not there is not missed if it had none for this backup.

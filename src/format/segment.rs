@@ -6,7 +6,6 @@
 //! The empty frame comes first so that tools which look at the first bytes see the codec; with lz4 it is the first frame of
 //! data, since bsdtar takes an empty one for the end. A page follows the frames it
 //! describes. The seek table is zstd's official seekable format, in which skippable frames count as size 0.
-//! gzip and plain tar have no skippable frames: there the service frames make up a file of their own beside the segment.
 
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode};

@@ -285,11 +285,10 @@ impl Lay {
         self.label = Some(label.frame());
         // What stands before everything else, so that tools which look at the first bytes see the codec.
         match self.shared.codec {
-            Codec::Zstd(_) => self.put(EMPTY_ZSTD.to_vec().into(), 0),
+            Codec::Zstd(_) | Codec::None => self.put(EMPTY_ZSTD.to_vec().into(), 0),
             Codec::Gzip(_) => self.put(GZIP_HEADER.to_vec().into(), 0),
             // To bsdtar an empty frame of lz4 is the end of the archive: there the label follows the first frame of data.
-            Codec::Lz4 => Ok(()),
-            Codec::None => self.label(),
+            Codec::Lz4 | Codec::Tar => Ok(()),
         }
     }
 
@@ -392,14 +391,13 @@ impl Lay {
         manifest_offset.map_or(Ok(()), |at| self.send(at, stored.into(), Role::Page))
     }
 
-    /// Put a service frame, in the segment or beside it; gives the offset of its payload. The seek table lists all but itself.
+    /// Put a service frame; gives the offset of its payload. The seek table lists all but itself. A plain stream has none.
     fn service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
+        if self.shared.codec.is_plain_stream() {
+            return Ok(0);
+        }
         let data = Buf::from(frame.to_vec());
-        let offset = if !self.shared.codec.skips() {
-            let offset = self.filling.beside(&data);
-            self.send(offset, data, Role::Side)?;
-            offset
-        } else if listed {
+        let offset = if listed {
             let offset = self.filling.offset;
             self.put(data, 0)?;
             offset

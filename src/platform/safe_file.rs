@@ -40,14 +40,6 @@ pub fn open_write(path: &Path) -> io::Result<File> {
     open_as(path, OFlags::RDWR | NEVER)
 }
 
-/// As [`open`], but a link is followed: for a file beside one that a person named.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_linked(path: &Path) -> io::Result<File> {
-    open_as(path, OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW))
-}
-
 /// Where `path` leads to, if it is a link.
 pub fn led_to(path: &Path) -> Option<PathBuf> {
     real_path(path).ok().filter(|_| path.is_symlink())

@@ -1,8 +1,6 @@
 //! The frames of a segment, by its seek table or by walking it, and the stretches of them that pages describe.
 //!
 //! A page follows the frames that it describes. So the frames between two pages are the second one's, also if it is damaged.
-//! gzip and plain tar have nothing between their frames: there all of a segment is one stretch, and only the side file says
-//! where frames are.
 
 use super::root::table;
 use crate::{
@@ -18,7 +16,7 @@ use crate::{
 /// What a page describes, by where the page itself is: bytes of the segment before it, without the header of its frame.
 pub(crate) type Stretch = u64;
 
-/// What is behind the last page, or all of a segment that has none between its frames.
+/// What is behind the last page.
 pub(crate) const REST: Stretch = u64::MAX;
 
 /// Bytes that are read at first to find the end of a frame.
@@ -47,30 +45,21 @@ impl Index {
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());
-        let by_table = match codec.skips() {
-            true => table(store, &object),
-            false => table(store, &ObjectName::Side(id.clone())),
-        };
-        let (sizes, has_table) = match by_table {
+        let (sizes, has_table) = match table(store, &object) {
             Ok(sizes) => (sizes, true),
-            Err(_) if codec.skips() => (walk(store, codec, &object)?, false),
-            Err(error) => {
-                return Err(error
-                    .detail("without it nothing says where the frames of gzip and plain tar are"));
-            }
+            Err(_) => (walk(store, codec, &object)?, false),
         };
         let mut index = Self {
             has_table,
             ..Self::default()
         };
-        index.place(store, codec, &object, sizes)?;
+        index.place(store, &object, sizes)?;
         Ok(index)
     }
 
     fn place(
         &mut self,
         store: &dyn ObjectReader,
-        codec: Codec,
         object: &ObjectName,
         sizes: Vec<(u32, u32)>,
     ) -> Result<()> {
@@ -81,7 +70,7 @@ impl Index {
             } else if stored > 0 {
                 self.service.push((offset, stored));
                 // The first frames are an empty one and the label.
-                if codec.skips() && at > 1 && is_page(store, object, offset)? {
+                if at > 1 && is_page(store, object, offset)? {
                     let stretch = offset + SERVICE_HEADER_BYTES as u64;
                     self.data[described..]
                         .iter_mut()
@@ -152,10 +141,9 @@ fn frame(
         return Ok(Some((stored, 0)));
     }
     match codec {
-        Codec::Zstd(_) if !bytes.starts_with(&ZSTD_MAGIC) => Ok(None),
-        Codec::Zstd(_) => zstd(store, object, at, len),
         Codec::Lz4 => lz4(store, object, at, &bytes),
-        Codec::Gzip(_) | Codec::None => Ok(None),
+        _ if bytes.starts_with(&ZSTD_MAGIC) => zstd(store, object, at, len),
+        _ => Ok(None),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
 //!
 //! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments, or where there are none from the headers of the tar; the files beside segments from manifests; roots from
+//! pages in segments, or where there are none from the headers of the tar; roots from
 //! labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
@@ -12,7 +12,6 @@ pub(crate) mod give_up;
 pub(crate) mod pages;
 pub(crate) mod root;
 pub(crate) mod rootless_pages;
-pub(crate) mod side_files;
 pub(crate) mod tar_scan;
 pub(crate) mod totals;
 
@@ -42,7 +41,6 @@ use crate::{
 };
 use give_up::{Rest, forgo};
 use root::{Rebuilt, label, rebuild};
-use side_files::MadeSideFile;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsStr,
@@ -79,8 +77,6 @@ pub struct RepairStep {
 enum RepairAction {
     /// Write the file that makes a directory a repository, or the one that says of a backup that it was forgotten.
     File(PathBuf, Vec<u8>),
-    /// Write the file beside a segment, if the backup is there still: its directory, the name.
-    Beside(PathBuf, String, Vec<u8>),
     /// Write these pages of the manifest in a directory.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
     /// Add pages to a manifest, then write the root that was rebuilt.
@@ -99,24 +95,18 @@ impl Repair {
     /// # Errors
     /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
-        let facts = match read_repository(&self.repository) {
-            Ok(facts) => facts,
+        match read_repository(&self.repository) {
+            Ok(_) => {}
             Err(error) if error.kind.is_loss() => {
                 return repository_file(&self.repository)
                     .ok_or(error)
                     .map(|step| vec![step]);
             }
             Err(error) => return Err(error),
-        };
+        }
         let mut steps = self.roots()?;
         let stock = Inventory::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
-        let beside: Vec<RepairStep> = side_files::lacking(&self.repository, &facts.id, &stock)
-            .into_iter()
-            .map(beside_step)
-            .collect();
-        let comes_first = beside.iter().any(RepairStep::can_be_done);
-        steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
             let detail = vec![
                 error.line(),
@@ -132,12 +122,7 @@ impl Repair {
                 action: RepairAction::File(path, seal(&root)?),
             });
         }
-        // What seems to be lost may be made anew with what is written beside segments.
-        steps.extend(if comes_first {
-            Vec::new()
-        } else {
-            self.lost(meter)?
-        });
+        steps.extend(self.lost(meter)?);
         steps.extend(self.notes()?);
         Ok(steps)
     }
@@ -242,10 +227,7 @@ impl RepairStep {
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(
-            self.action,
-            RepairAction::File(..) | RepairAction::Beside(..) | RepairAction::Root(..)
-        )
+        matches!(self.action, RepairAction::File(..) | RepairAction::Root(..))
     }
 
     /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
@@ -262,9 +244,6 @@ impl RepairStep {
                         .is_some_and(|above| above.ends_with(layout::BACKUPS))
                 });
                 of_backup.map_or_else(write, |dir| locked(dir, write))
-            }
-            RepairAction::Beside(dir, name, bytes) => {
-                locked(dir, || replace(&dir.join(name), bytes).map(|()| None))
             }
             RepairAction::Manifest(dir, pages) => locked(dir, || {
                 manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)
@@ -424,38 +403,6 @@ fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Repair
         what: format!("rebuild the root of backup {id:?}, with {entries}"),
         detail,
         action: RepairAction::Root(dir, pages, Box::new(root)),
-    }
-}
-
-fn beside_step(
-    MadeSideFile {
-        backup,
-        dir,
-        name,
-        bytes,
-    }: MadeSideFile,
-) -> RepairStep {
-    match bytes {
-        Some(bytes) => {
-            let what = format!("write {name:?} beside a segment of backup {backup:?} again");
-            RepairStep {
-                what,
-                detail: Vec::new(),
-                action: RepairAction::Beside(dir, name, bytes),
-            }
-        }
-        None => {
-            let what = format!(
-                "{name:?} beside a segment of backup {backup:?}: nothing says where all of its frames are"
-            );
-            let detail =
-                vec!["no file is lost with it as long as the manifest is whole".to_owned()];
-            RepairStep {
-                what,
-                detail,
-                action: RepairAction::Nothing,
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! it can only be what stands between frames: then its checksums are made anew as well, of what is there.
 
 use super::{
-    frame_index::{Index, REST, Stretch},
+    frame_index::{Index, Stretch},
     root::sum,
     tar_scan::Tar,
 };
@@ -67,27 +67,7 @@ impl RebuiltPages {
         lost: &[usize],
         index: &Index,
     ) -> Result<()> {
-        let skips = archive.codec.skips();
-        let all = archive
-            .root
-            .pages
-            .iter()
-            .filter(|page| segment_of(page) == *id)
-            .count();
-        if !skips && lost.len() < all {
-            let name = archive.store().name(&ObjectName::Segment(id.clone()));
-            self.notes.push(format!(
-                "nothing says which of the headers in {name} belong to the pages that are lost"
-            ));
-            return Ok(());
-        }
-        let stretch = |at: &usize| {
-            if skips {
-                archive.root.pages[*at].offset
-            } else {
-                REST
-            }
-        };
+        let stretch = |at: &usize| archive.root.pages[*at].offset;
         let wanted: HashSet<Stretch> = lost.iter().map(stretch).collect();
         let mut found = tar(archive, id).recover(index, &wanted)?;
         for at in lost {
@@ -104,7 +84,7 @@ impl RebuiltPages {
         }
         match found.damage {
             Some(error) => self.notes.push(unreadable(&error)),
-            None if skips && id.backup.is_empty() => {
+            None if id.backup.is_empty() => {
                 let sums = sum(archive.store(), &ObjectName::Segment(id.clone()))?;
                 self.sums.push((id.clone(), sums, index.has_table));
             }

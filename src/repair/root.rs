@@ -15,7 +15,7 @@ use crate::{
     format::{
         digest::{Crc64, hex},
         entry::order,
-        layout::{self, SIDE_SUFFIX},
+        layout,
         page::{ManifestPage, SegmentId},
         root::{BackupOptions, FORMAT_ALONE, PART_BYTES, Root, Segment, SourceInfo},
         segment::{
@@ -63,7 +63,7 @@ pub(crate) struct FoundPage {
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
 pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let dir = repository.join(layout::BACKUPS).join(id);
-    let (names, beside) = (segments(&dir, "")?, segments(&dir, SIDE_SUFFIX)?);
+    let names = segments(&dir)?;
     let codec = names
         .first()
         .map(|name| name.2)
@@ -114,10 +114,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     let placed = place(&known, end(&store, id, others), &mut found);
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
-    let gaps = gaps(
-        &numbers,
-        beside.iter().map(|(stream, number, _)| (*stream, *number)),
-    );
+    let gaps = gaps(&numbers);
     if !is_whole && (!is_all || !gaps.is_empty()) {
         unnamed_losses::record_segment_loss(&mut root);
         let gone = gaps
@@ -136,7 +133,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
 
 /// The label of any segment of backup `id` that says which repository it is in.
 pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
-    let names = segments(&repository.join(layout::BACKUPS).join(id), "").ok()?;
+    let names = segments(&repository.join(layout::BACKUPS).join(id)).ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
         let store = DirectoryObjects::new(repository, id);
         store.set_suffix(codec.suffix());
@@ -145,20 +142,9 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
             stream,
             number,
         };
-        let (object, starts) = match codec.skips() {
-            true => {
-                let index = Index::read(&store, codec, &segment).ok()?;
-                (
-                    ObjectName::Segment(segment),
-                    index.service.into_iter().map(|frame| frame.0).collect(),
-                )
-            }
-            false => (
-                ObjectName::Side(segment.clone()),
-                walk(&store, &ObjectName::Side(segment)).ok()?,
-            ),
-        };
-        let labels = starts.into_iter().filter_map(|at| {
+        let index = Index::read(&store, codec, &segment).ok()?;
+        let object = ObjectName::Segment(segment);
+        let labels = index.service.into_iter().filter_map(|(at, _)| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
             Label::parse(&payload)
                 .ok()
@@ -186,24 +172,20 @@ fn time_of(id: &str) -> String {
     )
 }
 
-/// Stream, number and codec of every segment in a directory, in order; or of those with a file of this `ending` beside them.
-fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
+/// Stream, number and codec of every segment in a directory, in order. zstd stands for frames of raw blocks too: a label tells.
+fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         let parsed = file.to_str().and_then(|name| {
-            let (numbers, suffix) = name
-                .strip_suffix(ending)?
-                .strip_prefix('s')?
-                .split_once('.')?;
-            let (stream, number) = numbers.split_once('-')?;
-            let codecs = ["zstd", "lz4", "gzip", "none"].map(Codec::named);
+            let (stream, number) = layout::segment_numbers(name)?;
+            let codecs = ["zstd", "lz4"].map(Codec::named);
             let codec = codecs
                 .into_iter()
                 .flatten()
-                .find(|codec| codec.suffix() == suffix)?;
-            Some((stream.parse().ok()?, number.parse().ok()?, codec))
+                .find(|codec| name.ends_with(codec.suffix()))?;
+            Some((stream, number, codec))
         });
         found.extend(parsed);
     }
@@ -225,11 +207,6 @@ fn segment(
         number,
     };
     let object = ObjectName::Segment(id.clone());
-    let side = if codec.skips() {
-        object.clone()
-    } else {
-        ObjectName::Side(id.clone())
-    };
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
     let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.3)));
@@ -241,13 +218,8 @@ fn segment(
         .unwrap_or(0);
     root.options.frame_bytes = root.options.frame_bytes.max(largest);
     root.options.segment_bytes = root.options.segment_bytes.max(bytes);
-    let starts = if codec.skips() {
-        index.service.iter().map(|frame| frame.0).collect()
-    } else {
-        walk(store, &side)?
-    };
-    for at in starts {
-        service(store, &side, at, (stream, number), root, found)?;
+    for (at, _) in &index.service {
+        service(store, &object, *at, (stream, number), root, found)?;
     }
     if !index.has_table {
         // Like a segment of a backup that died: records speak of it, the root does not describe it.
@@ -306,20 +278,6 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
     parse_seek_table(&bytes).ok_or_else(damaged)
 }
 
-/// Where the service frames of a side file begin.
-fn walk(store: &DirectoryObjects, side: &ObjectName) -> Result<Vec<u64>> {
-    let (len, mut at, mut starts, mut header) = (store.len(side)?, 0, Vec::new(), Vec::new());
-    while at + (SERVICE_HEADER_BYTES as u64) <= len {
-        store.read_at(side, at, SERVICE_HEADER_BYTES, &mut header)?;
-        let Some((_, payload)) = Service::parse(&header) else {
-            break;
-        };
-        starts.push(at);
-        at += SERVICE_HEADER_BYTES as u64 + payload;
-    }
-    Ok(starts)
-}
-
 fn service(
     store: &DirectoryObjects,
     object: &ObjectName,
@@ -334,7 +292,10 @@ fn service(
     let offset = at + SERVICE_HEADER_BYTES as u64;
     match service {
         Service::Label => {
-            root.format = Label::parse(&bytes).map_or(root.format, |label| label.format)
+            if let Ok(label) = Label::parse(&bytes) {
+                root.format = label.format;
+                root.options.codec = label.codec;
+            }
         }
         Service::Page => {
             if let Ok(page) = ManifestPage::decode(&bytes) {
@@ -531,11 +492,11 @@ fn manifest(store: &DirectoryObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, boo
     (found, is_whole && at > 0 && at == bytes.len())
 }
 
-/// The segments that were before others that are there, or that had a file `beside` them which is, and are not there.
-fn gaps(numbers: &[(u32, u32)], beside: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+/// The segments that were before others that are there, and are not there.
+fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let is_there: HashSet<_> = numbers.iter().copied().collect();
     let mut last: BTreeMap<u32, u32> = BTreeMap::new();
-    for (stream, number) in numbers.iter().copied().chain(beside) {
+    for (stream, number) in numbers.iter().copied() {
         let last = last.entry(stream).or_default();
         *last = number.max(*last);
     }

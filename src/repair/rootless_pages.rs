@@ -45,7 +45,7 @@ pub(crate) fn add(
     let (algorithm, block_bytes) = (algorithm(found), block_bytes(root, found, &indices));
     let (mut notes, mut count, mut is_all) = (Vec::new(), 0, indices.len() == segments.len());
     for ((stream, number), index) in &indices {
-        let wanted = undescribed(codec, index, (*stream, *number), found);
+        let wanted = undescribed(index, (*stream, *number), found);
         if wanted.is_empty() {
             continue;
         }
@@ -103,18 +103,9 @@ fn id((stream, number): (u32, u32)) -> SegmentId {
 
 /// Stretches of a segment of which no page is there. Of one that is in the manifest only it is told by its frames, or by its
 /// length if it speaks of none here.
-fn undescribed(
-    codec: Codec,
-    index: &Index,
-    at: (u32, u32),
-    found: &[FoundPage],
-) -> HashSet<Stretch> {
+fn undescribed(index: &Index, at: (u32, u32), found: &[FoundPage]) -> HashSet<Stretch> {
     let of_this = |found: &&FoundPage| (found.stream, found.segment) == at;
     let mut all: HashSet<Stretch> = index.data.iter().map(|frame| frame.0).collect();
-    if !codec.skips() {
-        all.retain(|_| !found.iter().any(|found| of_this(&found)));
-        return all;
-    }
     for found in found {
         let own = found
             .page

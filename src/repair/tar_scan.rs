@@ -365,7 +365,7 @@ mod tests {
             stream: 1,
             number: 1,
         };
-        let (codec, algorithm) = (Codec::None, Algorithm::Blake3);
+        let (codec, algorithm) = (Codec::Tar, Algorithm::Blake3);
         let tar = Tar {
             store: &store,
             codec,

@@ -27,7 +27,6 @@ use crate::{
     queue::Locked,
     sink::Referred,
     source::Stream,
-    stage::codec::Codec,
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -148,7 +147,7 @@ impl Base {
             (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
-            for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
+            for (id, live, Size { bytes, data }) in segments(&archive.root) {
                 let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
                 let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
@@ -327,7 +326,7 @@ struct Size {
 }
 
 /// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
-fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
+fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
     let named = |id: SegmentId| SegmentId {
         backup: if id.backup.is_empty() {
             root.id.clone()
@@ -337,11 +336,7 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
         ..id
     };
     let mut copies: HashMap<(u32, u32), u64> = HashMap::new();
-    for page in root
-        .pages
-        .iter()
-        .filter(|page| page.backup.is_empty() && codec.skips())
-    {
+    for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
         let copies = copies.entry((page.stream, page.segment)).or_default();
         sizes::add(
             copies,

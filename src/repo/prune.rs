@@ -30,8 +30,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{
-            FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
-            is_own, segment_numbers,
+            FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_object, is_own,
+            segment_numbers,
         },
         sizes,
     },
@@ -71,7 +71,7 @@ pub struct ObjectCount {
 
 impl ObjectCount {
     fn add(&mut self, name: &str, bytes: u64) {
-        self.segments += u64::from(segment_numbers(name).is_some() && !name.ends_with(SIDE_SUFFIX));
+        self.segments += u64::from(segment_numbers(name).is_some());
         sizes::add(&mut self.bytes, bytes);
     }
 }
@@ -119,8 +119,7 @@ impl PruneCandidate {
     }
 
     fn is_in(&self, kept: &HashSet<String>) -> bool {
-        let key = self.key();
-        kept.contains(key.strip_suffix(SIDE_SUFFIX).unwrap_or(&key))
+        kept.contains(&self.key())
     }
 }
 

@@ -8,9 +8,7 @@ use super::{objects::Objects, open::parse_repository};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{
-            self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object,
-        },
+        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
         root::{Root, SourceInfo},
     },
     stage::codec::Codec,
@@ -206,8 +204,7 @@ impl RootFacts {
     }
 }
 
-/// The objects that a backup needs, and how many bytes of each: segments and manifests, its own and of others. A segment
-/// stands for its side file, too.
+/// The objects that a backup needs, and how many bytes of each: segments and manifests, its own and of others.
 ///
 /// # Errors
 /// [`Kind::Unsupported`] for a codec that this program does not know.
@@ -255,9 +252,7 @@ pub fn is_left_over(
     mentioned: &HashSet<String>,
     keeps_forgotten: bool,
 ) -> bool {
-    let is_mentioned = |name: &String| {
-        mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)))
-    };
+    let is_mentioned = |name: &String| mentioned.contains(&key(id, name));
     names
         .iter()
         .filter(|name| is_object(name))

@@ -23,7 +23,6 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{Entry, EntryKind, EntryPath, is_within},
-        layout::SIDE_SUFFIX,
         page::{EntryState, PageItem},
         root::Root,
     },
@@ -394,13 +393,12 @@ fn refuse_over(
         return Ok(());
     };
     let own = own.as_os_str().as_bytes();
-    let beside = [own, SIDE_SUFFIX.as_bytes()].concat();
     let is_over = |item: &PageItem| {
         let is_itself = item.entry.path == own && item.entry.kind == EntryKind::Directory;
         let path = &item.entry.path;
-        !is_itself && selection.holds(path) && (is_within(path, own) || *path == beside)
+        !is_itself && selection.holds(path) && is_within(path, own)
     };
-    let here = Selection::new(&[own, &beside])?;
+    let here = Selection::new(&[own])?;
     match archive
         .records(&here, false)
         .filter_map(Result::ok)

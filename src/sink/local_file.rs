@@ -7,7 +7,7 @@
 use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
 use crate::{
     error::{Error, Result, quoted},
-    format::layout::{SIDE_SUFFIX, is_backup_id},
+    format::layout::is_backup_id,
     platform::{
         Tricks,
         safe_file::{self, Access},
@@ -24,7 +24,7 @@ use std::{
         fs::MetadataExt,
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 /// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.
@@ -123,48 +123,28 @@ pub fn remove_partials() {
         .for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
 }
 
-/// An archive that is one file; a second one beside it where the codec has no frames to pass over.
+/// An archive or a plain stream that is one file.
 pub struct OneFile {
     path: PathBuf,
     partial: PathBuf,
-    side: Arc<Mutex<Option<Output>>>,
-    side_path: Option<PathBuf>,
     tricks: Tricks,
 }
 
 impl OneFile {
-    /// Prepare to write `path`. `beside`: does it need a side file?
+    /// Prepare to write `path`.
     ///
     /// # Errors
     /// The system's.
-    pub fn create(path: &Path, id: &str, beside: bool, tricks: Tricks) -> Result<Self> {
-        let side_path = beside.then(|| side_of(path));
-        check_names(path, side_path.as_deref())?;
+    pub fn create(path: &Path, id: &str, tricks: Tricks) -> Result<Self> {
+        check_name(path)?;
         remove_leftovers(path);
         let partial = hidden(path, id);
-        let side_partial = side_path.as_deref().map(|_| hidden_side(path, id));
-        let began = side_partial.iter().chain([&partial]).cloned();
-        PARTIALS.locked().extend(began);
-        let side = side_path.as_deref().zip(side_partial.as_deref());
-        let side = side
-            .map(|(side, partial)| Output::create(partial, mode_of(side), tricks))
-            .transpose()?;
-        side.iter().for_each(Output::lock);
+        PARTIALS.locked().push(partial.clone());
         Ok(Self {
             path: path.to_owned(),
             partial,
-            side: Arc::new(Mutex::new(side)),
-            side_path,
             tricks,
         })
-    }
-
-    fn side_partial(&self) -> Option<PathBuf> {
-        self.side
-            .lock()
-            .ok()?
-            .as_ref()
-            .map(|side| side.path.clone())
     }
 }
 
@@ -176,32 +156,15 @@ fn mode_of(path: &Path) -> u32 {
     there.map_or(0o600, |there| there.mode() & 0o777)
 }
 
-/// The name of the file beside an archive.
-pub fn side_of(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(SIDE_SUFFIX);
-    name.into()
-}
-
-/// Fail now if the file system does not take a final name, not when the backup is complete.
-fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
-    let is_too_long = |path: &Path| fs::symlink_metadata(path).err().filter(is_long_name);
-    let refused = |path: &Path, error| Error::io(format!("cannot create {}", name(path)), error);
-    if let Some(error) = is_too_long(path) {
-        return Err(refused(path, error).hint("choose a shorter name"));
-    }
-    match side.and_then(|side| Some((side, is_too_long(side)?))) {
-        Some((side, error)) => Err(refused(side, error).hint(format!(
-            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which have no file beside them",
-            SIDE_SUFFIX.len()
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Does the error say that the file system takes no name of this length? Then there is no such file.
-fn is_long_name(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::InvalidFilename
+/// Fail now if the file system does not take the final name, not when the backup is complete.
+fn check_name(path: &Path) -> Result<()> {
+    let too_long = fs::symlink_metadata(path)
+        .err()
+        .filter(|error| error.kind() == io::ErrorKind::InvalidFilename);
+    too_long.map_or(Ok(()), |error| {
+        let what = format!("cannot create {}", name(path));
+        Err(Error::io(what, error).hint("choose a shorter name"))
+    })
 }
 
 /// A longer name is shortened in its hidden names. So no hidden name has more than 122 bytes; eCryptfs, which takes the shortest
@@ -232,40 +195,21 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-/// The hidden name of the file beside the archive `path`.
-fn hidden_side(path: &Path, id: &str) -> PathBuf {
-    hidden(path, &format!("{}.{id}", &SIDE_SUFFIX[1..]))
-}
-
 fn dir_of(path: &Path) -> &Path {
     path.parent()
         .filter(|dir| !dir.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// Was the run that wrote `path` killed when it had given the archive its name, and its side file not yet?
-pub fn is_half_named(path: &Path) -> bool {
-    let start = [&hidden_start(path), &SIDE_SUFFIX.as_bytes()[1..], b"."].concat();
-    let mut entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
-    entries.any(|entry| entry.file_name().as_bytes().starts_with(&start)) && !side_of(path).exists()
-}
-
-/// Partial files of this archive whose writer is gone: nobody holds their lock. A side file that was put aside goes only when
-/// there is one in its place.
+/// Partial files of this archive whose writer is gone: nobody holds their lock.
 fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
-    let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
     let is_ours = |name: &OsStr| {
         let middle = name
             .as_bytes()
             .strip_prefix(&start[..])
             .and_then(|rest| rest.strip_suffix(b".partial"));
-        let Some(middle) = middle else { return false };
-        let beside = middle
-            .strip_prefix(&SIDE_SUFFIX.as_bytes()[1..])
-            .and_then(|rest| rest.strip_prefix(b"."));
-        is_id(middle)
-            || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
+        middle.is_some_and(|id| std::str::from_utf8(id).is_ok_and(is_backup_id))
     };
     let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
@@ -291,30 +235,19 @@ impl Destination for OneFile {
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
         let output = Output::create(&self.partial, mode_of(&self.path), self.tricks)?;
         output.lock();
-        Ok(Box::new(FileSink {
-            output,
-            side: self.side.clone(),
-        }))
+        Ok(Box::new(FileSink { output }))
     }
 
     /// What is there under those names now will be replaced.
     fn places(&self) -> Vec<Place> {
-        let paths = [
-            Some(self.path.clone()),
-            Some(self.partial.clone()),
-            self.side_path.clone(),
-            self.side_partial(),
-        ];
-        paths
+        [&self.path, &self.partial]
             .into_iter()
-            .flatten()
-            .filter_map(|path| place_of(&path))
+            .filter_map(|path| place_of(path))
             .collect()
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        let done = self.give_names();
-        // Once it has its name, its side file is all that makes an archive of it.
+        let done = self.give_name();
         if done.is_err() && self.partial.exists() {
             self.abort(false);
         }
@@ -322,49 +255,21 @@ impl Destination for OneFile {
     }
 
     fn abort(self: Box<Self>, _keep: bool) {
-        for path in [Some(self.partial.clone()), self.side_partial()]
-            .into_iter()
-            .flatten()
-        {
-            if let Err(error) = fs::remove_file(&path) {
-                crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
-            }
+        if let Err(error) = fs::remove_file(&self.partial) {
+            crate::platform::debug(|| format!("could not remove {}: {error}", name(&self.partial)));
         }
     }
 }
 
 impl OneFile {
-    /// The old side file goes first: an archive without one is read as a stream, one with a wrong one not at all.
-    fn give_names(&self) -> Result<()> {
-        let rename = |from: &Path, to: &Path| {
-            fs::rename(from, to)
-                .map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
-        };
-        let old = side_of(&self.path);
-        let aside = hidden_side(&self.path, "replaced");
-        match fs::rename(&old, &aside) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound && !is_long_name(&e) => {
-                return Err(Error::io(format!("could not replace {}", name(&old)), e));
-            }
-            _ => {} // or a run that was killed has put it aside
-        }
-        // Who removes what was begun waits: of two files that get their names none may be left alone.
+    fn give_name(&self) -> Result<()> {
+        // Who removes what was begun waits until the list is right.
         let mut begun = PARTIALS.locked();
-        rename(&self.partial, &self.path).inspect_err(|_| {
-            let _ = fs::rename(&aside, &old); // the first error is the one to tell
-        })?;
-        let side = self.side_partial();
-        if let (Some(from), Some(to)) = (&side, &self.side_path) {
-            rename(from, to).map_err(|error| self.without_side(error, to))?;
-        }
+        fs::rename(&self.partial, &self.path)
+            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))?;
         commit_flag::set(true);
-        begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
+        begun.retain(|path| *path != self.partial);
         drop(begun);
-        if let Err(error) = fs::remove_file(&aside)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
-        }
         let now = || {
             format!(
                 "{} is the new archive, but may not be durable",
@@ -373,46 +278,21 @@ impl OneFile {
         };
         sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
     }
-
-    /// What an error means that came when the archive had its name, and its side file not yet.
-    fn without_side(&self, error: Error, side: &Path) -> Error {
-        let now = format!(
-            "{} is the new archive already, without the manifest beside it",
-            name(&self.path)
-        );
-        let hint = format!(
-            "run the same command again, or give that file the name {} yourself",
-            name(side)
-        );
-        error.detail(now).hint(hint)
-    }
 }
 
 struct FileSink {
     output: Output,
-    side: Arc<Mutex<Option<Output>>>,
-}
-
-impl FileSink {
-    fn side<T>(&self, act: impl FnOnce(&mut Output) -> Result<T>) -> Result<()> {
-        match self.side.lock() {
-            Ok(mut side) => side.as_mut().map_or(Ok(()), |side| act(side).map(drop)),
-            Err(_) => Ok(()),
-        }
-    }
 }
 
 impl Sink for FileSink {
     fn put(&mut self, placed: Placed) -> Result<()> {
         match placed.role {
             Role::Stream | Role::Amend => self.output.write(&placed.data, placed.offset),
-            Role::Side => self.side(|side| side.write(&placed.data, placed.offset)),
             Role::Page => Ok(()),
         }
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.side(|side| side.sync())?;
         self.output.sync()
     }
 }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 pub struct Placed {
     /// Number of the segment, from 1; it only ever grows.
     pub segment: u32,
-    /// Bytes before these: of the segment, of its side file or of the manifest, as the role says.
+    /// Bytes before these: of the segment or of the manifest, as the role says.
     pub offset: u64,
     /// The bytes.
     pub data: Buf,
@@ -25,8 +25,6 @@ pub struct Placed {
 pub enum Role {
     /// Part of the segment.
     Stream,
-    /// A service frame of a codec that has none to pass over: part of the side file.
-    Side,
     /// A page of the manifest. Comes besides its copy in the stream.
     Page,
     /// The beginning of a segment again, now that it is known: fills the place that was left for it.

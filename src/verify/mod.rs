@@ -397,12 +397,7 @@ impl<'a> Check<'a> {
     fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
-            match seek_tables::read(
-                &self.stock.archives[place.archive],
-                place,
-                self.data,
-                &self.report,
-            ) {
+            match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }

@@ -264,13 +264,7 @@ impl Fixture {
         let mut out = Out::new(self, None);
         self.write_streams(&mut out);
         let sealed = seal(&out.root).unwrap();
-        let file_suffix = layout::SIDE_SUFFIX;
-        let service = if self.codec.skips() {
-            &mut out.segment
-        } else {
-            &mut out.side
-        };
-        let offset = (service.len() + SERVICE_HEADER_BYTES) as u64;
+        let offset = (out.segment.len() + SERVICE_HEADER_BYTES) as u64;
         let tail = [
             Service::Root.frame(&sealed),
             Locator {
@@ -280,15 +274,10 @@ impl Fixture {
             .frame(),
         ];
         for frame in tail {
-            service.extend(&frame);
-            if self.codec.skips() {
-                out.table.push(frame.len(), 0);
-            }
+            out.segment.extend(&frame);
+            out.table.push(frame.len(), 0);
         }
-        service.extend(out.table.frame());
-        if !self.codec.skips() {
-            fs::write(format!("{}{file_suffix}", path.display()), &*service).unwrap();
-        }
+        out.segment.extend(out.table.frame());
         fs::write(path, &out.segment).unwrap();
         out.root
     }
@@ -316,7 +305,6 @@ struct Out<'a> {
     root: Root,
     manifest: Vec<u8>,
     segment: Vec<u8>,
-    side: Vec<u8>,
     table: SeekTable,
     frames: u64,
     plain_bytes: u64,
@@ -469,7 +457,6 @@ impl<'a> Out<'a> {
             root,
             manifest: vec![],
             segment: vec![],
-            side: vec![],
             table: SeekTable::default(),
             frames: 0,
             plain_bytes: 0,
@@ -484,7 +471,7 @@ impl<'a> Out<'a> {
 
     fn begin(&mut self, stream: u32, number: u32) {
         (self.stream, self.number, self.frames, self.plain_bytes) = (stream, number, 0, 0);
-        (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
+        (self.segment, self.table) = (vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
             format: self.format,
@@ -498,21 +485,15 @@ impl<'a> Out<'a> {
             number,
             codec: codec.name().into(),
         };
-        if codec.skips() {
-            let empty = packed(codec, &[]);
-            self.table.push(empty.len(), 0);
-            self.segment.extend(empty);
-        }
+        let empty = packed(codec, &[]);
+        self.table.push(empty.len(), 0);
+        self.segment.extend(empty);
         self.service(&label.frame());
     }
 
     fn service(&mut self, frame: &[u8]) {
-        if self.fixture.codec.skips() {
-            self.table.push(frame.len(), 0);
-            self.segment.extend(frame);
-        } else {
-            self.side.extend(frame);
-        }
+        self.table.push(frame.len(), 0);
+        self.segment.extend(frame);
     }
 
     fn id(&self) -> SegmentId {
@@ -668,11 +649,6 @@ impl<'a> Out<'a> {
             return;
         }
         let bytes = page.encode().unwrap();
-        let service = if self.fixture.codec.skips() {
-            &self.segment
-        } else {
-            &self.side
-        };
         self.root.pages.push(PageAt {
             backup: String::new(),
             stream: self.stream,
@@ -681,7 +657,7 @@ impl<'a> Out<'a> {
             entries: page.records.len() as u64,
             manifest_offset: self.dir.map(|_| self.manifest.len() as u64),
             segment: self.number,
-            offset: (service.len() + SERVICE_HEADER_BYTES) as u64,
+            offset: (self.segment.len() + SERVICE_HEADER_BYTES) as u64,
             bytes: bytes.len() as u64,
             digest: hex(blake3::hash(&bytes).as_bytes()),
         });
@@ -692,16 +668,7 @@ impl<'a> Out<'a> {
     fn end_segment(&mut self) {
         if let Some(dir) = self.dir {
             let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
-            if self.fixture.codec.skips() {
-                self.segment.extend(self.table.frame());
-            } else {
-                self.side.extend(self.table.frame());
-                fs::write(
-                    dir.join(format!("{name}{}", layout::SIDE_SUFFIX)),
-                    &self.side,
-                )
-                .unwrap();
-            }
+            self.segment.extend(self.table.frame());
             fs::write(dir.join(&name), &self.segment).unwrap();
         }
         let parts = self
