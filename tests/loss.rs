@@ -1556,7 +1556,8 @@ fn a_segment_that_is_not_there_is_told_of_once() {
     let id = fullbore(args!["backup", tree, "--to", repository, "--json"])
         .ends_with(0)
         .json()
-        .remove(0)["id"]
+        .pop()
+        .unwrap()["id"]
         .clone();
     fs::remove_file(
         repository

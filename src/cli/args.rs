@@ -80,7 +80,7 @@ pub(super) enum Command {
     Unpin(PinArgs),
     /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
     ///
-    /// Manifests are rebuilt from the copies of their pages in the segments, and where these are damaged too, from the headers of the tar;
+    /// Manifests are rebuilt from the copies of their pages in the segments;
     /// roots from labels, seek tables and pages. Segments are never changed.
     Repair(RepairArgs),
     /// Measure this machine, and what the pipeline reaches of it

@@ -1,18 +1,15 @@
 //! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
 //!
 //! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments, or where there are none from the headers of the tar; roots from
-//! labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
+//! pages in segments; roots from labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
 pub(crate) mod cluster_facts;
 pub(crate) mod cut_off;
 pub(crate) mod frame_index;
 pub(crate) mod give_up;
-pub(crate) mod pages;
+pub(crate) mod remade_sums;
 pub(crate) mod root;
-pub(crate) mod rootless_pages;
-pub(crate) mod tar_scan;
 pub(crate) mod totals;
 
 use crate::{
@@ -49,10 +46,6 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
-
-/// What a tar does not say.
-pub(crate) const UNKNOWN: &str =
-    "what a tar does not say is unknown: sockets, what was not captured, inodes and change times";
 
 /// What to repair, and how thoroughly to look.
 #[derive(Debug, Clone)]
@@ -152,7 +145,7 @@ impl Repair {
                 Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
                 Err(error) => RepairStep {
                     what: error.line(),
-                    detail: vec![why, way_out(&id)],
+                    detail: vec![why, last_resort(), way_out(&id)],
                     action: RepairAction::Nothing,
                 },
             });
@@ -394,6 +387,11 @@ fn way_out(id: &str) -> String {
     format!("`fullbore forget` of {id} gives it up: until then nothing can be pruned")
 }
 
+/// How to get at files that no page describes any more.
+fn last_resort() -> String {
+    "`fullbore restore - < SEGMENT` restores what the tar in a segment still holds".to_owned()
+}
+
 fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
     let Rebuilt { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
@@ -480,19 +478,17 @@ fn forgo_step(
         "mark {} of backup {id:?}, which nothing can restore, as not captured",
         things(&rest, &lost)
     );
-    let what = match (rest.anew, lost.len()) {
-        (0, 0) => format!(
+    let hint = (!rest.unnamed.is_empty()).then(last_resort);
+    let what = if lost.is_empty() {
+        format!(
             "take segments that are gone, and that no file needs, out of the root of backup {id:?}"
-        ),
-        (0, _) => mark,
-        (n, 0) => anew(n, id),
-        (n, _) => format!("{}, and {mark}", anew(n, id)),
+        )
+    } else {
+        mark
     };
-    let unknown = (rest.anew > 0).then(|| UNKNOWN.to_owned());
-    let detail = unknown.into_iter().chain(rest.notes).chain(lost).collect();
     Ok(RepairStep {
         what,
-        detail,
+        detail: hint.into_iter().chain(lost).collect(),
         action: RepairAction::Rewrite(
             repository.join(layout::BACKUPS).join(id),
             rest.added,
@@ -508,13 +504,6 @@ fn things(rest: &Rest, lost: &[String]) -> String {
     } else {
         "entries".to_owned()
     }
-}
-
-fn anew(pages: usize, id: &str) -> String {
-    let pages = counted(pages as u64, "page");
-    format!(
-        "make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments"
-    )
 }
 
 /// Do these, one after the other; what is left for the next run, and why.

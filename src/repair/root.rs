@@ -1,10 +1,10 @@
-//! A root from what it was about: labels, page copies, seek tables and the manifest, or the tar where there are none.
+//! A root from what it was about: labels, page copies, seek tables and the manifest.
 //!
 //! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::{cluster_facts, cut_off, frame_index::Index, rootless_pages, totals::describe};
+use super::{cluster_facts, cut_off, frame_index::Index, totals::describe};
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{
@@ -57,6 +57,22 @@ pub(crate) struct FoundPage {
     pub(crate) is_copied: bool,
 }
 
+/// A copy of a page in a segment that cannot be read.
+struct LostPage {
+    /// Where it stands, in words.
+    place: String,
+    /// Stored bytes of its frame.
+    frame_bytes: u64,
+}
+
+/// Has the manifest a page of that length of which no copy was found in a segment? Then it is that one.
+fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
+    found.iter().any(|page| {
+        let frame_bytes = (page.stored.len() + SERVICE_HEADER_BYTES) as u64;
+        !page.is_copied && frame_bytes == lost.frame_bytes
+    })
+}
+
 /// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
 ///
 /// # Errors
@@ -86,21 +102,28 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         },
         ..Root::default()
     };
-    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut lost = Vec::new();
+    let mut notes = Vec::new();
+    // Behind what is damaged of a segment without a seek table there may have been more.
+    let mut is_unsure = false;
     let numbers: Vec<(u32, u32)> = names
         .iter()
         .map(|(stream, number, _)| (*stream, *number))
         .collect();
     for (stream, number, _) in names {
-        match segment(&store, codec, (stream, number), &mut root, &mut found) {
+        let at = (stream, number);
+        match segment(&store, codec, at, &mut root, &mut found, &mut lost) {
             Ok(segment) => root.segments.push(segment),
-            Err(error) => notes.push(error.line()),
+            Err(error) => {
+                is_unsure = true;
+                notes.push(error.line());
+            }
         }
     }
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut found);
-    let (remade, is_all) = rootless_pages::add(&store, codec, &numbers, &mut root, &mut found)?;
-    notes.extend(remade);
+    lost.retain(|page| !is_in_manifest(page, &found));
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
     }
@@ -115,12 +138,16 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     describe(&mut root, &found, &placed);
     forget_nothing(&mut root, &mut notes);
     let gaps = gaps(&numbers);
-    if !is_whole && (!is_all || !gaps.is_empty()) {
+    if !is_whole && (!lost.is_empty() || !gaps.is_empty() || is_unsure) {
         unnamed_losses::record_segment_loss(&mut root);
+        let pages = lost
+            .iter()
+            .map(|page| format!("the page at {} is lost with the entries in it", page.place));
         let gone = gaps
             .iter()
             .map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
-        notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
+        notes.extend(pages.chain(gone));
+        notes.push("no page of the manifest says what is lost".to_owned());
     }
     let pages: Vec<_> = found
         .into_iter()
@@ -144,7 +171,7 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
         };
         let index = Index::read(&store, codec, &segment).ok()?;
         let object = ObjectName::Segment(segment);
-        let labels = index.service.into_iter().filter_map(|(at, _)| {
+        let labels = index.service.into_iter().filter_map(|(_, at, _)| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
             Label::parse(&payload)
                 .ok()
@@ -156,7 +183,7 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
 
 fn nothing(id: &str) -> Error {
     Error::corrupt(format!("cannot rebuild backup {id:?}"))
-        .because("no page of its manifest is left, nor a tar that can be read")
+        .because("no page of its manifest is left")
 }
 
 /// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
@@ -193,13 +220,14 @@ fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
     Ok(found)
 }
 
-/// Facts of a segment; its pages go to `found`, the size of its frames and its format into the root.
+/// Facts of a segment; its pages go to `found` and `lost`, the size of its frames and its format into the root.
 fn segment(
     store: &DirectoryObjects,
     codec: Codec,
     (stream, number): (u32, u32),
     root: &mut Root,
     found: &mut Vec<FoundPage>,
+    lost: &mut Vec<LostPage>,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
@@ -209,17 +237,24 @@ fn segment(
     let object = ObjectName::Segment(id.clone());
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
-    let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.3)));
+    let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.2)));
     let largest = index
         .data
         .iter()
-        .map(|frame| u64::from(frame.3))
+        .map(|frame| frame.2)
         .max()
-        .unwrap_or(0);
+        .map_or(0, u64::from);
     root.options.frame_bytes = root.options.frame_bytes.max(largest);
     root.options.segment_bytes = root.options.segment_bytes.max(bytes);
-    for (at, _) in &index.service {
-        service(store, &object, *at, (stream, number), root, found)?;
+    for (at, offset, bytes) in &index.service {
+        let is_known = service(store, &object, *offset, (stream, number), root, found)?;
+        // The first two frames are an empty one, or one with data, and the label.
+        if !is_known && *at > 1 {
+            lost.push(LostPage {
+                place: format!("byte {offset} of {}", store.name(&object)),
+                frame_bytes: u64::from(*bytes),
+            });
+        }
     }
     if !index.has_table {
         // Like a segment of a backup that died: records speak of it, the root does not describe it.
@@ -278,6 +313,7 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
     parse_seek_table(&bytes).ok_or_else(damaged)
 }
 
+/// Take in the service frame at `at`. Gives whether it could be read, as what fills a place that was not needed can.
 fn service(
     store: &DirectoryObjects,
     object: &ObjectName,
@@ -285,9 +321,9 @@ fn service(
     (stream, number): (u32, u32),
     root: &mut Root,
     found: &mut Vec<FoundPage>,
-) -> Result<()> {
+) -> Result<bool> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
-        return Ok(());
+        return is_filler(store, object, at);
     };
     let offset = at + SERVICE_HEADER_BYTES as u64;
     match service {
@@ -298,21 +334,33 @@ fn service(
             }
         }
         Service::Page => {
-            if let Ok(page) = ManifestPage::decode(&bytes) {
-                found.push(FoundPage {
-                    stream,
-                    segment: number,
-                    offset,
-                    order: offset,
-                    stored: bytes,
-                    page,
-                    is_copied: true,
-                });
-            }
+            let Ok(page) = ManifestPage::decode(&bytes) else {
+                return Ok(false);
+            };
+            found.push(FoundPage {
+                stream,
+                segment: number,
+                offset,
+                order: offset,
+                stored: bytes,
+                page,
+                is_copied: true,
+            });
         }
         _ => {}
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Does the frame at byte `at` hold nothing? Then its tag is eight zeros.
+fn is_filler(store: &DirectoryObjects, object: &ObjectName, at: u64) -> Result<bool> {
+    let mut header = Vec::new();
+    let there = store
+        .len(object)?
+        .saturating_sub(at)
+        .min(SERVICE_HEADER_BYTES as u64);
+    store.read_at(object, at, there as usize, &mut header)?;
+    Ok(header.iter().skip(8).all(|byte| *byte == 0))
 }
 
 /// What the service frame at byte `at` is, and what it holds; `None` if none is there.
