@@ -16,8 +16,7 @@ use crate::{
         digest::Algorithm,
         page::{EntryState, SegmentId},
         root::{
-            BackupOptions, EntryName, FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, NotCaptured,
-            Root, RunStats,
+            BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats,
         },
         seal::seal,
         sizes,
@@ -236,7 +235,7 @@ impl Backup {
     /// What is known of it before anything is read.
     fn draft(&self, base: Option<&Base>) -> Root {
         Root {
-            format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
+            format: FORMAT,
             bases: base.map(Base::ids).unwrap_or_default(),
             tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
             boot: platform::boot_id(),
@@ -251,7 +250,7 @@ impl Backup {
     fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
         StreamLayout {
             backup: draft.id.clone(),
-            format: draft.format,
+            is_incremental: !draft.bases.is_empty(),
             repository: abilities.repository.clone(),
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),

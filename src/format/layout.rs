@@ -45,9 +45,6 @@ pub struct Repository {
     pub id: String,
     /// When it was made, RFC 3339.
     pub created: String,
-    /// Does every backup that was forgotten leave a word of that, as long as anything of it is there? Early versions left none.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keeps_forgotten: bool,
 }
 
 /// What segments are called behind their numbers.

@@ -9,12 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
 
-/// The newest format; this program reads it and all earlier ones.
-pub const FORMAT: u32 = 2;
-/// The format of what refers to no other backup: every version reads it.
-pub const FORMAT_ALONE: u32 = 1;
+/// The format of everything that is stored. A reader refuses a higher number.
+pub const FORMAT: u32 = 1;
 
-/// See the module.
+/// Everything about a backup but its entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Root {
     /// Version of the format.
@@ -321,7 +319,7 @@ pub struct Live {
     pub frames: u64,
     /// Stored bytes of those frames; of one that is used in part, that part.
     pub bytes: u64,
-    /// Stored bytes of the whole segment; 0 in roots of early versions, where it is always one of [`Root::segments`].
+    /// Stored bytes of the whole segment.
     #[serde(default)]
     pub of_bytes: u64,
     /// So much of it is referred to by a backup that keeps all that the segment's own has in it: without copies of pages, and

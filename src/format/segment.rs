@@ -127,9 +127,12 @@ pub struct Label {
     /// Number in the stream, from 1.
     #[n(4)]
     pub number: u32,
-    /// `zstd`, `lz4`, `gzip` or `none`.
+    /// `zstd`, `lz4` or `none`.
     #[n(5)]
     pub codec: String,
+    /// Was the backup compared with others? Then it may refer to them, and pieces of files may be in it.
+    #[n(6)]
+    pub is_incremental: bool,
 }
 
 impl Label {

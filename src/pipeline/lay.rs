@@ -13,7 +13,7 @@ use crate::{
         digest::crc32,
         page::{FrameAt, ManifestPage, SegmentId},
         pax,
-        root::{BackupTotals, EntryName, Live, NotCaptured, PageAt, Segment},
+        root::{BackupTotals, EntryName, FORMAT, Live, NotCaptured, PageAt, Segment},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
         sizes,
     },
@@ -32,8 +32,8 @@ use std::sync::{
 pub struct StreamLayout {
     /// Name of the backup.
     pub backup: String,
-    /// Version of the format, see [`crate::format::root::FORMAT`].
-    pub format: u32,
+    /// Is the backup compared with others?
+    pub is_incremental: bool,
     /// Repository, or empty.
     pub repository: String,
     /// How frames are compressed.
@@ -275,12 +275,13 @@ impl Lay {
     fn begin(&mut self) -> Result<()> {
         self.filling = Filling::new(self.stream, self.filling.number() + 1);
         let label = Label {
-            format: self.shared.format,
+            format: FORMAT,
             repository: self.shared.repository.clone(),
             backup: self.shared.backup.clone(),
             stream: self.stream,
             number: self.filling.number(),
             codec: self.shared.codec.name().to_owned(),
+            is_incremental: self.shared.is_incremental,
         };
         self.label = Some(label.frame());
         // What stands before everything else, so that tools which look at the first bytes see the codec.

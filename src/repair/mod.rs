@@ -18,7 +18,7 @@ use crate::{
     format::{
         layout::{self, Repository},
         page::SegmentId,
-        root::{FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{MAX_BYTES, seal},
     },
     metrics::meter::Meter,
@@ -366,12 +366,9 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 fn repository_file(repository: &Path) -> Option<RepairStep> {
     let ids = directories(repository).ok()?;
     let label = ids.iter().find_map(|id| label(repository, id))?;
-    // In one of an early version, which kept nothing of what was forgotten, a leftover counts as a backup whose root is lost now:
-    // `forget` settles that, and nothing a root that is lost later, if it counted as a leftover.
     let facts = Repository {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id: label.repository,
-        keeps_forgotten: true,
         ..Repository::default()
     };
     let path = repository.join(layout::REPOSITORY);

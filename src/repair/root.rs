@@ -17,7 +17,7 @@ use crate::{
         entry::order,
         layout,
         page::{ManifestPage, SegmentId},
-        root::{BackupOptions, FORMAT_ALONE, PART_BYTES, Root, Segment, SourceInfo},
+        root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
         segment::{
             Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table,
             seek_table_len,
@@ -57,6 +57,16 @@ pub(crate) struct FoundPage {
     pub(crate) is_copied: bool,
 }
 
+/// What the segments of a backup say of it.
+struct Gathered {
+    /// With facts of the segments, and the options that these tell.
+    root: Root,
+    found: Vec<FoundPage>,
+    lost: Vec<LostPage>,
+    /// Does a label say that it was compared with others?
+    is_incremental: bool,
+}
+
 /// A copy of a page in a segment that cannot be read.
 struct LostPage {
     /// Where it stands, in words.
@@ -86,8 +96,8 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         .ok_or_else(|| nothing(id))?;
     let store = DirectoryObjects::new(repository, id);
     store.set_suffix(codec.suffix());
-    let mut root = Root {
-        format: FORMAT_ALONE,
+    let root = Root {
+        format: FORMAT,
         id: id.to_owned(),
         tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
         time: time_of(id),
@@ -102,8 +112,12 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         },
         ..Root::default()
     };
-    let mut found = Vec::new();
-    let mut lost = Vec::new();
+    let mut gathered = Gathered {
+        root,
+        found: Vec::new(),
+        lost: Vec::new(),
+        is_incremental: false,
+    };
     let mut notes = Vec::new();
     // Behind what is damaged of a segment without a seek table there may have been more.
     let mut is_unsure = false;
@@ -113,14 +127,20 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         .collect();
     for (stream, number, _) in names {
         let at = (stream, number);
-        match segment(&store, codec, at, &mut root, &mut found, &mut lost) {
-            Ok(segment) => root.segments.push(segment),
+        match segment(&store, codec, at, &mut gathered) {
+            Ok(segment) => gathered.root.segments.push(segment),
             Err(error) => {
                 is_unsure = true;
                 notes.push(error.line());
             }
         }
     }
+    let Gathered {
+        mut root,
+        mut found,
+        mut lost,
+        is_incremental,
+    } = gathered;
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut found);
     lost.retain(|page| !is_in_manifest(page, &found));
@@ -136,7 +156,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     }
     let placed = place(&known, end(&store, id, others), &mut found);
     describe(&mut root, &found, &placed);
-    forget_nothing(&mut root, &mut notes);
+    forget_nothing(&mut root, is_incremental, &mut notes);
     let gaps = gaps(&numbers);
     if !is_whole && (!lost.is_empty() || !gaps.is_empty() || is_unsure) {
         unnamed_losses::record_segment_loss(&mut root);
@@ -220,14 +240,12 @@ fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
     Ok(found)
 }
 
-/// Facts of a segment; its pages go to `found` and `lost`, the size of its frames and its format into the root.
+/// Facts of a segment; its pages and the sizes of its frames go to `gathered`.
 fn segment(
     store: &DirectoryObjects,
     codec: Codec,
     (stream, number): (u32, u32),
-    root: &mut Root,
-    found: &mut Vec<FoundPage>,
-    lost: &mut Vec<LostPage>,
+    gathered: &mut Gathered,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
@@ -244,13 +262,14 @@ fn segment(
         .map(|frame| frame.2)
         .max()
         .map_or(0, u64::from);
-    root.options.frame_bytes = root.options.frame_bytes.max(largest);
-    root.options.segment_bytes = root.options.segment_bytes.max(bytes);
+    let options = &mut gathered.root.options;
+    options.frame_bytes = options.frame_bytes.max(largest);
+    options.segment_bytes = options.segment_bytes.max(bytes);
     for (at, offset, bytes) in &index.service {
-        let is_known = service(store, &object, *offset, (stream, number), root, found)?;
+        let is_known = service(store, &object, *offset, (stream, number), gathered)?;
         // The first two frames are an empty one, or one with data, and the label.
         if !is_known && *at > 1 {
-            lost.push(LostPage {
+            gathered.lost.push(LostPage {
                 place: format!("byte {offset} of {}", store.name(&object)),
                 frame_bytes: u64::from(*bytes),
             });
@@ -319,8 +338,7 @@ fn service(
     object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
-    root: &mut Root,
-    found: &mut Vec<FoundPage>,
+    gathered: &mut Gathered,
 ) -> Result<bool> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
         return is_filler(store, object, at);
@@ -329,15 +347,15 @@ fn service(
     match service {
         Service::Label => {
             if let Ok(label) = Label::parse(&bytes) {
-                root.format = label.format;
-                root.options.codec = label.codec;
+                gathered.is_incremental |= label.is_incremental;
+                gathered.root.options.codec = label.codec;
             }
         }
         Service::Page => {
             let Ok(page) = ManifestPage::decode(&bytes) else {
                 return Ok(false);
             };
-            found.push(FoundPage {
+            gathered.found.push(FoundPage {
                 stream,
                 segment: number,
                 offset,
@@ -556,12 +574,12 @@ fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
 }
 
 /// Say in the root itself what is not known any more.
-fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
+fn forget_nothing(root: &mut Root, is_incremental: bool, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
     root.tags.insert("rebuilt".to_owned(), lost.to_owned());
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
     let others: Vec<String> = root.others().into_iter().map(str::to_owned).collect();
-    if root.format > FORMAT_ALONE || !others.is_empty() {
+    if is_incremental || !others.is_empty() {
         unnamed_losses::record_root_loss(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }

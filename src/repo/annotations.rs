@@ -11,7 +11,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{NOTES, ROOT},
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{open_sealed, seal},
     },
 };
@@ -63,7 +63,7 @@ impl Annotations {
         let objects = LocalObjects::new(repository);
         let is_listed = || objects.size(&key(id, ROOT)).map(|bytes| bytes.is_some());
         let notes = Self {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             ..self.clone()
         };
         if is_listed()? {

@@ -350,7 +350,7 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             .iter()
             .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
         {
-            // Early versions did not count what of it can be kept.
+            // A root that was rebuilt does not say what of it can be kept.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
                 Size {

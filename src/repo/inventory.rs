@@ -15,7 +15,7 @@ use crate::{
         entry::EntryPath,
         layout,
         page::{ManifestPage, PageItem, SegmentId},
-        root::{BackupOptions, FORMAT_ALONE, PageAt, Root, Segment, SourceInfo},
+        root::{BackupOptions, FORMAT, PageAt, Root, Segment, SourceInfo},
         seal::MAX_BYTES,
     },
     platform::safe_file,
@@ -48,8 +48,6 @@ pub(crate) struct SegmentPlace {
     pub(crate) plain_bytes: Option<u64>,
     /// See [`Segment::parts`]; empty if unknown.
     pub(crate) parts: String,
-    /// Format of the backup that wrote it; `None` if unknown.
-    pub(crate) format: Option<u32>,
     /// See [`Known::is_ended`].
     pub(crate) ended: bool,
 }
@@ -129,7 +127,6 @@ fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
         bytes: segment.bytes,
         plain_bytes: Some(segment.plain_bytes),
         parts: segment.parts.clone(),
-        format: Some(root.format),
         ended: true,
     }
 }
@@ -163,7 +160,6 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace
                 bytes: live.of_bytes,
                 plain_bytes: None,
                 parts: String::new(),
-                format: None,
                 ended: false,
             });
             places.insert(key(&place.id), place);
@@ -237,7 +233,7 @@ pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
         ..BackupOptions::default()
     };
     Root {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id: id.to_owned(),
         time: like.time.clone(),
         options,

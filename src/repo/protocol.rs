@@ -17,7 +17,7 @@ use crate::{
             is_own, segment_numbers,
         },
         page::SegmentId,
-        root::{BackupOptions, FORMAT_ALONE, Root},
+        root::{BackupOptions, FORMAT, Root},
         seal::{open_sealed, seal},
     },
     platform,
@@ -173,7 +173,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
             ..BackupOptions::default()
         };
         let root = Root {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             id: id.to_owned(),
             options,
             ..Root::default()

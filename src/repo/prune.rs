@@ -22,9 +22,7 @@
 use super::{
     objects::{Objects, Seized},
     protocol::{alive, intent_key, intents, remove_abandoned, settle},
-    roots::{
-        self, BackupState, Document, Documents, dir, documents, is_left_over, keeps_forgotten, key,
-    },
+    roots::{self, BackupState, Document, Documents, dir, documents, has_objects, key},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -459,28 +457,19 @@ impl Survey {
     }
 }
 
-/// A directory without a document and without an intent has lost its root, unless it is what early versions left
-/// there. It cannot be known what a root that is lost refers to.
+/// A directory with objects, without a document and without an intent has lost its root. It cannot be known what a root that is
+/// lost refers to.
 fn refuse_loss<'a, O: Objects>(
     objects: &O,
     files: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
     documents: &Documents,
 ) -> Result<()> {
-    let facts = documents
-        .values()
-        .filter_map(|document| document.facts.as_ref());
-    let mentioned: HashSet<String> = facts
-        .flat_map(|facts| facts.needs.keys().cloned())
-        .collect();
-    let keeps = keeps_forgotten(objects)?;
-    for (id, names) in files.filter(|(id, _)| !documents.contains_key(*id)) {
-        if is_left_over(id, names, &mentioned, keeps) {
-            continue;
-        }
+    let undocumented = files.filter(|(id, _)| !documents.contains_key(*id));
+    for (id, names) in undocumented.filter(|(_, names)| has_objects(names)) {
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
         let mut there = objects.list(&dir(id))?;
         there.retain(|name| names.contains(name));
-        if !is_left_over(id, &there, &mentioned, keeps) && roots::state(objects, id)?.is_none() {
+        if has_objects(&there) && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")

@@ -20,7 +20,7 @@ use crate::{
             BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES,
             segment,
         },
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{MAX_BYTES, seal},
     },
     platform::{
@@ -225,7 +225,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
                 ErrorKind::Usage,
                 format!("cannot make a repository of {}: it is a file", name(root)),
             )
-            .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
+            .hint("an archive has a name that ends in .tar.zst or .tar.lz4"));
         }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
@@ -239,10 +239,9 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     }
     let id = random_letters(12);
     let facts = seal(&Repository {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id,
         created: time.to_owned(),
-        keeps_forgotten: true,
     })?;
     let made = dir::open_root(root)
         .and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));

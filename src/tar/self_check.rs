@@ -11,7 +11,7 @@ use crate::{
         digest::{Digest, hex},
         entry::{EntryKind, EntryPath},
         page::{ManifestPage, Record},
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         segment::{Label, Service},
     },
     text::counted,
@@ -89,9 +89,7 @@ impl SelfCheck {
 
     /// May there be pieces of files in it? Not if it is known to be complete by itself.
     pub(crate) fn may_have_pieces(&self) -> bool {
-        self.label
-            .as_ref()
-            .is_none_or(|label| label.format > FORMAT_ALONE)
+        self.label.as_ref().is_none_or(|label| label.is_incremental)
     }
 
     /// The root, once the stream is over.

@@ -20,7 +20,6 @@ use crate::{
     format::{
         entry::{EntryKind, EntryPath},
         page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, are_all},
-        root::FORMAT_ALONE,
         sizes,
     },
     metrics::meter::Meter,
@@ -581,11 +580,7 @@ impl<'a> Check<'a> {
                 .iter()
                 .map(|live| full(archive, &live.id()))
                 .collect();
-            let is_own = |id: &SegmentId| id.backup == root.id && root.format == FORMAT_ALONE;
-            let mut unknown: Vec<_> = used
-                .iter()
-                .filter(|id| !mentioned.contains(id) && !is_own(id))
-                .collect();
+            let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id)).collect();
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));

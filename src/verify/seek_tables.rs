@@ -137,11 +137,7 @@ fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> boo
     let is_it = |label: Label| {
         let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
         let place = (label.stream, label.number) == (segment.id.stream, segment.id.number);
-        names
-            && place
-            && segment
-                .format
-                .map_or(label.format <= FORMAT, |format| format == label.format)
+        names && place && label.format == FORMAT
     };
     Label::parse(payload).is_ok_and(is_it)
 }

@@ -11,8 +11,8 @@ use fullbore::{
         layout::{self, Repository},
         page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
         root::{
-            BackupOptions, BackupTotals, EntryName, FORMAT, FORMAT_ALONE, Live, PART_BYTES, PageAt,
-            Root, Segment, SourceInfo,
+            BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root,
+            Segment, SourceInfo,
         },
         seal::seal,
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
@@ -245,10 +245,9 @@ impl Fixture {
         let dir = repository.join(layout::BACKUPS).join(&self.id);
         fs::create_dir_all(&dir).unwrap();
         let facts = Repository {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             id: "r".into(),
             created: "2026-11-21T05:45:01Z".into(),
-            ..Repository::default()
         };
         fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
         let mut out = Out::new(self, Some(&dir));
@@ -315,7 +314,7 @@ struct Out<'a> {
     open: Vec<(usize, u32, u32)>,
     page: ManifestPage,
     extents: usize,
-    format: u32,
+    is_incremental: bool,
     base: Base,
 }
 
@@ -429,11 +428,7 @@ impl<'a> Out<'a> {
             ..BackupTotals::default()
         };
         let root = Root {
-            format: if fixture.base.is_some() {
-                FORMAT
-            } else {
-                FORMAT_ALONE
-            },
+            format: FORMAT,
             id: fixture.id.clone(),
             bases: fixture.base.iter().cloned().collect(),
             tool: "fixture".into(),
@@ -452,7 +447,7 @@ impl<'a> Out<'a> {
         Self {
             fixture,
             dir,
-            format: root.format,
+            is_incremental: fixture.base.is_some(),
             base: fixture.base.as_ref().map_or_else(Base::default, open),
             root,
             manifest: vec![],
@@ -474,7 +469,7 @@ impl<'a> Out<'a> {
         (self.segment, self.table) = (vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
-            format: self.format,
+            format: FORMAT,
             repository: if self.dir.is_some() {
                 "r".into()
             } else {
@@ -484,6 +479,7 @@ impl<'a> Out<'a> {
             stream,
             number,
             codec: codec.name().into(),
+            is_incremental: self.is_incremental,
         };
         let empty = packed(codec, &[]);
         self.table.push(empty.len(), 0);
