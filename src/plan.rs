@@ -36,7 +36,7 @@ use std::{
 pub enum StageSpec {
     /// Hash what passes.
     Digest {
-        /// How.
+        /// Digest of each file.
         algorithm: Algorithm,
         /// Bytes of a block.
         block_bytes: u64,
@@ -54,7 +54,7 @@ pub enum StageSpec {
     Pages(Arc<PageCheck>),
     /// Compress.
     Compress {
-        /// How.
+        /// Codec and level of each frame.
         codec: Codec,
     },
 }

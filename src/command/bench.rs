@@ -41,11 +41,11 @@ pub enum BenchSubject {
 /// What to measure, and with what.
 #[derive(Debug, Clone)]
 pub struct Bench {
-    /// What.
+    /// The part of the machine or of the pipeline that is measured.
     pub what: BenchSubject,
     /// Where to read or write.
     pub path: PathBuf,
-    /// Codec.
+    /// Compresses what is measured, where anything is compressed.
     pub codec: Codec,
     /// Threads.
     pub workers: NonZeroUsize,
@@ -56,7 +56,7 @@ pub struct Bench {
 /// One figure: what was measured, bytes a second, and a remark.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// What.
+    /// The first column of its line: "read".
     pub name: String,
     /// Bytes of content a second.
     pub rate: f64,

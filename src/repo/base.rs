@@ -48,11 +48,11 @@ pub struct WantedBase {
 /// What the new backup is of, and how it is stored.
 #[derive(Debug)]
 pub struct Like<'a> {
-    /// Of what.
+    /// Host and paths.
     pub origin: &'a SourceInfo,
-    /// Of which cluster.
+    /// The cluster that the files are of, if they are of one.
     pub cluster: Option<&'a ClusterInfo>,
-    /// How.
+    /// Codec, digest and block size must be the same, or nothing can be referred to.
     pub options: &'a BackupOptions,
     /// The options by which something is left out.
     pub left_out: &'a [String],
@@ -67,7 +67,7 @@ pub struct Unlike {
     pub why: &'static str,
 }
 
-/// See the module.
+/// The backups that the next one of their source is compared with, and their segments that it may refer to.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: CompareRules,

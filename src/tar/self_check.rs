@@ -24,7 +24,7 @@ pub(crate) const MAX_UNLABELED: usize = 1025;
 /// Members that may come between two pages: several times those of the largest.
 const MAX_UNPAGED: usize = 1 << 16;
 
-/// See the module.
+/// Compares the members of a stream with the pages that follow them, as far as it has some.
 #[derive(Debug, Default)]
 pub(crate) struct SelfCheck {
     /// What is compared; if nothing is, records are kept.
