@@ -128,7 +128,7 @@ const ENDINGS: [(&str, Codec); 6] = [
     (".tar.lz4", Codec::Lz4),
     (".tar.gz", Codec::Gzip(6)),
     (".tgz", Codec::Gzip(6)),
-    (".tar", Codec::None),
+    (".tar", Codec::Tar),
 ];
 
 /// Endings that suggest a single file, although fullbore would create a repository of that name.
@@ -180,7 +180,7 @@ impl SinkSpec {
             let what = format!("cannot write to {to:?}: archives have other endings");
             return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
         }
-        Ok((Self::Repository(to.into()), compress))
+        repository_codec(to, compress)
     }
 
     /// Returns whether this is a repository that does not exist yet.
@@ -223,7 +223,7 @@ impl SinkSpec {
             Self::Repository(path) => {
                 Box::new(RepositoryWriter::begin(path, id, time, codec.suffix())?)
             }
-            Self::File(path) => Box::new(OneFile::create(path, id, !codec.skips())?),
+            Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Null => Box::new(Null),
         })
@@ -248,6 +248,17 @@ impl SinkSpec {
     }
 }
 
+/// Returns a repository as a destination. Its segments need frames that can be skipped.
+fn repository_codec(to: &Path, compress: Option<Codec>) -> Result<(SinkSpec, Option<Codec>)> {
+    if let Some(codec) = compress.filter(|codec| codec.is_plain_stream()) {
+        let what = format!("cannot write {} into a repository", codec.name());
+        return Err(Error::new(ErrorKind::Usage, what).hint(
+            "use --compress zstd, lz4 or none; for other programs write a file whose name ends in .tar.gz",
+        ));
+    }
+    Ok((SinkSpec::Repository(to.into()), compress))
+}
+
 /// Refuses a path that can be neither a file nor a repository.
 fn check_destination_path(to: &Path) -> Result<()> {
     if is_special_file(to) {
@@ -267,8 +278,12 @@ fn check_destination_path(to: &Path) -> Result<()> {
 
 /// Returns the codec for a file name with this ending, whose own codec is `asked`.
 fn codec_for_ending(ending: &str, asked: Codec, compress: Option<Codec>) -> Result<Codec> {
-    let codec = compress.unwrap_or(asked);
-    if codec.name() == asked.name() {
+    let codec = match compress {
+        Some(Codec::None) if asked == Codec::Tar => Codec::Tar,
+        Some(codec) => codec,
+        None => asked,
+    };
+    if codec.suffix() == asked.suffix() {
         return Ok(codec);
     }
     let what = format!(
@@ -443,6 +458,8 @@ mod tests {
             ("a.tar.zst", Codec::Lz4),
             ("a.tar", Codec::Zstd(1)),
             ("a.tgz", Codec::None),
+            ("a", Codec::Gzip(6)),
+            ("a/", Codec::Gzip(6)),
         ] {
             assert_eq!(
                 SinkSpec::parse(name, Some(codec)).unwrap_err().kind,

@@ -17,8 +17,8 @@ const ENDINGS: [&str; 4] = [".tar.zst", ".tar.lz4", ".tar.gz", ".tar"];
 /// Bytes of a name on Linux's own file systems.
 const NAME_MAX: usize = 255;
 
-/// Does a second file stand beside an archive with this ending?
-fn has_side_file(ending: &str) -> bool {
+/// Is it a plain stream? It cannot be told from one of another program, so it is never replaced.
+fn is_plain_stream(ending: &str) -> bool {
     matches!(ending, ".tar.gz" | ".tar")
 }
 
@@ -39,31 +39,25 @@ fn an_archive_has_any_name_that_the_file_system_takes() {
     let [tree, out] = ["tree", "out"].map(|name| dir.path().join(name));
     write(tree.join("a"), "content");
     for ending in ENDINGS {
-        let longest = if has_side_file(ending) {
-            NAME_MAX - ".manifest".len()
-        } else {
-            NAME_MAX
-        };
-        let files = if has_side_file(ending) { 2 } else { 1 };
         for (text, len) in [
             ("n", 80),
             ("n", 81),
             ("n", 214),
             ("n", 223),
-            ("n", longest),
+            ("n", NAME_MAX),
             ("é", 200),
-            ("語", longest),
+            ("語", NAME_MAX),
         ] {
             // A name of two or three bytes a letter is cut to whole letters by this.
             let whole = text.len() * ((len - ending.len()) / text.len()) + ending.len();
             let archive = named(&out, text.as_bytes(), whole, ending);
             let case = format!("{ending}, {whole} bytes of {text}");
             fs::create_dir(&out).unwrap();
-            for _ in 0..2 {
-                fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
-                assert_eq!(names(&out).len(), files, "{case}");
+            for code in [0, if is_plain_stream(ending) { 1 } else { 0 }] {
+                fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(code);
+                assert_eq!(names(&out).len(), 1, "{case}");
             }
-            fullbore(args!["verify", archive, "--data", "--against", tree]).ends_with(0);
+            fullbore(args!["verify", archive, "--data"]).ends_with(0);
             fullbore(args![
                 "restore",
                 archive,
@@ -91,8 +85,7 @@ fn a_name_that_the_file_system_does_not_take_is_refused_before_anything_is_read(
     for (ending, len, hint) in [
         (".tar.zst", NAME_MAX + 1, "a shorter name"),
         (".tar", NAME_MAX + 1, "a shorter name"),
-        (".tar.gz", NAME_MAX, "at least 9 bytes shorter"),
-        (".tar", NAME_MAX - 8, "at least 9 bytes shorter"),
+        (".tar.gz", NAME_MAX + 1, "a shorter name"),
     ] {
         let archive = named(&out, b"n", len, ending);
         let ran = fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(1);
@@ -116,7 +109,7 @@ fn a_killed_run_with_a_long_name_leaves_a_file_that_the_next_run_to_that_name_re
     let [tree, out] = ["tree", "out"].map(|name| dir.path().join(name));
     write(tree.join("a"), "content");
     fs::create_dir(&out).unwrap();
-    for ending in [".tar.zst", ".tar.gz"] {
+    for ending in [".tar.zst", ".tar.lz4"] {
         let [archive, other] = [b"n", b"m"].map(|last| {
             let archive = named(&out, b"n", 240 - 1 - ending.len(), "");
             let mut name = archive.into_os_string().into_vec();

@@ -73,11 +73,7 @@ fn small(codec: Codec) -> Fixture {
 /// All files of a backup, without `fullbore-repo.json`.
 fn stored_files(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
-        let side = PathBuf::from(format!("{}.manifest", at.display()));
-        return [at.to_owned(), side]
-            .into_iter()
-            .filter(|path| path.exists())
-            .collect();
+        return vec![at.to_owned()];
     }
     fs::read_dir(at.join("backups").join(common::ID))
         .unwrap()
@@ -179,7 +175,7 @@ fn a_flipped_bit_anywhere_in_an_archive_is_found() {
 
 #[test]
 fn a_flipped_bit_is_found_whatever_the_codec() {
-    for codec in [Codec::Lz4, Codec::Gzip(6), Codec::None] {
+    for codec in [Codec::Lz4, Codec::None] {
         flip_everywhere(codec, false, 61);
         flip_everywhere(codec, true, 61);
     }
@@ -214,7 +210,7 @@ fn a_file_that_is_cut_or_gone_is_found() {
 
 #[test]
 fn without_its_manifest_a_repository_restores_whatever_the_codec() {
-    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6), Codec::None] {
+    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::None] {
         let (dir, away) = (tempdir().unwrap(), tempdir().unwrap());
         let fixture = Fixture {
             segment_bytes: 1500,
@@ -230,36 +226,6 @@ fn without_its_manifest_a_repository_restores_whatever_the_codec() {
             &codec.to_string(),
         );
         assert_eq!(verify(dir.path(), true).unwrap().exit_code(), 4);
-    }
-}
-
-#[test]
-fn a_side_file_that_is_damaged_or_missing_harms_no_file() {
-    for codec in [Codec::Gzip(6), Codec::None] {
-        let (dir, away) = (tempdir().unwrap(), tempdir().unwrap());
-        small(codec).write_repository(dir.path());
-        let side = stored_files(dir.path())
-            .into_iter()
-            .find(|file| file.to_str().unwrap().ends_with(".manifest"))
-            .unwrap();
-        let whole = fs::read(&side).unwrap();
-        fs::write(&side, &whole[..whole.len() - 1]).unwrap();
-        for missing in [false, true] {
-            for data in [false, true] {
-                let verdict = verify(dir.path(), data).unwrap();
-                assert!(
-                    verdict.damage.is_empty() && verdict.warnings.len() == 1,
-                    "{codec}: {verdict:?}"
-                );
-                assert_eq!(
-                    verdict.warnings[0].contains("is missing"),
-                    missing,
-                    "{codec}: {verdict:?}"
-                );
-            }
-            let _ = fs::remove_file(&side);
-        }
-        restore(dir.path(), &away.path().join("to"), false).unwrap();
     }
 }
 

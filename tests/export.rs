@@ -105,7 +105,7 @@ fn an_export_extracts_with_tar_to_the_same_tree() {
     for (codec, name) in [
         ("zstd:1", "x.tar.zst"),
         ("lz4", "x.tar.gz"),
-        ("gzip:1", "x.tar.lz4"),
+        ("zstd:3", "x.tar.lz4"),
         ("none", "x.tar"),
     ] {
         let two = two(codec);
@@ -183,11 +183,10 @@ fn an_export_of_a_full_backup_has_the_same_frames() {
 
 #[test]
 fn damage_ends_an_export_or_is_left_out_and_listed() {
-    for codec in ["zstd:1", "lz4", "gzip:1", "none"] {
+    for codec in ["zstd:1", "lz4", "none"] {
         let two = two(codec);
         let base = two.repository.join("backups").join(&two.ids[0]);
-        let is_first =
-            |name: &String| name.starts_with("s01-000001") && !name.ends_with(".manifest");
+        let is_first = |name: &String| name.starts_with("s01-000001");
         let path = base.join(runs::names(&base).into_iter().find(is_first).unwrap());
         let bytes = fs::read(&path).unwrap();
         let harms: usize = (1..10)
@@ -281,7 +280,7 @@ fn in_many_pages(codec: Codec) -> Fixture {
 
 #[test]
 fn files_that_go_on_over_pages_are_exported_whole() {
-    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(1), Codec::None] {
+    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::None] {
         let dir = temp();
         let path = |name: &str| dir.path().join(name);
         in_many_pages(codec).write_repository(&path("repo"));

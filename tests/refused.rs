@@ -182,7 +182,7 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
     let (tree, repository, archive) = (
         dir.path().join("tree"),
         dir.path().join("r"),
-        dir.path().join("a.tar"),
+        dir.path().join("a.tar.zst"),
     );
     for [name, other] in [
         ["Case", "case"],

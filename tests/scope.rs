@@ -583,7 +583,7 @@ fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
     let tree = dir.path().join("t");
     files(&tree, &["a"]);
     fs::create_dir(dir.path().join("vault")).unwrap();
-    for ending in ["tar.gz", "tar.zst"] {
+    for ending in ["tar.lz4", "tar.zst"] {
         let (link, archive) = (
             dir.path().join(format!("l.{ending}")),
             dir.path().join(format!("vault/x.{ending}")),
@@ -606,7 +606,7 @@ fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
         fullbore(args!["backup", tree, "--to", lost])
             .ends_with(1)
             .has_one_error(words);
-        fullbore(args!["restore", dir.path().join("l.tar.gz"), "--to", lost])
+        fullbore(args!["restore", dir.path().join("l.tar.lz4"), "--to", lost])
             .ends_with(1)
             .has_one_error(words);
     }
@@ -904,14 +904,13 @@ fn what_the_backup_is_written_to_is_not_part_of_it() {
         "{stored:?}"
     );
     fs::remove_dir_all(&repository).unwrap();
-    for name in ["x.tar", "x.tar.gz", "x.tar.zst"] {
+    for (name, times) in [("x.tar", 1), ("x.tar.gz", 1), ("x.tar.zst", 2)] {
         let archive = tree.join(name);
-        for _ in 0..2 {
+        for _ in 0..times {
             fullbore(args!["backup", tree, "--to", archive, "--quiet"]).ends_with(0);
             assert_eq!(listed(&archive), [".", "a", "a/file", "z"]);
         }
         fs::remove_file(&archive).unwrap();
-        let _ = fs::remove_file(tree.join(format!("{name}.manifest")));
     }
     let to_stdout = "cd \"$2\" && exec \"$1\" backup . --to - --quiet > stream.tar.zst";
     shell(to_stdout, args![runs::FULLBORE, tree]).ends_with(0);
@@ -967,7 +966,7 @@ fn what_the_backup_is_written_to_is_not_part_of_it_though_a_list_names_it() {
     fs::remove_dir_all(&repository).unwrap();
     for _ in 0..2 {
         assert_eq!(
-            by_list(&tree.join("x.tar"), "find ."),
+            by_list(&tree.join("x.tar.zst"), "find ."),
             [".", "a", "a/file", "z"]
         );
     }

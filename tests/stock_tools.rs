@@ -12,13 +12,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Programs that write the plain tar of `$1`… to standard output, by codec.
-const DECODERS: [(&str, &str, &str); 4] = [
+/// Programs that write the plain tar of `$1`… to standard output, by codec. The last two are plain streams, of which there
+/// are no repositories.
+const DECODERS: [(&str, &str, &str); 5] = [
     ("zstd:1", "x.tar.zst", "zstd -dcq"),
     ("lz4", "x.tar.lz4", "lz4 -dcm"),
+    ("none", "none.tar.zst", "zstd -dcq"),
     ("gzip:1", "x.tar.gz", "gzip -dc"),
     ("none", "x.tar", "cat"),
 ];
+
+/// What is made with this codec under this name: a file, and a repository if there can be one.
+fn destinations(dir: &Path, file: &str) -> Vec<PathBuf> {
+    let is_archive = file.ends_with(".zst") || file.ends_with(".lz4");
+    let repository = is_archive.then(|| dir.join(format!("repository of {file}")));
+    [dir.join(file)].into_iter().chain(repository).collect()
+}
 
 const EXTRACTORS: [(&str, &str); 3] = [
     ("tar", "tar -xi --xattrs --xattrs-include='*' --acls -p -C"),
@@ -118,9 +127,8 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
     }
     let dir = temp();
     let tree = tree(dir.path());
-    for (n, (codec, file, decoder)) in DECODERS.into_iter().enumerate() {
-        let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
-        for to in [&repository, &file] {
+    for (codec, file, decoder) in DECODERS {
+        for to in destinations(dir.path(), file) {
             let options = args![
                 "--compress",
                 codec,
@@ -131,11 +139,14 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
                 "--quiet"
             ];
             fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0);
+            if to.is_dir() {
+                let segments = runs::segments(&to);
+                assert!(segments.len() > 1, "{segments:?}");
+                assert_extracts(&tree, decoder, &segments);
+            } else {
+                assert_extracts(&tree, decoder, &[to]);
+            }
         }
-        let segments = runs::segments(&repository);
-        assert!(segments.len() > 1, "{segments:?}");
-        assert_extracts(&tree, decoder, &segments);
-        assert_extracts(&tree, decoder, &[file]);
     }
 }
 
@@ -146,12 +157,12 @@ fn the_tools_of_each_codec_accept_its_files() {
     let tests = [
         "zstd -tq \"$1\" && zstd -lq \"$1\"",
         "lz4 -tq \"$1\"",
+        "zstd -tq \"$1\" && zstd -lq \"$1\"",
         "gzip -t \"$1\"",
         "tar -tf \"$1\" >/dev/null",
     ];
-    for (n, ((codec, file, _), line)) in DECODERS.into_iter().zip(tests).enumerate() {
-        let (repository, file) = (dir.path().join(format!("r{n}")), dir.path().join(file));
-        for to in [&repository, &file] {
+    for ((codec, file, _), line) in DECODERS.into_iter().zip(tests) {
+        for to in destinations(dir.path(), file) {
             fullbore(args![
                 "backup",
                 tree,
@@ -164,9 +175,14 @@ fn the_tools_of_each_codec_accept_its_files() {
                 "--quiet"
             ])
             .ends_with(0);
-        }
-        for file in runs::segments(&repository).into_iter().chain([file]) {
-            shell(line, args![file]).ends_with(0);
+            let files = if to.is_dir() {
+                runs::segments(&to)
+            } else {
+                vec![to]
+            };
+            for file in files {
+                shell(line, args![file]).ends_with(0);
+            }
         }
     }
 }

@@ -226,7 +226,7 @@ impl Archive {
         self
     }
 
-    /// Is it one file, with its pages and root in its only segment (or beside it)?
+    /// Is it one file, with its pages and root in its only segment?
     pub fn is_one_file(&self) -> bool {
         self.store.is_one_file()
     }
@@ -312,13 +312,9 @@ impl Archive {
         if at.segment == 0 {
             return manifest.into_iter().collect(); // written by a repair, which adds nothing to segments
         }
-        let (copy, sure) = match self.codec.skips() {
-            true => (ObjectName::Segment(segment), true),
-            false => (ObjectName::Side(segment), manifest.is_none()),
-        };
-        // The first versions wrote no side files in repositories; where there is no manifest there must be one. And a
-        // segment of another backup may have gone when nothing but its pages was needed any more.
-        let absent = (!sure || !at.backup.is_empty())
+        let copy = ObjectName::Segment(segment);
+        // A segment of another backup may have gone when nothing but its pages was needed any more.
+        let absent = !at.backup.is_empty()
             && self
                 .store
                 .len(&copy)

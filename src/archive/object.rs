@@ -38,8 +38,6 @@ pub enum ObjectName {
     Manifest(String),
     /// Frames.
     Segment(SegmentId),
-    /// The service frames of a segment whose codec cannot skip them (gzip, plain tar); a file beside it.
-    Side(SegmentId),
 }
 
 /// Reads objects of one backup, and segments of others that it refers to.
@@ -66,7 +64,7 @@ pub trait ObjectReader: Send + Sync {
     /// What messages call `object`, in quotes.
     fn name(&self, object: &ObjectName) -> String;
 
-    /// Is it one file, with pages and root in its only segment (or beside it)?
+    /// Is it one file, with pages and root in its only segment?
     fn is_one_file(&self) -> bool {
         false
     }
@@ -169,7 +167,6 @@ impl DirectoryObjects {
             ObjectName::Root => of("").join(self.root),
             ObjectName::Manifest(backup) => of(backup).join(layout::MANIFEST),
             ObjectName::Segment(id) => segment(id),
-            ObjectName::Side(id) => with_suffix(&segment(id), layout::SIDE_SUFFIX),
         }
     }
 
@@ -229,30 +226,12 @@ impl ObjectReader for DirectoryObjects {
     }
 }
 
-/// A one-file archive; for gzip and plain tar with the file of its service frames.
+/// A one-file archive.
 #[derive(Debug)]
 pub struct OneFileObjects {
     path: PathBuf,
     file: File,
-    side: Option<File>,
-    side_path: PathBuf,
     root: Locator,
-}
-
-/// The file beside an archive; of one that is named by a link, beside what that leads to, if it is there.
-fn side_of(path: &Path) -> PathBuf {
-    let beside = |path: &Path| with_suffix(path, layout::SIDE_SUFFIX);
-    safe_file::symlink_target(path)
-        .map(|path| beside(&path))
-        .filter(|side| side.exists())
-        .unwrap_or_else(|| beside(path))
-}
-
-/// Does the error say that the file system takes no name of this length? Then there is no such file.
-fn is_long_name(error: &Error) -> bool {
-    error
-        .system()
-        .is_some_and(|error| error.kind() == io::ErrorKind::InvalidFilename)
 }
 
 impl OneFileObjects {
@@ -262,24 +241,13 @@ impl OneFileObjects {
     /// [`Kind::Corrupt`] if it begins as an archive of ours and does not end as one, or the system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = open_file(path, |path| File::open(path))?;
-        let side_path = side_of(path);
-        let side = match open_file(&side_path, safe_file::open_linked) {
-            Ok(side) => Some(side),
-            Err(e) if e.kind == ErrorKind::NotFound || is_long_name(&e) => None,
-            Err(e) => return Err(e),
-        };
-        let served = side
-            .as_ref()
-            .map_or((&file, path), |side| (side, &side_path));
-        match locate(served.0, served.1)? {
+        match locate(&file, path)? {
             Some(root) => Ok(Some(Self {
                 path: path.to_owned(),
                 file,
-                side,
-                side_path,
                 root,
             })),
-            None if side.is_none() && !is_ours(&file, path)? => Ok(None),
+            None if !is_ours(&file, path)? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not say where its root is")
                 .hint("`fullbore restore - < FILE` restores what its stream still holds")),
@@ -288,20 +256,17 @@ impl OneFileObjects {
 
     /// Did this program write what stands at `path`, damaged or not? What cannot be read is no proof.
     pub fn is_ours(path: &Path) -> bool {
-        let begins = |path: &Path, open: fn(&Path) -> io::Result<File>| {
-            open_file(path, open)
-                .and_then(|file| is_ours(&file, path))
-                .unwrap_or(false)
-        };
-        begins(path, |path| File::open(path)) || begins(&side_of(path), safe_file::open_linked)
+        open_file(path, |path| File::open(path))
+            .and_then(|file| is_ours(&file, path))
+            .unwrap_or(false)
     }
 
-    fn pick(&self, object: &ObjectName) -> Result<(&File, u64)> {
-        match (object, &self.side) {
-            (ObjectName::Root, side) => Ok((side.as_ref().unwrap_or(&self.file), self.root.offset)),
-            (ObjectName::Segment(_), _) => Ok((&self.file, 0)),
-            (ObjectName::Side(_), Some(side)) => Ok((side, 0)),
-            (ObjectName::Manifest(_) | ObjectName::Side(_), _) => Err(Error::new(
+    /// Where in the file this object begins.
+    fn start(&self, object: &ObjectName) -> Result<u64> {
+        match object {
+            ObjectName::Root => Ok(self.root.offset),
+            ObjectName::Segment(_) => Ok(0),
+            ObjectName::Manifest(_) => Err(Error::new(
                 ErrorKind::NotFound,
                 format!("could not find {}", self.name(object)),
             )),
@@ -321,14 +286,16 @@ impl ObjectReader for OneFileObjects {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let (file, start) = self.pick(object)?;
-        read_exactly(file, &self.path, start.saturating_add(offset), len, out)
+        let at = self.start(object)?.saturating_add(offset);
+        read_exactly(&self.file, &self.path, at, len, out)
     }
 
     fn len(&self, object: &ObjectName) -> Result<u64> {
         match object {
             ObjectName::Root => Ok(self.root.len),
-            _ => file_len(self.pick(object)?.0, &self.path),
+            _ => self
+                .start(object)
+                .and_then(|_| file_len(&self.file, &self.path)),
         }
     }
 
@@ -337,15 +304,11 @@ impl ObjectReader for OneFileObjects {
             ObjectName::Root => format!("the root of {:?}", self.path),
             ObjectName::Manifest(_) => format!("the manifest of {:?}", self.path),
             ObjectName::Segment(_) => format!("{:?}", self.path),
-            ObjectName::Side(_) => format!("{:?}", self.side_path),
         }
     }
 
     fn places(&self) -> Vec<Place> {
-        [&self.path, &self.side_path]
-            .into_iter()
-            .filter_map(|path| place_of(path))
-            .collect()
+        place_of(&self.path).into_iter().collect()
     }
 }
 
@@ -425,12 +388,6 @@ fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]>
     read_exactly(file, path, at, there as usize, &mut bytes)?;
     bytes.resize(SERVICE_HEADER_BYTES, 0);
     Ok(std::array::from_fn(|i| bytes[i]))
-}
-
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {

@@ -16,8 +16,7 @@ use crate::{
         digest::Algorithm,
         page::{EntryState, SegmentId},
         root::{
-            BackupOptions, EntryName, FORMAT, FORMAT_ALONE, Live, MAX_NOT_CAPTURED, NotCaptured,
-            Root, RunStats,
+            BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats,
         },
         seal::seal,
         sizes,
@@ -35,7 +34,7 @@ use crate::{
         compare::Compare,
         ids,
     },
-    sink::{Abilities, Destination, Partial, local_file::is_half_named},
+    sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
@@ -206,7 +205,7 @@ impl Backup {
     /// Returns the root as far as it is known before reading.
     fn draft_root(&self, base: Option<&Base>) -> Root {
         Root {
-            format: if base.is_some() { FORMAT } else { FORMAT_ALONE },
+            format: FORMAT,
             bases: base.map(Base::ids).unwrap_or_default(),
             tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
             boot: platform::boot_id(),
@@ -221,7 +220,7 @@ impl Backup {
     fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
         StreamLayout {
             backup: draft.id.clone(),
-            format: draft.format,
+            is_incremental: !draft.bases.is_empty(),
             repository: abilities.repository.clone(),
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
@@ -324,7 +323,7 @@ impl Backup {
         let SinkSpec::File(path) = &self.to else {
             return Ok(());
         };
-        if !path.exists() || is_half_named(path) {
+        if !path.exists() {
             return Ok(());
         }
         let refused = match Archive::open_file(path) {

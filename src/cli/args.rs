@@ -93,7 +93,7 @@ pub(super) enum Command {
     Unpin(PinArgs),
     /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
     ///
-    /// Manifests are rebuilt from the copies of their pages in the segments, and where these are damaged too, from the headers of the tar;
+    /// Manifests are rebuilt from the copies of their pages in the segments;
     /// roots from labels, seek tables and pages. Segments are never changed.
     Repair(RepairArgs),
     /// Measure this machine, and what the pipeline reaches of it
@@ -151,7 +151,7 @@ pub(super) struct BackupArgs {
         help_heading = "PostgreSQL"
     )]
     pub(super) wal: Option<Wal>,
-    /// zstd[:LEVEL] (1; negative ones are faster), lz4, gzip[:LEVEL] or none [default: zstd:1, or as DEST ends]
+    /// zstd[:LEVEL] (1; negative ones are faster), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(super) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]

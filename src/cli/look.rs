@@ -48,7 +48,7 @@ pub(super) struct ExportArgs {
     /// Fail if the repository it goes to is not there
     #[arg(long)]
     no_create: bool,
-    /// zstd[:LEVEL], lz4, gzip[:LEVEL] or none [default: as DEST ends, else as it was]
+    /// zstd[:LEVEL], lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
     /// Leave out what is damaged, and list it

@@ -116,7 +116,7 @@ impl Bench {
     }
 
     fn read(&self) -> Result<Figure> {
-        let outcome = self.backup(Codec::None, Algorithm::None)?;
+        let outcome = self.backup(Codec::Tar, Algorithm::None)?;
         if outcome.root.totals.bytes == 0 {
             let what = format!(
                 "cannot measure reading from \"{}\": it has no content",

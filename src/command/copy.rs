@@ -9,7 +9,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         digest::{crc64, hex},
-        layout::{self, MANIFEST, SIDE_SUFFIX},
+        layout::{self, MANIFEST},
         page::SegmentId,
         root::{PART_BYTES, Segment},
         seal::seal,
@@ -353,8 +353,8 @@ fn read_whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns all objects that a backup refers to, except its root: segments of each backup, the files
-/// beside them, manifests.
+/// Returns all objects that a backup refers to, except its root: segments of each backup and
+/// manifests.
 fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
@@ -371,7 +371,6 @@ fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec
             number,
         };
         tasks.push(segment_task(archive, &id, facts.get(&id))?);
-        tasks.extend(side_task(archive, &id)?);
     }
     let others = archive.root.referenced_backups();
     for backup in others.into_iter().chain([""]) {
@@ -472,23 +471,6 @@ fn segment_task(
         task.bytes,
     );
     Ok(task)
-}
-
-/// The file beside a segment, where there is one. One that is missed can be made again at the other place as well.
-fn side_task(archive: &Archive, id: &SegmentId) -> Result<Option<CopyTask>> {
-    let object = ObjectName::Side(id.clone());
-    if archive.codec.skips()
-        || archive
-            .store()
-            .len(&object)
-            .is_err_and(|error| error.kind == ErrorKind::NotFound)
-    {
-        return Ok(None);
-    }
-    let name = layout::segment(id.stream, id.number, archive.codec.suffix()) + SIDE_SUFFIX;
-    let task = new_task(archive, object, &id.backup, name)?;
-    let sums = with_gaps(Vec::new(), task.bytes);
-    Ok(Some(CopyTask { sums, ..task }))
 }
 
 /// Returns the pages of a backup. A missing manifest is ignored if this backup needs none of its

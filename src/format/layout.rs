@@ -3,7 +3,7 @@
 //! ```text
 //! fullbore-repo.json                 format, repository id, creation
 //! verify.json                        what `verify --sample` has checked, and when
-//! backups/<id>/s01-000001.tar.zst    segments; beside .tar.gz and .tar a .manifest with their service frames
+//! backups/<id>/s01-000001.tar.zst    segments
 //! backups/<id>/manifest              pages
 //! backups/<id>/root.json             the commit
 //! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it is left
@@ -35,8 +35,6 @@ pub const FORGOTTEN: &str = "forgotten.json";
 pub const PARTIAL: &str = "partial.json";
 /// Annotations that were added after the backup was made.
 pub const NOTES: &str = "notes.json";
-/// What the service frames of a gzip or plain tar segment or archive are called: its name and this.
-pub const SIDE_SUFFIX: &str = ".manifest";
 
 /// Content of [`REPOSITORY`], sealed like a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -47,13 +45,10 @@ pub struct Repository {
     pub id: String,
     /// Time of creation, RFC 3339.
     pub created: String,
-    /// Does every backup that was forgotten leave a word of that, as long as anything of it is there? Early versions left none.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keeps_forgotten: bool,
 }
 
 /// What segments are called behind their numbers.
-const SUFFIXES: [&str; 4] = ["tar.zst", "tar.lz4", "tar.gz", "tar"];
+const SUFFIXES: [&str; 2] = ["tar.zst", "tar.lz4"];
 
 /// Returns the name of a segment, for example `s01-000001.tar.zst`.
 pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
@@ -71,10 +66,9 @@ pub fn segment_numbers(name: &str) -> Option<(u32, u32)> {
         .then_some((stream, number))
 }
 
-/// Returns whether this is the name of a manifest, a segment or a side file of one.
+/// Returns whether this is the name of a manifest or a segment.
 pub fn is_object(name: &str) -> bool {
-    let stem = name.strip_suffix(SIDE_SUFFIX).unwrap_or(name);
-    name == MANIFEST || (!name.ends_with(".partial") && segment_numbers(stem).is_some())
+    name == MANIFEST || segment_numbers(name).is_some()
 }
 
 /// Returns whether fullbore creates files of this name in the directory of a backup, finished or
@@ -152,17 +146,19 @@ mod tests {
         let near = [
             "s01-000001.tar.zst.orig",
             "s01-000001.bak",
-            "s1-2.tar",
-            "s+1-000001.tar",
+            "s1-2.tar.zst",
+            "s+1-000001.tar.zst",
             "s01-000001.tar.xz",
+            "s01-000001.tar.gz",
+            "s01-000001.tar",
         ];
         for bad in [
             "manifest",
             "s01",
-            "s01.tar",
+            "s01.tar.zst",
             "root.json",
-            "s-1.tar",
-            "sx-y.tar",
+            "s-1.tar.zst",
+            "sx-y.tar.zst",
             "",
         ]
         .into_iter()
@@ -174,16 +170,8 @@ mod tests {
 
     #[test]
     fn names_of_its_own_are_known() {
-        let segment = segment(1, 1, "tar.gz");
-        for name in [
-            MANIFEST,
-            ROOT,
-            NOTES,
-            PARTIAL,
-            FORGOTTEN,
-            &segment,
-            &format!("{segment}.manifest"),
-        ] {
+        let segment = segment(1, 1, "tar.lz4");
+        for name in [MANIFEST, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment] {
             for ending in ["", ".partial", ".repair.partial", ".repair-a1b2c3.partial"] {
                 assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
             }

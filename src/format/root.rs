@@ -9,10 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
 
-/// The newest format; this program reads it and all earlier ones.
-pub const FORMAT: u32 = 2;
-/// The format of what refers to no other backup: every version reads it.
-pub const FORMAT_ALONE: u32 = 1;
+/// The format of everything that is stored. A reader refuses a higher number.
+pub const FORMAT: u32 = 1;
 
 /// The root document. Its fields are described in doc/format.md; field order is the order in the
 /// file.
@@ -338,7 +336,7 @@ pub struct Live {
     pub frames: u64,
     /// Stored bytes of those frames. A frame that is used in part counts in part.
     pub bytes: u64,
-    /// Stored bytes of the whole segment; 0 in roots of early versions, where it is always one of [`Root::segments`].
+    /// Stored bytes of the whole segment.
     #[serde(default)]
     pub of_bytes: u64,
     /// Bytes that a backup would reference if it kept all data of the segment: without copies of

@@ -8,7 +8,6 @@
 //! With lz4 the first frame is one of data, because bsdtar takes an empty frame for the end. A page
 //! follows the frames that it describes. The seek table is zstd's official seekable format, in
 //! which skippable frames count as size 0.
-//! gzip and plain tar have no skippable frames: there the service frames make up a file of their own beside the segment.
 
 use crate::error::{Error, Result};
 use minicbor::{Decode, Encode};
@@ -133,9 +132,12 @@ pub struct Label {
     /// Number in the stream, from 1.
     #[n(4)]
     pub number: u32,
-    /// `zstd`, `lz4`, `gzip` or `none`.
+    /// `zstd`, `lz4` or `none`.
     #[n(5)]
     pub codec: String,
+    /// Was the backup compared with others? Then it may refer to them, and pieces of files may be in it.
+    #[n(6)]
+    pub is_incremental: bool,
 }
 
 impl Label {

@@ -14,7 +14,7 @@ use crate::{
         digest::crc32,
         page::{FrameAt, ManifestPage, SegmentId},
         pax,
-        root::{BackupTotals, EntryName, Live, NotCaptured, PageAt, Segment},
+        root::{BackupTotals, EntryName, FORMAT, Live, NotCaptured, PageAt, Segment},
         segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
         sizes,
     },
@@ -33,8 +33,8 @@ use std::sync::{
 pub struct StreamLayout {
     /// ID of the backup.
     pub backup: String,
-    /// Version of the format, see [`crate::format::root::FORMAT`].
-    pub format: u32,
+    /// Whether the backup is compared with others.
+    pub is_incremental: bool,
     /// ID of the repository, or empty.
     pub repository: String,
     /// Compression of frames.
@@ -276,22 +276,22 @@ impl StreamWriter {
     fn begin_segment(&mut self) -> Result<()> {
         self.filling = SegmentInProgress::new(self.stream, self.filling.number() + 1);
         let label = Label {
-            format: self.shared.format,
+            format: FORMAT,
             repository: self.shared.repository.clone(),
             backup: self.shared.backup.clone(),
             stream: self.stream,
             number: self.filling.number(),
             codec: self.shared.codec.name().to_owned(),
+            is_incremental: self.shared.is_incremental,
         };
         self.label = Some(label.frame());
         // The first bytes show the codec to tools that detect it.
         match self.shared.codec {
-            Codec::Zstd(_) => self.write_frame(EMPTY_ZSTD.to_vec().into(), 0),
+            Codec::Zstd(_) | Codec::None => self.write_frame(EMPTY_ZSTD.to_vec().into(), 0),
             Codec::Gzip(_) => self.write_frame(GZIP_HEADER.to_vec().into(), 0),
             // bsdtar takes an empty lz4 frame for the end of the archive: so with lz4, the label
             // follows the first data frame.
-            Codec::Lz4 => Ok(()),
-            Codec::None => self.write_label(),
+            Codec::Lz4 | Codec::Tar => Ok(()),
         }
     }
 
@@ -396,15 +396,14 @@ impl StreamWriter {
         })
     }
 
-    /// Writes a service frame, in the segment or beside it. Returns the offset of its payload. The
-    /// seek table lists all frames but itself.
+    /// Writes a service frame. Returns the offset of its payload. The seek table lists all frames but
+    /// itself. A plain stream has no service frames.
     fn write_service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
+        if self.shared.codec.is_plain_stream() {
+            return Ok(0);
+        }
         let data = Buf::from(frame.to_vec());
-        let offset = if !self.shared.codec.skips() {
-            let offset = self.filling.beside(&data);
-            self.send_to_sink(offset, data, Role::Side)?;
-            offset
-        } else if listed {
+        let offset = if listed {
             let offset = self.filling.offset;
             self.write_frame(data, 0)?;
             offset

@@ -16,7 +16,6 @@ use crate::{
 pub struct SegmentInProgress {
     /// Stored bytes so far.
     pub offset: u64,
-    side_offset: u64,
     open: bool,
     /// Sizes of the frames.
     pub seek: SeekTable,
@@ -41,7 +40,6 @@ impl SegmentInProgress {
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
             offset: 0,
-            side_offset: 0,
             open: number > 0,
             seek: SeekTable::default(),
             gap: None,
@@ -68,13 +66,6 @@ impl SegmentInProgress {
     /// Closes the segment: it takes no more frames.
     pub fn close(&mut self) {
         self.open = false;
-    }
-
-    /// Bytes pass that go into the side file; gives their offset in it.
-    pub fn beside(&mut self, data: &[u8]) -> u64 {
-        let offset = self.side_offset;
-        self.side_offset += data.len() as u64;
-        offset
     }
 
     /// Counts stored bytes. Returns their offset.
@@ -252,10 +243,10 @@ fn gap_codec(codec: Codec) -> Codec {
     }
 }
 
-/// Returns the size of the gap for the header of a stream; for zstd and lz4 a skippable frame fills
-/// the rest.
+/// Returns the size of the gap for the header of a stream; in an archive with frames that can be skipped,
+/// a skippable frame fills the rest.
 fn gap_bytes(codec: Codec) -> Result<usize> {
-    if codec.skips() {
+    if !codec.is_plain_stream() {
         return Ok(4096);
     }
     let mut frame = Vec::new();
@@ -272,8 +263,13 @@ mod tests {
 
     #[test]
     fn a_gap_is_filled_to_the_byte_and_the_checks_hold() {
-        for codec in ["zstd:1", "lz4", "gzip:6", "none"] {
-            let codec: Codec = codec.parse().unwrap();
+        for codec in [
+            Codec::Zstd(1),
+            Codec::Lz4,
+            Codec::None,
+            Codec::Gzip(6),
+            Codec::Tar,
+        ] {
             let entry = Entry {
                 path: b"db.sql".to_vec(),
                 mtime: Time {
@@ -317,9 +313,13 @@ mod tests {
             path: "\u{e4}".repeat(200).into(),
             ..Entry::default()
         };
-        for (codec, fits) in [("zstd:1", true), ("gzip:6", false), ("none", false)] {
-            let left =
-                SegmentInProgress::new(1, 1).leave_gap(entry.clone(), codec.parse().unwrap());
+        for (codec, fits) in [
+            (Codec::Zstd(1), true),
+            (Codec::None, true),
+            (Codec::Gzip(6), false),
+            (Codec::Tar, false),
+        ] {
+            let left = SegmentInProgress::new(1, 1).leave_gap(entry.clone(), codec);
             assert_eq!(
                 left.map(drop).map_err(|error| error.kind),
                 if fits { Ok(()) } else { Err(ErrorKind::Usage) },

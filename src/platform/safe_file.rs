@@ -72,18 +72,6 @@ pub fn open_write(path: &Path) -> io::Result<File> {
     open_as(CWD, path, OFlags::RDWR | NEVER)
 }
 
-/// Opens a file like [`open`], but follows a link: for a file next to one that the user named.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_linked(path: &Path) -> io::Result<File> {
-    open_as(
-        CWD,
-        path,
-        OFlags::RDONLY | NEVER.difference(OFlags::NOFOLLOW),
-    )
-}
-
 /// Returns the path that `path` leads to, if it is a link.
 pub fn symlink_target(path: &Path) -> Option<PathBuf> {
     real_path(path).ok().filter(|_| path.is_symlink())

@@ -1,8 +1,4 @@
-//! The frames of a segment, by its seek table or by walking it, and the stretches of them that pages describe.
-//!
-//! A page follows the frames that it describes. So the frames between two pages are the second one's, also if it is damaged.
-//! gzip and plain tar have nothing between their frames: there all of a segment is one stretch, and only the side file says
-//! where frames are.
+//! The frames of a segment, by its seek table, or where that is lost by the lengths that frames say of themselves.
 
 use super::root::table;
 use crate::{
@@ -10,16 +6,10 @@ use crate::{
     error::{Error, Result},
     format::{
         page::SegmentId,
-        segment::{SERVICE_HEADER_BYTES, Service, skippable_len},
+        segment::{FrameSpan, skippable_len},
     },
     stage::codec::Codec,
 };
-
-/// What a page describes, by where the page itself is: bytes of the segment before it, without the header of its frame.
-pub(crate) type Stretch = u64;
-
-/// What is behind the last page, or all of a segment that has none between its frames.
-pub(crate) const REST: Stretch = u64::MAX;
 
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
@@ -32,10 +22,10 @@ const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 /// Where the frames of a segment are.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// Frames with data: stretch, offset, stored and plain bytes.
-    pub(crate) data: Vec<(Stretch, u64, u32, u32)>,
-    /// Offsets and lengths of the others.
-    pub(crate) service: Vec<(u64, u32)>,
+    /// Frames with data.
+    pub(crate) data: Vec<FrameSpan>,
+    /// The others: how many frames stand before it, its offset, its stored bytes.
+    pub(crate) service: Vec<(usize, u64, u32)>,
     /// Is there a seek table that says so?
     pub(crate) has_table: bool,
 }
@@ -47,70 +37,25 @@ impl Index {
     /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());
-        let by_table = match codec.skips() {
-            true => table(store, &object),
-            false => table(store, &ObjectName::Side(id.clone())),
-        };
-        let (sizes, has_table) = match by_table {
+        let (sizes, has_table) = match table(store, &object) {
             Ok(sizes) => (sizes, true),
-            Err(_) if codec.skips() => (walk(store, codec, &object)?, false),
-            Err(error) => {
-                return Err(error
-                    .detail("without it nothing says where the frames of gzip and plain tar are"));
-            }
+            Err(_) => (walk(store, codec, &object)?, false),
         };
         let mut index = Self {
             has_table,
             ..Self::default()
         };
-        index.place(store, codec, &object, sizes)?;
-        Ok(index)
-    }
-
-    fn place(
-        &mut self,
-        store: &dyn ObjectReader,
-        codec: Codec,
-        object: &ObjectName,
-        sizes: Vec<(u32, u32)>,
-    ) -> Result<()> {
-        let (mut offset, mut described) = (0, 0);
+        let mut offset = 0;
         for (at, (stored, plain)) in sizes.into_iter().enumerate() {
             if plain > 0 {
-                self.data.push((REST, offset, stored, plain));
+                index.data.push((offset, stored, plain));
             } else if stored > 0 {
-                self.service.push((offset, stored));
-                // The first frames are an empty one and the label.
-                if codec.skips() && at > 1 && is_page(store, object, offset)? {
-                    let stretch = offset + SERVICE_HEADER_BYTES as u64;
-                    self.data[described..]
-                        .iter_mut()
-                        .for_each(|frame| frame.0 = stretch);
-                    described = self.data.len();
-                }
+                index.service.push((at, offset, stored));
             }
             offset += u64::from(stored);
         }
-        Ok(())
+        Ok(index)
     }
-
-    /// The stretch of the frame at `offset`.
-    pub(crate) fn stretch(&self, offset: u64) -> Option<Stretch> {
-        let found = self.data.binary_search_by_key(&offset, |frame| frame.1);
-        found.ok().map(|at| self.data[at].0)
-    }
-}
-
-/// Is there a page, or what is left of one? Not what fills the place of a header, nor a label behind that.
-fn is_page(store: &dyn ObjectReader, object: &ObjectName, offset: u64) -> Result<bool> {
-    let mut header = Vec::new();
-    let len = store
-        .len(object)?
-        .saturating_sub(offset)
-        .min(SERVICE_HEADER_BYTES as u64);
-    store.read_at(object, offset, len as usize, &mut header)?;
-    let is_filler = header.iter().skip(8).all(|byte| *byte == 0);
-    Ok(!is_filler && !matches!(Service::parse(&header), Some((Service::Label, _))))
 }
 
 /// Stored and plain bytes of the frames, one after the other, up to the end or to what is no frame.
@@ -152,10 +97,9 @@ fn frame(
         return Ok(Some((stored, 0)));
     }
     match codec {
-        Codec::Zstd(_) if !bytes.starts_with(&ZSTD_MAGIC) => Ok(None),
-        Codec::Zstd(_) => zstd(store, object, at, len),
         Codec::Lz4 => lz4(store, object, at, &bytes),
-        Codec::Gzip(_) | Codec::None => Ok(None),
+        _ if bytes.starts_with(&ZSTD_MAGIC) => zstd(store, object, at, len),
+        _ => Ok(None),
     }
 }
 

@@ -1,17 +1,17 @@
 //! A backup without what nothing can restore: the files are in its manifest still, as not captured.
 //!
-//! What was described by pages that are nowhere is described anew by the headers of the tar, as far as it is there.
+//! What was described by pages of which no copy is whole is lost: the root says how many entries, and which is the first.
 //! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
 //! those that are there. They have no copy in a segment, as no segment is ever changed.
 
-use super::{cut_off, pages::RebuiltPages};
+use super::{cut_off, remade_sums::RemadeSums};
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, object::ObjectName},
     error::{Result, quoted},
     format::{
         digest::hex,
-        entry::{EntryPath, order},
+        entry::EntryPath,
         page::{EntryState, Extent, ManifestPage, Record, SegmentId, describe_whole_file},
         root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
     },
@@ -29,14 +29,10 @@ pub(crate) struct Rest {
     pub(crate) root: Root,
     /// Pages that are to be added to its manifest.
     pub(crate) added: Vec<(u64, Vec<u8>)>,
-    /// How many of them the headers of the tar gave.
-    pub(crate) anew: usize,
     /// Files that are lost, and other names of them, in order.
     pub(crate) lost: Vec<EntryPath>,
     /// What is lost with pages, in words: nobody knows the names.
     pub(crate) unnamed: Vec<String>,
-    /// Why not more could be had.
-    pub(crate) notes: Vec<String>,
     /// Where the manifest ends.
     end: u64,
 }
@@ -50,20 +46,18 @@ pub(crate) fn forgo(
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
 ) -> Result<Rest> {
-    let mut anew = RebuiltPages::of(archive)?;
-    let files = lost(archive, loss, &anew);
+    let sums = RemadeSums::of(archive)?;
+    let files = lost(archive, loss);
     let mut rest = Rest {
         root: archive.root.clone(),
         added: Vec::new(),
-        anew: anew.len(),
         lost: files.iter().cloned().collect(),
         unnamed: Vec::new(),
-        notes: std::mem::take(&mut anew.notes),
         end: end(archive),
     };
     rest.lost.sort();
     rest.root.pages.clear();
-    for (index, at) in archive.root.pages.iter().enumerate() {
+    for at in &archive.root.pages {
         match whole(archive, at) {
             Some(page)
                 if page
@@ -77,10 +71,10 @@ pub(crate) fn forgo(
                 .root
                 .pages
                 .push(without_copy(archive, at.clone(), missing)),
-            None => rest.replace(at, anew.pages.remove(&index).unwrap_or_default(), &files)?,
+            None => rest.leave_out(at),
         }
     }
-    anew.correct(&mut rest.root);
+    sums.correct(&mut rest.root);
     rest.root.segments.retain(|segment| {
         let id = SegmentId {
             backup: archive.root.id.clone(),
@@ -96,10 +90,10 @@ pub(crate) fn forgo(
 }
 
 /// The files that no restore gives, and their other names: those that are lost in themselves, and those of which nothing says
-/// where all is, not the pages that were made anew either.
-fn lost(archive: &Archive, loss: Option<&EntryLoss>, anew: &RebuiltPages) -> HashSet<EntryPath> {
+/// where all is.
+fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
-    each_page(archive, anew, |page| {
+    each_page(archive, |page| {
         parts.extend(
             page.records
                 .iter()
@@ -117,7 +111,7 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>, anew: &RebuiltPages) -> Has
     // Only now it is known of which files names are looked for: all of them are too many to be kept.
     if !files.is_empty() {
         let mut names = Vec::new();
-        each_page(archive, anew, |page| {
+        each_page(archive, |page| {
             names.extend(cut_off::names_of(&files, page.records.iter()))
         });
         files.extend(names);
@@ -125,17 +119,11 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>, anew: &RebuiltPages) -> Has
     files
 }
 
-/// Each page, or those that were made anew in its place.
-fn each_page(archive: &Archive, anew: &RebuiltPages, mut take: impl FnMut(&ManifestPage)) {
-    for (index, at) in archive.root.pages.iter().enumerate() {
-        match whole(archive, at) {
-            Some(page) => take(&page),
-            None => anew
-                .pages
-                .get(&index)
-                .into_iter()
-                .flatten()
-                .for_each(&mut take),
+/// Each page of which a copy is whole.
+fn each_page(archive: &Archive, mut take: impl FnMut(&ManifestPage)) {
+    for at in &archive.root.pages {
+        if let Some(page) = whole(archive, at) {
+            take(&page);
         }
     }
 }
@@ -188,40 +176,15 @@ fn end(archive: &Archive) -> u64 {
 }
 
 impl Rest {
-    /// Put pages in the place of one that is lost.
-    fn replace(
-        &mut self,
-        at: &PageAt,
-        pages: Vec<ManifestPage>,
-        files: &HashSet<EntryPath>,
-    ) -> Result<()> {
-        let there: usize = pages.iter().map(|page| page.records.len()).sum();
-        let lost = at.entries.saturating_sub(there as u64);
-        if lost > 0 {
-            unnamed_losses::record_page_loss(&mut self.root, &at.first.0, lost);
-            self.unnamed.push(format!(
-                "{} from {} on",
-                counted(lost, "entry"),
-                quoted(&at.first.0)
-            ));
-        }
-        let mut last: Option<EntryPath> = None;
-        for page in pages {
-            for record in page.records.iter().filter(|record| record.from == 0) {
-                if let EntryState::Unreadable(reason) = &record.state {
-                    note(&mut self.root, &record.entry.path, reason.clone());
-                }
-            }
-            let first = page
-                .records
-                .first()
-                .map(|record| record.entry.path.clone())
-                .unwrap_or_default();
-            let late = at.late || last.is_some_and(|last| order(&last, &first).is_gt());
-            last = page.records.last().map(|record| record.entry.path.clone());
-            self.add(&PageAt { late, ..at.clone() }, page, files)?;
-        }
-        Ok(())
+    /// Say that a page is lost: nothing names its entries any more.
+    fn leave_out(&mut self, at: &PageAt) {
+        unnamed_losses::record_page_loss(&mut self.root, &at.first.0, at.entries);
+        self.unnamed.push(format!(
+            "{} from {} on{}",
+            counted(at.entries, "entry"),
+            quoted(&at.first.0),
+            place_of_copy(at)
+        ));
     }
 
     /// Add a page behind the others, without these files.
@@ -258,6 +221,17 @@ impl Rest {
         self.end += bytes;
         Ok(())
     }
+}
+
+/// In which segment the copy of a lost page was, in words.
+fn place_of_copy(at: &PageAt) -> String {
+    if at.segment == 0 {
+        return String::new();
+    }
+    format!(
+        ", which a page in segment {} of stream {} described",
+        at.segment, at.stream
+    )
 }
 
 /// A copy that was in a segment that is gone is not looked for any more.

@@ -1,19 +1,15 @@
 //! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
 //!
 //! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments, or where there are none from the headers of the tar; the files beside segments from manifests; roots from
-//! labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
+//! pages in segments; roots from labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
 //! written is durable and takes its place at once. No segment is ever changed or removed.
 
 pub(crate) mod cluster_facts;
 pub(crate) mod cut_off;
 pub(crate) mod frame_index;
 pub(crate) mod give_up;
-pub(crate) mod pages;
+pub(crate) mod remade_sums;
 pub(crate) mod root;
-pub(crate) mod rootless_pages;
-pub(crate) mod side_files;
-pub(crate) mod tar_scan;
 pub(crate) mod totals;
 
 use crate::{
@@ -22,7 +18,7 @@ use crate::{
     format::{
         layout::{self, Repository},
         page::SegmentId,
-        root::{FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{MAX_BYTES, seal},
     },
     metrics::meter::Meter,
@@ -43,7 +39,6 @@ use crate::{
 };
 use give_up::{Rest, forgo};
 use root::{Rebuilt, label, rebuild};
-use side_files::MadeSideFile;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsStr,
@@ -52,10 +47,6 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
-
-/// What a tar does not say.
-pub(crate) const UNKNOWN: &str =
-    "what a tar does not say is unknown: sockets, what was not captured, inodes and change times";
 
 /// What to repair, and how thoroughly to look.
 #[derive(Debug, Clone)]
@@ -80,8 +71,6 @@ pub struct RepairStep {
 enum RepairAction {
     /// Write the file that makes a directory a repository, or the one that says of a backup that it was forgotten.
     File(PathBuf, Vec<u8>),
-    /// Write the file beside a segment, if the backup is there still: its directory, the name.
-    Beside(PathBuf, String, Vec<u8>),
     /// Write these pages of the manifest in a directory.
     Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
     /// Add pages to a manifest, then write the root that was rebuilt.
@@ -100,24 +89,18 @@ impl Repair {
     /// # Errors
     /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
-        let facts = match read_repository(&self.repository) {
-            Ok(facts) => facts,
+        match read_repository(&self.repository) {
+            Ok(_) => {}
             Err(error) if error.kind.is_loss() => {
                 return repository_file(&self.repository)
                     .ok_or(error)
                     .map(|step| vec![step]);
             }
             Err(error) => return Err(error),
-        };
+        }
         let mut steps = self.roots()?;
         let stock = Inventory::new(self.archives()?, Some(&self.repository));
         steps.extend(manifests(&self.repository, &stock));
-        let beside: Vec<RepairStep> = side_files::lacking(&self.repository, &facts.id, &stock)
-            .into_iter()
-            .map(beside_step)
-            .collect();
-        let comes_first = beside.iter().any(RepairStep::can_be_done);
-        steps.extend(beside);
         for (path, error, root) in bad_words(&stock.archives, &self.repository) {
             let detail = vec![
                 error.line(),
@@ -133,12 +116,7 @@ impl Repair {
                 action: RepairAction::File(path, seal(&root)?),
             });
         }
-        // What seems to be lost may be made anew with what is written beside segments.
-        steps.extend(if comes_first {
-            Vec::new()
-        } else {
-            self.lost(meter)?
-        });
+        steps.extend(self.lost(meter)?);
         steps.extend(self.notes()?);
         Ok(steps)
     }
@@ -168,7 +146,7 @@ impl Repair {
                 Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
                 Err(error) => RepairStep {
                     what: error.line(),
-                    detail: vec![why, way_out(&id)],
+                    detail: vec![why, last_resort(), way_out(&id)],
                     action: RepairAction::Nothing,
                 },
             });
@@ -243,10 +221,7 @@ impl RepairStep {
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(
-            self.action,
-            RepairAction::File(..) | RepairAction::Beside(..) | RepairAction::Root(..)
-        )
+        matches!(self.action, RepairAction::File(..) | RepairAction::Root(..))
     }
 
     /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
@@ -263,9 +238,6 @@ impl RepairStep {
                         .is_some_and(|above| above.ends_with(layout::BACKUPS))
                 });
                 of_backup.map_or_else(write, |dir| locked(dir, write))
-            }
-            RepairAction::Beside(dir, name, bytes) => {
-                locked(dir, || replace(&dir.join(name), bytes).map(|()| None))
             }
             RepairAction::Manifest(dir, pages) => locked(dir, || {
                 manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)
@@ -395,12 +367,9 @@ fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
 fn repository_file(repository: &Path) -> Option<RepairStep> {
     let ids = directories(repository).ok()?;
     let label = ids.iter().find_map(|id| label(repository, id))?;
-    // In one of an early version, which kept nothing of what was forgotten, a leftover counts as a backup whose root is lost now:
-    // `forget` settles that, and nothing a root that is lost later, if it counted as a leftover.
     let facts = Repository {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id: label.repository,
-        keeps_forgotten: true,
         ..Repository::default()
     };
     let path = repository.join(layout::REPOSITORY);
@@ -416,6 +385,11 @@ fn way_out(id: &str) -> String {
     format!("`fullbore forget` of {id} gives it up: until then nothing can be pruned")
 }
 
+/// How to get at files that no page describes any more.
+fn last_resort() -> String {
+    "`fullbore restore - < SEGMENT` restores what the tar in a segment still holds".to_owned()
+}
+
 fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
     let Rebuilt { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
@@ -425,38 +399,6 @@ fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> Repair
         what: format!("rebuild the root of backup {id:?}, with {entries}"),
         detail,
         action: RepairAction::Root(dir, pages, Box::new(root)),
-    }
-}
-
-fn beside_step(
-    MadeSideFile {
-        backup,
-        dir,
-        name,
-        bytes,
-    }: MadeSideFile,
-) -> RepairStep {
-    match bytes {
-        Some(bytes) => {
-            let what = format!("write {name:?} beside a segment of backup {backup:?} again");
-            RepairStep {
-                what,
-                detail: Vec::new(),
-                action: RepairAction::Beside(dir, name, bytes),
-            }
-        }
-        None => {
-            let what = format!(
-                "{name:?} beside a segment of backup {backup:?}: nothing says where all of its frames are"
-            );
-            let detail =
-                vec!["no file is lost with it as long as the manifest is whole".to_owned()];
-            RepairStep {
-                what,
-                detail,
-                action: RepairAction::Nothing,
-            }
-        }
     }
 }
 
@@ -534,19 +476,17 @@ fn forgo_step(
         "mark {} of backup {id:?}, which nothing can restore, as not captured",
         things(&rest, &lost)
     );
-    let what = match (rest.anew, lost.len()) {
-        (0, 0) => format!(
+    let hint = (!rest.unnamed.is_empty()).then(last_resort);
+    let what = if lost.is_empty() {
+        format!(
             "take segments that are gone, and that no file needs, out of the root of backup {id:?}"
-        ),
-        (0, _) => mark,
-        (n, 0) => anew(n, id),
-        (n, _) => format!("{}, and {mark}", anew(n, id)),
+        )
+    } else {
+        mark
     };
-    let unknown = (rest.anew > 0).then(|| UNKNOWN.to_owned());
-    let detail = unknown.into_iter().chain(rest.notes).chain(lost).collect();
     Ok(RepairStep {
         what,
-        detail,
+        detail: hint.into_iter().chain(lost).collect(),
         action: RepairAction::Rewrite(
             repository.join(layout::BACKUPS).join(id),
             rest.added,
@@ -562,13 +502,6 @@ fn things(rest: &Rest, lost: &[String]) -> String {
     } else {
         "entries".to_owned()
     }
-}
-
-fn anew(pages: usize, id: &str) -> String {
-    let pages = counted(pages as u64, "page");
-    format!(
-        "make {pages} of the manifest of backup {id:?} anew, from the headers of the tar in its segments"
-    )
 }
 
 /// Do these, one after the other; what is left for the next run, and why.

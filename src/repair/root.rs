@@ -1,10 +1,10 @@
-//! A root from what it was about: labels, page copies, seek tables and the manifest, or the tar where there are none.
+//! A root from what it was about: labels, page copies, seek tables and the manifest.
 //!
 //! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
 //! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
 //! there now. Nothing is written here.
 
-use super::{cluster_facts, cut_off, frame_index::Index, rootless_pages, totals::describe};
+use super::{cluster_facts, cut_off, frame_index::Index, totals::describe};
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{
@@ -15,9 +15,9 @@ use crate::{
     format::{
         digest::{Crc64, hex},
         entry::order,
-        layout::{self, SIDE_SUFFIX},
+        layout,
         page::{ManifestPage, SegmentId},
-        root::{BackupOptions, FORMAT_ALONE, PART_BYTES, Root, Segment, SourceInfo},
+        root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
         segment::{
             Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table,
             seek_table_len,
@@ -57,21 +57,47 @@ pub(crate) struct FoundPage {
     pub(crate) is_copied: bool,
 }
 
+/// What the segments of a backup say of it.
+struct Gathered {
+    /// With facts of the segments, and the options that these tell.
+    root: Root,
+    found: Vec<FoundPage>,
+    lost: Vec<LostPage>,
+    /// Does a label say that it was compared with others?
+    is_incremental: bool,
+}
+
+/// A copy of a page in a segment that cannot be read.
+struct LostPage {
+    /// Where it stands, in words.
+    place: String,
+    /// Stored bytes of its frame.
+    frame_bytes: u64,
+}
+
+/// Has the manifest a page of that length of which no copy was found in a segment? Then it is that one.
+fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
+    found.iter().any(|page| {
+        let frame_bytes = (page.stored.len() + SERVICE_HEADER_BYTES) as u64;
+        !page.is_copied && frame_bytes == lost.frame_bytes
+    })
+}
+
 /// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
 pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let dir = repository.join(layout::BACKUPS).join(id);
-    let (names, beside) = (segments(&dir, "")?, segments(&dir, SIDE_SUFFIX)?);
+    let names = segments(&dir)?;
     let codec = names
         .first()
         .map(|name| name.2)
         .ok_or_else(|| nothing(id))?;
     let store = DirectoryObjects::new(repository, id);
     store.set_suffix(codec.suffix());
-    let mut root = Root {
-        format: FORMAT_ALONE,
+    let root = Root {
+        format: FORMAT,
         id: id.to_owned(),
         tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
         time: time_of(id),
@@ -86,21 +112,38 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         },
         ..Root::default()
     };
-    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    let mut gathered = Gathered {
+        root,
+        found: Vec::new(),
+        lost: Vec::new(),
+        is_incremental: false,
+    };
+    let mut notes = Vec::new();
+    // Behind what is damaged of a segment without a seek table there may have been more.
+    let mut is_unsure = false;
     let numbers: Vec<(u32, u32)> = names
         .iter()
         .map(|(stream, number, _)| (*stream, *number))
         .collect();
     for (stream, number, _) in names {
-        match segment(&store, codec, (stream, number), &mut root, &mut found) {
-            Ok(segment) => root.segments.push(segment),
-            Err(error) => notes.push(error.line()),
+        let at = (stream, number);
+        match segment(&store, codec, at, &mut gathered) {
+            Ok(segment) => gathered.root.segments.push(segment),
+            Err(error) => {
+                is_unsure = true;
+                notes.push(error.line());
+            }
         }
     }
+    let Gathered {
+        mut root,
+        mut found,
+        mut lost,
+        is_incremental,
+    } = gathered;
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut found);
-    let (remade, is_all) = rootless_pages::add(&store, codec, &numbers, &mut root, &mut found)?;
-    notes.extend(remade);
+    lost.retain(|page| !is_in_manifest(page, &found));
     if found.is_empty() {
         return Err(nothing(id).detail(notes.join("; ")));
     }
@@ -113,17 +156,18 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
     }
     let placed = place(&known, end(&store, id, others), &mut found);
     describe(&mut root, &found, &placed);
-    forget_nothing(&mut root, &mut notes);
-    let gaps = gaps(
-        &numbers,
-        beside.iter().map(|(stream, number, _)| (*stream, *number)),
-    );
-    if !is_whole && (!is_all || !gaps.is_empty()) {
+    forget_nothing(&mut root, is_incremental, &mut notes);
+    let gaps = gaps(&numbers);
+    if !is_whole && (!lost.is_empty() || !gaps.is_empty() || is_unsure) {
         unnamed_losses::record_segment_loss(&mut root);
+        let pages = lost
+            .iter()
+            .map(|page| format!("the page at {} is lost with the entries in it", page.place));
         let gone = gaps
             .iter()
             .map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
-        notes.extend(gone.chain(["no page of the manifest says what is lost".to_owned()]));
+        notes.extend(pages.chain(gone));
+        notes.push("no page of the manifest says what is lost".to_owned());
     }
     let pages: Vec<_> = found
         .into_iter()
@@ -136,7 +180,7 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
 
 /// The label of any segment of backup `id` that says which repository it is in.
 pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
-    let names = segments(&repository.join(layout::BACKUPS).join(id), "").ok()?;
+    let names = segments(&repository.join(layout::BACKUPS).join(id)).ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
         let store = DirectoryObjects::new(repository, id);
         store.set_suffix(codec.suffix());
@@ -145,20 +189,9 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
             stream,
             number,
         };
-        let (object, starts) = match codec.skips() {
-            true => {
-                let index = Index::read(&store, codec, &segment).ok()?;
-                (
-                    ObjectName::Segment(segment),
-                    index.service.into_iter().map(|frame| frame.0).collect(),
-                )
-            }
-            false => (
-                ObjectName::Side(segment.clone()),
-                walk(&store, &ObjectName::Side(segment)).ok()?,
-            ),
-        };
-        let labels = starts.into_iter().filter_map(|at| {
+        let index = Index::read(&store, codec, &segment).ok()?;
+        let object = ObjectName::Segment(segment);
+        let labels = index.service.into_iter().filter_map(|(_, at, _)| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
             Label::parse(&payload)
                 .ok()
@@ -170,7 +203,7 @@ pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
 
 fn nothing(id: &str) -> Error {
     Error::corrupt(format!("cannot rebuild backup {id:?}"))
-        .because("no page of its manifest is left, nor a tar that can be read")
+        .because("no page of its manifest is left")
 }
 
 /// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
@@ -186,24 +219,20 @@ fn time_of(id: &str) -> String {
     )
 }
 
-/// Stream, number and codec of every segment in a directory, in order; or of those with a file of this `ending` beside them.
-fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
+/// Stream, number and codec of every segment in a directory, in order. zstd stands for frames of raw blocks too: a label tells.
+fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
     let failed = |e| Error::io(format!("could not list {dir:?}"), e);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         let parsed = file.to_str().and_then(|name| {
-            let (numbers, suffix) = name
-                .strip_suffix(ending)?
-                .strip_prefix('s')?
-                .split_once('.')?;
-            let (stream, number) = numbers.split_once('-')?;
-            let codecs = ["zstd", "lz4", "gzip", "none"].map(Codec::named);
+            let (stream, number) = layout::segment_numbers(name)?;
+            let codecs = ["zstd", "lz4"].map(Codec::named);
             let codec = codecs
                 .into_iter()
                 .flatten()
-                .find(|codec| codec.suffix() == suffix)?;
-            Some((stream.parse().ok()?, number.parse().ok()?, codec))
+                .find(|codec| name.ends_with(codec.suffix()))?;
+            Some((stream, number, codec))
         });
         found.extend(parsed);
     }
@@ -211,13 +240,12 @@ fn segments(dir: &Path, ending: &str) -> Result<Vec<(u32, u32, Codec)>> {
     Ok(found)
 }
 
-/// Facts of a segment; its pages go to `found`, the size of its frames and its format into the root.
+/// Facts of a segment; its pages and the sizes of its frames go to `gathered`.
 fn segment(
     store: &DirectoryObjects,
     codec: Codec,
     (stream, number): (u32, u32),
-    root: &mut Root,
-    found: &mut Vec<FoundPage>,
+    gathered: &mut Gathered,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
@@ -225,29 +253,27 @@ fn segment(
         number,
     };
     let object = ObjectName::Segment(id.clone());
-    let side = if codec.skips() {
-        object.clone()
-    } else {
-        ObjectName::Side(id.clone())
-    };
     let (bytes, parts) = sum(store, &object)?;
     let index = Index::read(store, codec, &id)?;
-    let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.3)));
+    let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.2)));
     let largest = index
         .data
         .iter()
-        .map(|frame| u64::from(frame.3))
+        .map(|frame| frame.2)
         .max()
-        .unwrap_or(0);
-    root.options.frame_bytes = root.options.frame_bytes.max(largest);
-    root.options.segment_bytes = root.options.segment_bytes.max(bytes);
-    let starts = if codec.skips() {
-        index.service.iter().map(|frame| frame.0).collect()
-    } else {
-        walk(store, &side)?
-    };
-    for at in starts {
-        service(store, &side, at, (stream, number), root, found)?;
+        .map_or(0, u64::from);
+    let options = &mut gathered.root.options;
+    options.frame_bytes = options.frame_bytes.max(largest);
+    options.segment_bytes = options.segment_bytes.max(bytes);
+    for (at, offset, bytes) in &index.service {
+        let is_known = service(store, &object, *offset, (stream, number), gathered)?;
+        // The first two frames are an empty one, or one with data, and the label.
+        if !is_known && *at > 1 {
+            gathered.lost.push(LostPage {
+                place: format!("byte {offset} of {}", store.name(&object)),
+                frame_bytes: u64::from(*bytes),
+            });
+        }
     }
     if !index.has_table {
         // Like a segment of a backup that died: records speak of it, the root does not describe it.
@@ -306,52 +332,53 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
     parse_seek_table(&bytes).ok_or_else(damaged)
 }
 
-/// Where the service frames of a side file begin.
-fn walk(store: &DirectoryObjects, side: &ObjectName) -> Result<Vec<u64>> {
-    let (len, mut at, mut starts, mut header) = (store.len(side)?, 0, Vec::new(), Vec::new());
-    while at + (SERVICE_HEADER_BYTES as u64) <= len {
-        store.read_at(side, at, SERVICE_HEADER_BYTES, &mut header)?;
-        let Some((_, payload)) = Service::parse(&header) else {
-            break;
-        };
-        starts.push(at);
-        at += SERVICE_HEADER_BYTES as u64 + payload;
-    }
-    Ok(starts)
-}
-
+/// Take in the service frame at `at`. Gives whether it could be read, as what fills a place that was not needed can.
 fn service(
     store: &DirectoryObjects,
     object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
-    root: &mut Root,
-    found: &mut Vec<FoundPage>,
-) -> Result<()> {
+    gathered: &mut Gathered,
+) -> Result<bool> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
-        return Ok(());
+        return is_filler(store, object, at);
     };
     let offset = at + SERVICE_HEADER_BYTES as u64;
     match service {
         Service::Label => {
-            root.format = Label::parse(&bytes).map_or(root.format, |label| label.format)
+            if let Ok(label) = Label::parse(&bytes) {
+                gathered.is_incremental |= label.is_incremental;
+                gathered.root.options.codec = label.codec;
+            }
         }
         Service::Page => {
-            if let Ok(page) = ManifestPage::decode(&bytes) {
-                found.push(FoundPage {
-                    stream,
-                    segment: number,
-                    offset,
-                    order: offset,
-                    stored: bytes,
-                    page,
-                    is_copied: true,
-                });
-            }
+            let Ok(page) = ManifestPage::decode(&bytes) else {
+                return Ok(false);
+            };
+            gathered.found.push(FoundPage {
+                stream,
+                segment: number,
+                offset,
+                order: offset,
+                stored: bytes,
+                page,
+                is_copied: true,
+            });
         }
         _ => {}
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Does the frame at byte `at` hold nothing? Then its tag is eight zeros.
+fn is_filler(store: &DirectoryObjects, object: &ObjectName, at: u64) -> Result<bool> {
+    let mut header = Vec::new();
+    let there = store
+        .len(object)?
+        .saturating_sub(at)
+        .min(SERVICE_HEADER_BYTES as u64);
+    store.read_at(object, at, there as usize, &mut header)?;
+    Ok(header.iter().skip(8).all(|byte| *byte == 0))
 }
 
 /// What the service frame at byte `at` is, and what it holds; `None` if none is there.
@@ -531,11 +558,11 @@ fn manifest(store: &DirectoryObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, boo
     (found, is_whole && at > 0 && at == bytes.len())
 }
 
-/// The segments that were before others that are there, or that had a file `beside` them which is, and are not there.
-fn gaps(numbers: &[(u32, u32)], beside: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+/// The segments that were before others that are there, and are not there.
+fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let is_there: HashSet<_> = numbers.iter().copied().collect();
     let mut last: BTreeMap<u32, u32> = BTreeMap::new();
-    for (stream, number) in numbers.iter().copied().chain(beside) {
+    for (stream, number) in numbers.iter().copied() {
         let last = last.entry(stream).or_default();
         *last = number.max(*last);
     }
@@ -547,7 +574,7 @@ fn gaps(numbers: &[(u32, u32)], beside: impl Iterator<Item = (u32, u32)>) -> Vec
 }
 
 /// Say in the root itself what is not known any more.
-fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
+fn forget_nothing(root: &mut Root, is_incremental: bool, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
     root.tags.insert("rebuilt".to_owned(), lost.to_owned());
     notes.push("host, paths, tags and figures of the run are unknown".to_owned());
@@ -556,7 +583,7 @@ fn forget_nothing(root: &mut Root, notes: &mut Vec<String>) {
         .into_iter()
         .map(str::to_owned)
         .collect();
-    if root.format > FORMAT_ALONE || !others.is_empty() {
+    if is_incremental || !others.is_empty() {
         unnamed_losses::record_root_loss(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }

@@ -73,7 +73,7 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
 }
 
 /// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
-pub(crate) fn block_of(record: &Record) -> Option<u64> {
+fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part = record.described_bytes();
     let is_whole = record.from == 0 && !record.more && blocks > 1 && part == data;

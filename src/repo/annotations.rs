@@ -11,14 +11,14 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{NOTES, ROOT},
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{open_sealed, seal},
     },
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-/// See the module.
+/// Tags and the pin of a backup, as given after it was made; stored as `notes.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Annotations {
     /// Version of the format.
@@ -63,7 +63,7 @@ impl Annotations {
         let objects = LocalObjects::new(repository);
         let is_listed = || objects.size(&key(id, ROOT)).map(|bytes| bytes.is_some());
         let notes = Self {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             ..self.clone()
         };
         if is_listed()? {

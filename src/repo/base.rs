@@ -28,7 +28,6 @@ use crate::{
     queue::Locked,
     sink::Referred,
     source::Stream,
-    stage::codec::Codec,
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -50,11 +49,11 @@ pub struct WantedBase {
 /// What the new backup is of, and how it is stored.
 #[derive(Debug)]
 pub struct Like<'a> {
-    /// Of what.
+    /// Host and paths.
     pub origin: &'a SourceInfo,
-    /// Of which cluster.
+    /// The cluster that the files are of, if they are of one.
     pub cluster: Option<&'a ClusterInfo>,
-    /// How.
+    /// Codec, digest and block size must be the same, or nothing can be referred to.
     pub options: &'a BackupOptions,
     /// The options by which something is left out.
     pub left_out: &'a [String],
@@ -69,7 +68,7 @@ pub struct Unlike {
     pub why: &'static str,
 }
 
-/// See the module.
+/// The backups that the next one of their source is compared with, and their segments that it may refer to.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: CompareRules,
@@ -149,7 +148,7 @@ impl Base {
             (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
-            for (id, live, Size { bytes, data }) in segments(&archive.root, archive.codec) {
+            for (id, live, Size { bytes, data }) in segments(&archive.root) {
                 let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
                 let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
@@ -328,7 +327,7 @@ struct Size {
 }
 
 /// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
-fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
+fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
     let named = |id: SegmentId| SegmentId {
         backup: if id.backup.is_empty() {
             root.id.clone()
@@ -338,11 +337,7 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
         ..id
     };
     let mut copies: HashMap<(u32, u32), u64> = HashMap::new();
-    for page in root
-        .pages
-        .iter()
-        .filter(|page| page.backup.is_empty() && codec.skips())
-    {
+    for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
         let copies = copies.entry((page.stream, page.segment)).or_default();
         sizes::add(
             copies,
@@ -356,7 +351,7 @@ fn segments(root: &Root, codec: Codec) -> Vec<(SegmentId, u64, Size)> {
             .iter()
             .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
         {
-            // Early versions did not count what of it can be kept.
+            // A root that was rebuilt does not say what of it can be kept.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
                 Size {

@@ -15,7 +15,7 @@ use crate::{
         entry::EntryPath,
         layout,
         page::{ManifestPage, PageItem, SegmentId},
-        root::{BackupOptions, FORMAT_ALONE, PageAt, Root, Segment, SourceInfo},
+        root::{BackupOptions, FORMAT, PageAt, Root, Segment, SourceInfo},
         seal::MAX_BYTES,
     },
     platform::safe_file,
@@ -48,12 +48,8 @@ pub(crate) struct SegmentPlace {
     pub(crate) plain_bytes: Option<u64>,
     /// See [`Segment::parts`]; empty if unknown.
     pub(crate) parts: String,
-    /// Format of the backup that wrote it; `None` if unknown.
-    pub(crate) format: Option<u32>,
     /// See [`Known::is_ended`].
     pub(crate) ended: bool,
-    /// Is there a file beside it, if its codec wants one?
-    pub(crate) beside: bool,
 }
 
 /// A page.
@@ -119,16 +115,8 @@ fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
     }
 }
 
-/// Were files written beside its segments, if its codec wants them? The first versions wrote none in repositories, nor did they say
-/// how large all of a segment is.
-fn has_beside(root: &Root) -> bool {
-    root.liveness
-        .iter()
-        .any(|live| live.backup.is_empty() && live.of_bytes > 0)
-}
-
 /// A segment of a root's own.
-fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> SegmentPlace {
+fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
     SegmentPlace {
         id: SegmentId {
             backup: root.id.clone(),
@@ -139,9 +127,7 @@ fn own(root: &Root, segment: &Segment, archive: usize, beside: bool) -> SegmentP
         bytes: segment.bytes,
         plain_bytes: Some(segment.plain_bytes),
         parts: segment.parts.clone(),
-        format: Some(root.format),
         ended: true,
-        beside,
     }
 }
 
@@ -149,12 +135,11 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace
     let mut places: BTreeMap<(String, u32, u32), SegmentPlace> = BTreeMap::new();
     let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (at, archive) in archives.iter().enumerate() {
-        let beside = has_beside(&archive.root);
         let own = archive
             .root
             .segments
             .iter()
-            .map(|segment| own(&archive.root, segment, at, beside));
+            .map(|segment| own(&archive.root, segment, at));
         places.extend(own.map(|place| (key(&place.id), place)));
     }
     let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
@@ -175,9 +160,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace
                 bytes: live.of_bytes,
                 plain_bytes: None,
                 parts: String::new(),
-                format: None,
                 ended: false,
-                beside: false,
             });
             places.insert(key(&place.id), place);
         }
@@ -189,7 +172,6 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace
 pub(crate) struct KnownFrames {
     pub(crate) root: Root,
     is_listed: bool,
-    beside: bool,
 }
 
 impl KnownFrames {
@@ -201,7 +183,6 @@ impl KnownFrames {
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
             Some((
                 Self {
-                    beside: has_beside(&root),
                     root,
                     is_listed: name == layout::ROOT,
                 },
@@ -240,7 +221,7 @@ impl KnownFrames {
         let is_it = id.backup == self.root.id;
         is_it.then(|| SegmentPlace {
             ended: self.is_ended(segment),
-            ..own(&self.root, segment, archive, self.beside)
+            ..own(&self.root, segment, archive)
         })
     }
 }
@@ -252,7 +233,7 @@ pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
         ..BackupOptions::default()
     };
     Root {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id: id.to_owned(),
         time: like.time.clone(),
         options,

@@ -2,7 +2,7 @@
 
 use super::{annotations::Annotations, scan::lost_roots, select::BackupFilter, writer::is_dead};
 use crate::{
-    archive::{Archive, object::with_suffix},
+    archive::Archive,
     error::{Error, ErrorKind, Result},
     format::{
         layout::{self, Repository},
@@ -44,11 +44,8 @@ pub fn open(from: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive> {
         OpenedFrom::Backup(archive) => Ok(*archive),
         OpenedFrom::Foreign(path) => {
             let what = format!("cannot read {path:?}: it is no archive that this program wrote");
-            let side = with_suffix(&path, layout::SIDE_SUFFIX);
-            let why =
-                format!("if it is one of .tar.gz or .tar, {side:?} belongs to it, and is missing");
             Err(Error::new(ErrorKind::Unsupported, what)
-                .because(why)
+                .because(".tar.gz and .tar are plain streams, without a manifest")
                 .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
         }
     }

@@ -13,11 +13,11 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{
-            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id,
-            is_object, is_own, segment_numbers,
+            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_object,
+            is_own, segment_numbers,
         },
         page::SegmentId,
-        root::{BackupOptions, FORMAT_ALONE, Root},
+        root::{BackupOptions, FORMAT, Root},
         seal::{open_sealed, seal},
     },
     platform,
@@ -65,9 +65,7 @@ pub fn refer<O: Objects>(objects: &O, bases: &[String]) -> Result<Referred> {
         for name in objects.list(&format!("{TOMBSTONES}/{backup}"))? {
             if name == MANIFEST {
                 referred.manifests.insert(backup.clone());
-            } else if let Some((stream, number)) =
-                segment_numbers(name.strip_suffix(SIDE_SUFFIX).unwrap_or(&name))
-            {
+            } else if let Some((stream, number)) = segment_numbers(&name) {
                 referred.tombstones.insert(SegmentId {
                     backup: backup.clone(),
                     stream,
@@ -175,7 +173,7 @@ pub fn write_off<O: Objects>(objects: &O, id: &str) -> Result<bool> {
             ..BackupOptions::default()
         };
         let root = Root {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             id: id.to_owned(),
             options,
             ..Root::default()

@@ -22,16 +22,14 @@
 use super::{
     objects::{Objects, Seized},
     protocol::{alive, intent_key, intents, remove_abandoned, settle},
-    roots::{
-        self, BackupState, Document, Documents, dir, documents, is_left_over, keeps_forgotten, key,
-    },
+    roots::{self, BackupState, Document, Documents, dir, documents, has_objects, key},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{
-            FORGOTTEN, NOTES, PARTIAL, ROOT, SIDE_SUFFIX, TOMBSTONES, is_backup_id, is_object,
-            is_own, segment_numbers,
+            FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_object, is_own,
+            segment_numbers,
         },
         sizes,
     },
@@ -71,7 +69,7 @@ pub struct ObjectCount {
 
 impl ObjectCount {
     fn add(&mut self, name: &str, bytes: u64) {
-        self.segments += u64::from(segment_numbers(name).is_some() && !name.ends_with(SIDE_SUFFIX));
+        self.segments += u64::from(segment_numbers(name).is_some());
         sizes::add(&mut self.bytes, bytes);
     }
 }
@@ -119,8 +117,7 @@ impl PruneCandidate {
     }
 
     fn is_in(&self, kept: &HashSet<String>) -> bool {
-        let key = self.key();
-        kept.contains(key.strip_suffix(SIDE_SUFFIX).unwrap_or(&key))
+        kept.contains(&self.key())
     }
 }
 
@@ -460,28 +457,19 @@ impl Survey {
     }
 }
 
-/// A directory without a document and without an intent has lost its root, unless it is what early versions left
-/// there. It cannot be known what a root that is lost refers to.
+/// A directory with objects, without a document and without an intent has lost its root. It cannot be known what a root that is
+/// lost refers to.
 fn refuse_loss<'a, O: Objects>(
     objects: &O,
     files: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
     documents: &Documents,
 ) -> Result<()> {
-    let facts = documents
-        .values()
-        .filter_map(|document| document.facts.as_ref());
-    let mentioned: HashSet<String> = facts
-        .flat_map(|facts| facts.needs.keys().cloned())
-        .collect();
-    let keeps = keeps_forgotten(objects)?;
-    for (id, names) in files.filter(|(id, _)| !documents.contains_key(*id)) {
-        if is_left_over(id, names, &mentioned, keeps) {
-            continue;
-        }
+    let undocumented = files.filter(|(id, _)| !documents.contains_key(*id));
+    for (id, names) in undocumented.filter(|(_, names)| has_objects(names)) {
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
         let mut there = objects.list(&dir(id))?;
         there.retain(|name| names.contains(name));
-        if !is_left_over(id, &there, &mentioned, keeps) && roots::state(objects, id)?.is_none() {
+        if has_objects(&there) && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")

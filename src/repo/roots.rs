@@ -4,21 +4,16 @@
 //! what is durable so far; and the one that was either of these, after it was forgotten. A document never changes,
 //! except that of a backup that is alive.
 
-use super::{objects::Objects, open::parse_repository};
+use super::objects::Objects;
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{
-            self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, SIDE_SUFFIX, is_backup_id, is_object,
-        },
+        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
         root::{Root, SourceInfo},
     },
     stage::codec::Codec,
 };
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Which document a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,8 +205,7 @@ impl RootFacts {
     }
 }
 
-/// The objects that a backup needs, and how many bytes of each: segments and manifests, its own and of others. A segment
-/// stands for its side file, too.
+/// The objects that a backup needs, and how many bytes of each: segments and manifests, its own and of others.
 ///
 /// # Errors
 /// [`Kind::Unsupported`] for a codec that this program does not know.
@@ -251,29 +245,7 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     Ok(needs)
 }
 
-/// Is this what early versions left of a pruned backup: are all objects among `names`, files of backup `id`, mentioned by others?
-/// Where it has no document, anything else is a backup whose root was lost; and where what was forgotten has one, anything at all.
-pub fn is_left_over(
-    id: &str,
-    names: &[String],
-    mentioned: &HashSet<String>,
-    keeps_forgotten: bool,
-) -> bool {
-    let is_mentioned = |name: &String| {
-        mentioned.contains(&key(id, name.strip_suffix(SIDE_SUFFIX).unwrap_or(name)))
-    };
-    names
-        .iter()
-        .filter(|name| is_object(name))
-        .all(|name| !keeps_forgotten && is_mentioned(name))
-}
-
-/// See [`layout::Repository`]; where its file is lost nobody knows.
-///
-/// # Errors
-/// The system's.
-pub fn keeps_forgotten<O: Objects>(objects: &O) -> Result<bool> {
-    let read = objects.read(layout::REPOSITORY)?;
-    let facts = read.and_then(|bytes| parse_repository(&bytes, layout::REPOSITORY).ok());
-    Ok(facts.is_some_and(|facts| facts.keeps_forgotten))
+/// Is a segment or a manifest among these names?
+pub fn has_objects(names: &[String]) -> bool {
+    names.iter().any(|name| is_object(name))
 }

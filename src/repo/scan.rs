@@ -3,14 +3,14 @@
 use super::{
     objects::{LocalObjects, Objects},
     open::{directories, may_be_there, read_repository},
-    roots::{self, document, is_left_over, needs},
+    roots::{self, has_objects},
 };
 use crate::{
     archive::Archive,
     error::{Error, ErrorKind, Result},
     format::layout::{self, FORGOTTEN, INTENTS, PARTIAL, Repository},
 };
-use std::{collections::HashSet, path::Path};
+use std::path::Path;
 
 /// What a directory below `backups/` turned out to be.
 pub enum FoundDirectory {
@@ -18,7 +18,7 @@ pub enum FoundDirectory {
     Backup(Box<Archive>),
     /// A backup whose root is damaged.
     Damaged(Error),
-    /// It has no root, and nothing says that it was forgotten or has not ended, or that others need, or needed, all of it.
+    /// It has segments or a manifest and no root, and nothing says that it was forgotten or has not ended.
     NoRoot,
     /// Of a backup under way, that died or was forgotten; what others need of it.
     Leftover,
@@ -29,35 +29,18 @@ pub enum FoundDirectory {
 /// # Errors
 /// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the system's.
 pub fn open_all(repository: &Path) -> Result<Vec<(String, FoundDirectory)>> {
-    let Repository {
-        id,
-        keeps_forgotten,
-        ..
-    } = read_repository(repository)?;
+    let Repository { id, .. } = read_repository(repository)?;
+    let objects = LocalObjects::new(repository);
     let mut all = Vec::new();
     for name in directories(repository)? {
-        all.push((name.clone(), open_one(repository, &name, &id)?));
-    }
-    if all
-        .iter()
-        .any(|(_, found)| matches!(found, FoundDirectory::NoRoot))
-    {
-        let objects = LocalObjects::new(repository);
-        let mentioned = mentioned(&objects, &all)?;
-        for (name, found) in all
-            .iter_mut()
-            .filter(|(_, found)| matches!(found, FoundDirectory::NoRoot))
+        let mut found = open_one(repository, &name, &id)?;
+        // What went meanwhile, with its document, was no loss.
+        if matches!(found, FoundDirectory::NoRoot)
+            && !has_objects(&objects.list(&roots::dir(&name))?)
         {
-            // What went meanwhile, with its document, was no loss.
-            if is_left_over(
-                name,
-                &objects.list(&roots::dir(name))?,
-                &mentioned,
-                keeps_forgotten,
-            ) {
-                *found = FoundDirectory::Leftover;
-            }
+            found = FoundDirectory::Leftover;
         }
+        all.push((name, found));
     }
     Ok(all)
 }
@@ -78,7 +61,7 @@ pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
         ];
         let has_objects = || {
             let names = LocalObjects::new(repository).list(&roots::dir(name));
-            names.is_ok_and(|names| names.iter().any(|name| layout::is_object(name)))
+            names.is_ok_and(|names| roots::has_objects(&names))
         };
         !documents.iter().any(|path| may_be_there(path)) && has_objects()
     };
@@ -116,20 +99,4 @@ fn open_one(repository: &Path, name: &str, id: &str) -> Result<FoundDirectory> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// The keys that any document mentions: roots of backups that are listed, forgotten or have not ended.
-fn mentioned<O: Objects>(objects: &O, all: &[(String, FoundDirectory)]) -> Result<HashSet<String>> {
-    let mut keys = HashSet::new();
-    for (id, found) in all {
-        match found {
-            FoundDirectory::Backup(archive) => keys.extend(needs(&archive.root)?.into_keys()),
-            FoundDirectory::Leftover => {
-                let facts = document(objects, id)?.and_then(|document| document.facts);
-                keys.extend(facts.iter().flat_map(|facts| facts.needs.keys().cloned()));
-            }
-            FoundDirectory::Damaged(_) | FoundDirectory::NoRoot => {}
-        }
-    }
-    Ok(keys)
 }

@@ -9,7 +9,7 @@ use crate::{
     format::{
         layout,
         page::SegmentId,
-        root::FORMAT_ALONE,
+        root::FORMAT,
         seal::{MAX_BYTES, open_sealed, seal},
     },
     platform::safe_file,
@@ -53,7 +53,7 @@ impl VerifyMemory {
         let stored: Option<VerifiedSegments> =
             stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
         let rows = stored
-            .filter(|stored| stored.format == FORMAT_ALONE)
+            .filter(|stored| stored.format == FORMAT)
             .map_or_else(Vec::new, |stored| stored.segments);
         let (mut covered, mut left) = (Self::default(), MAX_PARTS);
         // What a clock that was ahead has left says nothing.
@@ -116,7 +116,7 @@ impl VerifyMemory {
         replace(
             &repository.join(layout::COVERED),
             &seal(&VerifiedSegments {
-                format: FORMAT_ALONE,
+                format: FORMAT,
                 segments,
             })?,
         )

@@ -22,7 +22,7 @@ use crate::{
             BACKUPS, COVERED, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, TOMBSTONES,
             segment,
         },
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         seal::{MAX_BYTES, seal},
     },
     platform::{
@@ -33,7 +33,7 @@ use crate::{
     queue::start,
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink,
-        local_file::{Output, check_parent_exists, name, side_of, sync_dir},
+        local_file::{Output, check_parent_exists, name, sync_dir},
         place_of,
     },
 };
@@ -255,7 +255,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
                 ErrorKind::Usage,
                 format!("cannot make a repository of {}: it is a file", name(root)),
             )
-            .hint("an archive has a name that ends in .tar.zst, .tar.lz4, .tar.gz or .tar"));
+            .hint("an archive has a name that ends in .tar.zst or .tar.lz4"));
         }
         Err(e) => return Err(Error::io(format!("could not read {}", name(&path)), e)),
     }
@@ -276,10 +276,9 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     }
     let id = random_letters(12);
     let facts = seal(&Repository {
-        format: FORMAT_ALONE,
+        format: FORMAT,
         id,
         created: time.to_owned(),
-        keeps_forgotten: true,
     })?;
     let made = dir::open_root(root)
         .and_then(|dir| place(&dir, REPOSITORY, (&facts, 0o600.into()), if_absent));
@@ -480,36 +479,25 @@ struct SegmentWriter {
     syncing: VecDeque<JoinHandle<Result<()>>>,
 }
 
-/// The segment that is being written, and the file beside it if its codec cannot pass over service frames.
+/// The segment that is being written.
 struct OpenSegment {
     number: u32,
-    segment: Output,
-    side: Option<Output>,
-}
-
-impl OpenSegment {
-    fn sync(&self) -> Result<()> {
-        self.side.as_ref().map_or(Ok(()), Output::sync)?;
-        self.segment.sync()
-    }
+    output: Output,
 }
 
 impl SegmentWriter {
     /// The segment `number`; the one before it is made durable meanwhile.
-    fn segment(&mut self, number: u32) -> Result<&mut OpenSegment> {
+    fn segment(&mut self, number: u32) -> Result<&mut Output> {
         if self.open.as_ref().is_none_or(|open| open.number != number) {
-            let segment = Output::create(&self.path(number), self.access)?;
-            if let Some(done) = self.open.replace(OpenSegment {
-                number,
-                segment,
-                side: None,
-            }) {
-                self.syncing.push_back(start(move || done.sync())?);
+            let output = Output::create(&self.path(number), self.access)?;
+            if let Some(done) = self.open.replace(OpenSegment { number, output }) {
+                self.syncing.push_back(start(move || done.output.sync())?);
                 self.synced(SYNCING)?;
             }
         }
         self.open
             .as_mut()
+            .map(|open| &mut open.output)
             .ok_or_else(|| Error::new(ErrorKind::Bug, "no segment is open"))
     }
 
@@ -520,15 +508,6 @@ impl SegmentWriter {
         self.syncing
             .drain(..first)
             .try_for_each(|thread| thread.join().unwrap_or_else(lost))
-    }
-
-    fn side(&mut self, number: u32) -> Result<&mut Output> {
-        let (path, access) = (side_of(&self.path(number)), self.access);
-        let side = &mut self.segment(number)?.side;
-        match side {
-            Some(side) => Ok(side),
-            None => Ok(side.insert(Output::create(&path, access)?)),
-        }
     }
 
     fn path(&self, number: u32) -> PathBuf {
@@ -545,21 +524,22 @@ impl Sink for SegmentWriter {
             role,
         } = placed;
         match role {
-            Role::Stream | Role::Amend => self.segment(number)?.segment.write(&data, offset),
-            Role::Side => self.side(number)?.write(&data, offset),
+            Role::Stream | Role::Amend => self.segment(number)?.write(&data, offset),
             Role::Page => locked(&self.manifest)?.write(&data, offset),
         }
     }
 
     fn sync(&mut self) -> Result<()> {
         self.synced(0)?;
-        self.open.as_ref().map_or(Ok(()), OpenSegment::sync)?;
+        self.open
+            .as_ref()
+            .map_or(Ok(()), |open| open.output.sync())?;
         sync_dir(&self.dir)?;
         locked(&self.manifest)?.sync()
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.open.take().map_or(Ok(()), |open| open.sync())?;
+        self.open.take().map_or(Ok(()), |open| open.output.sync())?;
         self.synced(0)
     }
 }

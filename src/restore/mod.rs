@@ -25,7 +25,6 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{Entry, EntryKind, EntryPath, is_within},
-        layout::SIDE_SUFFIX,
         page::{EntryState, PageItem},
     },
     metrics::meter::Meter,
@@ -450,13 +449,12 @@ fn refuse_replacing_source(
         return Ok(());
     };
     let own = own.as_os_str().as_bytes();
-    let beside = [own, SIDE_SUFFIX.as_bytes()].concat();
     let is_over = |item: &PageItem| {
         let is_itself = item.entry.path == own && item.entry.kind == EntryKind::Directory;
         let path = &item.entry.path;
-        !is_itself && selection.holds(path) && (is_within(path, own) || *path == beside)
+        !is_itself && selection.holds(path) && is_within(path, own)
     };
-    let here = Selection::new(&[own, &beside])?;
+    let here = Selection::new(&[own])?;
     match archive
         .records(&here, false)
         .filter_map(Result::ok)

@@ -7,7 +7,7 @@
 use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
-    format::layout::{SIDE_SUFFIX, is_backup_id},
+    format::layout::is_backup_id,
     platform::{
         self,
         dir::is_append_only,
@@ -25,7 +25,7 @@ use std::{
         fs::MetadataExt,
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 /// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.
@@ -123,23 +123,20 @@ pub fn remove_partials() {
         .for_each(|partial| _ = fs::remove_file(partial)); // what stays, the next backup removes
 }
 
-/// An archive in one file. A codec without skippable frames needs a side file beside it.
+/// An archive or a plain stream in one file.
 pub struct OneFile {
     path: PathBuf,
     partial: PathBuf,
-    side: Arc<Mutex<Option<Output>>>,
-    side_path: Option<PathBuf>,
 }
 
 impl OneFile {
-    /// Prepares to write `path`. `beside`: whether a side file is needed.
+    /// Prepares to write `path`.
     ///
     /// # Errors
     /// The system's error.
-    pub fn create(path: &Path, id: &str, beside: bool) -> Result<Self> {
-        let side_path = beside.then(|| side_of(path));
+    pub fn create(path: &Path, id: &str) -> Result<Self> {
         check_parent_exists(path)?;
-        check_names(path, side_path.as_deref())?;
+        check_name(path)?;
         if is_append_only(dir_of(path)) {
             let what = format!("cannot create {}", name(path));
             return Err(Error::new(ErrorKind::Permission, what)
@@ -150,28 +147,11 @@ impl OneFile {
         }
         remove_leftovers(path);
         let partial = hidden(path, id);
-        let side_partial = side_path.as_deref().map(|_| hidden_side(path, id));
-        let began = side_partial.iter().chain([&partial]).cloned();
-        PARTIALS.locked().extend(began);
-        let side = side_path.as_deref().zip(side_partial.as_deref());
-        let side = side
-            .map(|(side, partial)| Output::create(partial, mode_of(side)))
-            .transpose()?;
-        side.iter().for_each(Output::lock);
+        PARTIALS.locked().push(partial.clone());
         Ok(Self {
             path: path.to_owned(),
             partial,
-            side: Arc::new(Mutex::new(side)),
-            side_path,
         })
-    }
-
-    fn side_partial(&self) -> Option<PathBuf> {
-        self.side
-            .lock()
-            .ok()?
-            .as_ref()
-            .map(|side| side.path.clone())
     }
 }
 
@@ -182,13 +162,6 @@ fn mode_of(path: &Path) -> u32 {
         .ok()
         .filter(|there| there.is_file() && there.uid() == user().0);
     there.map_or(0o600, |there| there.mode() & 0o777)
-}
-
-/// Returns the path of the side file of an archive.
-pub fn side_of(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(SIDE_SUFFIX);
-    name.into()
 }
 
 /// Refuses a path whose directory is missing. The directory is not created, because it may be a
@@ -212,25 +185,15 @@ pub fn check_parent_exists(path: &Path) -> Result<()> {
     }
 }
 
-/// Fails early if the file system does not accept a final name, instead of after the backup.
-fn check_names(path: &Path, side: Option<&Path>) -> Result<()> {
-    let is_too_long = |path: &Path| fs::symlink_metadata(path).err().filter(is_long_name);
-    let refused = |path: &Path, error| Error::io(format!("cannot create {}", name(path)), error);
-    if let Some(error) = is_too_long(path) {
-        return Err(refused(path, error).hint("choose a shorter name"));
-    }
-    match side.and_then(|side| Some((side, is_too_long(side)?))) {
-        Some((side, error)) => Err(refused(side, error).hint(format!(
-            "choose a name that is at least {} bytes shorter, or .tar.zst or .tar.lz4, which need no side file",
-            SIDE_SUFFIX.len()
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// Returns whether the file system does not accept a name of this length. Such a file cannot exist.
-fn is_long_name(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::InvalidFilename
+/// Fails early if the file system does not accept the final name, instead of after the backup.
+fn check_name(path: &Path) -> Result<()> {
+    let too_long = fs::symlink_metadata(path)
+        .err()
+        .filter(|error| error.kind() == io::ErrorKind::InvalidFilename);
+    too_long.map_or(Ok(()), |error| {
+        let what = format!("cannot create {}", name(path));
+        Err(Error::io(what, error).hint("choose a shorter name"))
+    })
 }
 
 /// Longer names are shortened in hidden names. So a hidden name has at most 122 bytes; eCryptfs,
@@ -261,41 +224,21 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-/// Returns the hidden name of the side file of the archive `path`.
-fn hidden_side(path: &Path, id: &str) -> PathBuf {
-    hidden(path, &format!("{}.{id}", &SIDE_SUFFIX[1..]))
-}
-
 fn dir_of(path: &Path) -> &Path {
     path.parent()
         .filter(|dir| !dir.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
 }
 
-/// Returns whether an earlier run was killed after the archive got its name and before its side
-/// file did.
-pub fn is_half_named(path: &Path) -> bool {
-    let start = [&hidden_start(path), &SIDE_SUFFIX.as_bytes()[1..], b"."].concat();
-    let mut entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
-    entries.any(|entry| entry.file_name().as_bytes().starts_with(&start)) && !side_of(path).exists()
-}
-
-/// Removes partial files of this archive that are not locked, so their writer is gone. A replaced
-/// side file is removed only if there is a new one.
+/// Removes partial files of this archive that are not locked, so their writer is gone.
 fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
-    let is_id = |middle: &[u8]| std::str::from_utf8(middle).is_ok_and(is_backup_id);
     let is_ours = |name: &OsStr| {
         let middle = name
             .as_bytes()
             .strip_prefix(&start[..])
             .and_then(|rest| rest.strip_suffix(b".partial"));
-        let Some(middle) = middle else { return false };
-        let beside = middle
-            .strip_prefix(&SIDE_SUFFIX.as_bytes()[1..])
-            .and_then(|rest| rest.strip_prefix(b"."));
-        is_id(middle)
-            || beside.is_some_and(|of| is_id(of) || (of == b"replaced" && side_of(path).exists()))
+        middle.is_some_and(|id| std::str::from_utf8(id).is_ok_and(is_backup_id))
     };
     let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
@@ -321,89 +264,50 @@ impl Destination for OneFile {
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
         let output = Output::create(&self.partial, mode_of(&self.path))?;
         output.lock();
-        Ok(Box::new(FileSink {
-            output,
-            side: self.side.clone(),
-        }))
+        Ok(Box::new(FileSink { output }))
     }
 
     /// The files that exist under these names now will be replaced.
     fn places(&self) -> Vec<Place> {
-        let paths = [
-            Some(self.path.clone()),
-            Some(self.partial.clone()),
-            self.side_path.clone(),
-            self.side_partial(),
-        ];
-        paths
+        [&self.path, &self.partial]
             .into_iter()
-            .flatten()
-            .filter_map(|path| place_of(&path))
+            .filter_map(|path| place_of(path))
             .collect()
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
         let done = self.rename_to_final();
-        // Once the archive has its name, it needs its side file.
         if done.is_ok() || !self.partial.exists() {
             return done;
         }
-        let begun = [Some(self.partial.clone()), self.side_partial()];
+        let partial = self.partial.clone();
         self.abort(false);
-        let left = begun.into_iter().flatten().filter(|path| path.exists());
         done.map_err(|error| {
-            left.fold(error, |error, path| {
-                error.detail(format!("{} could not be removed", name(&path)))
-            })
+            if partial.exists() {
+                error.detail(format!("{} could not be removed", name(&partial)))
+            } else {
+                error
+            }
         })
     }
 
     fn abort(self: Box<Self>, _keep: bool) {
-        for path in [Some(self.partial.clone()), self.side_partial()]
-            .into_iter()
-            .flatten()
-        {
-            if let Err(error) = fs::remove_file(&path) {
-                crate::platform::debug(|| format!("could not remove {}: {error}", name(&path)));
-            }
+        if let Err(error) = fs::remove_file(&self.partial) {
+            crate::platform::debug(|| format!("could not remove {}: {error}", name(&self.partial)));
         }
     }
 }
 
 impl OneFile {
-    /// Renames the files. The old side file is moved first: an archive without a side file is read
-    /// as a stream, but an archive with a wrong one cannot be read.
+    /// Renames the partial file to its final name.
     fn rename_to_final(&self) -> Result<()> {
-        let rename = |from: &Path, to: &Path| {
-            fs::rename(from, to)
-                .map_err(|e| Error::io(format!("could not rename {}", name(from)), e))
-        };
-        let old = side_of(&self.path);
-        let aside = hidden_side(&self.path, "replaced");
-        match fs::rename(&old, &aside) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound && !is_long_name(&e) => {
-                return Err(Error::io(format!("could not replace {}", name(&old)), e));
-            }
-            _ => {} // or a killed run has moved it already
-        }
-        // The lock delays the removal of partial files: two files get their names together or not
-        // at all.
+        // The lock delays the removal of partial files until the list is right.
         let mut begun = PARTIALS.locked();
-        rename(&self.partial, &self.path).inspect_err(|_| {
-            let _ = fs::rename(&aside, &old); // the caller reports the first error
-        })?;
-        let side = self.side_partial();
-        if let (Some(from), Some(to)) = (&side, &self.side_path) {
-            rename(from, to).map_err(|error| self.missing_side_file(error, to))?;
-        }
+        fs::rename(&self.partial, &self.path)
+            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))?;
         commit_flag::set(true);
-        begun.retain(|path| *path != self.partial && Some(path) != side.as_ref());
+        begun.retain(|path| *path != self.partial);
         drop(begun);
-        if let Err(error) = fs::remove_file(&aside)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            crate::platform::debug(|| format!("could not remove {}: {error}", name(&aside)));
-        }
         let now = || {
             format!(
                 "{} is the new archive, but may not be durable",
@@ -412,46 +316,21 @@ impl OneFile {
         };
         sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
     }
-
-    /// Adds details to an error that left the archive under its final name without its side file.
-    fn missing_side_file(&self, error: Error, side: &Path) -> Error {
-        let now = format!(
-            "{} is the new archive, but its side file with the manifest is missing",
-            name(&self.path)
-        );
-        let hint = format!(
-            "run the same command again, or rename the file to {} yourself",
-            name(side)
-        );
-        error.detail(now).hint(hint)
-    }
 }
 
 struct FileSink {
     output: Output,
-    side: Arc<Mutex<Option<Output>>>,
-}
-
-impl FileSink {
-    fn side<T>(&self, act: impl FnOnce(&mut Output) -> Result<T>) -> Result<()> {
-        match self.side.lock() {
-            Ok(mut side) => side.as_mut().map_or(Ok(()), |side| act(side).map(drop)),
-            Err(_) => Ok(()),
-        }
-    }
 }
 
 impl Sink for FileSink {
     fn put(&mut self, placed: Placed) -> Result<()> {
         match placed.role {
             Role::Stream | Role::Amend => self.output.write(&placed.data, placed.offset),
-            Role::Side => self.side(|side| side.write(&placed.data, placed.offset)),
             Role::Page => Ok(()),
         }
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.side(|side| side.sync())?;
         self.output.sync()
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 pub struct Placed {
     /// Number of the segment, from 1; it only grows.
     pub segment: u32,
-    /// Offset of the bytes in the segment, its side file or the manifest, depending on the role.
+    /// Offset of the bytes in the segment or the manifest, depending on the role.
     pub offset: u64,
     /// The data.
     pub data: Buf,
@@ -26,8 +26,6 @@ pub struct Placed {
 pub enum Role {
     /// Part of the segment.
     Stream,
-    /// A service frame of a codec without skippable frames: part of the side file.
-    Side,
     /// A page of the manifest, in addition to its copy in the stream.
     Page,
     /// The start of a segment, written again with its final content.

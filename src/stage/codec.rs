@@ -1,18 +1,17 @@
-//! Compression, one frame by itself: zstd, lz4, gzip or none.
+//! Compression, one frame by itself: zstd, lz4, or zstd frames of raw blocks; and gzip and tar for plain streams.
 //!
 //! Contexts are kept: a new one for each frame costs 2 to 7 % at 128 KiB. gzip is one member whose frames end in a sync
-//! flush (`pg_verifybackup` 18 loops for ever on several members); its header and trailer are `lay`'s to write.
+//! flush (`pg_verifybackup` 18 loops for ever on several members); its header and trailer are `lay`'s to write. Frames of gzip
+//! and tar are never read back one by one: a plain stream is read from its beginning, as a tar of any other program is.
 
-use super::Stage;
+use super::{Stage, raw_zstd};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::digest::crc32,
     frame::{Frame, FrameContent, FrameEntry, Pool},
     platform::memory,
 };
-use flate2::{
-    Compress as Deflate, Compression, Decompress as Inflate, FlushCompress, FlushDecompress,
-};
+use flate2::{Compress as Deflate, Compression, FlushCompress};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter};
@@ -24,10 +23,12 @@ pub enum Codec {
     Zstd(i32),
     /// The default of lz4.
     Lz4,
-    /// Level 0 to 9.
-    Gzip(u32),
-    /// Not at all.
+    /// Not at all: zstd frames of raw blocks.
     None,
+    /// A plain stream, at level 0 to 9.
+    Gzip(u32),
+    /// A plain stream that is not compressed.
+    Tar,
 }
 
 impl Codec {
@@ -37,7 +38,7 @@ impl Codec {
             Self::Zstd(_) => "zstd",
             Self::Lz4 => "lz4",
             Self::Gzip(_) => "gzip",
-            Self::None => "none",
+            Self::None | Self::Tar => "none",
         }
     }
 
@@ -46,17 +47,17 @@ impl Codec {
         match self {
             Self::Zstd(level) => level,
             Self::Gzip(level) => level as i32,
-            Self::Lz4 | Self::None => 0,
+            Self::Lz4 | Self::None | Self::Tar => 0,
         }
     }
 
     /// How a file compressed so is called: `tar.zst`.
     pub fn suffix(self) -> &'static str {
         match self {
-            Self::Zstd(_) => "tar.zst",
+            Self::Zstd(_) | Self::None => "tar.zst",
             Self::Lz4 => "tar.lz4",
             Self::Gzip(_) => "tar.gz",
-            Self::None => "tar",
+            Self::Tar => "tar",
         }
     }
 
@@ -68,7 +69,6 @@ impl Codec {
         match name {
             "zstd" => Ok(Self::Zstd(1)),
             "lz4" => Ok(Self::Lz4),
-            "gzip" => Ok(Self::Gzip(6)),
             "none" => Ok(Self::None),
             _ => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -84,13 +84,20 @@ impl Codec {
         match self {
             Self::Zstd(_) => Self::Zstd(level),
             Self::Gzip(_) => Self::Gzip(level.unsigned_abs()),
-            Self::Lz4 | Self::None => self,
+            Self::Lz4 | Self::None | Self::Tar => self,
         }
     }
 
-    /// Can service frames stand between the frames? gzip and plain tar have none to pass over.
-    pub fn skips(self) -> bool {
-        matches!(self, Self::Zstd(_) | Self::Lz4)
+    /// Does it make a plain stream? gzip and tar know no frames that tools pass over, so such a stream has no label, pages,
+    /// root or seek table.
+    pub fn is_plain_stream(self) -> bool {
+        matches!(self, Self::Gzip(_) | Self::Tar)
+    }
+
+    /// The codec of a stream for other programs: without compression it is the tar itself.
+    #[must_use]
+    pub fn for_pipe(self) -> Self {
+        if self == Self::None { Self::Tar } else { self }
     }
 
     /// What compresses, for one thread.
@@ -101,18 +108,17 @@ impl Codec {
         Ok(match self {
             Self::Zstd(level) => Compressor::Zstd(zstd_context(level)?, level),
             Self::Lz4 => Compressor::Lz4(0),
-            Self::Gzip(level) => Compressor::Gzip(Deflate::new(Compression::new(level), false)),
             Self::None => Compressor::None,
+            Self::Gzip(level) => Compressor::Gzip(Deflate::new(Compression::new(level), false)),
+            Self::Tar => Compressor::Tar,
         })
     }
 
-    /// What decompresses, for one thread.
+    /// What decompresses the frames of an archive, for one thread. No archive is a plain stream, see [`Codec::named`].
     pub fn decompressor(self) -> Decompressor {
         match self {
-            Self::Zstd(_) => Decompressor::Zstd(DCtx::try_create().map(Box::new)),
             Self::Lz4 => Decompressor::Lz4,
-            Self::Gzip(_) => Decompressor::Gzip(Inflate::new(false)),
-            Self::None => Decompressor::None,
+            _ => Decompressor::Zstd(DCtx::try_create().map(Box::new)),
         }
     }
 }
@@ -122,7 +128,7 @@ impl fmt::Display for Codec {
         match self {
             Self::Zstd(level) => write!(f, "zstd:{level}"),
             Self::Gzip(level) => write!(f, "gzip:{level}"),
-            Self::Lz4 | Self::None => f.write_str(self.name()),
+            Self::Lz4 | Self::None | Self::Tar => f.write_str(self.name()),
         }
     }
 }
@@ -187,10 +193,12 @@ pub enum Compressor {
     Zstd(Box<CCtx<'static>>, i32),
     /// lz4 at this level of its frame API, likewise.
     Lz4(i32),
+    /// zstd frames of raw blocks.
+    None,
     /// Raw deflate, ended by a sync flush.
     Gzip(Deflate),
     /// A copy.
-    None,
+    Tar,
 }
 
 impl Compressor {
@@ -222,8 +230,12 @@ impl Compressor {
                     .map_err(|code| refused(zstd_safe::get_error_name(code)))
             }
             Self::Lz4(level) => compress_lz4(plain, *level, out),
-            Self::Gzip(context) => deflate(context, plain, out),
             Self::None => {
+                raw_zstd::write_frame(plain, out);
+                Ok(())
+            }
+            Self::Gzip(context) => deflate(context, plain, out),
+            Self::Tar => {
                 out.extend_from_slice(plain);
                 Ok(())
             }
@@ -285,14 +297,10 @@ fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()>
 
 /// Decompresses frames on one thread.
 pub enum Decompressor {
-    /// See [`Compressor`]; `None` if there was no memory for it.
+    /// Raw blocks too; `None` if there was no memory for it.
     Zstd(Option<Box<DCtx<'static>>>),
-    /// Likewise.
+    /// Keeps nothing between frames.
     Lz4,
-    /// Likewise.
-    Gzip(Inflate),
-    /// Likewise.
-    None,
 }
 
 impl Decompressor {
@@ -332,18 +340,12 @@ impl Decompressor {
     /// # Errors
     /// [`Kind::Corrupt`] if the frame is damaged or has another length, [`Kind::System`] if there is no memory.
     pub fn decompress(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let gzip = matches!(self, Self::Gzip(_));
-        // inflate writes over what is there: to clear it would be to fill it with zeros again.
-        if !gzip {
-            out.clear();
-        }
-        out.reserve_exact((plain_len + usize::from(gzip)).saturating_sub(out.len()));
+        out.clear();
+        out.reserve_exact(plain_len);
         match self {
             Self::Zstd(Some(context)) => decompress_zstd(context, stored, plain_len, out)?,
             Self::Zstd(None) => return Err(no_memory()),
             Self::Lz4 => decompress_lz4(stored, plain_len, out)?,
-            Self::Gzip(context) => inflate(context, stored, plain_len, out)?,
-            Self::None => out.extend_from_slice(stored.get(..plain_len).unwrap_or_default()),
         }
         if out.len() == plain_len {
             return Ok(());
@@ -388,26 +390,6 @@ fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// One byte more than there should be shows a frame that is too long; more room would be filled or not as it happens, since
-/// a damaged block may end anywhere.
-fn inflate(
-    context: &mut Inflate,
-    stored: &[u8],
-    plain_len: usize,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    context.reset(false);
-    out.resize(plain_len + 1, 0);
-    context
-        .decompress(stored, out, FlushDecompress::Sync)
-        .map_err(|e| damaged(&e.to_string()))?;
-    out.truncate(context.total_out() as usize);
-    match context.total_in() == stored.len() as u64 {
-        true => Ok(()),
-        false => Err(damaged("it is longer than it should be")),
-    }
-}
-
 /// The stage that compresses.
 pub struct Compress {
     compressor: Compressor,
@@ -435,7 +417,7 @@ impl Stage for Compress {
         if matches!(self.compressor, Compressor::Gzip(_)) {
             frame.crc32 = Some(crc32(&frame.data)); // joined into that of the whole
         }
-        if !matches!(self.compressor, Compressor::None) {
+        if !matches!(self.compressor, Compressor::Tar) {
             let mut out = self.pool.take();
             self.compressor.expect_one_file(matches!(
                 frame.parts[..],
@@ -472,13 +454,7 @@ mod tests {
     use super::*;
     use proptest::{collection::vec, prelude::*};
 
-    const ALL: [Codec; 5] = [
-        Codec::Zstd(1),
-        Codec::Zstd(-5),
-        Codec::Lz4,
-        Codec::Gzip(1),
-        Codec::None,
-    ];
+    const ALL: [Codec; 4] = [Codec::Zstd(1), Codec::Zstd(-5), Codec::Lz4, Codec::None];
 
     fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -487,6 +463,22 @@ mod tests {
             .unwrap()
             .compress(plain, &mut out)
             .unwrap();
+        out
+    }
+
+    /// Frames of gzip have no end of their own: they are read as raw deflate.
+    fn unpacked(codec: Codec, stored: &[u8], len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len);
+        match codec {
+            Codec::Gzip(_) => {
+                let inflate = flate2::read::DeflateDecoder::new(stored);
+                inflate.take(len as u64).read_to_end(&mut out).unwrap();
+            }
+            _ => codec
+                .decompressor()
+                .decompress(stored, len, &mut out)
+                .unwrap(),
+        }
         out
     }
 
@@ -523,9 +515,10 @@ mod tests {
             Codec::Zstd(-7),
             Codec::Zstd(1),
             Codec::Lz4,
+            Codec::None,
         ]) {
             let mut compressor = codec.compressor().unwrap();
-            let (mut stored, mut out) = (Vec::new(), Vec::new());
+            let mut stored = Vec::new();
             for high in [0, 64, 120, 132, 160, 255] {
                 // Some of the bytes that are below that many are not any more.
                 let plain: Vec<u8> = noise
@@ -540,20 +533,19 @@ mod tests {
                     .collect();
                 for len in [1000, 1 << 20, 2 << 20] {
                     compressor.compress(&plain[..len], &mut stored).unwrap();
-                    codec
-                        .decompressor()
-                        .decompress(&stored, len, &mut out)
-                        .unwrap();
-                    assert!(out == plain[..len], "{codec}, {high}, {len}");
+                    assert!(
+                        unpacked(codec, &stored, len) == plain[..len],
+                        "{codec}, {high}, {len}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn zstd_and_lz4_find_every_flipped_bit() {
+    fn every_codec_of_an_archive_finds_every_flipped_bit() {
         let plain: Vec<u8> = (0..500u32).map(|i| (i * i / 7) as u8).collect();
-        for codec in [Codec::Zstd(1), Codec::Lz4] {
+        for codec in ALL {
             let stored = packed(codec, &plain);
             for bit in 0..stored.len() * 8 {
                 let mut stored = stored.clone();
@@ -593,7 +585,7 @@ mod tests {
     #[test]
     fn a_frame_of_another_length_is_refused() {
         let plain = [9; 500];
-        for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6)] {
+        for codec in ALL {
             for plain_len in [0, 1, 499, 501, 5000] {
                 let mut out = vec![7; 600];
                 let read =

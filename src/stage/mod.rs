@@ -2,6 +2,7 @@
 
 pub mod codec;
 pub mod digest;
+mod raw_zstd;
 pub mod thin;
 
 use crate::{error::Result, frame::Frame};

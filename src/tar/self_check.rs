@@ -12,7 +12,7 @@ use crate::{
         digest::{Digest, hex},
         entry::{EntryKind, EntryPath},
         page::{ManifestPage, Record},
-        root::{FORMAT, FORMAT_ALONE, Root},
+        root::{FORMAT, Root},
         segment::{Label, Service},
     },
     text::counted,
@@ -25,7 +25,7 @@ pub(crate) const MAX_UNLABELED: usize = 1025;
 /// Maximum number of members between two pages: several times those of the largest page.
 const MAX_UNPAGED: usize = 1 << 16;
 
-/// The comparison of a stream with its own description.
+/// Compares the members of a stream with the pages that follow them.
 #[derive(Debug, Default)]
 pub(crate) struct SelfCheck {
     /// Entries to compare; without a selection, records are collected instead.
@@ -90,9 +90,7 @@ impl SelfCheck {
 
     /// Returns whether the stream may contain pieces of files. A backup without a base never does.
     pub(crate) fn may_have_pieces(&self) -> bool {
-        self.label
-            .as_ref()
-            .is_none_or(|label| label.format > FORMAT_ALONE)
+        self.label.as_ref().is_none_or(|label| label.is_incremental)
     }
 
     /// Returns the root; call it after the end of the stream.

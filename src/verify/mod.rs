@@ -20,7 +20,6 @@ use crate::{
     format::{
         entry::{EntryKind, EntryPath},
         page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
-        root::FORMAT_ALONE,
         sizes,
     },
     metrics::meter::Meter,
@@ -401,12 +400,7 @@ impl<'a> Check<'a> {
     fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
-            match seek_tables::read(
-                &self.stock.archives[place.archive],
-                place,
-                self.data,
-                &self.report,
-            ) {
+            match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
@@ -590,11 +584,7 @@ impl<'a> Check<'a> {
                 .iter()
                 .map(|live| full(archive, &live.id()))
                 .collect();
-            let is_own = |id: &SegmentId| id.backup == root.id && root.format == FORMAT_ALONE;
-            let mut unknown: Vec<_> = used
-                .iter()
-                .filter(|id| !mentioned.contains(id) && !is_own(id))
-                .collect();
+            let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id)).collect();
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));

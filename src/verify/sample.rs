@@ -206,8 +206,8 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
     parts.collect()
 }
 
-/// Of segments of which neither checksums nor a seek table is known, the frames that records speak of. Early versions kept
-/// nothing else of what died or was pruned.
+/// Of segments of which neither checksums nor a seek table is known, the frames that records speak of: so it is where the
+/// document of a backup that died or was forgotten is damaged.
 fn add_loose(check: &Check<'_>, tables: &mut Tables) {
     let is_loose = |place: &&SegmentPlace| {
         place.parts.is_empty()

@@ -14,7 +14,6 @@ use crate::{
         sizes,
     },
     repo::inventory::SegmentPlace,
-    report::damage::Report,
     stage::codec::Codec,
 };
 
@@ -22,8 +21,7 @@ use crate::{
 pub(crate) enum SegmentFrames {
     /// All of them.
     Table(Vec<FrameSpan>),
-    /// There is no table; the segment has so many bytes. Of gzip and plain tar in a repository whose side file is not there
-    /// or damaged, for the manifest and the segment have all that it says; and of a segment that was not ended.
+    /// There is no table, as the segment was not ended; it has so many bytes.
     Within(u64),
 }
 
@@ -65,17 +63,11 @@ impl SegmentFrames {
     }
 }
 
-/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself. What does
-/// no harm goes into `report`.
+/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
 ///
 /// # Errors
 /// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
-pub(crate) fn read(
-    archive: &Archive,
-    segment: &SegmentPlace,
-    data: bool,
-    report: &Report,
-) -> Result<SegmentFrames> {
+pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
     let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);
     let damaged =
@@ -91,10 +83,7 @@ pub(crate) fn read(
             segment.bytes
         )));
     }
-    if !archive.codec.skips() {
-        return beside(archive, segment, len, report);
-    }
-    let table = table(archive, &object, None)?.filter(|table| fits(table, segment));
+    let table = table(archive, &object)?.filter(|table| fits(table, segment));
     let table = match table {
         Some(table) => table,
         None if !segment.ended => return Ok(SegmentFrames::Within(len)),
@@ -103,11 +92,9 @@ pub(crate) fn read(
     // It follows the first frame, or what fills the place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
-        label = label
-            .or(service(archive, &object, *offset)?
-                .filter(|(service, ..)| *service == Service::Label));
+        label = label.or(label_at(archive, &object, *offset)?);
     }
-    if !label.is_some_and(|(_, label, _)| is_label_of(archive, segment, &label)) {
+    if !label.is_some_and(|label| is_label_of(archive, segment, &label)) {
         return Err(damaged("its label is not the one it should have"));
     }
     if data {
@@ -129,59 +116,20 @@ fn missing(error: Error, name: String) -> Error {
     }
 }
 
-/// The table in the side file of a segment of `len` bytes. In a repository the manifest has all that it says, so there it does
-/// no harm if it is damaged or missing.
-fn beside(
-    archive: &Archive,
-    segment: &SegmentPlace,
-    len: u64,
-    report: &Report,
-) -> Result<SegmentFrames> {
-    let object = ObjectName::Side(segment.id.clone());
-    match side(archive, segment, &object, len) {
-        Ok(table) => Ok(SegmentFrames::Table(table)),
-        Err(error) if archive.is_one_file() || error.kind == ErrorKind::Gone => Err(error),
-        Err(error) => {
-            if segment.ended && (segment.beside || error.kind != ErrorKind::NotFound) {
-                report.mark_damaged_backup(&segment.id.backup);
-                report.warn(missing(error, archive.store().name(&object)));
-            }
-            Ok(SegmentFrames::Within(len))
-        }
-    }
-}
-
-fn side(archive: &Archive, segment: &SegmentPlace, object: &ObjectName, len: u64) -> Result<Table> {
-    let label = side_label(archive, object)?.filter(|label| is_label_of(archive, segment, label));
-    let table =
-        table(archive, object, Some(len))?.filter(|table| label.is_some() && fits(table, segment));
-    table.ok_or_else(|| {
-        Error::corrupt(format!("{} is damaged", archive.store().name(object)))
-            .because("its service frames cannot be read")
-    })
-}
-
-/// The service frame at `offset`: what it is, its payload if it is a label, and where it ends. `None` if there is none.
-fn service(
-    archive: &Archive,
-    object: &ObjectName,
-    offset: u64,
-) -> Result<Option<(Service, Vec<u8>, u64)>> {
+/// The payload of the label at `offset`. `None` if there is another frame.
+fn label_at(archive: &Archive, object: &ObjectName, offset: u64) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     archive
         .store()
         .read_at(object, offset, SERVICE_HEADER_BYTES, &mut bytes)?;
-    let Some((service, len)) = Service::parse(&bytes) else {
+    let Some((Service::Label, len)) = Service::parse(&bytes) else {
         return Ok(None);
     };
     let payload = offset + SERVICE_HEADER_BYTES as u64;
-    bytes.clear();
-    if service == Service::Label {
-        archive
-            .store()
-            .read_at(object, payload, len as usize, &mut bytes)?;
-    }
-    Ok(Some((service, bytes, payload + len)))
+    archive
+        .store()
+        .read_at(object, payload, len as usize, &mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// The repository is not looked at: a backup that was copied to another one keeps its labels.
@@ -189,39 +137,9 @@ fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> boo
     let is_it = |label: Label| {
         let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
         let place = (label.stream, label.number) == (segment.id.stream, segment.id.number);
-        names
-            && place
-            && segment
-                .format
-                .map_or(label.format <= FORMAT, |format| format == label.format)
+        names && place && label.format == FORMAT
     };
     Label::parse(payload).is_ok_and(is_it)
-}
-
-/// Walk the service frames of a side file up to its seek table; gives its label. `None` if one of them is no service frame.
-fn side_label(archive: &Archive, object: &ObjectName) -> Result<Option<Vec<u8>>> {
-    let len = archive.store().len(object)?;
-    let mut bytes = Vec::new();
-    archive.store().read_at(
-        object,
-        len.saturating_sub(SEEK_FOOTER_BYTES as u64),
-        SEEK_FOOTER_BYTES,
-        &mut bytes,
-    )?;
-    let Some(table_len) = seek_table_len(&bytes, len) else {
-        return Ok(None);
-    };
-    let (mut at, mut label) = (0, None);
-    while at < len - table_len {
-        let Some((service, payload, end)) = service(archive, object, at)? else {
-            return Ok(None);
-        };
-        if service == Service::Label {
-            label = Some(payload);
-        }
-        at = end;
-    }
-    Ok(label.filter(|_| at == len - table_len))
 }
 
 /// All frames of a segment.
@@ -235,12 +153,8 @@ fn fits(table: &Table, segment: &SegmentPlace) -> bool {
     sizes::sum(table.iter().map(|(_, _, plain)| u64::from(*plain))) == plain_bytes
 }
 
-/// The seek table at the end of `object`, of that very object, or of a segment of `segment_len` bytes beside it.
-fn table(
-    archive: &Archive,
-    object: &ObjectName,
-    segment_len: Option<u64>,
-) -> Result<Option<Table>> {
+/// The seek table at the end of `object`.
+fn table(archive: &Archive, object: &ObjectName) -> Result<Option<Table>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
@@ -270,9 +184,8 @@ fn table(
     // Skippable frames are headed by their length: that of the table itself must be right too. Of the flags near its end
     // only one has a meaning, and we do not set it.
     let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
-    let described = segment_len.unwrap_or(len - table_len);
     let whole =
-        offset == described && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
+        offset == len - table_len && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
     Ok(whole.then_some(table))
 }
 
@@ -300,11 +213,10 @@ fn probe(
                 && *plain == 0
                 && (*offset < summed || Service::parse(&header).is_some())
         }
-        (None, Codec::Zstd(_)) => {
+        (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
+        (None, _) => {
             zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain))
         }
-        (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
-        (None, _) => true,
     };
     right.then_some(Ok(()))
 }

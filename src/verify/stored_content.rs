@@ -1,7 +1,7 @@
 //! Comparing a file on disk with a stored one that has no digest: byte by byte.
 //!
 //! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
-//! file is in are fetched and decoded. And reading such a file for its digest, where its pieces cannot be hashed each by itself.
+//! file is in are fetched and decoded.
 
 use super::data::DataWorker;
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
     },
     error::{Error, Result, quoted},
     format::{
-        digest::Digest,
         entry::ByteRun,
         page::{Extent, PageItem, SegmentId},
     },
@@ -86,25 +85,6 @@ impl StoredContent {
             && self
                 .content(archive, item, extent)
                 .is_ok_and(|content| is_saved(item, content))
-    }
-
-    /// The digest of a stored file whose first record this is, read from its start to its end.
-    ///
-    /// # Errors
-    /// As [`Stored::is_in`].
-    pub(crate) fn digest(&mut self, archive: &Archive, first: &PageItem) -> Result<Digest> {
-        let mut hasher = blake3::Hasher::new();
-        let parts = if first.more {
-            archive.find(&first.entry.path)?
-        } else {
-            vec![first.clone()]
-        };
-        for part in &parts {
-            for extent in &part.extents {
-                hasher.update(self.content(archive, part, extent)?);
-            }
-        }
-        Ok(Digest::Blake3(hasher.finalize().into()))
     }
 
     fn content(&mut self, archive: &Archive, part: &PageItem, extent: &Extent) -> Result<&[u8]> {

@@ -11,8 +11,8 @@ use fullbore::{
         layout::{self, Repository},
         page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
         root::{
-            BackupOptions, BackupTotals, EntryName, FORMAT, FORMAT_ALONE, Live, PART_BYTES, PageAt,
-            Root, Segment, SourceInfo,
+            BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root,
+            Segment, SourceInfo,
         },
         seal::seal,
         segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
@@ -247,10 +247,9 @@ impl Fixture {
         let dir = repository.join(layout::BACKUPS).join(&self.id);
         fs::create_dir_all(&dir).unwrap();
         let facts = Repository {
-            format: FORMAT_ALONE,
+            format: FORMAT,
             id: "r".into(),
             created: "2026-11-21T05:45:01Z".into(),
-            ..Repository::default()
         };
         fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
         let mut out = Out::new(self, Some(&dir));
@@ -266,13 +265,7 @@ impl Fixture {
         let mut out = Out::new(self, None);
         self.write_streams(&mut out);
         let sealed = seal(&out.root).unwrap();
-        let file_suffix = layout::SIDE_SUFFIX;
-        let service = if self.codec.skips() {
-            &mut out.segment
-        } else {
-            &mut out.side
-        };
-        let offset = (service.len() + SERVICE_HEADER_BYTES) as u64;
+        let offset = (out.segment.len() + SERVICE_HEADER_BYTES) as u64;
         let tail = [
             Service::Root.frame(&sealed),
             Locator {
@@ -282,15 +275,10 @@ impl Fixture {
             .frame(),
         ];
         for frame in tail {
-            service.extend(&frame);
-            if self.codec.skips() {
-                out.table.push(frame.len(), 0);
-            }
+            out.segment.extend(&frame);
+            out.table.push(frame.len(), 0);
         }
-        service.extend(out.table.frame());
-        if !self.codec.skips() {
-            fs::write(format!("{}{file_suffix}", path.display()), &*service).unwrap();
-        }
+        out.segment.extend(out.table.frame());
         fs::write(path, &out.segment).unwrap();
         out.root
     }
@@ -318,7 +306,6 @@ struct Out<'a> {
     root: Root,
     manifest: Vec<u8>,
     segment: Vec<u8>,
-    side: Vec<u8>,
     table: SeekTable,
     frames: u64,
     plain_bytes: u64,
@@ -329,7 +316,7 @@ struct Out<'a> {
     open: Vec<(usize, u32, u32)>,
     page: ManifestPage,
     extents: usize,
-    format: u32,
+    is_incremental: bool,
     base: Base,
 }
 
@@ -443,11 +430,7 @@ impl<'a> Out<'a> {
             ..BackupTotals::default()
         };
         let root = Root {
-            format: if fixture.base.is_some() {
-                FORMAT
-            } else {
-                FORMAT_ALONE
-            },
+            format: FORMAT,
             id: fixture.id.clone(),
             bases: fixture.base.iter().cloned().collect(),
             tool: "fixture".into(),
@@ -466,12 +449,11 @@ impl<'a> Out<'a> {
         Self {
             fixture,
             dir,
-            format: root.format,
+            is_incremental: fixture.base.is_some(),
             base: fixture.base.as_ref().map_or_else(Base::default, open),
             root,
             manifest: vec![],
             segment: vec![],
-            side: vec![],
             table: SeekTable::default(),
             frames: 0,
             plain_bytes: 0,
@@ -486,10 +468,10 @@ impl<'a> Out<'a> {
 
     fn begin(&mut self, stream: u32, number: u32) {
         (self.stream, self.number, self.frames, self.plain_bytes) = (stream, number, 0, 0);
-        (self.segment, self.side, self.table) = (vec![], vec![], SeekTable::default());
+        (self.segment, self.table) = (vec![], SeekTable::default());
         let codec = self.fixture.codec;
         let label = Label {
-            format: self.format,
+            format: FORMAT,
             repository: if self.dir.is_some() {
                 "r".into()
             } else {
@@ -499,22 +481,17 @@ impl<'a> Out<'a> {
             stream,
             number,
             codec: codec.name().into(),
+            is_incremental: self.is_incremental,
         };
-        if codec.skips() {
-            let empty = packed(codec, &[]);
-            self.table.push(empty.len(), 0);
-            self.segment.extend(empty);
-        }
+        let empty = packed(codec, &[]);
+        self.table.push(empty.len(), 0);
+        self.segment.extend(empty);
         self.service(&label.frame());
     }
 
     fn service(&mut self, frame: &[u8]) {
-        if self.fixture.codec.skips() {
-            self.table.push(frame.len(), 0);
-            self.segment.extend(frame);
-        } else {
-            self.side.extend(frame);
-        }
+        self.table.push(frame.len(), 0);
+        self.segment.extend(frame);
     }
 
     fn id(&self) -> SegmentId {
@@ -670,11 +647,6 @@ impl<'a> Out<'a> {
             return;
         }
         let bytes = page.encode().unwrap();
-        let service = if self.fixture.codec.skips() {
-            &self.segment
-        } else {
-            &self.side
-        };
         self.root.pages.push(PageAt {
             backup: String::new(),
             stream: self.stream,
@@ -683,7 +655,7 @@ impl<'a> Out<'a> {
             entries: page.records.len() as u64,
             manifest_offset: self.dir.map(|_| self.manifest.len() as u64),
             segment: self.number,
-            offset: (service.len() + SERVICE_HEADER_BYTES) as u64,
+            offset: (self.segment.len() + SERVICE_HEADER_BYTES) as u64,
             bytes: bytes.len() as u64,
             digest: hex(blake3::hash(&bytes).as_bytes()),
         });
@@ -694,16 +666,7 @@ impl<'a> Out<'a> {
     fn end_segment(&mut self) {
         if let Some(dir) = self.dir {
             let name = layout::segment(self.stream, self.number, self.fixture.codec.suffix());
-            if self.fixture.codec.skips() {
-                self.segment.extend(self.table.frame());
-            } else {
-                self.side.extend(self.table.frame());
-                fs::write(
-                    dir.join(format!("{name}{}", layout::SIDE_SUFFIX)),
-                    &self.side,
-                )
-                .unwrap();
-            }
+            self.segment.extend(self.table.frame());
             fs::write(dir.join(&name), &self.segment).unwrap();
         }
         let parts = self

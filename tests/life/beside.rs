@@ -129,11 +129,7 @@ fn tombstones_of_a_prune_that_was_killed_are_seen_and_taken_up() {
     full(repository, 1, "/data");
     full(repository, 2, "/data");
     let objects = LocalObjects::new(repository);
-    for name in [
-        "manifest",
-        "s01-000001.tar.zst",
-        "s01-000002.tar.gz.manifest",
-    ] {
+    for name in ["manifest", "s01-000001.tar.zst", "s01-000002.tar.zst"] {
         objects
             .mark(&format!("tombstones/{}/{name}", id(1)))
             .unwrap();

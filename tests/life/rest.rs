@@ -7,10 +7,6 @@ use crate::{
 };
 use fullbore::{
     error::{ErrorKind, Result},
-    format::{
-        layout::Repository,
-        seal::{open_sealed, seal},
-    },
     repo::{
         objects::{LocalObjects, Objects, Seized},
         protocol::{intent_key, remove_abandoned, write_off},
@@ -116,31 +112,15 @@ fn held(dir: &Path) -> (PathBuf, PathBuf, [String; 2]) {
     (tree, repository, [first, second])
 }
 
-/// Nothing says that this backup was forgotten, nor that something should.
-fn as_by_early_versions(repository: &Path, forgotten: &str) {
-    fs::remove_file(files_of(repository, forgotten).join("forgotten.json")).unwrap();
-    let path = repository.join("fullbore-repo.json");
-    let facts: Repository = open_sealed(&fs::read(&path).unwrap(), "facts").unwrap();
-    fs::write(
-        path,
-        seal(&Repository {
-            keeps_forgotten: false,
-            ..facts
-        })
-        .unwrap(),
-    )
-    .unwrap();
-}
-
 #[test]
 fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
-    // Early versions kept nothing that says what should be there.
+    // Where its document is damaged, nothing says what should be there.
     for keeps_checksums in [true, false] {
         let dir = temp();
         let (_, repository, [first, _]) = held(dir.path());
         let there = files_of(&repository, &first);
         if !keeps_checksums {
-            as_by_early_versions(&repository, &first);
+            flip(&there.join("forgotten.json"), 100);
         }
         assert!(
             sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64()
@@ -207,32 +187,27 @@ fn a_damaged_word_on_a_forgotten_backup_is_named_and_written_again() {
 
 #[test]
 fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
-    for keeps_documents in [true, false] {
-        let dir = temp();
-        let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
-        (0..9).for_each(|i| write(tree.join(format!("f{i}")), text(i, 90_000)));
-        let first = backup(&tree, &repository);
-        fs::remove_file(tree.join("f0")).unwrap();
-        let second = backup(&tree, &repository);
-        fullbore(args!["forget", repository, first]).ends_with(0);
-        prune(&repository);
-        assert!(
-            files_of(&repository, &first)
-                .join("forgotten.json")
-                .exists()
-        );
-        if !keeps_documents {
-            as_by_early_versions(&repository, &first);
-        }
-        (1..9).for_each(|i| write(tree.join(format!("f{i}")), text(i + 50, 90_000)));
-        backup(&tree, &repository);
-        fullbore(args!["forget", repository, second]).ends_with(0);
-        fullbore(args!["verify", repository]).ends_with(0);
-        fullbore(args!["repair", repository]).ends_with(0);
-        prune(&repository);
-        assert!(!files_of(&repository, &first).exists());
-        fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    }
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repository"));
+    (0..9).for_each(|i| write(tree.join(format!("f{i}")), text(i, 90_000)));
+    let first = backup(&tree, &repository);
+    fs::remove_file(tree.join("f0")).unwrap();
+    let second = backup(&tree, &repository);
+    fullbore(args!["forget", repository, first]).ends_with(0);
+    prune(&repository);
+    assert!(
+        files_of(&repository, &first)
+            .join("forgotten.json")
+            .exists()
+    );
+    (1..9).for_each(|i| write(tree.join(format!("f{i}")), text(i + 50, 90_000)));
+    backup(&tree, &repository);
+    fullbore(args!["forget", repository, second]).ends_with(0);
+    fullbore(args!["verify", repository]).ends_with(0);
+    fullbore(args!["repair", repository]).ends_with(0);
+    prune(&repository);
+    assert!(!files_of(&repository, &first).exists());
+    fullbore(args!["verify", repository, "--data"]).ends_with(0);
 }
 
 #[test]
@@ -278,23 +253,6 @@ fn a_backup_whose_root_is_lost_can_be_given_up() {
     fullbore(args!["forget", repository, id(3)])
         .ends_with(1)
         .has_one_error("could not find");
-}
-
-#[test]
-fn what_early_versions_left_of_pruned_backups_goes_with_the_last_that_needs_it() {
-    let dir_ = temp();
-    let repository = dir_.path();
-    let first = full(repository, 1, "/data");
-    thin(repository, 2, &first);
-    full(repository, 3, "/data");
-    fs::remove_file(dir(repository, 1).join("root.json")).unwrap();
-    fullbore(args!["verify", repository]).ends_with(0);
-    prune(repository);
-    assert_eq!(names(&repository.join("backups")), [id(1), id(2), id(3)]);
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
-    fullbore(args!["verify", repository]).ends_with(0);
-    prune(repository);
-    assert_eq!(names(&repository.join("backups")), [id(3)]);
 }
 
 #[test]

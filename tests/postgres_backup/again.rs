@@ -165,8 +165,7 @@ fn what_was_read_in_part_is_restored_in_place_and_exported() {
     for version in versions().iter().filter(|version| version.major >= 17) {
         let cluster = Cluster::new(version, &["summarize_wal = on"]);
         let (repository, full) = (cluster.path("repository"), cluster.path("full"));
-        // Frames of this codec have no checksum: blocks are compared with their digests. Of blocks larger than a page some are
-        // read in part, and have none.
+        // Of blocks larger than a page some are read in part, and have no digest.
         let flags = ["--quiet", "--compress", "none", "--block-size", "64K"];
         cluster.psql("CHECKPOINT");
         cluster.backup("repository", &flags).ends_with(0);
@@ -204,7 +203,7 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
         let cluster = Cluster::new(version, &["summarize_wal = on"]);
         let repository = cluster.path("repository");
         cluster.psql("CHECKPOINT");
-        // What is stored has no checksums of frames.
+        // Stored as it is, so that a word of it can be found.
         cluster
             .backup("repository", &["--quiet", "--compress", "none"])
             .ends_with(0);
@@ -216,7 +215,10 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
             .backup("repository", &["--quiet", "--compress", "none"])
             .ends_with(0);
         let id = ids(&repository).pop().unwrap();
-        let segment = repository.join("backups").join(&id).join("s01-000001.tar");
+        let segment = repository
+            .join("backups")
+            .join(&id)
+            .join("s01-000001.tar.zst");
         let mut stored = fs::read(&segment).unwrap();
         // The file is in the stream before the WAL.
         let word = stored

@@ -264,15 +264,14 @@ fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
 enum Role {
     Backup,
     Prune,
-    /// A prune of an early version.
-    EarlyPrune,
     Forget,
 }
 
 type Planned = (Role, Option<(Accident, u32)>);
 
 fn roles() -> impl Strategy<Value = Vec<Planned>> {
-    let role = prop_oneof![5 => Just(Role::Backup), 3 => Just(Role::Prune), 1 => Just(Role::EarlyPrune), 3 => Just(Role::Forget)];
+    let role =
+        prop_oneof![5 => Just(Role::Backup), 4 => Just(Role::Prune), 3 => Just(Role::Forget)];
     let what = prop_oneof![2 => Just(Accident::Crash), 1 => Just(Accident::Fault), 1 => Just(Accident::LateFault)];
     let accident = prop_oneof![3 => Just(None), 2 => (what, 0..60u32).prop_map(Some)];
     prop::collection::vec((role, accident), 2..6)
@@ -283,7 +282,6 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
         let done = match role {
             Role::Backup => backup(&actor, number, habits),
             Role::Prune => prune(&actor, false).map(drop),
-            Role::EarlyPrune => early_prune(&actor),
             Role::Forget => {
                 let victim = 1 + actor.random(number as u64) as usize;
                 forget(&actor, &id(victim)).and_then(|done| {
@@ -303,33 +301,6 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
             ));
         }
     })
-}
-
-/// Early versions kept nothing that says that a backup was forgotten, though others held what it stored. Where no root mentions what
-/// they left, as a backup was alive beside them, the next prune says that it does not know what that is, and stops; that is
-/// not looked at here.
-fn early_prune(actor: &Actor) -> Result<()> {
-    let mut forgotten = documents(actor, BTreeMap::new())?;
-    forgotten.retain(|_, document| document.state == BackupState::Forgotten);
-    prune(actor, false)?;
-    let documents = documents(actor, BTreeMap::new())?;
-    let listed = documents
-        .values()
-        .filter(|document| document.state == BackupState::Listed);
-    let needed: BTreeSet<&String> = listed
-        .filter_map(|document| document.facts.as_ref())
-        .flat_map(|facts| facts.needs.keys())
-        .collect();
-    for id in forgotten.keys() {
-        let left = actor.list(&format!("backups/{id}"))?;
-        if left
-            .iter()
-            .all(|name| name == "forgotten.json" || needed.contains(&key(id, name)))
-        {
-            actor.remove(&key(id, "forgotten.json"))?;
-        }
-    }
-    Ok(())
 }
 
 /// Forget what is left of a backup, if it is not alive.
@@ -395,21 +366,11 @@ fn settle(world: &Arc<World>) {
 /// Three rounds of actors that work at the same time.
 fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
     let world = World::new(seed);
-    // What is there of a backup without any document is a loss where no early version was.
-    if !rounds
-        .iter()
-        .flatten()
-        .any(|(role, _)| matches!(role, Role::EarlyPrune))
-    {
-        let facts = Repository {
-            keeps_forgotten: true,
-            ..Repository::default()
-        };
-        world
-            .state()
-            .objects
-            .insert(REPOSITORY.into(), seal(&facts).unwrap());
-    }
+    let facts = Repository::default();
+    world
+        .state()
+        .objects
+        .insert(REPOSITORY.into(), seal(&facts).unwrap());
     let mut number = 0;
     for round in rounds {
         let actors = round.into_iter().map(|(role, accident)| {

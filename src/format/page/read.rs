@@ -98,8 +98,7 @@ impl PageReader {
             Vec::new()
         };
         let state = match self.state(index as u32)? {
-            // The first versions said so of one that was the same as in the backup before.
-            EntryState::Whole if entry.kind == EntryKind::Socket => EntryState::Noted,
+            EntryState::Whole if entry.kind == EntryKind::Socket => return None,
             state => state,
         };
         Some(Record {
@@ -158,14 +157,12 @@ impl PageReader {
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
                 let (map, end) = self.map()?;
-                match size {
-                    // The first versions left the map of a file of which they have nothing.
-                    0 => EntryKind::File { size, map: None },
-                    _ if end <= size => EntryKind::File {
-                        size,
-                        map: Some(map),
-                    },
-                    _ => return None,
+                if end > size {
+                    return None;
+                }
+                EntryKind::File {
+                    size,
+                    map: Some(map),
                 }
             }
             DIRECTORY => EntryKind::Directory,

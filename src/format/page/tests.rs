@@ -201,26 +201,25 @@ fn zstd_safe_plain(stored: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_socket_is_always_noted() {
+fn a_page_that_says_a_socket_is_stored_is_damaged() {
     let entry = Entry {
         path: b"socket".to_vec(),
         kind: EntryKind::Socket,
         ..Entry::default()
     };
-    let page = ManifestPage {
-        records: vec![Record {
-            entry,
+    for (state, is_right) in [(EntryState::Noted, true), (EntryState::Whole, false)] {
+        let record = Record {
+            entry: entry.clone(),
+            state,
             ..Record::default()
-        }],
-        ..ManifestPage::default()
-    };
-    assert_eq!(
-        ManifestPage::decode(&page.encode().unwrap())
-            .unwrap()
-            .records[0]
-            .state,
-        EntryState::Noted
-    );
+        };
+        let page = ManifestPage {
+            records: vec![record],
+            ..ManifestPage::default()
+        };
+        let decoded = ManifestPage::decode(&page.encode().unwrap());
+        assert_eq!(decoded.is_ok(), is_right);
+    }
 }
 
 #[test]

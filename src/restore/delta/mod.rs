@@ -16,7 +16,6 @@ use super::{
 };
 use crate::archive::unnamed_losses;
 use crate::repo::open::{OpenedFrom, open_any};
-use crate::sink::local_file::side_of;
 use crate::{
     archive::{Archive, Selection},
     error::{Error, ErrorKind, Result},
@@ -135,10 +134,8 @@ impl<'a> Delta<'a> {
             OpenedFrom::Foreign(path) => {
                 let what =
                     format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
-                let side = side_of(&path);
                 Err(Error::new(ErrorKind::Unsupported, what)
                     .because("a tar of another program has no digests to compare the target with")
-                    .detail(format!("if it is one of ours, of .tar.gz or .tar, {side:?} belongs to it, and is missing"))
                     .hint("use --overwrite, which writes all files"))
             }
         }

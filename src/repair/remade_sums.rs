@@ -1,0 +1,109 @@
+//! Checksums of segments in which only what stands between frames is damaged.
+//!
+//! A page of which no copy is whole is taken out of the root; the bytes of its copy stay in the segment, as no segment is ever
+//! changed. If every frame there still decodes, nothing but such bytes is damaged, and the checksums of the segment's parts are
+//! made anew, of what is there. Without that every later check would tell of damage that harms no file.
+
+use super::{frame_index::Index, root::sum};
+use crate::{
+    archive::{Archive, object::ObjectName},
+    error::Result,
+    format::{
+        page::{FrameAt, SegmentId},
+        root::{PageAt, Root, Segment},
+    },
+};
+use std::collections::BTreeSet;
+
+/// What segments are now.
+#[derive(Default)]
+pub(crate) struct RemadeSums(Vec<SegmentSums>);
+
+struct SegmentSums {
+    id: SegmentId,
+    bytes: u64,
+    parts: String,
+    has_table: bool,
+}
+
+impl RemadeSums {
+    /// Of the segments that had the last copy of a page that is lost of `archive`, its own ones.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn of(archive: &Archive) -> Result<Self> {
+        let mut sums = Self::default();
+        for id in segments_with_lost_pages(archive) {
+            let Ok(index) = Index::read(archive.store(), archive.codec, &id) else {
+                continue;
+            };
+            if !decodes(archive, &id, &index) {
+                continue;
+            }
+            let (bytes, parts) = sum(archive.store(), &ObjectName::Segment(id.clone()))?;
+            sums.0.push(SegmentSums {
+                id,
+                bytes,
+                parts,
+                has_table: index.has_table,
+            });
+        }
+        Ok(sums)
+    }
+
+    /// Put them into a root. A segment without a seek table is like that of a backup that died: records speak of it, the root
+    /// does not describe it.
+    pub(crate) fn correct(&self, root: &mut Root) {
+        for sums in &self.0 {
+            let of_this = |segment: &Segment| {
+                (segment.stream, segment.number) == (sums.id.stream, sums.id.number)
+            };
+            if sums.has_table {
+                let own = root.segments.iter_mut().filter(|own| of_this(own));
+                own.for_each(|own| own.parts.clone_from(&sums.parts));
+            } else {
+                root.segments.retain(|own| !of_this(own));
+                let live = root.liveness.iter_mut().filter(|live| live.id() == sums.id);
+                live.for_each(|live| live.of_bytes = sums.bytes);
+            }
+        }
+    }
+}
+
+/// The backup's own segments that had the copy of a page of which no copy is whole.
+fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
+    let is_lost = |page: &&PageAt| {
+        let copies = archive.copies(page);
+        !copies
+            .iter()
+            .any(|copy| archive.read_copy(page, copy).is_ok())
+    };
+    let own = archive.root.pages.iter();
+    let own = own.filter(|page| page.backup.is_empty() && page.segment > 0);
+    own.filter(is_lost)
+        .map(|page| SegmentId {
+            backup: String::new(),
+            stream: page.stream,
+            number: page.segment,
+        })
+        .collect()
+}
+
+/// Does every frame with data decode?
+fn decodes(archive: &Archive, id: &SegmentId, index: &Index) -> bool {
+    let mut decompressor = archive.codec.decompressor();
+    let mut stored = Vec::new();
+    let mut plain = Vec::new();
+    index.data.iter().all(|(offset, stored_len, plain_len)| {
+        let frame = FrameAt {
+            segment: 0,
+            offset: *offset,
+            stored_len: *stored_len,
+            plain_len: *plain_len,
+        };
+        archive.fetch(id, &frame, &mut stored).is_ok()
+            && decompressor
+                .decompress(&stored, *plain_len as usize, &mut plain)
+                .is_ok()
+    })
+}
