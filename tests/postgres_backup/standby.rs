@@ -112,7 +112,8 @@ fn the_files_of_the_primary_are_not_taken_for_those_of_its_standby() {
     standby.start();
     let ran = backup((&primary, &standby), "none").ends_with(2);
     assert!(
-        ran.err.contains("one is a standby, the other a primary"),
+        ran.err
+            .contains("one of the two is a standby, the other a primary"),
         "{}",
         ran.err
     );
