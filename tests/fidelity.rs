@@ -25,6 +25,7 @@ use std::{
 fn assert_comes_back(tree: &Path) {
     let dir = temp();
     let before = shape(tree);
+    fullbore(args!["init", dir.path().join("repository")]).ends_with(0); // a new one is announced
     for to in ["repository", "x.tar.zst", "x.tar.lz4"].map(|to| dir.path().join(to)) {
         let back = dir.path().join("back");
         let ran = fullbore(args!["backup", tree, "--to", to, "--quiet"]);

@@ -551,6 +551,7 @@ fn a_file_system_without_inodes_is_said_to_lack_those_and_not_space() {
     fs::create_dir_all(at("pipes")).unwrap();
     make_fifo(&at("pipes/p"));
     let trees = ["files", "directories", "links", "pipes"];
+    fs::create_dir(at("r")).unwrap();
     trees.iter().for_each(|tree| {
         _ = fullbore(args!["backup", at(tree), "--to", at("r").join(tree), "-q"]).ends_with(0)
     });
