@@ -167,7 +167,7 @@ fn said(verdict: &VerifyVerdict, all: &[Fixture]) -> BTreeMap<String, BTreeSet<S
 
 #[test]
 fn backups_that_refer_to_each_other_are_sound_and_restore() {
-    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::Gzip(6), Codec::None] {
+    for codec in [Codec::Zstd(1), Codec::Lz4, Codec::None] {
         let dir = temp();
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);
@@ -212,7 +212,7 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
 
 #[test]
 fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
-    for codec in [Codec::Zstd(1), Codec::Gzip(6)] {
+    for codec in [Codec::Zstd(1), Codec::None] {
         let dir = temp();
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);

@@ -57,11 +57,11 @@ fn only_the_last_directory_of_a_repository_or_archive_is_made() {
         }
         for command in commands {
             let ran = fullbore(command.clone()).ends_with(1);
-            let words = format!("the directory {missing:?} is not there");
+            let words = format!("the directory {missing:?} does not exist");
             assert!(
                 ran.has_one_error(&words)
                     .err
-                    .contains("is its disk not mounted?"),
+                    .contains("check that its disk is mounted"),
                 "{command:?}"
             );
             assert!(!missing.exists(), "{command:?}");
@@ -117,7 +117,7 @@ fn a_backup_with_no_create_needs_a_repository_that_is_there() {
     let archive = dir.path().join("archive.tar.zst");
     fullbore(args!["backup", tree, "--no-create", "--to", archive])
         .ends_with(2)
-        .has_one_error("is for repositories");
+        .has_one_error("repositories only");
     assert!(!archive.exists());
 }
 
@@ -389,7 +389,7 @@ fn host_path_and_tag_select_in_every_command() {
         assert_eq!(run(&of_latest).json()[0]["id"], **last);
         let found = run(&args!["find", repository, "file", "--json"]).json();
         assert_eq!(found.last().unwrap()["last"], **last, "{options:?}");
-        let archive = dir.path().join("x.tar");
+        let archive = dir.path().join("x.tar.zst");
         let exported = run(&args!["export", repository, "--to", archive, "--json"]).json();
         assert_eq!(exported.last().unwrap()["from"], **last, "{options:?}");
         let copy = dir.path().join("copy");

@@ -355,7 +355,7 @@ fn times_that_the_file_system_cannot_keep_are_noted() {
     let times = "touch -d @1000000000 \"$1\"/d/whole && touch -d @1000000000.5 \"$1\"/d/fine && touch -hd @7.25 \"$1\"/link \
                  && touch -d @4102444800 \"$1\"/d/late && touch -d @1000000000.5 \"$1\"/d && touch -d @1000000000 \"$1\"";
     shell(times, args![tree]).ends_with(0);
-    let to = dir.path().join("x.tar");
+    let to = dir.path().join("x.tar.zst");
     fullbore(args!["backup", tree, "--to", to]).ends_with(0);
     let restored = |to_dir: &Path, more: &[&str]| {
         let args = args!["restore", to, "--to", to_dir, "--json"];
@@ -445,7 +445,7 @@ fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
     let to = dir.path().join("to");
     fs::create_dir(&to).unwrap();
     set_mode(&to, 0o777);
-    for to in [to.join("r"), to.join("x.tar")] {
+    for to in [to.join("r"), to.join("x.tar.zst")] {
         let all = std::iter::once(program.clone()).chain(args!["backup", tree, "--to", to]);
         let ran = shell(line, all).ends_with(3);
         assert!(ran.err.contains("not captured: \"m\""), "{}", ran.err);

@@ -59,7 +59,7 @@ fn stored_in_any_order(base: &Path, paths: &[&str], options: &[&str]) -> Vec<Str
     for turn in 0..paths.len() {
         let mut paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
         paths.rotate_left(turn);
-        for ending in ["r", ".tar"] {
+        for ending in ["r", ".tar.zst"] {
             let to = dir.path().join(format!("{turn}{ending}"));
             let dry =
                 backup(&paths, &to, &[options, &["--dry-run", "--json"]].concat()).ends_with(0);
@@ -283,7 +283,7 @@ fn a_path_below_another_is_stored_though_that_may_be_entered_but_not_listed() {
     set_mode(&to, 0o777);
     let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
     for (at, paths) in [["a", "a/in/sub"], ["a/in/sub", "a"]].iter().enumerate() {
-        for name in ["r", "x.tar"] {
+        for name in ["r", "x.tar.zst"] {
             let to = to.join(format!("{at}{name}"));
             let paths = paths.iter().map(|path| base.join(path).into_os_string());
             let options = args![FULLBORE, "backup", "--full-paths", "--to", to].into_iter();
@@ -425,7 +425,7 @@ fn a_path_in_a_pseudo_file_system_is_stored_beside_the_root_of_the_tree() {
     let _proc = Mount::at(&base.join("a/proc"));
     // Its files have no size, so they are named as not captured, as if they were backed up alone.
     let paths = ["a", "a/proc/sys/kernel/random", "a/proc/version"].map(|path| base.join(path));
-    for to in ["r", "x.tar"].map(|name| dir.path().join(name)) {
+    for to in ["r", "x.tar.zst"].map(|name| dir.path().join(name)) {
         let ran = backup(&paths, &to, &["--full-paths"]).ends_with(3);
         for path in ["a/proc/sys/kernel/random/boot_id", "a/proc/version"] {
             assert!(
@@ -484,7 +484,7 @@ fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
     let dir = temp();
     let base = dir.path().join("t");
     files(&base, &["a/f"]);
-    let to = base.join("a/x.tar");
+    let to = base.join("a/x.tar.zst");
     backup(&[base.join("a")], &to, &[]).ends_with(0);
     let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
     ran.has_one_error("is where the backup goes");
@@ -1114,7 +1114,7 @@ fn names_of_any_bytes_are_taken() {
         (args!["--exclude-from", patterns], 3),
         (args!["--exclude-if-present", name(b".no\xfe")], 4),
     ] {
-        let into = dir.path().join("excluded.tar");
+        let into = dir.path().join("excluded.tar.zst");
         let ran = run(&[&args!["backup", base, "--to", into][..], &options].concat()).ends_with(0);
         assert!(
             !ran.err.contains("matched nothing"),
@@ -1128,7 +1128,7 @@ fn names_of_any_bytes_are_taken() {
         );
         run(&args!["show", into]).ends_with(0);
     }
-    let stream = dir.path().join("stream.tar");
+    let stream = dir.path().join("stream.tar.zst");
     let ran: Ran = runs::fed(
         args!["backup", "--stdin-name", name(b"dump\xe9"), "--to", stream],
         b"dump",
