@@ -448,7 +448,7 @@ k=tarfile.TarInfo('k');k.size=1;t.addfile(k,io.BytesIO(b'x'));t.close()";
         );
     }
     // tar names a file twice that was given to it twice: then it is there.
-    at(dir.path(), "echo new > h && ln h z && tar -cf twice.tar h h z && tar -tvf twice.tar | grep -q 'link to h'")
+    at(dir.path(), "echo new > h && ln h z && tar -cf twice.tar h h z && tar -tvf twice.tar | grep 'link to h' > /dev/null")
         .ends_with(0);
     at(
         dir.path(),

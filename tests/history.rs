@@ -401,7 +401,7 @@ fn a_backup_that_has_no_room_is_not_begun_to_be_restored_wherever_its_bytes_are(
         let to = place.join("restored");
         fullbore(args!["restore", repository, "--to", to])
             .ends_with(1)
-            .has_one_error("9 MB will be written there");
+            .has_one_error("9 MB are needed");
         assert!(!to.exists());
         runs::write(tree.join("little"), b"x");
     }

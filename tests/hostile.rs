@@ -64,6 +64,7 @@ fn in_time(args: impl IntoIterator<Item = OsString>) -> Ran {
 fn a_root_that_names_a_path_as_a_backup_is_refused() {
     let dir = temp();
     let (repository, backup) = repository(dir.path());
+    runs::fullbore(args!["init", dir.path().join("copy")]).ends_with(0);
     // What it would lead to is there, beside the repository and beside its copy.
     let places = ["x", "copy/x"].map(|place| dir.path().join(place).join("manifest"));
     places

@@ -3,22 +3,22 @@
 //! Checksums are put right first: a fuzzer does not find them.
 #![no_main]
 
-use fullbore::format::{entry::{Entry, Kind, is_safe}, pax::{BLOCK, Found, Reader, skip, storable_map, write_header}};
+use fullbore::format::{entry::{Entry, EntryKind, is_safe}, pax::{BLOCK, TarItem, PaxReader, skip, storable_map, write_header}};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = bytes.to_vec();
     bytes.chunks_exact_mut(BLOCK).for_each(seal);
-    let (mut reader, mut input) = (Reader::new(), &bytes[..]);
+    let (mut reader, mut input) = (PaxReader::new(), &bytes[..]);
     while let Ok(Some(found)) = reader.next(&mut input) {
         let len = match found {
-            Found::Member(member) => {
+            TarItem::Member(member) => {
                 let data_len = member.entry.data_len();
-                assert!(data_len == member.stored_len || !matches!(member.entry.kind, Kind::File { .. }));
+                assert!(data_len == member.stored_len || !matches!(member.entry.kind, EntryKind::File { .. }));
                 comes_back(member.entry);
                 member.stored_len
             }
-            Found::Outside(unknown) | Found::Unknown(unknown) => unknown.stored_len,
+            TarItem::Outside(unknown) | TarItem::Unknown(unknown) => unknown.stored_len,
         };
         if skip(&mut input, len).is_err() {
             return;
@@ -38,15 +38,15 @@ fn seal(block: &mut [u8]) {
 fn comes_back(mut entry: Entry) {
     assert!(is_safe(&entry.path));
     entry.ctime = Default::default();
-    if let Kind::File { size, map } = &mut entry.kind {
+    if let EntryKind::File { size, map } = &mut entry.kind {
         *map = map.take().and_then(|map| storable_map(map, *size));
     }
     let mut header = Vec::new();
     if write_header(&entry, &mut header).is_err() {
         return;
     }
-    match Reader::new().next(&mut &header[..]) {
-        Ok(Some(Found::Member(member))) => assert_eq!(member.entry, entry),
+    match PaxReader::new().next(&mut &header[..]) {
+        Ok(Some(TarItem::Member(member))) => assert_eq!(member.entry, entry),
         other => panic!("{other:?}"),
     }
 }
