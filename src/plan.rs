@@ -155,13 +155,13 @@ impl SinkSpec {
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         if bytes == b"-" {
-            return Ok((Self::Stdout, compress));
+            return Ok((Self::Stdout, compress.map(Codec::for_pipe)));
         }
         if bytes == b"null:" {
             return Ok((Self::Null, compress));
         }
         if to.is_dir() {
-            return Ok((Self::Repository(to.into()), compress));
+            return repository_codec(to, compress);
         }
         check_destination_path(to)?;
         let ending = ENDINGS

@@ -439,7 +439,8 @@ impl BackupRun<'_> {
             root: &interim_root,
             laid: Mutex::default(),
         });
-        let root: Option<MakeRoot<'_>> = if abilities.objects {
+        let is_plain = self.backup.codec.is_plain_stream();
+        let root: Option<MakeRoot<'_>> = if abilities.objects || is_plain {
             None
         } else {
             Some(&archive_root)
