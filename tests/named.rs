@@ -1019,7 +1019,7 @@ fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
     let ran = fullbore(args!["backup", base, "--files-from", list, "--to", to]).ends_with(3);
     for name in ["current/f", "current/sub/g"] {
         let said = format!(
-            "not captured: {name:?}: \"current\" is a link to \"releases/42\", and is not followed"
+            "not captured: {name:?}: \"current\" is a symbolic link to \"releases/42\", and links are not followed"
         );
         assert!(ran.err.contains(&said), "{}", ran.err);
     }
