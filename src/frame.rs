@@ -126,6 +126,8 @@ pub struct Scanned {
     pub is_first: bool,
     /// What earlier backups have of it.
     pub known: Option<BaseEntry>,
+    /// Was its content brought into the page cache only to be read for this backup?
+    pub is_ahead: bool,
 }
 
 impl Scanned {
@@ -139,6 +141,7 @@ impl Scanned {
             exposed: false,
             is_first: false,
             known: None,
+            is_ahead: false,
         }
     }
 }

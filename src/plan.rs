@@ -4,7 +4,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{digest::Algorithm, layout},
     frame::Pool,
-    pipeline::thread_count::max_threads,
+    pipeline::{read_ahead::WindowLimits, thread_count::max_threads},
     platform::{
         self, Tricks,
         safe_file::{led_astray, led_to},
@@ -311,6 +311,8 @@ pub struct Depths {
     pub line: usize,
     /// Threads of a stream, at most.
     pub threads: usize,
+    /// How far each stream has small files read ahead.
+    pub window: WindowLimits,
 }
 
 /// Open files that are not those of frames: what the walk lists, the destination, a session.
@@ -357,9 +359,25 @@ impl Tuning {
             permits,
             line,
             threads: threads.min(line),
+            window: self.window(streams),
         })
     }
 }
+
+impl Tuning {
+    /// How much the windows of each of `streams` may hold: of the quarter that is left for others, an eighth for entries of about
+    /// 512 bytes; and the page cache holds no more of their files than half of the memory.
+    fn window(&self, streams: usize) -> WindowLimits {
+        let share = self.memory_bytes / streams as u64 / 2;
+        WindowLimits {
+            entries: ((share / 32 / 512) as usize).clamp(64, 4096),
+            file_bytes: (share / 2).min(MAX_WINDOW_BYTES),
+        }
+    }
+}
+
+/// Bytes of files in a window, at most: some hundred milliseconds of a disk.
+const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use crate::{
     },
     repo::{base::Base, compare::Compare},
     source::{
-        self, Source,
+        self, OpenAhead, Source,
         backup::StoredBackup,
         stdin::Stdin,
         tree::{Own, TreeRules},
@@ -271,6 +271,10 @@ impl Source for ComparedSource {
 
     fn laid(&self, record: &Record, crc32c: Option<u32>) {
         self.source.laid(record, crc32c);
+    }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        self.source.opener()
     }
 
     fn drained(&self) {

@@ -10,10 +10,11 @@ use crate::{
         pack::pack,
         pages::Tell,
         rate_limit::RateLimit,
+        read_ahead::{WindowLimits, read_ahead},
         thread_count::Climb,
     },
     plan::{Depths, StageSpec, Tuning, chain, fast},
-    platform::{self, memory},
+    platform::{self, Tricks, memory},
     queue::{Locked, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
@@ -82,6 +83,7 @@ impl Streams<'_> {
                 threads,
                 lay,
                 frame_bytes,
+                window: self.window(&depths),
                 clock,
                 stop: &stop,
             });
@@ -101,6 +103,19 @@ impl Streams<'_> {
             });
             drop(done);
             laid
+        })
+    }
+
+    /// How far small files are read ahead: what a limited rate reads in a second, at most.
+    fn window(&self, depths: &Depths) -> Option<WindowLimits> {
+        let WindowLimits {
+            entries,
+            file_bytes,
+        } = depths.window;
+        let file_bytes = file_bytes.min(self.max_rate.map_or(u64::MAX, NonZeroU64::get));
+        (self.tuning.tricks == Tricks::Auto).then_some(WindowLimits {
+            entries,
+            file_bytes,
         })
     }
 
@@ -233,6 +248,8 @@ struct StreamRun<'a> {
     threads: &'a Threads,
     lay: Lay,
     frame_bytes: u32,
+    /// How far small files are read ahead, if they are.
+    window: Option<WindowLimits>,
     /// Where checkpoints go, when the last was, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
     /// Did another one fail?
@@ -263,10 +280,19 @@ impl StreamRun<'_> {
         let scan = self
             .source
             .scan()
+            .map(|entries| self.ahead(entries))
             .and_then(|entries| self.lay(entries, line));
         self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed))
             .map(|()| self)
+    }
+
+    /// The same entries, small files among them read ahead where that can be done.
+    fn ahead(&self, entries: source::Stream<Scanned>) -> source::Stream<Scanned> {
+        match self.window.zip(self.source.opener()) {
+            Some((window, opener)) => read_ahead(entries, opener, window),
+            None => entries,
+        }
     }
 
     fn lay(&mut self, entries: source::Stream<Scanned>, line: Arc<FrameLine<Frame>>) -> Result<()> {

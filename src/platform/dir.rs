@@ -190,13 +190,21 @@ pub fn is_no_directory(error: &io::Error) -> bool {
 /// # Errors
 /// As [`open_dir`]; `ENXIO` for a socket.
 pub fn open_read(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match open_noatime(root.as_fd(), rel, flags, tricks) {
+    match open_at_once(root.as_fd(), rel, tricks) {
         Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
             wait_for_lease(root, rel, tricks)
         }
         other => other,
     }
+}
+
+/// The same without a wait for anybody: [`io::ErrorKind::WouldBlock`] where somebody holds a lease.
+///
+/// # Errors
+/// As [`open_read`].
+pub fn open_at_once(root: impl AsFd, rel: &[u8], tricks: Tricks) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    open_noatime(root.as_fd(), rel, flags, tricks)
 }
 
 /// Somebody holds a lease (a Samba oplock); the kernel has asked for it back. Open again and wait for that, through the

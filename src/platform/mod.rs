@@ -6,6 +6,7 @@
 //! tried, and where the system refuses it the plain call does the work. Nothing here starts threads, and
 //! nothing prints, except [`debug`].
 
+pub mod batch_read;
 mod blocking;
 pub mod dir;
 pub mod durable;

@@ -32,6 +32,8 @@ pub enum Cache {
     /// `RWF_DONTCACHE` (Linux 6.14) spares pages that were there before; where it is missing, `POSIX_FADV_DONTNEED`
     /// drops those too.
     Drop,
+    /// Gone after the read, though they were there before: they were brought there for this read.
+    DropAhead,
 }
 
 /// A sparse file is described by at most this many runs: 1 MiB of memory. The smallest holes are then read as data.
@@ -132,7 +134,7 @@ fn read_once(
     if cache == Cache::Keep {
         return plain(fd, room, offset);
     }
-    if tricks == Tricks::Auto && may_try() {
+    if tricks == Tricks::Auto && cache == Cache::Drop && may_try() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => refused(),

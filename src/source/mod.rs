@@ -10,9 +10,16 @@ use crate::{
     format::page::Record,
     frame::{Buf, Frame, Scanned, Slice},
 };
+use std::{os::fd::OwnedFd, sync::Arc};
 
 /// Items in order; the type every part of a pipeline has.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
+
+/// Opens files only to have them read into the page cache.
+pub trait OpenAhead: Send + Sync {
+    /// Open the regular file that the scan saw, at once; `None` if that cannot be done, for whatever reason.
+    fn open_ahead(&self, scanned: &Scanned) -> Option<OwnedFd>;
+}
 
 /// Where bytes come from: a tree, a cluster, the far half of a pipeline.
 pub trait Source: Send + Sync {
@@ -45,6 +52,11 @@ pub trait Source: Send + Sync {
 
     /// All that its scan named was read, or nobody reads on. Called once, before any `finish`.
     fn drained(&self) {}
+
+    /// Opens its small files before they are read; `None` where nothing is gained by that.
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        None
+    }
 
     /// What is known only at the end, again in archive order, and read as the rest was. Called once, after the last `read`
     /// of all streams.

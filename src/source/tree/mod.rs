@@ -8,13 +8,14 @@ pub(crate) mod hard_links;
 pub(crate) mod large_file;
 pub(crate) mod limits;
 pub(crate) mod listing;
+pub(crate) mod open_ahead;
 pub(crate) mod parent_dir;
 pub(crate) mod refit;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod walk;
 
-use super::{Source, Stream, patterns::Patterns};
+use super::{OpenAhead, Source, Stream, patterns::Patterns};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -235,6 +236,10 @@ impl Source for SourceTree {
         };
         self.0.shortage.check().and(frame)
     }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        Some(self.0.clone())
+    }
 }
 
 impl TreeInner {
@@ -426,7 +431,13 @@ impl TreeInner {
             exposed,
             is_first,
             mut known,
+            is_ahead,
         } = scanned;
+        let cache = if is_ahead {
+            Cache::DropAhead
+        } else {
+            self.cache()
+        };
         match self.unlink(&mut entry, room(buf, buf.len())) {
             Ok(is_new) => known = known.filter(|_| !is_new),
             Err(state) => return Ok(part(FrameContent::Whole(entry, state), buf.len(), 0)),
@@ -479,7 +490,7 @@ impl TreeInner {
         }
         self.fit(&fd, &mut entry);
         let start = buf.len();
-        let (mut inner, mut read) = match self.copy(&fd, &entry, buf) {
+        let (mut inner, mut read) = match self.copy(&fd, &entry, cache, buf) {
             Ok(copied) => copied,
             Err(error) => {
                 self.close(fd);
@@ -501,7 +512,7 @@ impl TreeInner {
         {
             if self.refit(&found, &mut entry, room(buf, start)) {
                 buf.truncate(start);
-                (inner, read) = self.copy(&fd, &entry, buf)?;
+                (inner, read) = self.copy(&fd, &entry, cache, buf)?;
                 now = self.now_of(&fd, &entry);
             } else if replaced {
                 read = Err(io::Error::other(REPLACED));
@@ -553,10 +564,11 @@ impl TreeInner {
         &self,
         fd: &OwnedFd,
         entry: &Entry,
+        cache: Cache,
         buf: &mut Vec<u8>,
     ) -> Result<(usize, io::Result<bool>)> {
         self.header(entry, buf)?;
-        Ok((buf.len(), self.content(fd, entry, buf)))
+        Ok((buf.len(), self.content(fd, entry, cache, buf)))
     }
 
     /// Append a header; nothing of one that cannot be written.
@@ -652,7 +664,13 @@ impl TreeInner {
     }
 
     /// Append the content of a small file, exactly as many bytes as its header promised. Were there as many?
-    fn content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
+    fn content(
+        &self,
+        fd: &OwnedFd,
+        entry: &Entry,
+        cache: Cache,
+        buf: &mut Vec<u8>,
+    ) -> io::Result<bool> {
         let (want, inner) = (entry.data_len() as usize, buf.len());
         let mut complete = true;
         match &entry.kind {
@@ -663,7 +681,7 @@ impl TreeInner {
                         buf,
                         run.offset,
                         run.len as usize,
-                        self.cache(),
+                        cache,
                         self.rules.tricks,
                     )?;
                     complete &= got as u64 == run.len;
@@ -671,7 +689,7 @@ impl TreeInner {
                 }
             }
             _ => {
-                let got = read::read_end(fd, buf, 0, want, self.cache(), self.rules.tricks)?;
+                let got = read::read_end(fd, buf, 0, want, cache, self.rules.tricks)?;
                 complete = got == want;
             }
         }
