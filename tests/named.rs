@@ -487,7 +487,7 @@ fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
     let to = base.join("a/x.tar.zst");
     backup(&[base.join("a")], &to, &[]).ends_with(0);
     let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
-    ran.has_one_error("is where the backup goes");
+    ran.has_one_error("the backup is written to it");
 }
 
 #[test]
