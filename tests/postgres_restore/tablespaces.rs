@@ -421,7 +421,7 @@ fn a_disk_that_is_too_small_is_refused_before_anything_is_made() {
     assert_refused(
         &plan(&place.at("plain"), &place.at("other/to")),
         ErrorKind::Full,
-        "will be written there",
+        "MB are needed",
     );
     run(&plan(&place.at("plain"), &place.at("to"))).unwrap();
 }
