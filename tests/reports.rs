@@ -75,7 +75,7 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
     let (srv, repo, tar) = (
         tree(&dir, "srv"),
         dir.path().join("repo"),
-        dir.path().join("x.tar"),
+        dir.path().join("x.tar.zst"),
     );
     write(srv.join("d/g"), "g");
     fullbore(args!["backup", srv, "--to", repo]).ends_with(0);
@@ -92,7 +92,7 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
             "backup "
         }
     };
-    for from in ["repo", "x.tar", "other.tar"] {
+    for from in ["repo", "x.tar.zst", "other.tar"] {
         for (paths, named) in [
             (&[][..], String::new()),
             (&["f"], "\"f\" of ".to_owned()),

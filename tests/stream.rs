@@ -307,7 +307,7 @@ fn what_is_no_tar_is_called_what_it_is() {
             "printf 'age-encryption.org/v1\\n-> X25519 x\\n'; head -c 2000 f",
         ),
         ("cpio", "printf '070701'; head -c 2000 f"),
-        ("no tar", "cat f"),
+        ("not a tar", "cat f"),
     ] {
         let Some(bytes) = output(at, make).filter(|bytes| !bytes.is_empty()) else {
             continue;
