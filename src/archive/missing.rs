@@ -25,7 +25,7 @@ pub struct MissingParts {
 }
 
 impl MissingParts {
-    /// Nothing yet, but for what nobody can name.
+    /// Starts with no missing parts except the losses without a name.
     pub(crate) fn new(unnamed: Option<&'static str>) -> Self {
         Self {
             unnamed,

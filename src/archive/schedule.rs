@@ -96,7 +96,7 @@ impl<H> WantedRun<H> {
 pub struct ScheduleShared<H> {
     /// Its record; the first, if it goes on over pages.
     pub item: PageItem,
-    /// What the consumer knows of it.
+    /// The consumer's own value for this item.
     pub handle: H,
     joined: Mutex<Joined>,
     /// Its records, if only its blocks have digests, and how much each describes: all extents are asked for that.

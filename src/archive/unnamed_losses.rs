@@ -13,17 +13,17 @@ use crate::{
     },
 };
 
-/// What the root says.
+/// Recorded in a root that was rebuilt: pages it shared with others are lost.
 const REASON: &str =
     "the root was lost: what this backup shared with others by whole pages is not in it any more";
-/// What it says of a segment.
+/// Recorded for a lost segment, or a lost part of one.
 const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
-/// What the root says of a page, with the count of its entries before it.
+/// Recorded for a lost page, with the count of its entries before it.
 const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
-/// What is said of that.
+/// Printed for a lost page.
 const WITH_A_PAGE: &str = "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
 
-/// Say it in the root.
+/// Records in the root that pages shared with other backups are lost.
 pub(crate) fn record_root_loss(root: &mut Root) {
     note(
         root,
@@ -35,7 +35,7 @@ pub(crate) fn record_root_loss(root: &mut Root) {
     );
 }
 
-/// Say in the root that a segment is lost, or a part of one, of which nothing tells what it held.
+/// Records in the root that a segment or a part of one is lost. Its entries are unknown.
 pub(crate) fn record_segment_loss(root: &mut Root) {
     note(
         root,
