@@ -1,0 +1,52 @@
+//! The program as its users run it, on files: one program of tests, as each takes seconds to link.
+
+#![allow(missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[macro_use]
+#[path = "../runs/mod.rs"]
+mod runs;
+
+mod access;
+mod archive_names;
+mod care;
+mod choice;
+mod copy_backup;
+mod counts;
+mod damage;
+mod delta;
+mod durable;
+mod export;
+mod fidelity;
+mod forecast;
+mod foreign;
+mod history;
+mod hostile;
+mod kept_archives;
+mod kill;
+mod large;
+mod look;
+mod loss;
+mod lost_pages;
+mod meanwhile;
+mod memory;
+mod mounts;
+mod named;
+mod private;
+mod reach;
+mod refused;
+mod reports;
+mod restore;
+mod round;
+mod roundtrip;
+mod scope;
+mod slow;
+mod stock_tools;
+mod stream;
+mod streamed;
+mod sums;
+mod systemd;
+mod target;
+mod unheard;
+mod verdict;

@@ -1,0 +1,1136 @@
+//! Every PATH that is named is in the backup, or the backup fails; and what is left out is what was meant.
+
+use crate::runs;
+use crate::runs::{
+    FULLBORE, Mount, Ran, args, assert_same, fullbore, has, is_root, or_skip, set_mode, shape,
+    shell, temp,
+};
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::symlink,
+    },
+    path::{Path, PathBuf},
+};
+
+fn files(dir: &Path, names: &[&str]) {
+    names
+        .iter()
+        .for_each(|name| runs::write(dir.join(name), name));
+}
+
+/// A backup of `paths` by these options, into a repository or a file.
+fn backup(paths: &[PathBuf], to: &Path, options: &[&str]) -> Ran {
+    let paths = paths.iter().map(|path| path.clone().into_os_string());
+    fullbore(
+        args!["backup", "--to", to]
+            .into_iter()
+            .chain(args(options))
+            .chain(paths),
+    )
+}
+
+/// The paths in the latest backup of `from`, without those above `base` and with `base` cut off.
+fn listed(from: &Path, base: &Path) -> Vec<String> {
+    let from = if from.is_dir() {
+        format!("{}@latest", from.display())
+    } else {
+        from.display().to_string()
+    };
+    let entries = fullbore(args!["list", from, "--json"]).ends_with(0).json();
+    let paths = entries
+        .iter()
+        .map(|entry| format!("/{}", entry["path"].as_str().unwrap()));
+    let base = format!("{}/", base.display());
+    paths
+        .filter_map(|path| path.strip_prefix(&base).map(str::to_owned))
+        .collect()
+}
+
+/// What backups of `paths`, in every order, hold below `base`: the same in a repository and in one file.
+fn stored_in_any_order(base: &Path, paths: &[&str], options: &[&str]) -> Vec<String> {
+    let dir = temp();
+    let mut found: Option<Vec<String>> = None;
+    for turn in 0..paths.len() {
+        let mut paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
+        paths.rotate_left(turn);
+        for ending in ["r", ".tar.zst"] {
+            let to = dir.path().join(format!("{turn}{ending}"));
+            let dry =
+                backup(&paths, &to, &[options, &["--dry-run", "--json"]].concat()).ends_with(0);
+            let made = backup(&paths, &to, &[options, &["--json"]].concat()).ends_with(0);
+            assert_eq!(
+                dry.json()[0]["entries"],
+                made.json().pop().unwrap()["entries"],
+                "{paths:?}"
+            );
+            let names = listed(&to, base);
+            assert_eq!(
+                found.get_or_insert(names.clone()),
+                &names,
+                "{paths:?} into {ending}"
+            );
+            fullbore(args!["verify", to, "--data"]).ends_with(0);
+        }
+    }
+    found.unwrap()
+}
+
+#[test]
+fn a_path_below_another_is_stored_though_a_pattern_matches_what_is_above_it() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(
+        &base,
+        &[
+            "a/cache/keep/deep/f",
+            "a/cache/keep/g",
+            "a/cache/other",
+            "a/cache/one",
+            "a/z",
+            "a/keep.o",
+            "a/x.o",
+        ],
+    );
+    let paths = ["a", "a/cache/keep", "a/cache/one", "a/keep.o"];
+    let stored = stored_in_any_order(
+        &base,
+        &paths,
+        &["--full-paths", "--exclude", "cache", "--exclude", "*.o"],
+    );
+    let way = [
+        "a",
+        "a/cache",
+        "a/cache/keep",
+        "a/cache/keep/deep",
+        "a/cache/keep/deep/f",
+        "a/cache/keep/g",
+    ];
+    assert_eq!(
+        stored,
+        [&way[..], &["a/cache/one", "a/keep.o", "a/z"]].concat()
+    );
+    // Patterns hold in a PATH, as in any other.
+    let stored = stored_in_any_order(
+        &base,
+        &paths[..2],
+        &["--full-paths", "--exclude", "cache", "--exclude", "deep"],
+    );
+    assert_eq!(
+        stored,
+        [&way[..3], &["a/cache/keep/g", "a/keep.o", "a/x.o", "a/z"]].concat()
+    );
+}
+
+#[test]
+fn a_path_below_another_is_stored_once_where_a_walk_comes_to_it_anyway() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/b/c/d", "a/b/e", "a/f"]);
+    let all = ["a", "a/b", "a/b/c", "a/b/c/d", "a/b/e", "a/f"];
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/b/c", "a/b/e", "a/b"], &["--full-paths"]),
+        all
+    );
+}
+
+#[test]
+fn a_path_below_another_is_stored_though_a_directory_above_it_is_marked() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(
+        &base,
+        &[
+            "a/m/.nobackup",
+            "a/m/k/in",
+            "a/m/other",
+            "a/c/k/in",
+            "a/c/other",
+            "a/z",
+        ],
+    );
+    runs::write(
+        base.join("a/c/CACHEDIR.TAG"),
+        "Signature: 8a477f597d28d172789f06886806bc55",
+    );
+    let options = [
+        "--full-paths",
+        "--exclude-caches",
+        "--exclude-if-present",
+        ".nobackup",
+    ];
+    let stored = stored_in_any_order(&base, &["a", "a/m/k", "a/c/k"], &options);
+    assert_eq!(
+        stored,
+        [
+            "a",
+            "a/c",
+            "a/c/CACHEDIR.TAG",
+            "a/c/k",
+            "a/c/k/in",
+            "a/m",
+            "a/m/k",
+            "a/m/k/in",
+            "a/z"
+        ]
+    );
+}
+
+#[test]
+fn a_path_below_another_is_stored_though_it_is_on_another_file_system() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/home/covered", "a/z"]);
+    let Some(_home) = Mount::tmpfs(&base.join("a/home"), "8m") else {
+        return;
+    };
+    files(&base, &["a/home/in", "a/home/deep/er/f", "a/home/deep/g"]);
+    let Some(_inner) = Mount::tmpfs(&base.join("a/home/deep/er/m"), "8m") else {
+        return;
+    };
+    files(&base, &["a/home/deep/er/m/h"]);
+    let options = ["--full-paths", "-x"];
+    let home = [
+        "a/home/deep",
+        "a/home/deep/er",
+        "a/home/deep/er/f",
+        "a/home/deep/er/m",
+        "a/home/deep/g",
+        "a/home/in",
+    ];
+    let all = [&["a", "a/home"], &home[..], &["a/z"]].concat();
+    assert_eq!(stored_in_any_order(&base, &["a", "a/home"], &options), all);
+    let way = [
+        "a",
+        "a/home",
+        "a/home/deep",
+        "a/home/deep/er",
+        "a/home/deep/er/f",
+        "a/home/deep/er/m",
+    ];
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/home/deep/er"], &options),
+        [&way[..], &["a/z"]].concat()
+    );
+    let deepest = [
+        &way[..4],
+        &["a/home/deep/er/m", "a/home/deep/er/m/h", "a/z"],
+    ]
+    .concat();
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/home/deep/er/m"], &options),
+        deepest
+    );
+    // Without -x it is one of several streams.
+    let below = |path: &Vec<u8>| {
+        format!("a/{}", String::from_utf8_lossy(path))
+            .trim_end_matches('/')
+            .to_owned()
+    };
+    let all = sorted(shape(&base.join("a")).keys().map(below).collect());
+    assert_eq!(
+        sorted(stored_in_any_order(
+            &base,
+            &["a", "a/home", "a/home/deep/er/m"],
+            &["--full-paths"]
+        )),
+        all
+    );
+    let options = ["--full-paths", "--exclude", "home"];
+    let named = [
+        "a",
+        "a/home",
+        "a/home/deep",
+        "a/home/deep/er",
+        "a/home/deep/er/m",
+        "a/home/deep/er/m/h",
+        "a/z",
+    ];
+    assert_eq!(
+        sorted(stored_in_any_order(
+            &base,
+            &["a", "a/home/deep/er/m"],
+            &options
+        )),
+        named
+    );
+}
+
+/// Streams are listed one after the other.
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort_by(|a, b| a.split('/').cmp(b.split('/')));
+    names
+}
+
+#[test]
+fn a_path_below_another_is_stored_though_that_may_be_entered_but_not_listed() {
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let dir = temp();
+    set_mode(dir.path(), 0o755);
+    let base = dir.path().join("t");
+    files(&base, &["a/in/f", "a/other", "a/in/sub/g"]);
+    set_mode(&base.join("a"), 0o711);
+    set_mode(&base.join("a/in"), 0o711);
+    let to = dir.path().join("to");
+    fs::create_dir(&to).unwrap();
+    set_mode(&to, 0o777);
+    let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
+    for (at, paths) in [["a", "a/in/sub"], ["a/in/sub", "a"]].iter().enumerate() {
+        for name in ["r", "x.tar.zst"] {
+            let to = to.join(format!("{at}{name}"));
+            let paths = paths.iter().map(|path| base.join(path).into_os_string());
+            let options = args![FULLBORE, "backup", "--full-paths", "--to", to].into_iter();
+            let ran = shell(line, options.chain(paths)).ends_with(3);
+            assert_eq!(ran.err.matches("not captured").count(), 1, "{}", ran.err);
+            assert!(ran.err.contains("/t/a\": permission denied"), "{}", ran.err);
+            assert_eq!(listed(&to, &base), ["a", "a/in", "a/in/sub", "a/in/sub/g"]);
+        }
+    }
+}
+
+#[test]
+fn a_path_below_another_is_stored_though_a_link_leads_to_it() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(
+        &base,
+        &["a/releases/42/conf/f", "a/releases/42/g", "a/z", "away/h"],
+    );
+    symlink("releases/42", base.join("a/current")).unwrap();
+    symlink("../away", base.join("a/to")).unwrap();
+    let releases = [
+        "a/releases",
+        "a/releases/42",
+        "a/releases/42/conf",
+        "a/releases/42/conf/f",
+        "a/releases/42/g",
+    ];
+    // The directories above it are those where it is; that one is met anyway, or not.
+    let all = [&["a", "a/current"], &releases[..], &["a/to", "a/z"]].concat();
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/current/conf"], &["--full-paths"]),
+        all
+    );
+    let some = [&["a", "a/current"], &releases[..4], &["a/to", "a/z"]].concat();
+    let options = ["--full-paths", "--exclude", "42"];
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/current/conf"], &options),
+        some
+    );
+    let way = [
+        "a",
+        "a/current",
+        "a/current/conf",
+        "a/current/conf/f",
+        "a/current/g",
+    ];
+    let whole = [&way[..], &releases, &["a/to", "a/z"]].concat();
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/current"], &["--full-paths"]),
+        whole
+    );
+    let away = [
+        &["a", "a/current"],
+        &releases[..],
+        &["a/to", "a/to/h", "a/z"],
+    ]
+    .concat();
+    assert_eq!(
+        stored_in_any_order(&base, &["a", "a/to"], &["--full-paths"]),
+        away
+    );
+    let paths = [base.join("a"), base.join("a/current")];
+    let ran = backup(&paths, &dir.path().join("r"), &["--full-paths"]).ends_with(0);
+    let said = format!(
+        "warning: {:?} is a link and is stored as the directory that it points to",
+        base.join("a/current")
+    );
+    assert_eq!(ran.err.matches("warning: ").count(), 1, "{}", ran.err);
+    assert!(ran.err.contains(&said), "{}", ran.err);
+    let back = dir.path().join("b");
+    fullbore(args![
+        "restore",
+        dir.path().join("r"),
+        "--to",
+        back,
+        "--quiet"
+    ])
+    .ends_with(0);
+    let back = back.join(base.strip_prefix("/").unwrap());
+    assert_same(
+        &shape(&base.join("a/releases")),
+        &shape(&back.join("a/releases")),
+        "what the link leads to",
+    );
+    assert_same(
+        &shape(&base.join("a/releases/42")),
+        &shape(&back.join("a/current")),
+        "by the link",
+    );
+}
+
+#[test]
+fn a_restore_in_place_keeps_a_link_above_a_whole_path() {
+    let dir = temp();
+    let base = dir.path().canonicalize().unwrap().join("t");
+    files(&base, &["data/home/alice/f", "data/home/bob/g"]);
+    symlink("data/home", base.join("home")).unwrap();
+    let to = dir.path().join("r");
+    backup(
+        &[base.join("home/alice")],
+        &to,
+        &["--full-paths", "--quiet"],
+    )
+    .ends_with(0);
+    let before = shape(&base.join("data"));
+    fs::write(base.join("data/home/alice/f"), "wrong").unwrap();
+    runs::set_mtime(&base.join("data/home/alice"), 1_000_000_000, 0);
+    let below = base.strip_prefix("/").unwrap();
+    fullbore(args![
+        "restore",
+        to,
+        "--to",
+        "/",
+        below,
+        "--overwrite",
+        "--quiet"
+    ])
+    .ends_with(0);
+    assert_eq!(
+        fs::read(base.join("home/alice/f")).unwrap(),
+        b"data/home/alice/f"
+    );
+    assert_same(&before, &shape(&base.join("data")), "in place");
+    assert!(base.join("home").is_symlink());
+}
+
+#[test]
+fn a_path_in_a_pseudo_file_system_is_stored_beside_the_root_of_the_tree() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/z"]);
+    fs::create_dir(base.join("a/proc")).unwrap();
+    let mounted =
+        is_root() && shell("mount -t proc proc \"$1\"", args![base.join("a/proc")]).code == 0;
+    if !or_skip(mounted, "no proc can be mounted here") {
+        return;
+    }
+    let _proc = Mount::at(&base.join("a/proc"));
+    // Its files have no size, so they are named as not captured, as if they were backed up alone.
+    let paths = ["a", "a/proc/sys/kernel/random", "a/proc/version"].map(|path| base.join(path));
+    for to in ["r", "x.tar.zst"].map(|name| dir.path().join(name)) {
+        let ran = backup(&paths, &to, &["--full-paths"]).ends_with(3);
+        for path in ["a/proc/sys/kernel/random/boot_id", "a/proc/version"] {
+            assert!(
+                ran.err.contains(&format!("{path}\": its size")),
+                "{path}: {}",
+                ran.err
+            );
+        }
+        let mut names = listed(&to, &base);
+        names.retain(|name| !name.starts_with("a/proc/sys/kernel/random/"));
+        let way = [
+            "a",
+            "a/proc",
+            "a/proc/sys",
+            "a/proc/sys/kernel",
+            "a/proc/sys/kernel/random",
+            "a/proc/version",
+            "a/z",
+        ];
+        assert_eq!(names, way);
+    }
+}
+
+#[test]
+fn an_incremental_backup_of_paths_in_one_another_finds_what_is_the_same() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/cache/keep/f", "a/cache/other", "a/z"]);
+    fs::hard_link(base.join("a/z"), base.join("a/cache/keep/z")).unwrap();
+    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
+    let paths = [base.join("a/cache/keep"), base.join("a")];
+    let options = ["--full-paths", "--exclude", "cache", "--json"];
+    backup(&paths, &to, &options).ends_with(0);
+    let second = backup(&paths, &to, &options)
+        .ends_with(0)
+        .json()
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (&second["kept"], &second["files"]),
+        (&2.into(), &2.into()),
+        "{second}"
+    );
+    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    let back = back.join(base.strip_prefix("/").unwrap()).join("a");
+    assert_same(
+        &shape(&base.join("a/cache/keep")),
+        &shape(&back.join("cache/keep")),
+        "below what was left out",
+    );
+    assert!(!back.join("cache/other").exists() && back.join("z").exists());
+}
+
+#[test]
+fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/f"]);
+    let to = base.join("a/x.tar.zst");
+    backup(&[base.join("a")], &to, &[]).ends_with(0);
+    let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
+    ran.has_one_error("the backup is written to it");
+}
+
+#[test]
+fn a_path_that_leads_nowhere_fails_the_backup() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/f"]);
+    symlink("away/data", base.join("link")).unwrap();
+    symlink("loop", base.join("loop")).unwrap();
+    symlink("y".repeat(3000), base.join("long")).unwrap();
+    symlink("a/f/below", base.join("below a file")).unwrap();
+    let to = dir.path().join("r");
+    for name in ["link", "loop", "long", "below a file"] {
+        for paths in [
+            vec![base.join(name)],
+            vec![base.join("a"), base.join(name)],
+            vec![base.join(name), base.join("a")],
+        ] {
+            for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
+                let ran = backup(&paths, &to, options)
+                    .ends_with(1)
+                    .has_one_error("which does not exist");
+                assert!(
+                    ran.err
+                        .contains(&format!("{:?}: it is a link to ", base.join(name))),
+                    "{}",
+                    ran.err
+                );
+                assert!(
+                    ran.err
+                        .contains("hint:  check whether the disk of the target is mounted"),
+                    "{}",
+                    ran.err
+                );
+            }
+        }
+    }
+    assert!(!to.exists());
+}
+
+#[test]
+fn a_path_without_content_to_read_fails_the_backup_and_standard_input_is_advised() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/f"]);
+    runs::make_fifo(&base.join("pipe"));
+    symlink("pipe", base.join("to pipe")).unwrap();
+    symlink("/dev/null", base.join("null")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(base.join("socket")).unwrap();
+    let to = dir.path().join("r");
+    let things = [
+        ("pipe", "is a pipe"),
+        ("to pipe", "points to a pipe"),
+        ("socket", "is a socket"),
+    ];
+    for (name, what) in things
+        .into_iter()
+        .chain([("null", "points to a character device")])
+    {
+        for paths in [vec![base.join(name)], vec![base.join("a"), base.join(name)]] {
+            for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
+                let ran = backup(&paths, &to, options)
+                    .ends_with(1)
+                    .has_one_error(what);
+                assert!(ran.err.contains("--stdin-name NAME"), "{}", ran.err);
+            }
+        }
+    }
+    for line in [
+        "\"$1\" backup <(echo dump) --to \"$2\"",
+        "echo dump | \"$1\" backup /dev/stdin --to \"$2\"",
+    ] {
+        let ran = shell(line, args![FULLBORE, to])
+            .ends_with(1)
+            .has_one_error("points to a pipe");
+        assert!(ran.err.contains("--stdin-name NAME"), "{}", ran.err);
+    }
+    shell("\"$1\" backup /dev/null --to \"$2\"", args![FULLBORE, to])
+        .ends_with(1)
+        .has_one_error("is a character device");
+    assert!(!to.exists());
+    // Below a PATH they are what they are.
+    backup(&[base], &to, &["--quiet"]).ends_with(0);
+}
+
+#[test]
+fn of_a_block_device_that_is_named_the_node_is_stored_and_that_is_said() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/f"]);
+    let node = "mknod \"$1\" b 259 4000";
+    if !or_skip(
+        is_root() && shell(node, args![base.join("disk")]).code == 0,
+        "no device can be made here",
+    ) {
+        return;
+    }
+    symlink("disk", base.join("to disk")).unwrap();
+    let to = dir.path().join("r");
+    for paths in [
+        vec![base.join("disk")],
+        vec![base.join("a"), base.join("disk")],
+    ] {
+        let ran = backup(&paths, &to, &["--dry-run"]).ends_with(0);
+        assert!(
+            ran.err.contains("only the node of the block device"),
+            "{}",
+            ran.err
+        );
+        let ran = backup(&paths, &to, &[]).ends_with(0);
+        assert!(
+            ran.err.contains("only the node of the block device"),
+            "{}",
+            ran.err
+        );
+    }
+    let ran = backup(&[base.join("to disk")], &to, &[])
+        .ends_with(1)
+        .has_one_error("points to a block device");
+    assert!(
+        ran.err.contains("--stdin-name NAME < DEVICE"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_link_to_a_file_is_stored_as_one_and_that_is_said_of_each() {
+    let dir = temp();
+    files(dir.path(), &["releases/5", "releases/6", "d/f"]);
+    let [five, six] = ["5", "6"].map(|name| dir.path().join(format!("link {name}")));
+    symlink("releases/5", &five).unwrap();
+    symlink("releases/6", &six).unwrap();
+    let warned = |paths: &[&PathBuf]| {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| (*path).clone()).collect();
+        let ran = backup(&paths, Path::new("null:"), &[]).ends_with(0);
+        ["5", "6"].map(|name| {
+            ran.err
+                .contains(&format!("link {name}\" is a link and is stored as a link"))
+        })
+    };
+    assert_eq!(warned(&[&five]), [true, false]);
+    assert_eq!(warned(&[&six, &five]), [true, true]);
+    assert_eq!(warned(&[&dir.path().join("d"), &six]), [false, true]);
+}
+
+#[test]
+fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(
+        &base,
+        &["a/.nobackup", "a/sub/.nobackup", "a/sub/x", "a/z", "c/y"],
+    );
+    let tag = "Signature: 8a477f597d28d172789f06886806bc55";
+    ["c/CACHEDIR.TAG", "c/sub/CACHEDIR.TAG"]
+        .iter()
+        .for_each(|name| runs::write(base.join(name), tag));
+    files(&base, &["c/sub/x"]);
+    let options = ["--exclude-caches", "--exclude-if-present", ".nobackup"];
+    let stored = |paths: &[&str], more: &[&str]| {
+        let to = dir.path().join("r");
+        let _ = fs::remove_dir_all(&to);
+        let paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
+        let dry = backup(&paths, &to, &[&options[..], more, &["--dry-run"]].concat()).ends_with(0);
+        let ran = backup(&paths, &to, &[&options[..], more].concat()).ends_with(0);
+        assert_eq!(
+            dry.out.matches(" contains ").count(),
+            ran.err.matches(" contains ").count(),
+            "{}{}",
+            dry.out,
+            ran.err
+        );
+        for path in paths {
+            let said = ran
+                .err
+                .matches(&format!("warning: {path:?} contains "))
+                .count();
+            assert_eq!(said, 1, "{path:?}: {}", ran.err);
+        }
+        let base = if more.is_empty() {
+            Path::new("")
+        } else {
+            &base
+        };
+        listed(&to, base)
+    };
+    assert_eq!(stored(&["a"], &[]), ["", ".nobackup", "sub", "z"]);
+    assert_eq!(
+        stored(&["c"], &[]),
+        ["", "CACHEDIR.TAG", "sub", "sub/CACHEDIR.TAG", "y"]
+    );
+    let both = [
+        "a",
+        "a/.nobackup",
+        "a/sub",
+        "a/z",
+        "c",
+        "c/CACHEDIR.TAG",
+        "c/sub",
+        "c/sub/CACHEDIR.TAG",
+        "c/y",
+    ];
+    assert_eq!(stored(&["a", "c"], &[]), both);
+    assert_eq!(stored(&["c", "a"], &["--full-paths"]), both);
+    let below = [
+        "a",
+        "a/.nobackup",
+        "a/sub",
+        "a/sub/.nobackup",
+        "a/sub/x",
+        "a/z",
+    ];
+    assert_eq!(stored(&["a/sub", "a"], &["--full-paths"]), below);
+    let quiet = backup(
+        &[base.join("a")],
+        Path::new("null:"),
+        &[&options[..], &["--quiet"]].concat(),
+    )
+    .ends_with(0);
+    assert_eq!(quiet.err, "");
+    let list = dir.path().join("list");
+    fs::write(&list, "z\nsub\nsub/x\n").unwrap();
+    let by_list = args!["--files-from", list, "--exclude-if-present", ".nobackup"];
+    let to = dir.path().join("l");
+    fullbore(
+        args!["backup", base.join("a"), "--to", to, "--quiet"]
+            .into_iter()
+            .chain(by_list),
+    )
+    .ends_with(0);
+    assert_eq!(listed(&to, Path::new("")), ["", "sub", "z"]);
+}
+
+#[test]
+fn a_path_is_called_as_it_was_named_wherever_it_leads() {
+    let dir = temp();
+    let base = dir.path().canonicalize().unwrap().join("t");
+    let current = base.join("current");
+    let sources = |to: &Path| -> Vec<serde_json::Value> {
+        let backups = fullbore(args!["list", to, "--json"]).ends_with(0).json();
+        backups
+            .into_iter()
+            .map(|backup| backup["source"]["paths"].clone())
+            .collect()
+    };
+    for release in 1..=3 {
+        let name = format!("releases/{release}");
+        runs::write(base.join(&name).join("conf/f"), runs::noise(1, 200_000));
+        runs::write(base.join(&name).join("version"), release.to_string());
+        let _ = fs::remove_file(&current);
+        symlink(&name, &current).unwrap();
+        let cases = [
+            (vec![current.clone()], &[][..]),
+            (vec![current.clone()], &["--full-paths"]),
+            (vec![current.join("conf")], &[]),
+            (vec![current.clone(), base.join("releases/1")], &[]),
+        ];
+        for (at, (paths, options)) in cases.into_iter().enumerate() {
+            let to = dir.path().join(format!("r{at}"));
+            let made = backup(&paths, &to, &[options, &["--json"]].concat())
+                .ends_with(0)
+                .json()
+                .pop()
+                .unwrap();
+            let mut paths = paths.clone();
+            paths.sort_by_key(|path| path.file_name().map(OsStr::to_owned));
+            let expected = serde_json::json!(paths);
+            assert!(
+                sources(&to).iter().all(|source| *source == expected),
+                "{:?}",
+                sources(&to)
+            );
+            assert_eq!(
+                made["bases"].as_array().unwrap().is_empty(),
+                release == 1,
+                "{made}"
+            );
+            let stored = made["stored_bytes"].as_u64().unwrap();
+            assert!(
+                release == 1 || stored < 100_000,
+                "{release} {options:?}: {stored}"
+            );
+        }
+    }
+    fullbore(args!["forget", dir.path().join("r0"), "--keep-last", "1"]).ends_with(0);
+    assert_eq!(sources(&dir.path().join("r0")).len(), 1);
+    // Relative ones are of the directory that they are relative to; what is behind `..` is as it was named.
+    for (line, expected) in [
+        (
+            "cd \"$2/current\" && \"$1\" backup . --to \"$3\" -q",
+            base.join("releases/3"),
+        ),
+        (
+            "cd \"$2\" && \"$1\" backup current --to \"$3\" -q",
+            current.clone(),
+        ),
+        (
+            "cd \"$2\" && \"$1\" backup ./current/. --to \"$3\" -q",
+            current.clone(),
+        ),
+        (
+            "cd \"$2/releases\" && \"$1\" backup ../current --to \"$3\" -q",
+            current.clone(),
+        ),
+        (
+            "cd \"$2\" && \"$1\" backup current/../1 --to \"$3\" -q",
+            base.join("releases/1"),
+        ),
+        (
+            "\"$1\" backup \"$2/current/\" --to \"$3\" -q",
+            current.clone(),
+        ),
+    ] {
+        let to = temp();
+        let to = to.path().join("r");
+        shell(line, args![FULLBORE, base, to]).ends_with(0);
+        assert_eq!(sources(&to), [serde_json::json!([expected])], "{line}");
+    }
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_said_once_at_the_end() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a.log", "sub/b.log", "sub/cache/x"]);
+    let list = dir.path().join("list");
+    fs::write(&list, "# names\n*.bak\n\nsub/\n").unwrap();
+    let of_list = list.display().to_string();
+    let run = |options: &[&str]| {
+        backup(std::slice::from_ref(&base), &dir.path().join("r"), options).ends_with(0)
+    };
+    let said = |ran: &Ran| -> Vec<String> {
+        let lines = ran
+            .err
+            .lines()
+            .chain(ran.out.lines())
+            .filter(|line| line.starts_with("warning: "));
+        lines.map(str::to_owned).collect()
+    };
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["--exclude", "*.log", "--exclude", "/sub/cache"], &[]),
+        (&["--exclude", "*.log", "--exclude", "/cahce"], &["/cahce"]),
+        (
+            &[
+                "--exclude",
+                "./a.log",
+                "--exclude",
+                "a.log/",
+                "--exclude",
+                "!a.log",
+            ],
+            &["./a.log", "a.log/"],
+        ),
+        (&["--exclude-from", &of_list], &["*.bak"]),
+        (
+            &["--exclude-from", &of_list, "--exclude", "b.log"],
+            &["*.bak", "b.log"],
+        ),
+        // The first one is not wrong, though the second one decides.
+        (&["--exclude", "a.log", "--exclude", "*.log"], &[]),
+    ];
+    for (options, unmatched) in cases {
+        for dry in [&[][..], &["--dry-run"]] {
+            let options = [options, dry].concat();
+            let ran = run(&options);
+            let warnings = said(&ran);
+            assert_eq!(
+                warnings.len(),
+                usize::from(!unmatched.is_empty()),
+                "{options:?}: {warnings:?}"
+            );
+            let names: Vec<String> = unmatched.iter().map(|name| format!("{name:?}")).collect();
+            let list = format!("{} matched nothing", names.join(", "));
+            assert!(
+                warnings.iter().all(|line| line.contains(&list)),
+                "{list}: {warnings:?}"
+            );
+            let quiet = run(&[&options[..], &["--quiet"]].concat());
+            assert_eq!((&*quiet.out, &*quiet.err), ("", ""), "{options:?}");
+            let json = run(&[&options[..], &["--json"]].concat())
+                .json()
+                .pop()
+                .unwrap();
+            assert_eq!(
+                json["warnings"].as_array().unwrap().len(),
+                warnings.len(),
+                "{json}"
+            );
+        }
+    }
+    let many: Vec<String> = (0..12).map(|n| format!("none-{n}")).collect();
+    let options: Vec<&str> = many.iter().flat_map(|name| ["--exclude", name]).collect();
+    let warnings = said(&run(&options));
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("12 patterns matched nothing, the first are"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn no_pattern_excludes_a_path_that_is_named_and_that_is_said() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["a/home/f", "a/z"]);
+    let pattern = base.join("a/home").display().to_string();
+    for paths in [
+        vec![base.join("a/home")],
+        vec![base.join("a"), base.join("a/home")],
+    ] {
+        let to = dir.path().join(format!("r{}", paths.len()));
+        let ran = backup(&paths, &to, &["--full-paths", "--exclude", &pattern]).ends_with(0);
+        assert!(ran.err.contains("matched nothing"), "{}", ran.err);
+        assert!(listed(&to, &base).contains(&"a/home/f".to_owned()));
+    }
+}
+
+#[test]
+fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
+    let dir = temp();
+    let base = dir.path().canonicalize().unwrap().join("t");
+    files(
+        &base,
+        &[
+            "data/cache/x",
+            "data/data/cache/y",
+            "data/f",
+            "www/cache/z",
+            "www/g",
+        ],
+    );
+    symlink("data", base.join("link")).unwrap();
+    let at = |path: &str| base.join(path).display().to_string();
+    let stored = |paths: &[&str], patterns: &[&str], options: &[&str]| {
+        let to = dir.path().join("r");
+        let _ = fs::remove_dir_all(&to);
+        let paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
+        let patterns: Vec<&str> = patterns
+            .iter()
+            .flat_map(|pattern| ["--exclude", pattern])
+            .collect();
+        let ran = backup(&paths, &to, &[&patterns[..], options].concat()).ends_with(0);
+        assert!(!ran.err.contains("matched nothing"), "{}", ran.err);
+        let base = if options.is_empty() {
+            Path::new("")
+        } else {
+            &base
+        };
+        let mut names = listed(&to, base);
+        names.retain(|name| !name.is_empty());
+        names
+    };
+    let rest = ["data", "data/cache", "data/cache/y", "f"];
+    assert_eq!(stored(&["data"], &["/cache"], &[]), rest);
+    for pattern in [at("data/cache"), at("data//cache/"), at("data") + "/cach*"] {
+        assert_eq!(stored(&["data"], &[&pattern], &[]), rest, "{pattern}");
+        assert_eq!(stored(&["link"], &[&pattern], &[]), rest, "{pattern}");
+    }
+    assert_eq!(stored(&["link"], &[&at("link/cache")], &[]), rest);
+    let but = "!".to_owned() + &at("data/data");
+    assert_eq!(stored(&["data"], &[&at("data/*"), "!/f", &but], &[]), rest);
+    // Of several PATHs, each of them.
+    let several = [
+        "data",
+        "data/data",
+        "data/data/cache",
+        "data/data/cache/y",
+        "data/f",
+        "www",
+        "www/g",
+    ];
+    assert_eq!(
+        stored(&["data", "www"], &["/data/cache", "/www/cache"], &[]),
+        several
+    );
+    assert_eq!(
+        stored(
+            &["www", "data"],
+            &[&at("data/cache"), &at("www/cache")],
+            &[]
+        ),
+        several
+    );
+    // Under whole paths the two are one.
+    assert_eq!(
+        stored(
+            &["data", "www"],
+            &[&at("data/cache"), &at("www/cache")],
+            &["--full-paths"]
+        ),
+        several
+    );
+    let linked = stored(&["link"], &[&at("data/cache")], &["--full-paths"]);
+    assert_eq!(
+        linked,
+        [
+            "link",
+            "link/data",
+            "link/data/cache",
+            "link/data/cache/y",
+            "link/f"
+        ]
+    );
+    // A PATH of the same name as what is in it: the place of this machine is meant.
+    let line = "cd \"$2\" && unshare -m sh -c 'mount --bind \"$1\" /srv && exec \"$0\" backup /srv --to \"$2\" --exclude /srv/f' \"$1\" data \"$3\"";
+    let to = dir.path().join("s");
+    runs::write(base.join("data/srv/f"), "within");
+    if or_skip(
+        is_root() && Path::new("/srv").is_dir() && has("unshare"),
+        "nothing can be mounted here",
+    ) {
+        shell(line, args![FULLBORE, base, to]).ends_with(0);
+        let names = listed(&to, Path::new(""));
+        assert!(
+            names.contains(&"srv/f".to_owned()) && !names.contains(&"f".to_owned()),
+            "{names:?}"
+        );
+    }
+}
+
+#[test]
+fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
+    let dir = temp();
+    let base = dir.path().join("t");
+    files(&base, &["releases/42/f", "z"]);
+    symlink("releases/42", base.join("current")).unwrap();
+    let (list, to) = (dir.path().join("list"), dir.path().join("r"));
+    fs::write(&list, "current/f\ncurrent/sub/g\nz\n").unwrap();
+    let ran = fullbore(args!["backup", base, "--files-from", list, "--to", to]).ends_with(3);
+    for name in ["current/f", "current/sub/g"] {
+        let said = format!(
+            "not captured: {name:?}: \"current\" is a symbolic link to \"releases/42\", and links are not followed"
+        );
+        assert!(ran.err.contains(&said), "{}", ran.err);
+    }
+    // What was not captured is listed, too.
+    assert_eq!(
+        listed(&to, Path::new("")),
+        ["", "current", "current/f", "current/sub/g", "z"]
+    );
+}
+
+#[test]
+fn names_of_any_bytes_are_taken() {
+    let dir = temp();
+    let name = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let base = dir.path().join(name(b"t\xe9"));
+    let cafe = base.join(name(b"caf\xe9"));
+    runs::write(cafe.join("f"), "f");
+    runs::write(base.join(name(b"m\xff/.no\xfe")), "");
+    runs::write(base.join(name(b"m\xff/in")), "in");
+    runs::write(base.join("z"), "z");
+    let to = dir.path().join(name(b"r\xe9"));
+    let run = |args: &[OsString]| fullbore(args.iter().cloned());
+    run(&args!["backup", base, "--to", to]).ends_with(0);
+    let paths = |from: &OsString| -> Vec<Vec<u8>> {
+        let back = temp();
+        let back = back.path().join("b");
+        run(&args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+        shape(&back)
+            .into_keys()
+            .filter(|path| !path.is_empty())
+            .collect()
+    };
+    let to = to.into_os_string();
+    assert_eq!(paths(&to).len(), 6);
+    run(&args!["find", to, name(b"caf\xe9")]).ends_with(0);
+    run(&args!["find", to, name(b"/caf\xe9/f")]).ends_with(0);
+    let none = run(&args!["find", to, name(b"caf\xea")]).ends_with(1);
+    none.has_one_error("could not find");
+    let latest = OsString::from_vec([to.as_bytes(), b"@latest"].concat());
+    for args in [
+        &args!["list", to][..],
+        &args!["list", latest, name(b"caf\xe9")],
+        &args!["show", latest],
+        &args!["verify", to, "--data"],
+        &args!["verify", latest, "--against", base],
+        &args!["verify", to, "--for", "1m"],
+        &args!["verify", to, "--sample", "50%"],
+        &args!["tag", latest, "a=b"],
+        &args!["pin", latest],
+        &args!["unpin", latest],
+        &args!["repair", to],
+        &args!["forget", to, "--keep-last", "9"],
+        &args!["prune", to],
+        &args!["restore", latest, name(b"caf\xe9/f"), "--plan"],
+        &args![
+            "export",
+            latest,
+            "--to",
+            dir.path().join(name(b"x\xe9.tar.zst"))
+        ],
+        &args!["list", dir.path().join(name(b"x\xe9.tar.zst"))],
+        &args![
+            "export",
+            dir.path().join(name(b"x\xe9.tar.zst")),
+            "--to",
+            "-"
+        ],
+        &args![
+            "copy-backup",
+            latest,
+            "--to",
+            dir.path().join(name(b"copy\xe9"))
+        ],
+        &args![
+            "backup",
+            base,
+            "--to",
+            to,
+            "--report",
+            dir.path().join(name(b"page\xe9.html"))
+        ],
+        &args!["diff", to, "latest", "latest", name(b"caf\xe9")],
+    ] {
+        run(args).ends_with(0);
+    }
+    let patterns = dir.path().join(name(b"patterns\xe9"));
+    fs::write(&patterns, b"m\xff\n").unwrap();
+    for (options, left) in [
+        (args!["--exclude", name(b"caf\xe9")], 4),
+        (args!["--exclude", name(b"/caf[\xe0-\xef]/")], 4),
+        (args!["--exclude", cafe], 4),
+        (args!["--exclude-from", patterns], 3),
+        (args!["--exclude-if-present", name(b".no\xfe")], 4),
+    ] {
+        let into = dir.path().join("excluded.tar.zst");
+        let ran = run(&[&args!["backup", base, "--to", into][..], &options].concat()).ends_with(0);
+        assert!(
+            !ran.err.contains("matched nothing"),
+            "{options:?}: {}",
+            ran.err
+        );
+        assert_eq!(
+            paths(&into.clone().into_os_string()).len(),
+            left,
+            "{options:?}"
+        );
+        run(&args!["show", into]).ends_with(0);
+    }
+    let stream = dir.path().join("stream.tar.zst");
+    let ran: Ran = runs::fed(
+        args!["backup", "--stdin-name", name(b"dump\xe9"), "--to", stream],
+        b"dump",
+    )
+    .into();
+    ran.ends_with(0);
+    assert_eq!(paths(&stream.into_os_string()), [b"dump\xe9".to_vec()]);
+}
