@@ -132,7 +132,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.to_owned()))
 }
 
-/// What is in the quotes around a value, as a configuration file has them. `'a b' 'c'` has none around it, and is a command.
+/// Removes the quotes around a value, as in a configuration file. `'a b' 'c'` is a command and keeps its quotes.
 fn quoted(value: &str) -> Option<&str> {
     let inner = value.trim().strip_prefix('\'')?.strip_suffix('\'')?;
     let is_one = !inner.replace("''", "").replace("\\'", "").contains('\'');

@@ -1,4 +1,4 @@
-//! One self-contained page about a run: what the limit was, and throughput and shares over time as pictures.
+//! One self-contained HTML page about a run: its limit, and its throughput and shares over time as charts.
 
 use super::output::aside;
 use crate::{
@@ -13,22 +13,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How each page begins: what does not is no report of ours.
+/// The first bytes of each page. A file that begins otherwise is not a report, and is not replaced.
 const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 
-/// The file that the page goes to.
+/// The file that the page is written to.
 pub(super) struct HtmlReport {
     path: PathBuf,
     file: File,
-    /// Was it made for the page, which is not in it yet?
+    /// Was the file created for the page, and is it still empty?
     is_bare: bool,
 }
 
 impl HtmlReport {
-    /// Before the run, so that what cannot be written is said while nothing is done yet. What is there stays until then.
+    /// Opens the file before the run, so that an error is reported before any work is done. An earlier report in it stays until
+    /// [`ReportFile::write`].
     ///
     /// # Errors
-    /// [`Kind::Usage`] if something else is there, as what is to be read; the system's.
+    /// [`Kind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |e| {
             Error::io(
@@ -59,9 +60,9 @@ impl HtmlReport {
         })
     }
 
-    /// Write the page. The run is over by now: that this failed does not make it fail.
+    /// Writes the page. A failure is a warning: the run itself succeeded.
     pub(super) fn print(mut self, page: &HtmlPage<'_>) {
-        let _ = self.file.set_len(0); // a pipe has no length
+        let _ = self.file.set_len(0); // fails for a pipe, which has no length
         if let Err(error) = self.file.write_all(page.render().as_bytes()) {
             aside(format!(
                 "warning: could not write the report \"{}\": {}",
@@ -74,7 +75,7 @@ impl HtmlReport {
 }
 
 impl Drop for HtmlReport {
-    /// A run that failed leaves no empty page.
+    /// Deletes the empty file of a run that failed.
     fn drop(&mut self) {
         if self.is_bare {
             let _ = fs::remove_file(&self.path);
@@ -82,7 +83,7 @@ impl Drop for HtmlReport {
     }
 }
 
-/// Is what is there an earlier report, empty, or no regular file?
+/// Is the file an earlier report, empty, or not a regular file?
 fn may_be_replaced(path: &Path) -> io::Result<bool> {
     let found = path.metadata()?;
     if !found.is_file() || found.len() == 0 {
@@ -95,13 +96,13 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
     Ok(start == BEGINS.as_bytes())
 }
 
-/// What the page says in words.
+/// The text of the page.
 pub(super) struct HtmlPage<'a> {
     /// Heading.
     pub(super) title: &'a str,
-    /// The lines that were printed.
+    /// The lines that the command printed.
     pub(super) lines: &'a [String],
-    /// What limited the run.
+    /// The limit of the run.
     pub(super) verdict: &'a LimitVerdict,
     /// The run over time.
     pub(super) timeline: &'a [MeterSample],
@@ -111,7 +112,7 @@ pub(super) struct HtmlPage<'a> {
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 160.0;
-/// Points drawn; more could not be told apart.
+/// The number of points of a chart; more could not be told apart.
 const POINTS: usize = 300;
 
 impl HtmlPage<'_> {
@@ -134,7 +135,7 @@ impl HtmlPage<'_> {
         )
     }
 
-    /// The time between two points each: when, bytes a second, stored bytes a second, verdict.
+    /// For each interval between two points: its time, bytes a second, stored bytes a second, verdict.
     fn points(&self) -> Vec<(f64, f64, f64, LimitVerdict)> {
         let step = self.timeline.len().div_ceil(POINTS).max(1);
         let samples: Vec<_> = std::iter::once(&START)

@@ -1,12 +1,12 @@
-//! Manual pages, as `man` has them: what a command ends with has a section of its own, a line for each code.
+//! Manual pages for `man`: the exit codes have a section of their own, one a line.
 
 use clap_mangen::Man;
 use std::io::{Result, Write};
 
-/// What the codes are told behind, in the help of each command.
+/// The words that introduce the exit codes in the help of each command.
 const CODES: &str = "EXIT CODES: ";
 
-/// The page of a command.
+/// Renders the page of a command.
 pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
     let said = command
         .get_after_help()
@@ -30,7 +30,7 @@ pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// How it is called, with all that has to be said; the lines of one that is called in several ways are apart.
+/// The synopsis with all required arguments; a command with several forms has a line for each.
 fn synopsis(command: &clap::Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
@@ -41,7 +41,7 @@ fn synopsis(command: &clap::Command) -> String {
         .join("\n.br\n")
 }
 
-/// A code each; what follows one belongs to it.
+/// Splits the text into one entry for each code.
 fn exit_status(codes: &str, out: &mut dyn Write) -> Result<()> {
     write!(out, ".SH \"EXIT STATUS\"")?;
     let mut last = None;

@@ -1,6 +1,6 @@
 //! The command line: arguments, the progress line, the last lines, exit codes.
 //!
-//! Turns arguments into values of the engines and prints their outcome. Decides nothing about backups.
+//! Turns arguments into options of the engines, and prints their results. Decides nothing about backups.
 
 mod args;
 mod care;
@@ -57,7 +57,7 @@ use std::{
 };
 use values::{CheckpointArg, Chunking};
 
-/// Run the program with the arguments of this process.
+/// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = platform::memory::prepare() {
         aside(report::error(&Error::io("could not begin", error)));
@@ -102,13 +102,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Exit code of a backup that is complete but for what could not be read.
+/// Exit code of a backup that lacks entries that could not be read.
 const UNREADABLE: u8 = 3;
-/// Plain bytes of a frame, unless told.
+/// Default of plain bytes in a frame.
 const FRAME_BYTES: u32 = 1 << 20;
-/// Of a cluster: what is done with a frame stays in the processor's second cache, and pages compress no worse.
+/// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
-/// How long a run takes until somebody asks for its end.
+/// The run time after which an estimate of the end is useful.
 const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn backup(args: BackupArgs) -> Result<u8> {
@@ -177,7 +177,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
     })
 }
 
-/// Make an empty repository.
+/// Makes an empty repository.
 fn init(args: InitArgs) -> Result<u8> {
     let (SinkSpec::Repository(path), _) = SinkSpec::parse(&args.repository, None)? else {
         let what = format!(
@@ -211,13 +211,13 @@ fn init(args: InitArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Say that there is a new repository, to those too who want no words: a disk that is not mounted looks like one that was never used.
+/// Reports a new repository, with `--quiet` too: a disk that is not mounted looks like an empty directory.
 fn say_new(to: &SinkSpec) {
     aside(format_args!("{} is a new repository", to.name()));
 }
 
-/// Count beside the run what it is of, so that what is left can be told; but not for a run that is over in a moment. Without a
-/// thread nothing is told, and at the end of the process it ends.
+/// Counts the source beside the run, so that the remaining time can be estimated; not for a run that ends within a moment.
+/// Without a thread there is no estimate. The thread ends with the process.
 fn plan_deletions(plan: &Backup, meter: &Arc<Meter>) {
     let (plan, meter) = (plan.clone(), meter.clone());
     let count = move || {
@@ -229,7 +229,7 @@ fn plan_deletions(plan: &Backup, meter: &Arc<Meter>) {
     let _ = start(count);
 }
 
-/// What a backup would be of.
+/// Prints what a backup would store.
 fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     let found = plan.count()?;
     let line = serde_json::json!({
@@ -248,7 +248,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     })
 }
 
-/// A cluster, if that is what is to be backed up.
+/// The cluster to back up, if the source is one.
 fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
     let server = match (&args.connect, &args.scope.paths[..]) {
@@ -261,7 +261,7 @@ fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
             Some(url) => ClusterServer::Running(params(&url)?),
             None if args.offline => ClusterServer::Stopped(path.clone()),
             None if is_settings(path) => {
-                // There may be a password in it.
+                // It may contain a password.
                 let what = "cannot back up what looks like the settings of a connection";
                 return Err(Error::new(ErrorKind::Usage, what)
                     .hint("give them to --connect, or say postgres://user@host/"));
@@ -290,7 +290,7 @@ fn cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
     }))
 }
 
-/// What is no cluster knows no checkpoint, and a stream nothing that could be left out of it.
+/// Refuses options that do not apply: PostgreSQL options without a cluster, options that exclude files with a stream.
 fn tree(args: &BackupArgs) -> Result<()> {
     if args.wal.is_some() || args.checkpoint.is_some() {
         let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
@@ -313,7 +313,7 @@ fn tree(args: &BackupArgs) -> Result<()> {
     paths.iter().try_for_each(|path| not_running(path))
 }
 
-/// Is there an option that speaks of some files and not of others?
+/// Is there an option that selects files?
 fn is_picky(args: &BackupArgs) -> bool {
     let scope = &args.scope;
     let lists = [&scope.exclude, &scope.exclude_if_present];
@@ -334,7 +334,7 @@ fn params(text: &str) -> Result<Box<Params>> {
     Ok(Box::new(params))
 }
 
-/// The files of a running cluster, read without its knowing, are no backup.
+/// Refuses the data directory of a running cluster as a path: its files would not be consistent.
 fn not_running(path: &Path) -> Result<()> {
     if path.to_str().is_some_and(is_url) {
         return Err(Error::new(
@@ -360,7 +360,7 @@ fn not_running(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Is it `host=… user=…`, as `psql` takes it, and no file?
+/// Is it a connection string such as `host=… user=…`, and not an existing file?
 fn is_settings(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let mut names = text
@@ -430,12 +430,12 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     })
 }
 
-/// `wanted` bytes for buffers, or fewer if a limit of address space leaves no room for them; at least 8 frames.
+/// `wanted` bytes for buffers, or fewer if the limit of address space is lower; at least 8 frames.
 fn memory(wanted: u64, frame_bytes: u32) -> u64 {
     platform::memory::within_limit(wanted, 8 * u64::from(frame_bytes))
 }
 
-/// Paths as the archive has them.
+/// Converts paths to the form of the archive.
 fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
     paths
         .into_iter()
@@ -515,7 +515,7 @@ fn list(args: ListArgs) -> Result<u8> {
         json: args.json,
     };
     let code = printed(|out| list.run(out))?;
-    // Not among what is printed: there it would be taken for a backup.
+    // Not on standard output, where the backup goes.
     if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
         aside(format_args!("{:?} holds no backup", list.from));
     }
@@ -565,12 +565,12 @@ fn bench(args: BenchArgs) -> Result<u8> {
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<u8> {
-    let mut script = Vec::new(); // what makes it cannot bear an error
+    let mut script = Vec::new(); // the generator panics on an error of its writer
     clap_complete::generate(shell, &mut Cli::command(), "fullbore", &mut script);
     printed(|out| text::line(out, String::from_utf8_lossy(&script).trim_end()).map(|()| 0))
 }
 
-/// The manual page on standard output, or those of all commands in a directory.
+/// Prints the manual page, or writes the pages of all commands to a directory.
 fn man(to: Option<&Path>) -> Result<u8> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();

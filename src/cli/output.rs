@@ -1,8 +1,8 @@
-//! What is printed, and what becomes of a run if nobody reads it or it cannot be written.
+//! Standard output and standard error, and what happens when they cannot be written.
 //!
-//! What only tells something ends with its reader, quietly, as any program in a pipe does, and fails if it cannot be
-//! written. What does something does it to its end, and its exit code is about that: of words that were lost standard error
-//! has a warning. Standard error itself may be lost without a word.
+//! A command that only prints, such as `list`, ends quietly when its reader closes the pipe, and fails if its output cannot be
+//! written. A command that does work completes it, and its exit code is about that work: lost output gives a warning on
+//! standard error. Errors of standard error itself are ignored.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -14,17 +14,17 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
-/// A line on standard error, or several, as a terminal can show them.
+/// Prints lines on standard error, with control characters escaped.
 pub(super) fn aside(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(&line.to_string()));
 }
 
-/// An object on standard error.
+/// Prints a JSON object on standard error.
 pub(super) fn object_aside(object: &serde_json::Value) {
     let _ = writeln!(io::stderr().lock(), "{object}");
 }
 
-/// Run what only tells something, on standard output. A reader that ended before has read enough: code 0.
+/// Runs a command that only prints. A closed pipe is not an error: exit code 0.
 ///
 /// # Errors
 /// Those of `tell`, or of standard output.
@@ -36,7 +36,7 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
     }
 }
 
-/// Run what does something and tells of it on standard output, whether that can be written or not.
+/// Runs a command that does work. It completes even if standard output cannot be written.
 ///
 /// # Errors
 /// Those of `act`.
@@ -46,7 +46,7 @@ pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8>
         failed: None,
     });
     let code = act(&mut out);
-    let _ = out.flush(); // nothing fails here
+    let _ = out.flush(); // the writer keeps its errors
     match out.get_mut().failed.take() {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             aside(format_args!("warning: {}", failed(error).line()));
@@ -60,7 +60,7 @@ fn failed(error: io::Error) -> Error {
     Error::io("could not write to standard output", error)
 }
 
-/// Takes everything, and keeps the first error.
+/// Accepts all output, and keeps the first error.
 struct LenientWriter<W> {
     out: W,
     failed: Option<io::Error>,

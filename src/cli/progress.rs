@@ -1,4 +1,4 @@
-//! Tells how far a run is while it goes on: a bar for people, objects for programs.
+//! Shows the progress of a run: a bar for people, JSON objects for programs.
 
 use super::{
     args::OutputArgs,
@@ -22,28 +22,28 @@ use std::{
     time::Duration,
 };
 
-/// Seconds between two words to a program that reads JSON.
+/// Seconds between two JSON objects.
 const JSON_SECONDS: f64 = 1.0;
 
-/// Seconds between two looks at the speed.
+/// Seconds between two measurements of the speed.
 const LOOK_SECONDS: f64 = 0.3;
 
-/// Tells how far a run is, and what came of it.
+/// Shows the progress of a run, and its result.
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     output: OutputArgs,
-    /// Standard output is the backup itself: what is said goes to standard error.
+    /// The backup is written to standard output: messages go to standard error.
     aside: bool,
-    /// What the two ends and the workers between them are called.
+    /// The names of the source, the workers and the sink.
     names: [&'static str; 3],
     now: Mutex<Now>,
 }
 
-/// What was seen last, and what it said of the speed.
+/// The last measurement, and the speed computed from it.
 #[derive(Default)]
 struct Now {
     last: MeterSample,
-    /// Bytes a second, of the last few seconds.
+    /// Bytes a second over the last few seconds.
     speed: f64,
     limit: &'static str,
 }
@@ -63,7 +63,7 @@ impl Now {
 }
 
 impl Progress {
-    /// A bar on a terminal, objects if JSON is wanted, else nothing. `names`: of source, workers and sink.
+    /// Shows a bar on a terminal, and objects with `--json`. `names` are those of the source, the workers and the sink.
     pub(super) fn new(output: &OutputArgs, aside: bool, names: [&'static str; 3]) -> Self {
         let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
@@ -77,12 +77,12 @@ impl Progress {
         }
     }
 
-    /// Does somebody look at it?
+    /// Is a bar shown?
     pub(super) fn is_drawn(&self) -> bool {
         self.bar.is_some()
     }
 
-    /// A moment of the run.
+    /// Measures the run now.
     pub(super) fn tick(&self, meter: &Meter, sample: MeterSample) {
         let Ok(mut now) = self.now.lock() else { return };
         let since = sample.seconds - now.last.seconds;
@@ -129,7 +129,7 @@ impl Progress {
         }
     }
 
-    /// Run `work`, and tell how far it is meanwhile, if there is a thread for that.
+    /// Runs `work`, and shows its progress from another thread, if one can be started.
     pub(super) fn watch<T>(&self, meter: &Meter, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
@@ -147,12 +147,12 @@ impl Progress {
         })
     }
 
-    /// The run is over, for better or worse.
+    /// Ends the bar, whether the run succeeded or failed.
     pub(super) fn clear(&self) {
         self.bar.iter().for_each(ProgressBar::finish_and_clear);
     }
 
-    /// What came of it: lines for a person, or an object, which is only made for who wants it.
+    /// Prints the result: `lines` for a person, or the JSON object that `json` makes.
     pub(super) fn end(&self, lines: &[String], result: impl FnOnce() -> Value) {
         match (self.output.json, self.output.quiet) {
             (true, _) => self.result(&result()),
@@ -161,7 +161,7 @@ impl Progress {
         }
     }
 
-    /// What is said even to those who want no words: that a backup has not all, or that earlier ones are `damaged`.
+    /// Prints what `--quiet` does not suppress: a backup is incomplete, or earlier backups are `damaged`.
     pub(super) fn lacks(&self, root: &Root, damaged: Option<String>) {
         let lacking = if root.totals.is_complete() {
             Vec::new()
@@ -173,7 +173,7 @@ impl Progress {
         }
     }
 
-    /// The run goes on whether it can be told or not.
+    /// Ignores errors: the run continues if its progress cannot be written.
     fn progress(&self, line: &Value) {
         match self.aside {
             true => object_aside(line),
@@ -181,7 +181,7 @@ impl Progress {
         }
     }
 
-    /// What was done is done whether it can be told or not.
+    /// Ignores errors: the work is done even if its result cannot be written.
     fn result(&self, line: &Value) {
         match self.aside {
             true => object_aside(line),
@@ -190,7 +190,7 @@ impl Progress {
     }
 }
 
-/// A duration that changes while it is read.
+/// Formats a duration that changes while it is read.
 fn about(seconds: f64) -> String {
     if seconds < 59.5 {
         format!("{seconds:.0} s")
@@ -199,7 +199,7 @@ fn about(seconds: f64) -> String {
     }
 }
 
-/// What does not fit the line is cut off.
+/// Cuts off text that does not fit the line.
 fn style(known: bool) -> ProgressStyle {
     let template = if known {
         "{bar:20} {wide_msg}"

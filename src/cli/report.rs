@@ -1,4 +1,4 @@
-//! What a run says at its end, to people and to programs.
+//! The last lines of each command, for people and as JSON.
 
 use super::care;
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64, path::Path, sync::atomic::Ordering::Relaxed};
 
-/// Entries named at the end of a run; the manifest has them all.
+/// The number of entries that are named at the end of a run; the manifest names all of them.
 const NAMED: usize = 10;
 
 /// The last lines of a backup.
@@ -83,7 +83,7 @@ pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &s
     lines
 }
 
-/// What reading was held to.
+/// The limit of reading that the user set.
 pub(super) fn held(bytes_per_second: NonZeroU64) -> String {
     format!(
         "--max-rate held reading to {}/s",
@@ -91,12 +91,12 @@ pub(super) fn held(bytes_per_second: NonZeroU64) -> String {
     )
 }
 
-/// Why nothing is as in an earlier backup.
+/// Why no earlier backup was the base.
 pub(super) fn anew(Unlike { backup, why }: &Unlike) -> String {
     format!("note: everything is stored anew, as {backup} cannot be compared with: {why}")
 }
 
-/// The same.
+/// Why no earlier backup was the base, in words.
 pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
     unlike.map_or(
         Value::Null,
@@ -104,12 +104,12 @@ pub(super) fn anew_json(unlike: Option<&Unlike>) -> Value {
     )
 }
 
-/// Warnings, a line each.
+/// Warnings, one a line.
 pub(super) fn warnings(warnings: &[String]) -> impl Iterator<Item = String> {
     warnings.iter().map(|warning| format!("warning: {warning}"))
 }
 
-/// What is damaged of earlier backups, as far as this one came across it.
+/// The damage in earlier backups that this backup met.
 pub(super) fn base_damage(damage: &[String]) -> Option<String> {
     let few = damage
         .iter()
@@ -131,7 +131,7 @@ pub(super) fn base_damage(damage: &[String]) -> Option<String> {
     })
 }
 
-/// Where the configuration is that the backup has not.
+/// The configuration files outside the data directory, which the backup does not contain.
 fn elsewhere(cluster: &ClusterInfo) -> String {
     let files: Vec<_> = cluster
         .configuration
@@ -144,7 +144,7 @@ fn elsewhere(cluster: &ClusterInfo) -> String {
     )
 }
 
-/// What a server that is restored from the backup would do to this one.
+/// The effects that a server restored from the backup would have on the original one.
 fn meanwhile(space: &Tablespace) -> String {
     let (name, location) = (quoted(&space.name.0), quoted(&space.location.0));
     format!(
@@ -153,7 +153,7 @@ fn meanwhile(space: &Tablespace) -> String {
     )
 }
 
-/// What a backup of a cluster begins and ends with, and where its WAL is.
+/// The WAL range of a backup of a cluster, and where the WAL is stored.
 fn cluster(cluster: &ClusterInfo) -> String {
     let ClusterInfo {
         version,
@@ -180,7 +180,7 @@ fn cluster(cluster: &ClusterInfo) -> String {
     )
 }
 
-/// What could not be captured, the first few by name.
+/// The entries that could not be captured; the first few are named.
 pub(super) fn not_captured(root: &Root) -> Vec<String> {
     let mut lines: Vec<_> = root.not_captured.iter().take(NAMED).map(lacks).collect();
     let totals = &root.totals;
@@ -201,7 +201,7 @@ pub(super) fn not_captured(root: &Root) -> Vec<String> {
 }
 
 fn lacks(entry: &NotCaptured) -> String {
-    // What is there, but torn or wrong.
+    // Stored, but torn or wrong.
     let what = if entry.is_stored_anyway() {
         "captured, but not as it was"
     } else {
@@ -210,7 +210,7 @@ fn lacks(entry: &NotCaptured) -> String {
     format!("{what}: {}: {}", quoted(&entry.path.0), entry.reason)
 }
 
-/// What a backup would be of.
+/// The estimate that a dry run prints.
 pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
     let mut lines: Vec<_> = found.not_captured.iter().map(lacks).collect();
     if found.unreadable > lines.len() as u64 {
@@ -228,7 +228,7 @@ pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
     lines
 }
 
-/// What the limit was, and what the other two could do: `limit: workers, busy 97 %; the source could give 2.1×`.
+/// The limit of the run, and the speed that the other two parts could reach: `limit: workers, busy 97 %; the source could give 2.1×`.
 pub(super) fn limit(verdict: &LimitVerdict, names: [&str; 3]) -> String {
     let sides = [Side::Source, Side::Workers, Side::Sink];
     let could = ["could give", "could do", "could take"];
@@ -252,7 +252,7 @@ pub(super) fn limit(verdict: &LimitVerdict, names: [&str; 3]) -> String {
     )
 }
 
-/// What is idle nearly all the time says little of how fast it could be.
+/// A part that was idle nearly all the time gives no reliable measure of its speed.
 fn times(headroom: f64) -> String {
     if headroom > 99.0 {
         "over 99×".to_owned()
@@ -261,7 +261,7 @@ fn times(headroom: f64) -> String {
     }
 }
 
-/// What the parts of a run are called,
+/// The names of the parts of a backup,
 pub(super) const SIDES: [&str; 3] = ["source", "workers", "sink"];
 /// and those of a restore.
 pub(super) const ENDS: [&str; 3] = ["backup", "workers", "target"];
@@ -299,17 +299,17 @@ pub(super) fn restore(
     lines
 }
 
-/// Of a tar without a root.
+/// The first line for a tar that has no root.
 const BARE: &str = "nothing says what should be in it";
 
-/// What is in the target now: all of a backup, or the parts that were asked for.
+/// The content of the target: all of a backup, or the parts that were requested.
 fn restored(summary: &Summary, to: &Path) -> String {
     let to = to.display();
     let is_bare = summary.id.is_empty();
     let (parts, is) = parts(summary);
     let whole = match (is_bare, &*summary.source) {
         (true, _) => "the archive".to_owned(),
-        // A root that was made anew may not know.
+        // A root that was rebuilt may not know.
         (false, ":") => format!("backup {}", summary.id),
         (false, source) => format!("backup {} of {source}", summary.id),
     };
@@ -336,10 +336,10 @@ fn restored(summary: &Summary, to: &Path) -> String {
     }
 }
 
-/// Parts of a backup that are named at the end of a restore.
+/// The number of parts that are named at the end of a restore.
 const PARTS: usize = 3;
 
-/// The parts of a backup that were asked for, by name, and the verb for them; `None` for all of it.
+/// The names of the parts that were requested, and the verb for them; `None` for the whole backup.
 fn parts(summary: &Summary) -> (Option<String>, &'static str) {
     let of = |names: Vec<String>, what: &str| {
         let more = names.len().saturating_sub(PARTS);
@@ -395,7 +395,7 @@ fn damage_json(damage: &Damage) -> Value {
     json!({"what": damage.what, "detail": damage.detail, "files": files})
 }
 
-/// What is damaged and which files that costs, as the operator sees it: a line for each, after what is said of the damage.
+/// Lists the damaged objects, and the files that are lost with each, one a line.
 pub(super) fn damage(damage: &[Damage]) -> Vec<String> {
     let said = damage.iter().map(|one| {
         one.detail
@@ -410,7 +410,7 @@ pub(super) fn damage(damage: &[Damage]) -> Vec<String> {
 }
 
 /// The last line of a verification.
-/// `against`: the tree that it was compared with.
+/// `against` is the tree that the backup was compared with.
 pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
     let what = if found.data {
         "every byte"
@@ -472,7 +472,7 @@ pub(super) fn verify(found: &Found, against: Option<&Path>) -> String {
     }
 }
 
-/// What to do about damage in a repository.
+/// The hint about damage in a repository.
 pub(super) fn after_damage(found: &Found) -> Option<String> {
     let hint = match (found.exit_code(), found.lost.is_empty()) {
         (4, true) => {
@@ -487,7 +487,7 @@ pub(super) fn after_damage(found: &Found) -> Option<String> {
     Some(format!("hint:  {hint}"))
 }
 
-/// Which of several backups are damaged, the first few by name.
+/// The damaged ones of several backups; the first few are named.
 fn damaged_ones(found: &Found) -> String {
     let (ids, is) = (
         &found.damaged,
@@ -524,7 +524,7 @@ fn places(found: &Found) -> String {
 
 fn losers(found: &Found) -> String {
     match found.lost.len() {
-        // Of a stream that lacks its end nothing says what else was to come.
+        // A stream that lacks its end does not say how much is missing.
         0 if found.is_bare => "what else is lost nothing says".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
@@ -554,7 +554,7 @@ fn loss_json(loss: &EntryLoss) -> Value {
     json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
 }
 
-/// What was waited for that is no part of a run.
+/// The time that was spent waiting for the server.
 pub(super) fn waited_json(waits: &[Wait]) -> Value {
     waits
         .iter()
@@ -643,7 +643,7 @@ pub(super) fn shares(verdict: &LimitVerdict) -> Value {
         .into()
 }
 
-/// An error as the operator sees it.
+/// Formats an error for a terminal.
 pub(super) fn error(error: &Error) -> String {
     let mut text = format!("error: {}", error.line());
     for line in &error.detail {

@@ -34,10 +34,10 @@ pub(super) struct SelectArgs {
 }
 
 impl SelectArgs {
-    /// The filter. `from` is the argument with the repository, behind which `@ID` may stand if `takes_id`.
+    /// Makes the filter. `from` is the repository, with `@ID` after it if `takes_id`.
     ///
     /// # Errors
-    /// Those of the current directory, if a path is relative.
+    /// The system's, if a path is relative and the current directory cannot be read.
     pub(super) fn filter(self, from: &OsStr, takes_id: bool) -> Result<BackupFilter> {
         let paths = self
             .path
@@ -65,7 +65,7 @@ pub(super) fn no_filter(from: &OsStr, takes_id: bool) -> BackupFilter {
     }
 }
 
-/// A path as a source is called by it.
+/// Converts a path to the name that a source has in the repository.
 fn source_name(path: OsString) -> Result<OsString> {
     match path.as_bytes().starts_with(b"stdin:") {
         true => Ok(path),

@@ -1,6 +1,7 @@
-//! A run that a signal ends: what that means is said, and no archive is left half written under a hidden name.
+//! Handles signals that end a run: prints the consequences, and deletes unfinished archives.
 //!
-//! A signal that whoever started the program wants ignored (`nohup`) stays so, and a process that was ended by one ends by it.
+//! A signal that was ignored when the program started (`nohup`) stays ignored. After the handler ran, the process ends by the
+//! signal, so that its parent sees it.
 
 use super::{A_MOMENT, args::Command, output::aside, report};
 use crate::{
@@ -18,10 +19,11 @@ use signal_hook::{
 };
 use std::sync::mpsc;
 
-/// What is said instead once a backup, copy or archive has its name.
+/// The message once a backup, copy or archive is committed.
 const NAMED: &str = ": what it made is complete, but may not be durable yet";
 
-/// From now on, say what a signal does to `command`. Without a thread nothing is said, and it ends the process alone.
+/// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
+/// message.
 pub(super) fn watch(command: &Command) {
     let (lost, hint) = meaning(command);
     let wait = move || {
@@ -37,7 +39,7 @@ pub(super) fn watch(command: &Command) {
             let tell = move || {
                 remove_partials();
                 restore_dir_access();
-                // Looked at behind the wait for names that were being given.
+                // Read after the wait for commits in progress.
                 let (lost, hint) = if is_named() {
                     (NAMED, "")
                 } else {
@@ -52,15 +54,15 @@ pub(super) fn watch(command: &Command) {
                 aside(report::error(&error));
                 let _ = done.send(());
             };
-            // Nobody may read standard error, and a disk may hang.
+            // Standard error may block, and a disk may hang.
             let _ = start(tell).map(|_| is_done.recv_timeout(A_MOMENT));
-            let _ = emulate_default_handler(signal); // it ends the process
+            let _ = emulate_default_handler(signal); // ends the process
         }
     };
     let _ = start(wait);
 }
 
-/// What is lost by an interruption, and how to go on.
+/// What the interruption costs, and how to continue.
 fn meaning(command: &Command) -> (&'static str, &'static str) {
     let is_repository = |to| matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _)));
     match command {

@@ -1,7 +1,7 @@
-//! What other backup programs call things, and what does the same here.
+//! Commands and options of other backup programs, and their equivalents here.
 //!
-//! Somebody who comes from one of them types its words. The command that is spelled most like such a word, which is what
-//! a parser guesses, is another one: `create` is no `restore`.
+//! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
+//! wrong: `restore` for `create`.
 
 use super::args::Cli;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
 
-/// Words of restic, borg, rsync, tar, pgBackRest and WAL-G, and what to do instead.
+/// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
 const HABITS: [(&[&str], &str); 16] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
@@ -66,7 +66,7 @@ const HABITS: [(&[&str], &str); 16] = [
     ),
 ];
 
-/// Options of theirs that no command here has, or not that one.
+/// Options of those programs that no command here has, or that the given command does not have.
 const OPTIONS: [(&[&str], &str); 7] = [
     (
         &["--repo", "--repository", "--repo1-path", "--stanza"],
@@ -103,8 +103,8 @@ const OPTIONS: [(&[&str], &str); 7] = [
     ),
 ];
 
-/// Parse the arguments of this process. What is no command here, but one elsewhere, is answered with ours; everything else that
-/// clap has to say ends the process.
+/// Parses the arguments of this process. A command of another program is answered with the equivalent here; for all other
+/// errors clap prints its message and ends the process.
 ///
 /// # Errors
 /// [`Kind::Usage`].
@@ -133,7 +133,7 @@ fn answer(error: &clap::Error) -> Option<Error> {
             .hint(instead),
         );
     }
-    // Other errors speak of arguments that there are.
+    // Other errors are about arguments that exist.
     let word =
         text(ContextKind::InvalidArg).filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
     let instead = known(&OPTIONS, word)?;

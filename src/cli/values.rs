@@ -1,4 +1,4 @@
-//! Values of options: what an operator may write, and what is said of anything else.
+//! Values of options: their syntax, and the errors for anything else.
 
 use crate::{format::entry::is_safe, text::size};
 use clap::ValueEnum;
@@ -30,7 +30,7 @@ pub(super) enum Chunking {
     Content,
 }
 
-/// A number of readers, or as many as it pays.
+/// A number of readers, or `auto`: as many as increase the speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(pub(super) Option<NonZeroUsize>);
 
@@ -43,7 +43,7 @@ pub(super) fn readers(text: &str) -> Result<Readers, String> {
     }
 }
 
-/// More threads than any machine has use for are a slip, and of very many the system ends the process.
+/// Refuses more threads than any machine can use: such a number is a typing error, and could exhaust the system.
 pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     let number = text
         .parse()
@@ -52,7 +52,7 @@ pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     number.ok_or_else(|| format!("a number from 1 to {MAX_THREADS}"))
 }
 
-/// `30m`, of more than nothing.
+/// Parses a duration above zero, such as `30m`.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let wrong = || "use a number and s, m or h, as 30m".to_owned();
     let (number, unit) = text
@@ -72,7 +72,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(wrong)
 }
 
-/// The same; a number alone is of seconds, and 0 is one.
+/// Parses a duration; a number without a unit means seconds, and 0 is allowed.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let is_none = |text: &str| text.trim_end_matches(['s', 'm', 'h']).parse() == Ok(0);
     if is_none(text) {
@@ -136,7 +136,7 @@ pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
     }
 }
 
-/// Where a backup goes.
+/// The destination of a backup.
 pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     if text.is_empty() {
         Err("a place, and not an empty one".to_owned())
@@ -145,7 +145,7 @@ pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     }
 }
 
-/// Bytes a second, for which one frame is no long wait.
+/// Parses bytes a second; the minimum keeps the wait for one frame short.
 pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
     NonZeroU64::new(size::parse(text)?)
         .filter(|rate| rate.get() >= 64 << 10)

@@ -1,8 +1,8 @@
 //! Compression, one frame by itself: zstd, lz4, or zstd frames of raw blocks; and gzip and tar for plain streams.
 //!
-//! Contexts are kept: a new one for each frame costs 2 to 7 % at 128 KiB. gzip is one member whose frames end in a sync
-//! flush (`pg_verifybackup` 18 loops for ever on several members); its header and trailer are `lay`'s to write. Frames of gzip
-//! and tar are never read back one by one: a plain stream is read from its beginning, as a tar of any other program is.
+//! Contexts are reused: a new one for each frame costs 2 to 7 % at 128 KiB. A gzip stream is one member whose frames end in a
+//! sync flush (`pg_verifybackup` 18 never ends on several members); `lay` writes its header and trailer. Plain streams of gzip
+//! and tar are only read from their beginning, like a tar of any other program.
 
 use super::{Stage, raw_zstd};
 use crate::{
@@ -21,13 +21,13 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter};
 pub enum Codec {
     /// Level -131072 to 22.
     Zstd(i32),
-    /// The default of lz4.
+    /// lz4 at its default level.
     Lz4,
-    /// Not at all: zstd frames of raw blocks.
+    /// No compression: zstd frames of raw blocks.
     None,
-    /// A plain stream, at level 0 to 9.
+    /// A plain gzip stream, at level 0 to 9.
     Gzip(u32),
-    /// A plain stream that is not compressed.
+    /// A plain tar stream.
     Tar,
 }
 
@@ -42,7 +42,7 @@ impl Codec {
         }
     }
 
-    /// Its level; 0 where there is none.
+    /// Its level, or 0 for a codec without levels.
     pub fn level(self) -> i32 {
         match self {
             Self::Zstd(level) => level,
@@ -51,7 +51,7 @@ impl Codec {
         }
     }
 
-    /// How a file compressed so is called: `tar.zst`.
+    /// The suffix of file names, such as `tar.zst`.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Zstd(_) | Self::None => "tar.zst",
@@ -61,7 +61,7 @@ impl Codec {
         }
     }
 
-    /// The codec a name in a label or root speaks of, at any level.
+    /// The codec with this name in a label or root, at any level.
     ///
     /// # Errors
     /// [`Kind::Unsupported`] if this build does not know it.
@@ -78,7 +78,7 @@ impl Codec {
         }
     }
 
-    /// The same codec at the level that a root says it had.
+    /// The same codec at the level that a root gives.
     #[must_use]
     pub fn at_level(self, level: i32) -> Self {
         match self {
@@ -88,19 +88,19 @@ impl Codec {
         }
     }
 
-    /// Does it make a plain stream? gzip and tar know no frames that tools pass over, so such a stream has no label, pages,
-    /// root or seek table.
+    /// Does it write a plain stream? gzip and tar have no skippable frames, so such a stream has no label, pages, root or
+    /// seek table.
     pub fn is_plain_stream(self) -> bool {
         matches!(self, Self::Gzip(_) | Self::Tar)
     }
 
-    /// The codec of a stream for other programs: without compression it is the tar itself.
+    /// The codec of a stream for other programs: `none` becomes a plain tar.
     #[must_use]
     pub fn for_pipe(self) -> Self {
         if self == Self::None { Self::Tar } else { self }
     }
 
-    /// What compresses, for one thread.
+    /// Makes a compressor for one thread.
     ///
     /// # Errors
     /// [`Kind::Usage`] if the level is out of range.
@@ -114,7 +114,7 @@ impl Codec {
         })
     }
 
-    /// What decompresses the frames of an archive, for one thread. No archive is a plain stream, see [`Codec::named`].
+    /// Makes a decompressor for one thread. It decodes frames of an archive, never a plain stream, see [`Codec::named`].
     pub fn decompressor(self) -> Decompressor {
         match self {
             Self::Lz4 => Decompressor::Lz4,
@@ -191,7 +191,7 @@ fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
 pub enum Compressor {
     /// zstd at this level, with content size and checksum in each frame.
     Zstd(Box<CCtx<'static>>, i32),
-    /// lz4 at this level of its frame API, likewise.
+    /// lz4 at this level of its frame API, with content size and checksum in each frame.
     Lz4(i32),
     /// zstd frames of raw blocks.
     None,
@@ -202,11 +202,12 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// From now on expect frames of one large file each, or of many small ones. At level 1 of zstd those of one file find their matches by
-    /// a table of 32 KiB, which the first-level cache holds, and not of 64 (decision 35); lz4 goes on faster where it finds none (decision 38).
+    /// Tells whether the next frames are each of one large file, or of many small files. For a large file zstd:1 uses a match
+    /// table of 32 KiB instead of 64, which fits the first-level cache (decision 35), and lz4 skips ahead faster where it finds
+    /// no matches (decision 38).
     pub fn expect_one_file(&mut self, one: bool) {
         match self {
-            // Refused only in the middle of a frame, which one call never leaves; and then the larger table does. 0 is zstd's own choice.
+            // zstd refuses this only in the middle of a frame, and each call completes one. 0 is zstd's own choice.
             Self::Zstd(context, 1) => {
                 let _ = context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 }));
             }
@@ -215,7 +216,7 @@ impl Compressor {
         }
     }
 
-    /// Put `plain` into `out` as one frame. The bytes depend on nothing but `plain`, codec, level and what is expected.
+    /// Writes `plain` to `out` as one frame. Its bytes depend only on `plain`, codec, level and [`Compressor::expect`].
     ///
     /// # Errors
     /// [`Kind::System`] if there is no memory, else [`Kind::Bug`] only: any bytes can be compressed.
@@ -243,7 +244,7 @@ impl Compressor {
     }
 }
 
-/// Do these words of zstd or liblz4 say that there is no memory? Then nothing is wrong with a frame.
+/// Does this message of zstd or liblz4 mean that memory is exhausted? Then the frame itself is not damaged.
 fn is_of_memory(why: &str) -> bool {
     why == "Allocation error : not enough memory" || why == "AllocationFailed"
 }
@@ -259,7 +260,7 @@ fn refused(why: &str) -> Error {
     Error::new(ErrorKind::Bug, "cannot compress a frame").because(why.to_owned())
 }
 
-/// Independent 4 MiB blocks, content size and checksum: what `lz4 -t` can check.
+/// Independent 4 MiB blocks with content size and checksum, which `lz4 -t` checks.
 fn compress_lz4(plain: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
     let preferences = PreferencesBuilder::new()
         .block_size(BlockSize::Max4MB)
@@ -275,14 +276,14 @@ fn compress_lz4(plain: &[u8], level: i32, out: &mut Vec<u8>) -> Result<()> {
 
 fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
     context.reset();
-    // At worst 9 bits for a byte, where there is but one code, and the flush.
+    // At worst 9 bits a byte, with one code only, and the flush.
     out.reserve(plain.len() + plain.len() / 8 + 256);
     loop {
         let rest = &plain[context.total_in() as usize..];
         context
             .compress_vec(rest, out, FlushCompress::Sync)
             .map_err(|e| refused(&e.to_string()))?;
-        // Where there is no room left more may be waiting, though all was taken.
+        // With no room left in the output, more may be pending although all input was consumed.
         if out.len() < out.capacity() {
             break;
         }
@@ -297,15 +298,15 @@ fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()>
 
 /// Decompresses frames on one thread.
 pub enum Decompressor {
-    /// Raw blocks too; `None` if there was no memory for it.
+    /// Decodes zstd and raw blocks; `None` if memory was exhausted.
     Zstd(Option<Box<DCtx<'static>>>),
     /// Keeps nothing between frames.
     Lz4,
 }
 
 impl Decompressor {
-    /// As [`Decompressor::decompress`], but a frame of zstd comes out whose checksum is wrong and nothing else, with the error: what is
-    /// wanted of it is to be compared with digests (decision 32).
+    /// As [`Decompressor::decompress`], but a zstd frame whose only fault is its checksum is decoded and returned with the error:
+    /// the caller compares the content with digests (decision 32).
     ///
     /// # Errors
     /// As [`Decompressor::decompress`].
@@ -330,12 +331,12 @@ impl Decompressor {
 
     fn compare_checksums(&mut self, compare: bool) {
         if let Self::Zstd(Some(context)) = self {
-            // Refused only in the middle of a frame, which one call never leaves.
+            // zstd refuses this only in the middle of a frame, and each call completes one.
             let _ = context.set_parameter(DParameter::ForceIgnoreChecksum(!compare));
         }
     }
 
-    /// Put the bytes of one frame into `out`; they must be `plain_len` bytes, and no more memory is taken.
+    /// Decodes one frame into `out`. It must have `plain_len` bytes; no more memory is allocated.
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if the frame is damaged or has another length, [`Kind::System`] if there is no memory.
@@ -382,7 +383,7 @@ fn decompress_zstd(
 
 fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = lz4f::BufReadDecompressor::new(stored).map_err(|e| damaged(&e.to_string()))?;
-    // One byte more than there should be shows a frame that is too long, and makes lz4 check the checksum at its end.
+    // One byte more than expected shows a frame that is too long, and makes lz4 verify the checksum at its end.
     (&mut reader)
         .take(plain_len as u64 + 1)
         .read_to_end(out)
@@ -397,7 +398,7 @@ pub struct Compress {
 }
 
 impl Compress {
-    /// Compress with `codec` into buffers of `pool`.
+    /// Makes a stage that compresses with `codec` into buffers of `pool`.
     ///
     /// # Errors
     /// [`Kind::Usage`] if the level is out of range.
@@ -412,10 +413,10 @@ impl Compress {
 impl Stage for Compress {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
         if frame.data.is_empty() {
-            return Ok(frame); // all that was in it, an earlier backup has
+            return Ok(frame); // an earlier backup has all of its content
         }
         if matches!(self.compressor, Compressor::Gzip(_)) {
-            frame.crc32 = Some(crc32(&frame.data)); // joined into that of the whole
+            frame.crc32 = Some(crc32(&frame.data)); // joined into the CRC of the stream
         }
         if !matches!(self.compressor, Compressor::Tar) {
             let mut out = self.pool.take();
@@ -466,7 +467,7 @@ mod tests {
         out
     }
 
-    /// Frames of gzip have no end of their own: they are read as raw deflate.
+    /// Frames of gzip have no end of their own, so the test reads them as raw deflate.
     fn unpacked(codec: Codec, stored: &[u8], len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len);
         match codec {
@@ -506,7 +507,7 @@ mod tests {
         }
     }
 
-    /// zlib-rs has but one code at level 1: 9 bits for each byte from 144 on.
+    /// zlib-rs has one fixed code at level 1: 9 bits for each byte of 144 and above.
     #[test]
     fn what_does_not_compress_is_stored_all_the_same() {
         let mut noise = vec![0; 2 << 20];
@@ -520,7 +521,7 @@ mod tests {
             let mut compressor = codec.compressor().unwrap();
             let mut stored = Vec::new();
             for high in [0, 64, 120, 132, 160, 255] {
-                // Some of the bytes that are below that many are not any more.
+                // Some bytes that were below that are not any more.
                 let plain: Vec<u8> = noise
                     .iter()
                     .map(|byte| {
