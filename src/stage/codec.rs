@@ -216,7 +216,7 @@ impl Compressor {
         }
     }
 
-    /// Writes `plain` to `out` as one frame. Its bytes depend only on `plain`, codec, level and [`Compressor::expect`].
+    /// Writes `plain` to `out` as one frame. Its bytes depend only on `plain`, codec, level and [`Compressor::expect_one_file`].
     ///
     /// # Errors
     /// [`Kind::System`] if there is no memory, else [`Kind::Bug`] only: any bytes can be compressed.
