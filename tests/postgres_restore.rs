@@ -242,7 +242,7 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
     }
-    once_more_without_tricks("a_cluster_comes_back_with_its_tablespaces_and_their_links");
+    once_more_without_tricks();
 }
 
 #[test]

@@ -23,7 +23,7 @@ use fullbore::{
     stage::codec::Codec,
 };
 use std::{
-    collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::Path, process::Command,
+    collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::Path, process::Command, thread,
 };
 
 pub const ID: &str = "20261121T054501Z-k3f9qz";
@@ -713,11 +713,13 @@ pub fn packed(codec: Codec, plain: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Runs the test `name` of this program in a process of its own, which plays no tricks; there it does nothing.
-pub fn once_more_without_tricks(name: &str) {
+/// Runs the current test once more in a process of its own, without tricks; in that process it does nothing.
+pub fn once_more_without_tricks() {
     if !platform::tricks() {
         return;
     }
+    let thread = thread::current();
+    let name = thread.name().unwrap(); // the harness names the thread after the test
     let again = Command::new(env::current_exe().unwrap())
         .args([name, "--exact"])
         .env("FULLBORE_NO_TRICKS", "1")

@@ -109,7 +109,7 @@ fn one_worker_and_many_restore_the_same_tree() {
     });
     assert_eq!(trees[0], trees[1]);
     assert_eq!(trees[0], trees[2]);
-    once_more_without_tricks("one_worker_and_many_restore_the_same_tree");
+    once_more_without_tricks();
 }
 
 #[test]
