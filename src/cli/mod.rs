@@ -37,7 +37,7 @@ use crate::{
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, compare::Compare, open::holds_none, writer},
+    repo::{base::WantedBase, compare::Compare, open::{holds_none, repository_at}, writer},
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
@@ -516,7 +516,7 @@ fn list(args: ListArgs) -> Result<u8> {
     };
     let code = printed(|out| list.run(out))?;
     // Not among what is printed: there it would be taken for a backup.
-    if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
+    if code == 0 && list.is_of_backups() && holds_none(&*repository_at(&list.from)?)? {
         aside(format_args!("{:?} holds no backup", list.from));
     }
     Ok(code)
