@@ -37,7 +37,12 @@ use crate::{
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, compare::Compare, open::{holds_none, repository_at}, writer},
+    repo::{
+        base::WantedBase,
+        compare::Compare,
+        open::{holds_none, repository_at},
+        writer,
+    },
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,

@@ -22,8 +22,8 @@ use crate::{
         select::BackupFilter,
     },
     source::patterns::Patterns,
-    text,
     storage::Objects,
+    text,
 };
 use serde::Serialize;
 use std::{

@@ -14,8 +14,8 @@ use crate::{
         retention::{RetentionCandidate, RetentionRules},
         select::BackupFilter,
     },
-    text,
     storage::Objects,
+    text,
 };
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
@@ -164,10 +164,7 @@ impl Forget {
     }
 
     /// Returns the decisions of the rules, and the backups that cannot be judged.
-    fn by_rules(
-        &self,
-        objects: &Arc<dyn Objects>,
-    ) -> Result<(Groups, Vec<(String, Error)>)> {
+    fn by_rules(&self, objects: &Arc<dyn Objects>) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
             let what = "cannot forget without a retention rule or the ID of a backup";
             return Err(Error::new(ErrorKind::Usage, what)
@@ -305,9 +302,8 @@ impl Decision {
 fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
     let notes = Annotations::read(objects, id)?;
     notes.apply(&mut root);
-    let bad = |e: jiff::Error| {
-        Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e)
-    };
+    let bad =
+        |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e);
     let time: Timestamp = root.time.parse().map_err(bad)?;
     let complete = root.totals.is_complete();
     // The roots of many backups are in memory at the same time, so these large fields are

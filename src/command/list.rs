@@ -17,9 +17,9 @@ use crate::{
         scan::lost_roots,
         select::BackupFilter,
     },
+    storage::Objects,
     text,
     verify::stream::{self, Looked, look},
-    storage::Objects,
 };
 use serde::Serialize;
 use std::{

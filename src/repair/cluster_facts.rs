@@ -19,7 +19,11 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Of reading the files.
-pub(crate) fn add(objects: &Arc<dyn Objects>, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+pub(crate) fn add(
+    objects: &Arc<dyn Objects>,
+    root: &mut Root,
+    pages: &[(u64, Vec<u8>)],
+) -> Result<()> {
     let archive = Virtual::open(objects, root, pages)?;
     let text = |path: &[u8]| {
         small_file(&archive, path)

@@ -204,7 +204,12 @@ fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
             why.line(),
             "tags that it was given later are lost".to_owned(),
         ];
-        Some(RepairStep::new(objects, what, detail, RepairAction::Pin(id)))
+        Some(RepairStep::new(
+            objects,
+            what,
+            detail,
+            RepairAction::Pin(id),
+        ))
     };
     Ok(archives(objects)?.into_iter().filter_map(step).collect())
 }
@@ -250,9 +255,9 @@ impl RepairStep {
             RepairAction::Forgotten(id, bytes) => locked(objects, id, || {
                 put(objects, &key(id, layout::FORGOTTEN), bytes).map(|()| None)
             }),
-            RepairAction::Manifest(id, pages) => {
-                locked(objects, id, || write_manifest(objects, id, pages).map(|()| None))
-            }
+            RepairAction::Manifest(id, pages) => locked(objects, id, || {
+                write_manifest(objects, id, pages).map(|()| None)
+            }),
             RepairAction::Root(pages, root) => locked(objects, &root.id, || {
                 // Somebody may have brought back the right one since this was planned.
                 let state = roots::state(objects, &root.id)?;
@@ -459,7 +464,12 @@ fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: Rebuilt) 
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
     let what = format!("rebuild the root of backup {id:?}, with {entries}");
-    RepairStep::new(objects, what, detail, RepairAction::Root(pages, Box::new(root)))
+    RepairStep::new(
+        objects,
+        what,
+        detail,
+        RepairAction::Root(pages, Box::new(root)),
+    )
 }
 
 /// Manifests of which some page is damaged and its copy in a segment is not.

@@ -24,8 +24,8 @@ use crate::{
         },
         sizes,
     },
-    stage::codec::Codec,
     repo::roots::files_of,
+    stage::codec::Codec,
     storage::Objects,
     text::counted,
 };

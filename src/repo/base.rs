@@ -403,7 +403,10 @@ fn candidates(
         return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
     let mut found = Vec::new();
-    let (complete, partial) = (backup_ids(&**objects)?, cut_off_ids(&**objects).unwrap_or_default());
+    let (complete, partial) = (
+        backup_ids(&**objects)?,
+        cut_off_ids(&**objects).unwrap_or_default(),
+    );
     platform::debug(|| {
         format!(
             "{} backups were cut off and can be gone on from",

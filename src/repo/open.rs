@@ -361,7 +361,10 @@ pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
 pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     let none = Error::new(
         ErrorKind::NotFound,
-        format!("could not find a backup: {} holds none", objects.describe("")),
+        format!(
+            "could not find a backup: {} holds none",
+            objects.describe("")
+        ),
     );
     let cut_off = cut_off_ids(objects)?;
     if cut_off.is_empty() {
@@ -535,7 +538,12 @@ fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Ro
                 .map(|id| scope.spawn(|| read_root(objects, id)))
                 .collect();
             for thread in threads {
-                let lost = |_| Some(Err(Error::new(ErrorKind::Bug, "a thread that reads stopped")));
+                let lost = |_| {
+                    Some(Err(Error::new(
+                        ErrorKind::Bug,
+                        "a thread that reads stopped",
+                    )))
+                };
                 read.push(thread.join().unwrap_or_else(lost));
             }
         });

@@ -423,10 +423,7 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
 /// Does another backup refer to this one?
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
     for (by, document) in roots::documents(objects, Documents::new())? {
-        let counts = !matches!(
-            document.state,
-            BackupState::Forgotten | BackupState::Void
-        );
+        let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);
         if counts && document.facts(&by)?.others.iter().any(|other| other == id) {
             return Ok(true);
         }
@@ -464,7 +461,10 @@ pub(super) fn fence(
     announced: &[String],
     alive: &BTreeMap<String, Alive>,
 ) -> Result<()> {
-    let dead: HashSet<&String> = announced.iter().filter(|id| !alive.contains_key(*id)).collect();
+    let dead: HashSet<&String> = announced
+        .iter()
+        .filter(|id| !alive.contains_key(*id))
+        .collect();
     if objects.abilities().has_locks || dead.is_empty() {
         return Ok(());
     }

@@ -25,14 +25,15 @@ use super::{
         Claims, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
     },
-    roots::{self, BackupFiles, BackupState, Document, Documents, backup_files, dir, documents, files_of, key},
+    roots::{
+        self, BackupFiles, BackupState, Document, Documents, backup_files, dir, documents,
+        files_of, key,
+    },
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{
-            FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object, segment_numbers,
-        },
+        layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object, segment_numbers},
         sizes,
     },
     storage::{Leased, Objects, PutIf, Take},
@@ -383,7 +384,10 @@ impl Survey {
         let mut marks: Vec<String> = Vec::new();
         for candidate in &self.candidates {
             if !candidate.is_in(kept) {
-                going.entry(&candidate.id).or_default().push(candidate.key());
+                going
+                    .entry(&candidate.id)
+                    .or_default()
+                    .push(candidate.key());
             }
             marks.push(candidate.tombstone());
         }
@@ -522,9 +526,7 @@ fn refuse_loss<'a>(
     for (id, files) in undocumented.filter(|(_, files)| files.has_objects()) {
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
         let there = files_of(objects, id)?;
-        let is_left = there
-            .names()
-            .any(|name| is_object(name) && files.has(name));
+        let is_left = there.names().any(|name| is_object(name) && files.has(name));
         if is_left && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)

@@ -116,7 +116,10 @@ impl BackupFilter {
         if all.0.is_empty() {
             return no_backup(&**objects);
         }
-        let what = format!("could not find a backup in {} that {self} selects", objects.describe(""));
+        let what = format!(
+            "could not find a backup in {} that {self} selects",
+            objects.describe("")
+        );
         let tags = |kin: &Kin| match self.tags.is_empty() || kin.tags.is_empty() {
             true => String::new(),
             false => format!(
@@ -229,7 +232,9 @@ impl BackupFilter {
                     .unwrap_or(words.len());
                 words.splice(end..end, options);
             }
-            (None, Some(from)) => words[from] = named(without_backup(&line.words[from]), &kin.newest),
+            (None, Some(from)) => {
+                words[from] = named(without_backup(&line.words[from]), &kin.newest)
+            }
             (None, None) => words = vec![format!("@{}", kin.newest).into()],
         }
         words
@@ -439,10 +444,7 @@ mod tests {
                 ..Root::default()
             });
         }
-        all.0
-            .iter()
-            .map(|kin| filter.way(kin, &all))
-            .collect()
+        all.0.iter().map(|kin| filter.way(kin, &all)).collect()
     }
 
     fn filter(words: &[&str]) -> BackupFilter {

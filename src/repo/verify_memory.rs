@@ -174,9 +174,7 @@ mod tests {
             (&read, [2, 3, 4, 5].map(|at| read.when(&id, at))),
             (&covered, [0, 77, 77, 0])
         );
-        objects
-            .put(layout::COVERED, b"{", &PutIf::Always)
-            .unwrap();
+        objects.put(layout::COVERED, b"{", &PutIf::Always).unwrap();
         assert_eq!(VerifyMemory::read(&objects), VerifyMemory::default());
     }
 }

@@ -243,7 +243,9 @@ mod tests {
 
     #[test]
     fn words_are_paths_unless_they_begin_with_a_scheme() {
-        for path in ["/srv", "repo@x", "./s3:/x", "./-", "s3:/x", "S3://b", "-x", ""] {
+        for path in [
+            "/srv", "repo@x", "./s3:/x", "./-", "s3:/x", "S3://b", "-x", "",
+        ] {
             assert_eq!(parsed(path), Location::Local(path.into()), "{path}");
         }
         let bytes = OsStr::from_bytes(b"s3://\xff");
@@ -267,10 +269,7 @@ mod tests {
             cloud(CloudStore::S3, "vault", "a/b")
         );
         assert_eq!(parsed("gs://vault"), cloud(CloudStore::Google, "vault", ""));
-        assert_eq!(
-            parsed("az://vault/"),
-            cloud(CloudStore::Azure, "vault", "")
-        );
+        assert_eq!(parsed("az://vault/"), cloud(CloudStore::Azure, "vault", ""));
         let ssh = Location::Ssh {
             host: "me@db1:22".into(),
             path: "/backup".into(),
@@ -278,7 +277,14 @@ mod tests {
         assert_eq!(parsed("ssh://me@db1:22/backup"), ssh);
         assert_eq!(ssh.to_string(), "\"ssh://me@db1:22/backup\"");
         assert_eq!(parsed("s3://vault/a").to_string(), "\"s3://vault/a\"");
-        for bad in ["s3://", "gs:///x", "ssh://", "ssh://h", "ssh:///x", "fullbore://"] {
+        for bad in [
+            "s3://",
+            "gs:///x",
+            "ssh://",
+            "ssh://h",
+            "ssh:///x",
+            "fullbore://",
+        ] {
             let error = Location::parse(OsStr::new(bad)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
         }

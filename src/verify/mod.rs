@@ -289,7 +289,11 @@ impl<'a> Check<'a> {
 
     /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
     /// meantime may have been pruned.
-    pub(crate) fn is_final(&self, verdict: &VerifyVerdict, repository: &dyn Objects) -> Result<bool> {
+    pub(crate) fn is_final(
+        &self,
+        verdict: &VerifyVerdict,
+        repository: &dyn Objects,
+    ) -> Result<bool> {
         if verdict.exit_code() == 0 {
             return Ok(true);
         }

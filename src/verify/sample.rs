@@ -107,13 +107,7 @@ impl SampleVerify {
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
-        let sampled = remember(
-            &**objects,
-            &check,
-            covered,
-            &all(&check, &tables),
-            &checked,
-        );
+        let sampled = remember(&**objects, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
         Ok(check
             .is_final(&verdict, &**objects)?

@@ -16,8 +16,8 @@ use crate::{
         select::{BackupFilter, SourceList, check_later},
     },
     restore::Restore,
-    text::source_text,
     storage::Objects,
+    text::source_text,
 };
 use jiff::Timestamp;
 use std::sync::Arc;
