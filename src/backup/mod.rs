@@ -37,6 +37,7 @@ use crate::{
     sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
+    storage::{LocalObjects, Objects},
 };
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
@@ -247,11 +248,12 @@ impl Backup {
             options: &options,
             left_out: &left_out,
         };
-        let (base, damage) = Base::find(path, &self.base, &like, |ids| {
+        let objects: Arc<dyn Objects> = Arc::new(LocalObjects::new(path));
+        let (base, damage) = Base::find(&objects, &self.base, &like, |ids| {
             destination.announce_bases(ids)
         })?;
         let unlike = if base.is_none() && !self.base.full {
-            Base::unlike(path, &like)
+            Base::unlike(&objects, &like)
         } else {
             None
         };
@@ -312,7 +314,7 @@ impl Backup {
     fn id(&self, begun: jiff::Timestamp) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
         match &self.to {
-            SinkSpec::Repository(path) => ids::next(path, begun, seed),
+            SinkSpec::Repository(path) => ids::next(&LocalObjects::new(path), begun, seed),
             _ => Ok(ids::after(None, begun, seed)),
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     repair::{self, Repair, RepairStep},
     repo::open::place,
     restore::delta::DeltaChanges,
+    storage::Found,
     target::layout::TargetMount,
     text::{
         self,
@@ -178,7 +179,8 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
 
 /// Is it a repository, or a backup in one?
 fn is_of_repository(from: &OsStr) -> bool {
-    place(from).is_ok_and(|(path, _)| path.is_dir())
+    place(from)
+        .is_ok_and(|(location, _)| matches!(location.look(), Found::Repository | Found::Directory))
 }
 
 /// Say what is to be done, and do it if that is wanted.

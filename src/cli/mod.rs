@@ -37,7 +37,12 @@ use crate::{
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, compare::Compare, open::holds_none, writer},
+    repo::{
+        base::WantedBase,
+        compare::Compare,
+        open::{holds_none, repository_at},
+        writer,
+    },
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
@@ -515,8 +520,8 @@ fn list(args: ListArgs) -> Result<u8> {
         json: args.json,
     };
     let code = printed(|out| list.run(out))?;
-    // Not on standard output, where the backup goes.
-    if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
+    // Not on standard output, where the list goes.
+    if code == 0 && list.is_of_backups() && holds_none(&*repository_at(&list.from)?)? {
         aside(format_args!("{:?} holds no backup", list.from));
     }
     Ok(code)

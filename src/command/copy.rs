@@ -26,6 +26,7 @@ use crate::{
         writer::must_be_possible,
     },
     sink::local_file::name as file_name,
+    storage::{LocalObjects, Objects},
 };
 use std::{
     borrow::Cow,
@@ -34,7 +35,7 @@ use std::{
     fs::File,
     num::NonZeroUsize,
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
@@ -122,11 +123,11 @@ impl Copy {
         let start = Instant::now();
         must_be_possible(&self.to, self.no_create)?;
         let archive = self.open_backup()?;
-        let repository = place(&self.from)?.0;
+        let repository = place(&self.from)?.0.objects()?;
         let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
-            .filter_map(|id| KnownFrames::read(&repository, id))
+            .filter_map(|id| KnownFrames::read(&*repository, id))
             .collect();
         let tasks = copy_tasks(&archive, &known)?;
         let sealed = base_roots(&archive, &known)?;
@@ -151,7 +152,7 @@ impl Copy {
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let warnings = match self.copy_tags(&repository, &archive.root.id) {
+        let warnings = match self.copy_tags(&*repository, &archive.root.id) {
             Ok(()) => Vec::new(),
             Err(error) => vec![format!(
                 "could not copy the tags of the backup: {}",
@@ -189,19 +190,20 @@ impl Copy {
 
     /// Copies the tags that were set after the backup was made, unless the copy has notes of its
     /// own.
-    fn copy_tags(&self, repository: &Path, id: &str) -> Result<()> {
+    fn copy_tags(&self, repository: &dyn Objects, id: &str) -> Result<()> {
         let Ok(Annotations {
             tags: Some(tags), ..
         }) = Annotations::read(repository, id)
         else {
             return Ok(());
         };
-        match Annotations::read(&self.to, id)? {
+        let to = LocalObjects::new(&self.to);
+        match Annotations::read(&to, id)? {
             own if own == Annotations::default() => Annotations {
                 tags: Some(tags),
                 ..own
             }
-            .write(&self.to, id),
+            .write(&to, id),
             _ => Ok(()),
         }
     }

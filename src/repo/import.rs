@@ -9,7 +9,7 @@
 
 use super::{
     atomic_file::replace,
-    objects::{LocalObjects, is_left, write_new, write_root},
+    objects::{is_left, write_new, write_root},
     permissions,
     protocol::{self, Intent},
     roots::key,
@@ -24,6 +24,7 @@ use crate::{
     },
     platform::safe_file,
     sink::local_file::{Output, name, sync_dir},
+    storage::LocalObjects,
 };
 use std::{
     fs::{self, File},

@@ -12,7 +12,7 @@ mod fragmentation;
 pub mod ids;
 pub mod import;
 pub(crate) mod inventory;
-pub mod objects;
+mod objects;
 pub mod open;
 mod permissions;
 pub mod protocol;

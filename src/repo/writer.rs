@@ -5,15 +5,11 @@
 //! nobody holds the lock on its intent. What it must do beside prunes is in [`protocol`].
 
 use super::{
-    objects::{
-        LocalObjects, Objects, Seized, is_at, is_left, place, random_letters, write_new, write_root,
-    },
-    open::{
-        directories, is_repository, no_repository, not_led_away, parse_repository, read_repository,
-    },
+    objects::{is_at, is_left, place, random_letters, write_new, write_root},
+    open::{is_repository, no_repository, parse_repository, read_repository},
     permissions,
     protocol::{self, Intent, intent_key},
-    roots::key,
+    roots::{self, key},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -36,6 +32,7 @@ use crate::{
         local_file::{Output, check_parent_exists, name, sync_dir},
         place_of,
     },
+    storage::LocalObjects,
 };
 use std::{
     collections::VecDeque,
@@ -223,7 +220,7 @@ pub fn must_be_possible(root: &Path, no_create: bool) -> Result<()> {
         return Ok(());
     }
     if no_create {
-        return Err(match read_repository(root) {
+        return Err(match read_repository(&LocalObjects::new(root)) {
             Err(error) if error.kind == ErrorKind::NotFound && error.source.is_none() => {
                 Error::new(
                     ErrorKind::NotFound,
@@ -246,7 +243,7 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
         // Whoever made it may not have come further.
         Ok(bytes) => {
             sync_dir(root)?;
-            not_led_away(&root.join(BACKUPS))?;
+            LocalObjects::new(root).check_backups_link()?;
             return open(&bytes, &path);
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
@@ -261,8 +258,9 @@ pub(super) fn open_or_make(root: &Path, time: &str) -> Result<Repository> {
     }
     check_parent_exists(root)?;
     refuse_other_contents(root)?;
-    if directories(root).is_ok_and(|ids| !ids.is_empty()) {
-        return Err(no_repository(root));
+    let objects = LocalObjects::new(root);
+    if roots::ids(&objects).is_ok_and(|ids| !ids.is_empty()) {
+        return Err(no_repository(&objects));
     }
     match safe_file::create_dir(root, 0o700) {
         Err(error) if !root.is_dir() => {
@@ -412,14 +410,6 @@ fn write_intent(file: &File, bytes: &[u8]) -> io::Result<()> {
     write::pwrite_all(file, bytes, 0)?;
     file.set_len(bytes.len() as u64)?;
     write::fsync(file)
-}
-
-/// Is nobody making the backup `id` any more?
-pub(super) fn is_dead(root: &Path, id: &str) -> bool {
-    matches!(
-        LocalObjects::new(root).seize(&intent_key(id)),
-        Ok(Seized::Free(_) | Seized::Absent)
-    )
 }
 
 pub(super) fn withdraw(root: &Path, id: &str) {

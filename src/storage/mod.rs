@@ -12,6 +12,7 @@ mod faulty;
 mod key;
 mod lease;
 mod local;
+mod location;
 mod memory;
 mod parts;
 mod recording;
@@ -19,8 +20,9 @@ mod recording;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use faulty::{Fault, Faulty};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
-pub use lease::{LeaseTaker, RENEWAL, lease_body};
+pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
+pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use recording::{Operation, OperationCount, Recording};
 

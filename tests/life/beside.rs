@@ -9,11 +9,11 @@ use fullbore::{
     format::{root::Root, seal::seal},
     platform::write,
     repo::{
-        objects::{LocalObjects, Objects, Seized},
         protocol::{Intent, check, intent_key, refer},
         writer::RepositoryWriter,
     },
     sink::Destination,
+    storage::{Leased, LocalObjects, Objects, PutIf, Take},
 };
 use std::{
     ffi::OsString,
@@ -131,7 +131,7 @@ fn tombstones_of_a_prune_that_was_killed_are_seen_and_taken_up() {
     let objects = LocalObjects::new(repository);
     for name in ["manifest", "s01-000001.tar.zst", "s01-000002.tar.zst"] {
         objects
-            .mark(&format!("tombstones/{}/{name}", id(1)))
+            .put(&format!("tombstones/{}/{name}", id(1)), b"", &PutIf::Always)
             .unwrap();
     }
     let referred = refer(&objects, &[id(1), id(2), id(3)]).unwrap();
@@ -157,18 +157,22 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let objects = LocalObjects::new(repository);
     let store =
         RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
-    let seize = |day| objects.seize(&intent_key(&id(day))).unwrap();
-    assert!(matches!(seize(5), Seized::Held));
-    assert!(matches!(seize(6), Seized::Absent));
+    let seize = |day| {
+        objects
+            .lease(&intent_key(&id(day)), b"", Take::Dead)
+            .unwrap()
+    };
+    assert!(matches!(seize(5), Leased::Held));
+    assert!(matches!(seize(6), Leased::Absent));
     Box::new(store).abort(false);
-    assert!(matches!(seize(5), Seized::Absent));
+    assert!(matches!(seize(5), Leased::Absent));
     let path = repository.join(intent_key(&id(6)));
     fs::write(&path, "").unwrap();
     // NFS refuses the lock of a file that is open for reading only.
-    assert!(matches!(seize(6), Seized::Free(Some(file)) if file.set_len(0).is_ok()));
+    assert!(matches!(seize(6), Leased::Ours(lease) if lease.is_ours()));
     let held = fs::File::open(&path).unwrap();
     assert!(write::lock_exclusive(&held).unwrap());
-    assert!(matches!(seize(6), Seized::Held));
+    assert!(matches!(seize(6), Leased::Held));
 }
 
 /// Ids that are listed; each is checked byte by byte.

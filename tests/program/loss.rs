@@ -11,10 +11,8 @@ use fullbore::{
     },
     metrics::meter::Meter,
     repair::{self, Repair, RepairStep},
-    repo::{
-        objects::{LocalObjects, Objects, Seized},
-        protocol::intent_key,
-    },
+    repo::protocol::intent_key,
+    storage::{Leased, LocalObjects, Objects, Take},
 };
 use serde_json::Value;
 use std::{
@@ -2105,9 +2103,9 @@ fn what_another_has_the_lock_of_is_left_for_the_next_repair() {
     fs::remove_file(home.join("root.json")).unwrap();
     let steps = planned(&repository);
     let claimed = LocalObjects::new(&repository)
-        .claim(&intent_key(&id))
+        .lease(&intent_key(&id), b"", Take::DeadOrNew)
         .unwrap();
-    assert!(matches!(claimed, Seized::Free(Some(_))));
+    assert!(matches!(claimed, Leased::Ours(_)));
     let left = repair::execute(&steps).unwrap();
     assert!(
         left.len() == 1 && left[0].contains("is being pruned or copied"),

@@ -18,11 +18,12 @@ use super::{
     key::{MAX_KEY_BYTES, PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{layout::BACKUPS, seal::MAX_BYTES},
     platform::{
         debug,
         dir::{self, FileKind},
+        is_media_error,
         safe_file::{self, Access},
         write,
     },
@@ -165,7 +166,16 @@ impl LocalObjects {
     }
 
     fn failed(&self, verb: &str, key: &str, error: io::Error) -> Error {
-        Error::io(format!("could not {verb} {}", self.describe(key)), error)
+        failed_to_read(format!("could not {verb} {}", self.describe(key)), error)
+    }
+
+    /// Refuses a directory of all backups that is a link of one user into a directory of another. A link of root, of this user or of
+    /// the owner of the directory is followed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    pub fn check_backups_link(&self) -> Result<()> {
+        access::check_link_owner(&self.root.join(BACKUPS))
     }
 
     /// Writes an object under a partial name and gives it its key. False if it should be absent and is not.
@@ -297,8 +307,10 @@ impl LocalObjects {
 
     fn opened(&self, key: &str) -> Result<Arc<File>> {
         let open = || {
-            self.find(key)
-                .and_then(|(dir, name)| safe_file::open_at(dir, name))
+            asked_twice(|| {
+                let (dir, name) = self.find(key)?;
+                safe_file::open_at(dir, name)
+            })
         };
         self.open_files
             .get_or_open(key, open)
@@ -350,18 +362,18 @@ impl Objects for LocalObjects {
             }
         }
         out.resize(len, 0);
-        file.read_exact_at(out, offset)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => too_early(),
-                _ => Error::io(what(), error),
-            })
+        asked_twice(|| file.read_exact_at(out, offset)).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => too_early(),
+            _ => failed_to_read(what(), error),
+        })
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
         check_key(key)?;
-        let read = self
-            .find(key)
-            .and_then(|(dir, name)| read_all(safe_file::open_at(dir, name)?));
+        let read = asked_twice(|| {
+            let (dir, name) = self.find(key)?;
+            read_all(safe_file::open_at(dir, name)?)
+        });
         let bytes = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| self.failed("read", key, error))?,
@@ -488,11 +500,36 @@ impl Objects for LocalObjects {
     }
 
     fn describe(&self, key: &str) -> String {
-        quoted(self.root.join(key).as_os_str().as_bytes())
+        if key.is_empty() {
+            quoted(self.root.as_os_str().as_bytes())
+        } else {
+            quoted(self.root.join(key).as_os_str().as_bytes())
+        }
     }
 
     fn as_local(&self) -> Option<&LocalObjects> {
         Some(self)
+    }
+}
+
+/// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
+fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match ask() {
+        Err(error) if is_media_error(&error) => ask(),
+        answer => answer,
+    }
+}
+
+/// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
+fn failed_to_read(what: String, error: io::Error) -> Error {
+    let kind = if is_media_error(&error) {
+        ErrorKind::Corrupt
+    } else {
+        ErrorKind::of(&error)
+    };
+    Error {
+        kind,
+        ..Error::io(what, error)
     }
 }
 
