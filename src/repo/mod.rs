@@ -7,13 +7,17 @@
 pub mod annotations;
 pub mod atomic_file;
 pub mod base;
+mod bridge;
 pub mod compare;
 mod fragmentation;
 pub mod ids;
 pub mod import;
+mod intent;
 pub(crate) mod inventory;
+mod local_place;
 pub mod objects;
 pub mod open;
+mod page_spool;
 mod permissions;
 pub mod protocol;
 pub mod prune;

@@ -16,10 +16,7 @@ use crate::{
         safe_file::{self, Access},
         write,
     },
-    sink::{
-        commit_flag,
-        local_file::{name, sync_dir},
-    },
+    sink::local_file::{name, sync_dir},
 };
 use std::{
     fs::{self, File},
@@ -296,48 +293,6 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
         }
         other => other,
     }
-}
-
-/// Write an object, durable, all or nothing, if its directory is there.
-///
-/// # Errors
-/// The system's; nothing is left then.
-pub(super) fn write_new(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
-    write_by(repository, key, bytes, rename)
-}
-
-/// Write the root that makes a backup of this process a listed one.
-///
-/// # Errors
-/// As [`write_new`]; but if only the directory could not be synced, it is there.
-pub(super) fn write_root(repository: &Path, key: &str, bytes: &[u8]) -> Result<()> {
-    write_by(repository, key, bytes, |dir, from, to| {
-        rename(dir, from, to).map(|()| commit_flag::set(true))
-    })
-}
-
-/// What is said of a commit that failed, after it was taken back if that could be: is its root there still?
-pub(super) fn is_left(root: &Path, what: &str, error: Error) -> Error {
-    let is_listed = root.exists();
-    commit_flag::set(is_listed);
-    if is_listed {
-        error.detail(format!("the {what} is listed, but may not be durable"))
-    } else {
-        error
-    }
-}
-
-fn write_by(repository: &Path, key: &str, bytes: &[u8], finally: Finally) -> Result<()> {
-    let (objects, access) = (
-        LocalObjects::new(repository),
-        permissions::of_file(repository),
-    );
-    let placed = objects
-        .home(key)
-        .and_then(|(dir, name)| place(&dir, name, (bytes, access), finally));
-    let path = objects.path(key);
-    placed.map_err(|e| Error::io(format!("could not write {}", name(&path)), e))?;
-    path.parent().map_or(Ok(()), sync_dir)
 }
 
 /// Write the file `name` in `dir`, these bytes with that access; `finally` gives it that name in place of another.
