@@ -22,6 +22,7 @@ use crate::{
         digest::DigestStage,
         thin::Thin,
     },
+    storage::{LocalObjects, Objects},
 };
 use std::{
     ffi::OsStr,
@@ -113,6 +114,8 @@ pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
 pub enum SinkSpec {
     /// A directory that is a repository or will become one.
     Repository(PathBuf),
+    /// A repository in a storage that is open.
+    Storage(OpenStorage),
     /// One file.
     File(PathBuf),
     /// Standard output.
@@ -120,6 +123,18 @@ pub enum SinkSpec {
     /// Nowhere (`null:`).
     Null,
 }
+
+/// A storage that is open. Two are equal if they are the same one.
+#[derive(Debug, Clone)]
+pub struct OpenStorage(pub Arc<dyn Objects>);
+
+impl PartialEq for OpenStorage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for OpenStorage {}
 
 /// Endings of archive names, and the codec of each.
 const ENDINGS: [(&str, Codec); 6] = [
@@ -210,7 +225,7 @@ impl SinkSpec {
                 ),
             )),
             Self::File(path) => check_parent_exists(path),
-            Self::Stdout | Self::Null => Ok(()),
+            Self::Storage(_) | Self::Stdout | Self::Null => Ok(()),
         }
     }
 
@@ -221,7 +236,12 @@ impl SinkSpec {
     pub fn open(&self, id: &str, time: &str, codec: Codec) -> Result<Box<dyn Destination>> {
         Ok(match self {
             Self::Repository(path) => {
-                Box::new(RepositoryWriter::begin(path, id, time, codec.suffix())?)
+                let objects = Arc::new(LocalObjects::new(path));
+                Box::new(RepositoryWriter::begin(objects, id, time, codec.suffix())?)
+            }
+            Self::Storage(OpenStorage(objects)) => {
+                let objects = objects.clone();
+                Box::new(RepositoryWriter::begin(objects, id, time, codec.suffix())?)
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
@@ -232,7 +252,9 @@ impl SinkSpec {
     /// Returns the words about the destination in the last line of the output.
     pub fn completion_text(&self) -> String {
         match self {
-            Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
+            Self::Repository(_) | Self::Storage(_) | Self::File(_) => {
+                format!("is complete in {}", self.name())
+            }
             Self::Stdout => "is complete on standard output".to_owned(),
             Self::Null => "was stored nowhere, as asked".to_owned(),
         }
@@ -242,6 +264,7 @@ impl SinkSpec {
     pub fn name(&self) -> String {
         match self {
             Self::Repository(path) | Self::File(path) => crate::sink::local_file::name(path),
+            Self::Storage(OpenStorage(objects)) => objects.describe(""),
             Self::Stdout => "standard output".to_owned(),
             Self::Null => "nowhere".to_owned(),
         }

@@ -45,7 +45,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroU64,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use streams::{Checkpoints, Streams};
@@ -226,7 +226,6 @@ impl Backup {
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
             block_bytes: self.block_bytes(),
-            manifest_bytes: AtomicU64::new(0),
         }
     }
 
@@ -297,7 +296,10 @@ impl Backup {
     }
 
     fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
-        let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
+        let split = matches!(
+            self.to,
+            SinkSpec::Repository(_) | SinkSpec::Storage(_) | SinkSpec::Null
+        );
         let spool = self.to == SinkSpec::Stdout;
         let host = self.host.clone().unwrap_or_else(platform::host_name);
         OpenOptions {

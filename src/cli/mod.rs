@@ -45,6 +45,7 @@ use crate::{
     },
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
+    storage::LocalObjects,
     text,
 };
 use args::{
@@ -192,7 +193,7 @@ fn init(args: InitArgs) -> Result<u8> {
         return Err(Error::new(ErrorKind::Usage, what));
     };
     let is_new = writer::init(
-        &path,
+        &LocalObjects::new(&path),
         &jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),

@@ -5,7 +5,10 @@
 //! all that it refers to is there ([`check`]), 7. stores its root, 8. removes its intent. What it names in 3. and finds in
 //! 4. is kept for it: whoever removes something looks at intents after the last moment at which it could be found.
 
-use super::roots::{self, BackupState, Documents, backup_files, dir, files_of, key};
+use super::{
+    intent::taken_for_dead,
+    roots::{self, BackupState, Documents, backup_files, dir, files_of, key},
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
@@ -141,7 +144,7 @@ pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Step 7 where there are no locks, and everywhere else: store the root, unless another process made it void.
+/// Step 7: store the root, unless another process made it void.
 ///
 /// # Errors
 /// [`ErrorKind::Gone`] if the backup was taken for dead; or the storage's, and then the root may be there.
@@ -153,12 +156,7 @@ pub fn store_root(objects: &dyn Objects, id: &str, sealed: &[u8]) -> Result<()> 
     // An earlier attempt of ours may have been done though its answer was lost.
     match objects.get(&key)? {
         Some((there, _)) if there == sealed => Ok(()),
-        _ => Err(Error::new(
-            ErrorKind::Gone,
-            format!("cannot commit backup {id:?}: another process took it for dead"),
-        )
-        .because("this host did not renew its lease in time")
-        .hint("run the same command again")),
+        _ => Err(taken_for_dead(id)),
     }
 }
 

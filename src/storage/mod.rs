@@ -167,7 +167,7 @@ pub trait Upload: fmt::Debug + Send {
 }
 
 /// A lease that is held. Dropped, it is let go at once: the intent stays, and anyone may take it.
-pub trait Lease: fmt::Debug + Send {
+pub trait Lease: fmt::Debug + Send + Sync {
     /// Replaces the content of the intent; others see the old or the new one.
     ///
     /// # Errors

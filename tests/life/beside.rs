@@ -13,14 +13,21 @@ use fullbore::{
         writer::RepositoryWriter,
     },
     sink::Destination,
-    storage::{Leased, LocalObjects, Objects, PutIf, Take},
+    storage::{self, Leased, LocalObjects, Objects, PutIf, Take},
 };
 use std::{
     ffi::OsString,
     fs,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Begins backup 5.
+fn writer(repository: &Path) -> RepositoryWriter {
+    let objects = Arc::new(storage::LocalObjects::new(repository));
+    RepositoryWriter::begin(objects, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap()
+}
 
 /// A backup that died: what it stored, and a partial root.
 pub(crate) fn died(repository: &Path, day: u32) -> Root {
@@ -68,8 +75,7 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let dir_ = temp();
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
-    let mut store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
+    let mut store = writer(repository);
     let referred = store.announce_bases(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
@@ -105,8 +111,7 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
     check(&LocalObjects::new(repository), &second).unwrap();
-    let store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
+    let store = writer(repository);
     fs::write(dir(repository, 1).join("s01-000001.tar.zst"), "short").unwrap();
     let root = Root {
         id: id(5),
@@ -155,8 +160,7 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     let objects = LocalObjects::new(repository);
-    let store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
+    let store = writer(repository);
     let seize = |day| {
         objects
             .lease(&intent_key(&id(day)), b"", Take::Dead)

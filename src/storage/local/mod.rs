@@ -448,12 +448,17 @@ impl Objects for LocalObjects {
 
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
+        let mut partials = Vec::new();
         let removed = self.visit_files(prefix, &mut |dir, key, _| {
             if key.ends_with(PARTIAL_SUFFIX) {
                 partial::remove_if_dead(dir, split_key(&key).1)?;
+                partials.push(key);
             }
             Ok(())
         });
+        for key in partials {
+            self.remove_empty_dirs(&key);
+        }
         removed.map_err(|error| self.failed("remove unfinished files below", prefix, error))
     }
 
