@@ -174,3 +174,56 @@ fn only_the_platform_is_unsafe_or_asks_which_system_this_is() {
         .collect();
     assert_eq!(bad, [""; 0]);
 }
+
+/// What only the room of storages may do to a repository.
+const OF_FILES: [&str; 12] = [
+    "std::fs",
+    "fs::File",
+    "File::open",
+    "File::create",
+    "safe_file",
+    "flock",
+    "lock_exclusive",
+    "rename_at",
+    "fs::rename",
+    "MetadataExt",
+    "FileExt",
+    "OwnedFd",
+];
+
+/// Files of the rooms below that are about other files than those of a repository, or that write a new backup.
+const MAY_USE_FILES: [&str; 10] = [
+    "archive/object.rs", // one-file archives
+    "verify/compare_tree.rs",
+    "verify/tree_roots.rs",
+    "verify/stored_content.rs",
+    "verify/stream.rs",
+    "repo/writer.rs",
+    "repo/import.rs",
+    "repo/objects.rs",
+    "repo/atomic_file.rs",
+    "repo/permissions.rs",
+];
+
+#[test]
+fn a_repository_is_read_and_changed_through_objects_alone() {
+    let rooms = ["repo", "archive", "verify", "repair"];
+    let mut bad = Vec::new();
+    let mut excepted = BTreeSet::new();
+    for (path, room, text) in sources() {
+        if !rooms.contains(&&room[..]) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let uses = OF_FILES.into_iter().find(|word| code.contains(word));
+        match MAY_USE_FILES.iter().find(|name| path.ends_with(name)) {
+            Some(name) => drop(uses.map(|_| excepted.insert(*name))),
+            None => bad.extend(uses.map(|word| format!("{}: {word}", path.display()))),
+        }
+    }
+    assert_eq!(bad, [""; 0]);
+    assert!(
+        excepted.contains("archive/object.rs"),
+        "the words find nothing"
+    );
+}

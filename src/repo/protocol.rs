@@ -442,10 +442,9 @@ fn remove_files(objects: &dyn Objects, id: &str) -> Result<()> {
     if !keys.is_empty() {
         objects.delete(&keys)?;
     }
-    // As long as anything else is left, its word says that this is no loss.
-    if files.has(FORGOTTEN) {
-        objects.delete(&[key(id, FORGOTTEN)])?;
-    }
+    // As long as anything else is left, its word says that this is no loss. A directory that a prune which was killed left empty goes
+    // with it.
+    objects.delete(&[key(id, FORGOTTEN)])?;
     // Its intent goes next: what is there again after a crash of the system must not be there without one.
     objects.settle(&dir(id))
 }

@@ -427,19 +427,23 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
     }
 }
 
-/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its segment: it has seen
-/// the root. What runs is made of the repository, and the id of the first.
-fn forgotten_meanwhile(dir: &Path, command: impl FnOnce(&Path, &str) -> Vec<OsString>) -> Ran {
+/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open an object of it for the `nth`
+/// time: it has seen the root. What runs is made of the repository, and the id of the first.
+fn forgotten_meanwhile(
+    dir: &Path,
+    nth: usize,
+    command: impl FnOnce(&Path, &str) -> Vec<OsString>,
+) -> Ran {
     let (tree, repository) = (dir.join("tree"), dir.join("repo"));
     runs::write(tree.join("f"), runs::noise(1, 500_000));
     fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
-    let segment = runs::segments(&repository).remove(0);
     let first = names(&repository.join("backups")).remove(0);
     fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
     let command = command(&repository, &first);
     std::thread::scope(|scope| {
-        let late = "openat:delay_enter=2000000:when=1";
-        let run = scope.spawn(|| runs::tampered(late, Some(&segment), command));
+        let late = format!("openat:delay_enter=2000000:when={nth}");
+        let home = repository.join("backups").join(&first);
+        let run = scope.spawn(move || runs::tampered(&late, Some(&home), command));
         std::thread::sleep(Duration::from_millis(1000));
         fullbore(args!["forget", &repository, &first]).ends_with(0);
         fullbore(args!["prune", &repository]).ends_with(0);
@@ -453,7 +457,8 @@ fn what_is_forgotten_and_pruned_while_all_is_verified_is_no_damage() {
         return;
     }
     for options in [["verify", "--data"], ["verify", "--sample=100%"]] {
-        forgotten_meanwhile(temp().path(), |repository, _| {
+        // After its root.
+        forgotten_meanwhile(temp().path(), 2, |repository, _| {
             args![options[0], repository, options[1]].into()
         })
         .ends_with(0);
@@ -490,7 +495,8 @@ fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged(
                 .chain(to)
                 .collect()
         };
-        let ran = forgotten_meanwhile(dir.path(), command).ends_with(1);
+        // After its root and the notes on it.
+        let ran = forgotten_meanwhile(dir.path(), 3, command).ends_with(1);
         assert!(
             ran.err.contains("any more") && ran.err.contains("it was forgotten"),
             "{options:?}: {}",

@@ -32,6 +32,7 @@ use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -463,9 +464,9 @@ proptest! {
     }
 }
 
-/// A clock of a host that has waited as soon as it waits.
-#[derive(Debug, Default)]
-struct HastyClock(TestClock);
+/// A clock of a host on which one thread has waited as soon as it waits. Those that renew leases wait for it.
+#[derive(Debug)]
+struct HastyClock(TestClock, ThreadId);
 
 impl Clock for HastyClock {
     fn now(&self) -> Duration {
@@ -473,7 +474,11 @@ impl Clock for HastyClock {
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.advance(time);
+        if thread::current().id() == self.1 {
+            self.0.advance(time);
+        } else {
+            self.0.sleep(time);
+        }
     }
 }
 
@@ -491,7 +496,10 @@ fn beside_a_sleeper(store: &MemoryObjects) -> (MemoryObjects, Leased) {
     };
     let body = seal(&intent).unwrap();
     let lease = asleep.lease(&intent_key(&id(2)), &body, Take::New).unwrap();
-    let awake = store.with_clock(Arc::new(HastyClock::default()), RENEWAL);
+    let awake = store.with_clock(
+        Arc::new(HastyClock(TestClock::default(), thread::current().id())),
+        RENEWAL,
+    );
     (awake, lease)
 }
 
