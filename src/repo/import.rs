@@ -20,7 +20,7 @@ use crate::{
         seal::open_sealed,
     },
     platform,
-    storage::{Objects, Put, PutIf, Upload},
+    storage::{Objects, PutIf, Upload},
 };
 use std::sync::Arc;
 
