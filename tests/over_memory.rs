@@ -34,7 +34,7 @@ fn backup(tree: &Path, objects: Arc<dyn Objects>, checkpoint_interval: Duration)
             paths: vec![tree.into()],
             ..Scope::default()
         }),
-        to: SinkSpec::Storage(OpenStorage(objects)),
+        to: SinkSpec::Repository(OpenStorage(objects)),
         no_create: false,
         codec: Codec::Zstd(1),
         digest: Algorithm::Blake3,

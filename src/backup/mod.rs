@@ -37,7 +37,6 @@ use crate::{
     sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
-    storage::{LocalObjects, Objects},
 };
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
@@ -235,7 +234,7 @@ impl Backup {
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
     ) -> Result<BaseSearch> {
-        let SinkSpec::Repository(path) = &self.to else {
+        let Some(objects) = self.to.storage() else {
             return Ok((None, None, BTreeSet::new()));
         };
         let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
@@ -247,12 +246,11 @@ impl Backup {
             options: &options,
             left_out: &left_out,
         };
-        let objects: Arc<dyn Objects> = Arc::new(LocalObjects::new(path));
-        let (base, damage) = Base::find(&objects, &self.base, &like, |ids| {
+        let (base, damage) = Base::find(objects, &self.base, &like, |ids| {
             destination.announce_bases(ids)
         })?;
         let unlike = if base.is_none() && !self.base.full {
-            Base::unlike(&objects, &like)
+            Base::unlike(objects, &like)
         } else {
             None
         };
@@ -296,10 +294,7 @@ impl Backup {
     }
 
     fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
-        let split = matches!(
-            self.to,
-            SinkSpec::Repository(_) | SinkSpec::Storage(_) | SinkSpec::Null
-        );
+        let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
         let spool = self.to == SinkSpec::Stdout;
         let host = self.host.clone().unwrap_or_else(platform::host_name);
         OpenOptions {
@@ -315,9 +310,9 @@ impl Backup {
     /// clock was set back.
     fn id(&self, begun: jiff::Timestamp) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
-        match &self.to {
-            SinkSpec::Repository(path) => ids::next(&LocalObjects::new(path), begun, seed),
-            _ => Ok(ids::after(None, begun, seed)),
+        match self.to.storage() {
+            Some(objects) => ids::next(&**objects, begun, seed),
+            None => Ok(ids::after(None, begun, seed)),
         }
     }
 
@@ -349,8 +344,9 @@ impl Backup {
 
     /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
-        match (&self.to, &self.subject) {
-            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.check_outside(path),
+        let local = self.to.storage().and_then(|objects| objects.as_local());
+        match (local, &self.subject) {
+            (Some(local), Subject::Files(scope)) => scope.check_outside(local.root()),
             _ => Ok(()),
         }
     }

@@ -28,7 +28,7 @@ use crate::{
 use clap::Args;
 use serde_json::json;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::{IsTerminal, Write},
     os::unix::ffi::OsStrExt,
     time::Duration,
@@ -54,7 +54,7 @@ pub(super) struct DeltaArgs {
 pub(super) struct RepairArgs {
     /// A repository
     #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]
-    pub(super) repository: std::path::PathBuf,
+    pub(super) repository: OsString,
     /// Look at every byte, not only at the structure
     #[arg(long)]
     pub(super) data: bool,
@@ -104,7 +104,7 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(super) fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
     let (found, sampled) = SampleVerify {
-        repository: args.from.into(),
+        repository: args.from,
         amount,
         workers,
     }

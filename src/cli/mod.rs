@@ -45,7 +45,6 @@ use crate::{
     },
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
-    storage::LocalObjects,
     text,
 };
 use args::{
@@ -185,7 +184,8 @@ fn backup(args: BackupArgs) -> Result<u8> {
 
 /// Makes an empty repository.
 fn init(args: InitArgs) -> Result<u8> {
-    let (SinkSpec::Repository(path), _) = SinkSpec::parse(&args.repository, None)? else {
+    let (to, _) = SinkSpec::parse(&args.repository, None)?;
+    let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",
             args.repository
@@ -193,7 +193,7 @@ fn init(args: InitArgs) -> Result<u8> {
         return Err(Error::new(ErrorKind::Usage, what));
     };
     let is_new = writer::init(
-        &LocalObjects::new(&path),
+        &**objects,
         &jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),
@@ -208,9 +208,10 @@ fn init(args: InitArgs) -> Result<u8> {
                 .map(|()| 0)
             });
         }
-        (_, _, true) => say_new(&SinkSpec::Repository(path)),
+        (_, _, true) => say_new(&to),
         (_, false, false) => aside(format_args!(
-            "{path:?} is a repository already; nothing was changed"
+            "{} is a repository already; nothing was changed",
+            to.name()
         )),
         (_, true, false) => {}
     }

@@ -25,14 +25,13 @@ use crate::{
         select::BackupFilter,
         writer::must_be_possible,
     },
-    storage::{LocalObjects, Objects},
+    storage::Objects,
 };
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
     ffi::OsString,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -50,7 +49,7 @@ pub struct Copy {
     /// Whether the destination repository must exist already.
     pub no_create: bool,
     /// The destination repository.
-    pub to: PathBuf,
+    pub to: Arc<dyn Objects>,
     /// Number of objects copied at the same time.
     pub workers: NonZeroUsize,
 }
@@ -121,7 +120,7 @@ impl Copy {
     /// Nothing is committed then.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
-        must_be_possible(&self.to, self.no_create)?;
+        must_be_possible(&*self.to, self.no_create)?;
         let archive = self.open_backup()?;
         let repository = place(&self.from)?.0.objects()?;
         let others = archive.root.referenced_backups();
@@ -133,8 +132,7 @@ impl Copy {
         let sealed = base_roots(&archive, &known)?;
         let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
         let root = read_whole(&archive, &ObjectName::Root)?;
-        let to = Arc::new(LocalObjects::new(&self.to));
-        let incoming = Incoming::begin(to, root, &archive.root, &sealed)?;
+        let incoming = Incoming::begin(self.to.clone(), root, &archive.root, &sealed)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
@@ -198,13 +196,12 @@ impl Copy {
         else {
             return Ok(());
         };
-        let to = LocalObjects::new(&self.to);
-        match Annotations::read(&to, id)? {
+        match Annotations::read(&*self.to, id)? {
             own if own == Annotations::default() => Annotations {
                 tags: Some(tags),
                 ..own
             }
-            .write(&to, id),
+            .write(&*self.to, id),
             _ => Ok(()),
         }
     }

@@ -19,13 +19,13 @@ use crate::{
 };
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
-use std::{collections::BTreeMap, io::Write, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Forget {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
     pub ids: Vec<String>,
     /// Selects the source if `latest` could be of several.

@@ -10,13 +10,13 @@ use crate::{
     text,
 };
 use serde::Serialize;
-use std::{io::Write, path::PathBuf};
+use std::{ffi::OsString, io::Write};
 
 /// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Prune {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// Whether to print only what would be freed.
     pub dry_run: bool,
     /// Whether to print JSON, one object a line.

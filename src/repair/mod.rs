@@ -39,8 +39,8 @@ use give_up::{Rest, forgo};
 use root::{Rebuilt, label, rebuild};
 use std::{
     collections::{BTreeMap, HashSet},
+    ffi::OsString,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -53,7 +53,7 @@ const SECTOR_BYTES: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct Repair {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// Look at every byte, and not at the structure only?
     pub data: bool,
     /// Threads that read, decode and digest.
@@ -129,7 +129,7 @@ impl Repair {
             return Ok(Vec::new());
         }
         let verify = Verify {
-            from: self.repository.clone().into_os_string(),
+            from: self.repository.clone(),
             filter: BackupFilter::default(),
             data: self.data,
             against: None,

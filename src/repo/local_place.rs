@@ -1,6 +1,6 @@
 //! Local directories that are to become repositories, and the places that repositories occupy.
 
-use super::open::{is_repository, read_repository};
+use super::open::read_repository;
 use crate::{
     error::{Error, ErrorKind, Result},
     format::layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
@@ -10,7 +10,7 @@ use crate::{
         local_file::{check_parent_exists, name},
         place_of,
     },
-    storage::LocalObjects,
+    storage::Objects,
 };
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
@@ -27,20 +27,20 @@ pub fn places(root: &Path) -> Vec<Place> {
 
 /// Refuses a place where a repository is not to be made, or can only be there by mistake. With `no_create` it must be there.
 ///
-/// A missing parent is a typo, or a disk that is not mounted: only the last directory of a path is made.
+/// A missing parent directory is a typing error, or a disk that is not mounted: only the last directory of a path is made.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if it, or its parent, is not there; as [`read_repository`].
-pub fn must_be_possible(root: &Path, no_create: bool) -> Result<()> {
-    if is_repository(root.as_os_str()) {
+pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
+    if matches!(objects.stat(REPOSITORY), Ok(Some(_))) {
         return Ok(());
     }
     if no_create {
-        return Err(match read_repository(&LocalObjects::new(root)) {
+        return Err(match read_repository(objects) {
             Err(error) if error.kind == ErrorKind::NotFound && error.source.is_none() => {
                 Error::new(
                     ErrorKind::NotFound,
-                    format!("could not find a repository at {}", name(root)),
+                    format!("could not find a repository at {}", objects.describe("")),
                 )
                 .because("--no-create makes none")
                 .hint("is its disk mounted? `fullbore init` makes an empty repository")
@@ -49,8 +49,22 @@ pub fn must_be_possible(root: &Path, no_create: bool) -> Result<()> {
             Ok(_) => return Ok(()), // it has appeared
         });
     }
-    check_parent_exists(root)?;
-    refuse_other_contents(root)
+    let Some(local) = objects.as_local() else {
+        return Ok(());
+    };
+    check_parent_exists(local.root())?;
+    refuse_other_contents(local.root())
+}
+
+/// Is there no repository yet, nor the backups of one?
+pub fn is_absent(objects: &dyn Objects) -> bool {
+    let has = |key: &str| !matches!(objects.stat(key), Ok(None));
+    match objects.as_local() {
+        Some(local) => [REPOSITORY, BACKUPS]
+            .iter()
+            .all(|name| !local.root().join(name).exists()),
+        None => !has(REPOSITORY),
+    }
 }
 
 /// Refuses a directory in which no repository can be made.

@@ -4,7 +4,7 @@
 //! A backup without a root does not exist. The next backup removes what a dead one left, and the proof of death is that
 //! its lease can be taken. What a backup must do beside prunes is in [`protocol`].
 
-pub use super::local_place::{must_be_possible, places};
+pub use super::local_place::{is_absent, must_be_possible, places};
 
 use super::{
     intent::HeldIntent,

@@ -28,8 +28,8 @@ use crate::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    ffi::OsString,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -47,7 +47,7 @@ pub enum SampleAmount {
 #[derive(Debug, Clone)]
 pub struct SampleVerify {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// How much of it.
     pub amount: SampleAmount,
     /// Threads that read and decode.
@@ -75,7 +75,7 @@ impl SampleVerify {
     /// # Errors
     /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
     pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
-        let location = Location::parse(self.repository.as_os_str())?;
+        let location = Location::parse(&self.repository)?;
         if !matches!(location.look(), Found::Repository | Found::Directory) {
             let what = format!(
                 "cannot check a part of {:?}: it is no repository",

@@ -2043,7 +2043,7 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
 /// What a repair would do.
 fn planned(repository: &Path) -> Vec<RepairStep> {
     let repair = Repair {
-        repository: repository.to_owned(),
+        repository: repository.into(),
         data: false,
         workers: NonZeroUsize::MIN,
     };
