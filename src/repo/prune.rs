@@ -144,7 +144,12 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     let pruned = first.account(&kept);
     if !dry {
         first.delete(objects, &named, &kept, &claims)?;
-        // Their intents go as those of dead backups do.
+        // The other intents go as those of dead backups do.
+        for id in &first.own_intents {
+            if claims.get(id).is_some_and(|lease| lease.is_ours()) {
+                objects.delete(&[intent_key(id)])?;
+            }
+        }
         drop(claims);
         remove_abandoned(objects)?;
     }
@@ -402,6 +407,7 @@ impl Survey {
         if !marks.is_empty() {
             objects.delete(&marks)?;
         }
+        objects.abort_uploads(TOMBSTONES)?;
         self.files
             .iter()
             .try_for_each(|(id, files)| self.delete_rest(objects, (id, files), named, claims))

@@ -129,7 +129,9 @@ impl BackupFiles {
 pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
     for ListedObject { key, bytes } in objects.list(BACKUPS)? {
-        let names = key[BACKUPS.len() + 1..].split_once('/');
+        let below = &key[BACKUPS.len() + 1..];
+        // What is there in place of the directory of a backup cannot be read, and must not be passed over.
+        let names = below.split_once('/').or(Some((below, ROOT)));
         let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
             continue;
         };

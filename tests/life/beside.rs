@@ -441,10 +441,10 @@ fn forgotten_meanwhile(
     fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
     let command = command(&repository, &first);
     std::thread::scope(|scope| {
-        let late = format!("openat:delay_enter=2000000:when={nth}");
+        let late = format!("openat:delay_enter=5000000:when={nth}");
         let home = repository.join("backups").join(&first);
         let run = scope.spawn(move || runs::tampered(&late, Some(&home), command));
-        std::thread::sleep(Duration::from_millis(1000));
+        std::thread::sleep(Duration::from_millis(2000));
         fullbore(args!["forget", &repository, &first]).ends_with(0);
         fullbore(args!["prune", &repository]).ends_with(0);
         run.join().unwrap()

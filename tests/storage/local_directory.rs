@@ -165,9 +165,16 @@ fn no_link_is_followed_but_the_root_and_the_directory_of_all_backups() {
     symlink(place("outside"), place("elsewhere/evil")).unwrap();
     symlink(place("outside"), place("repository/intents")).unwrap();
     symlink(place("outside/secret"), place("elsewhere/a/s1")).unwrap();
+    // A link is listed as what it stands in place of, and what it leads to is not.
     assert_eq!(
         keys(&objects, ""),
-        ["backups/a/root.json", "backups/b/root.json"]
+        [
+            "backups/a/root.json",
+            "backups/a/s1",
+            "backups/b/root.json",
+            "backups/evil",
+            "intents"
+        ]
     );
     for key in ["backups/evil/secret", "intents/secret", "backups/a/s1"] {
         assert!(objects.get(key).is_err(), "{key}");

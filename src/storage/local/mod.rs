@@ -252,7 +252,17 @@ impl LocalObjects {
         }
     }
 
-    /// Calls `visit` with the directory, key and size of each regular file below `prefix`, in no order.
+    /// Removes the empty directories in this one, which a delete that was killed has left.
+    fn remove_empty_dirs_in(&self, prefix: &str) {
+        let Ok(dir) = self.open_dir(prefix) else {
+            return;
+        };
+        for entry in dir::read_dir(&dir, &mut Vec::new()).into_iter().flatten() {
+            let _ = write::remove_dir_at(&dir, &entry.bytes); // it is no directory, or not empty
+        }
+    }
+
+    /// Calls `visit` with the directory, key and size of each regular file, and each link, below `prefix`, in no order.
     ///
     /// A partial file is visited by the key that it would have.
     fn visit_files(
@@ -289,7 +299,8 @@ impl LocalObjects {
                     && key.len() < MAX_KEY_BYTES
                 {
                     dirs.push(key);
-                } else if stat.kind == FileKind::File {
+                } else if matches!(stat.kind, FileKind::File | FileKind::Symlink) {
+                    // A link in place of an object is listed, so that it is found to be damage when it is read.
                     visit(&dir, key, stat.size)?;
                 }
             }
@@ -449,6 +460,7 @@ impl Objects for LocalObjects {
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
         let mut partials = Vec::new();
+        self.remove_empty_dirs_in(prefix);
         let removed = self.visit_files(prefix, &mut |dir, key, _| {
             if key.ends_with(PARTIAL_SUFFIX) {
                 partial::remove_if_dead(dir, split_key(&key).1)?;
