@@ -1,4 +1,5 @@
-//! How many requests the disk gets for small files that are not in the page cache, counted on a loop device of its own.
+//! Requests that the disk gets for small files that are not in the page cache, counted on a loop
+//! device.
 
 #![allow(missing_docs)]
 
@@ -12,14 +13,14 @@ use std::{
 
 const FILES: usize = 2_000;
 
-/// A file system on a loop device, with a tree of small files. It is unmounted and detached when it is dropped.
+/// A file system on a loop device, with a tree of small files. Unmounted and detached when dropped.
 struct ColdDisk {
     device: String,
     place: PathBuf,
 }
 
 impl ColdDisk {
-    /// `None` where no loop device can be had.
+    /// Returns `None` if there is no loop device.
     fn with_tree(dir: &Path, make: &str) -> Option<Self> {
         let program = make.split(' ').next().unwrap_or_default();
         let tools = has("losetup") && has(program);
@@ -60,24 +61,29 @@ impl ColdDisk {
         self.place.join("tree")
     }
 
-    /// Forget all that is in memory of it.
+    /// Unmounts and mounts the disk, so that nothing of it is in the page cache.
     fn cool(&self) {
         shell("umount \"$1\"", args![self.place]).ends_with(0);
         assert!(self.mount());
     }
 
-    /// Requests to read that the device was given since it was attached.
+    /// Returns the read requests that the device got since it was attached.
     fn reads(&self) -> u64 {
         let name = self.device.trim_start_matches("/dev/");
         let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
         stat.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Requests to read that a backup of the cold tree makes.
+    /// Returns the read requests of a backup of the cold tree.
     fn reads_of_backup(&self, to: &Path, more: &[&str]) -> u64 {
+        self.reads_of(|| self.back_up(to, more))
+    }
+
+    /// Returns the read requests of a run while nothing of the disk is in the page cache.
+    fn reads_of(&self, run: impl FnOnce()) -> u64 {
         self.cool();
         let before = self.reads();
-        self.back_up(to, more);
+        run();
         self.reads() - before
     }
 
@@ -87,7 +93,7 @@ impl ColdDisk {
         fullbore(args.into_iter().chain(more)).ends_with(0);
     }
 
-    /// Bytes of the tree's files that are in the page cache.
+    /// Returns the bytes of the tree's files that are in the page cache.
     fn cached_bytes(&self) -> u64 {
         let line =
             "find \"$1\" -type f -print0 | xargs -0 fincore --bytes --noheadings --output RES";
@@ -150,6 +156,61 @@ fn changed_files_of_a_later_backup_are_read_in_few_requests_and_unchanged_ones_n
         unchanged <= 300 && later <= unchanged + changed as u64 / 4,
         "{unchanged} requests where nothing changed, {later} where {changed} files did"
     );
+}
+
+#[test]
+fn a_tree_is_compared_with_a_backup_in_few_requests() {
+    let dir = temp();
+    let Some(disk) = ColdDisk::with_tree(dir.path(), "mkfs.ext4 -q -F") else {
+        return;
+    };
+    let store = dir.path().join("store");
+    disk.back_up(&store, &[]);
+    let verify = |more: &[&str]| {
+        let args = args!["verify", store, "--against", disk.tree(), "--quiet"];
+        let more = more.iter().map(std::ffi::OsString::from);
+        disk.reads_of(|| drop(fullbore(args.into_iter().chain(more)).ends_with(0)))
+    };
+    let batched = verify(&[]);
+    let single = verify(&["--no-tricks"]);
+    assert!(
+        batched <= FILES as u64 / 4 && single >= FILES as u64 * 9 / 10,
+        "{batched} requests for {FILES} files, {single} without tricks"
+    );
+    let changed = disk.tree().join("d07/f0777");
+    let len = fs::metadata(&changed).unwrap().len() as usize;
+    fs::write(&changed, vec![b'x'; len]).unwrap();
+    disk.cool();
+    let ran = fullbore(args!["verify", store, "--against", disk.tree()]);
+    assert!(
+        ran.code != 0 && ran.out.contains("d07/f0777: other content"),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
+fn a_restore_with_delta_compares_cold_files_in_few_requests() {
+    let dir = temp();
+    let Some(disk) = ColdDisk::with_tree(dir.path(), "mkfs.ext4 -q -F") else {
+        return;
+    };
+    let store = dir.path().join("store");
+    disk.back_up(&store, &[]);
+    let before = shape(&disk.tree());
+    let restore = |more: &[&str]| {
+        let args = args!["restore", store, "--to", disk.tree(), "--delta", "--quiet"];
+        let more = more.iter().map(std::ffi::OsString::from);
+        disk.reads_of(|| drop(fullbore(args.into_iter().chain(more)).ends_with(0)))
+    };
+    fs::write(disk.tree().join("d07/f0777"), "changed").unwrap();
+    let batched = restore(&[]);
+    let single = restore(&["--no-tricks"]);
+    assert!(
+        batched <= FILES as u64 / 4 && single >= FILES as u64 * 9 / 10,
+        "{batched} requests for {FILES} files, {single} without tricks"
+    );
+    assert_same(&before, &shape(&disk.tree()), "restored");
 }
 
 #[test]

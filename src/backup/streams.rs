@@ -10,7 +10,7 @@ use crate::{
         pack::pack,
         pages::EntryListener,
         rate_limit::RateLimit,
-        read_ahead::{WindowLimits, read_ahead},
+        read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
         thread_count::ThreadTuner,
     },
     plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
@@ -356,7 +356,9 @@ impl StreamRun<'_> {
 
     fn read_small_files_ahead(&self, entries: source::Stream<Scanned>) -> source::Stream<Scanned> {
         match (self.window, self.source.opener()) {
-            (Some(window), Some(opener)) => read_ahead(entries, opener, window),
+            (Some(window), Some(opener)) => {
+                Box::new(ReadAhead::new(entries, ScannedFiles(opener), window))
+            }
             _ => entries,
         }
     }

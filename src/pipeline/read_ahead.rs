@@ -1,155 +1,209 @@
-//! Has the small files of a scan read into the page cache in batches, a window of the scan ahead of those who read them.
+//! Reads small files into the page cache in batches, a window ahead of the threads that read them.
 //!
-//! Entries pass in their order, unchanged but for [`Scanned::is_read_ahead`]. Where the files of a window are in the page cache
-//! already, nothing is done for it. What cannot be opened or read here is passed over: the reader finds out, and says so.
+//! Items pass in their order. If the files of a window are in the page cache already, the window
+//! costs a look at a few of them. A file that cannot be opened here is passed over: its reader
+//! reports why.
 
 use crate::{
     error::Result,
     frame::Scanned,
     known::Trust,
     platform::{self, batch_read::FileBatch},
-    source::{OpenAhead, Stream},
+    source::OpenAhead,
 };
-use std::{collections::VecDeque, io, sync::Arc, vec};
+use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, vec};
 
-/// Bytes of a file that is read ahead, at most: a reader of a larger one has the disk read as much with each call.
+/// Maximum size of a file that is read ahead. The reader of a larger file asks the disk for as much
+/// with each call.
 const SMALL_FILE: u64 = 1 << 20;
 
-/// Files that are read together, at most: with 64 the disk has 6 % more requests, with 2,048 as many.
-const MAX_FILES: usize = 1024;
+/// Maximum number of files that are read together. With 64 the disk gets 6 % more requests, with
+/// 2,048 the same number.
+const MAX_FILES: usize = 2048;
 
-/// Fewer are not worth a look at the page cache.
+/// Minimum number of files: fewer are not worth a look at the page cache.
 const MIN_FILES: usize = 4;
 
-/// Files of a window that are looked at to learn whether the window is in the page cache.
+/// Files of a window that are looked at to find out whether the window is in the page cache.
 const PROBES: usize = 4;
 
-/// Windows that are read or being read: while readers are in one, the disk reads the next.
+/// Windows that were requested from the disk: while readers are in one, the disk reads the next.
 const WINDOWS: usize = 2;
 
-/// How much a window may hold.
+/// Entries of the first window, so that the first readers do not wait for a full one.
+const FIRST_ENTRIES: usize = 64;
+
+/// Limits of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
-    /// Entries, whatever they are.
+    /// Maximum number of items, of any kind.
     pub entries: usize,
-    /// Bytes of files, those that are not read ahead included: what was read ahead must not wait for long.
+    /// Maximum bytes of files, including files that are not read ahead: what was read ahead must
+    /// not wait for long.
     pub file_bytes: u64,
 }
 
-/// Pass the entries of a scan on, and have small files among them read ahead.
-pub fn read_ahead(
-    entries: Stream<Scanned>,
-    opener: Arc<dyn OpenAhead>,
-    limits: WindowLimits,
-) -> Stream<Scanned> {
-    Box::new(ReadAhead {
-        entries,
-        opener,
-        limits,
-        windows: VecDeque::new(),
-        next_entries: FIRST_ENTRIES,
-        has_ended: false,
-    })
+impl WindowLimits {
+    /// Returns the limits where files are only compared, which holds a few records in memory;
+    /// `None` if nothing may be read ahead.
+    pub fn of_compare() -> Option<Self> {
+        platform::tricks().then_some(Self {
+            entries: MAX_FILES,
+            file_bytes: 32 << 20,
+        })
+    }
 }
 
-/// Entries of the first window: the first readers do not wait for a whole one.
-const FIRST_ENTRIES: usize = 64;
+/// The files behind the items of a window.
+pub trait WindowFiles<T> {
+    /// Returns the bytes of the file that will be read; 0 if there is no file or it is not read.
+    fn read_bytes(&self, item: &T) -> u64;
 
-struct ReadAhead {
-    entries: Stream<Scanned>,
-    opener: Arc<dyn OpenAhead>,
+    /// Returns the inode number of the file. Most file systems store files in the order of inodes.
+    fn inode(&mut self, item: &T) -> u64;
+
+    /// Opens the file, without waiting.
+    fn open(&mut self, item: &T) -> Option<OwnedFd>;
+
+    /// Notes that the file was not in the page cache and was read ahead.
+    fn note_read_ahead(&self, _item: &mut T) {}
+}
+
+/// The files of a scan.
+pub struct ScannedFiles(pub Arc<dyn OpenAhead>);
+
+impl WindowFiles<Scanned> for ScannedFiles {
+    /// A file is read as a whole unless an earlier backup holds some of its content.
+    fn read_bytes(&self, scanned: &Scanned) -> u64 {
+        let is_read = scanned.entry.is_file()
+            && scanned.state.is_stored()
+            && scanned
+                .known
+                .as_ref()
+                .is_none_or(|known| known.trust == Trust::Nothing && known.changed.is_none());
+        if is_read { scanned.entry.size() } else { 0 }
+    }
+
+    fn inode(&mut self, scanned: &Scanned) -> u64 {
+        scanned.entry.inode
+    }
+
+    fn open(&mut self, scanned: &Scanned) -> Option<OwnedFd> {
+        self.0.open_ahead(scanned)
+    }
+
+    fn note_read_ahead(&self, scanned: &mut Scanned) {
+        scanned.is_read_ahead = true;
+    }
+}
+
+/// Passes items on, with the small files among them read ahead.
+pub struct ReadAhead<T, I, F> {
+    items: I,
+    files: F,
     limits: WindowLimits,
-    windows: VecDeque<vec::IntoIter<Result<Scanned>>>,
-    /// Entries of the next window, at most.
+    windows: VecDeque<vec::IntoIter<Result<T>>>,
+    /// Maximum number of items of the next window.
     next_entries: usize,
     has_ended: bool,
 }
 
-impl Iterator for ReadAhead {
-    type Item = Result<Scanned>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            while self.windows.len() < WINDOWS && !self.has_ended {
-                let window = self.window();
-                self.windows.push_back(window.into_iter());
-            }
-            match self.windows.front_mut()?.next() {
-                Some(entry) => return Some(entry),
-                None => _ = self.windows.pop_front(),
-            }
+impl<T, I, F> ReadAhead<T, I, F>
+where
+    I: Iterator<Item = Result<T>>,
+    F: WindowFiles<T>,
+{
+    /// Creates the adaptor. It does nothing until the first item is requested.
+    pub fn new(items: I, files: F, limits: WindowLimits) -> Self {
+        Self {
+            items,
+            files,
+            limits,
+            windows: VecDeque::new(),
+            next_entries: FIRST_ENTRIES,
+            has_ended: false,
         }
     }
-}
 
-impl ReadAhead {
-    /// The next entries of the scan, with the small files among them on their way.
-    fn window(&mut self) -> Vec<Result<Scanned>> {
+    /// Collects the next items, and requests the small files among them from the disk.
+    fn next_window(&mut self) -> Vec<Result<T>> {
         let mut window = Vec::new();
         let mut small = Vec::new();
-        let mut file_bytes = 0;
+        let mut file_bytes: u64 = 0;
         while window.len() < self.next_entries
             && small.len() < MAX_FILES
             && file_bytes < self.limits.file_bytes
         {
-            let Some(entry) = self.entries.next() else {
+            let Some(item) = self.items.next() else {
                 self.has_ended = true;
                 break;
             };
-            if let Ok(scanned) = &entry
-                && is_read(scanned)
-            {
-                file_bytes = scanned.entry.size().saturating_add(file_bytes);
-                if (1..=SMALL_FILE).contains(&scanned.entry.size()) {
-                    small.push(window.len());
-                }
+            let bytes = item.as_ref().map_or(0, |item| self.files.read_bytes(item));
+            file_bytes = file_bytes.saturating_add(bytes);
+            if (1..=SMALL_FILE).contains(&bytes) {
+                small.push(SmallFile {
+                    at: window.len(),
+                    bytes,
+                });
             }
-            window.push(entry);
+            window.push(item);
         }
         self.next_entries = (4 * self.next_entries).min(self.limits.entries);
         if small.len() >= MIN_FILES
-            && let Err(error) = self.read(&mut window, small)
+            && let Err(error) = self.read_small(&mut window, small)
         {
             platform::debug(|| format!("small files are not read ahead: {error}"));
         }
         window
     }
 
-    /// Have small files of the window read, if one of a few of them is not in the page cache.
-    ///
-    /// Their order is that of the inodes, in which they lie on most disks.
-    fn read(&self, window: &mut [Result<Scanned>], mut small: Vec<usize>) -> io::Result<()> {
-        let probes = small.iter().step_by(small.len().div_ceil(PROBES));
-        if self.open(window, probes)?.cold()?.is_empty() {
+    /// Requests small files from the disk in the order of their inodes, if one of the probes is not
+    /// in the page cache.
+    fn read_small(
+        &mut self,
+        window: &mut [Result<T>],
+        mut small: Vec<SmallFile>,
+    ) -> io::Result<()> {
+        let step = small.len().div_ceil(PROBES);
+        if self
+            .open(window, small.iter().step_by(step))?
+            .cold()?
+            .is_empty()
+        {
             return Ok(());
         }
-        small.sort_unstable_by_key(|at| window[*at].as_ref().map_or(0, |one| one.entry.inode));
-        let files = self.open(window, small.iter())?;
-        for at in files.cold()? {
-            if let Ok(scanned) = &mut window[at] {
-                scanned.is_read_ahead = true;
+        let files = &mut self.files;
+        small.sort_by_cached_key(|file| {
+            window[file.at].as_ref().map_or(0, |item| files.inode(item))
+        });
+        let opened = self.open(window, small.iter())?;
+        for at in opened.cold()? {
+            if let Ok(item) = &mut window[at] {
+                self.files.note_read_ahead(item);
             }
         }
-        files.batch.read()
+        opened.batch.read()
     }
 
-    /// Those of some entries of a window that can be opened now.
+    /// Opens some files of a window. Skips files that cannot be opened.
     fn open<'a>(
-        &self,
-        window: &[Result<Scanned>],
-        some: impl Iterator<Item = &'a usize> + Clone,
+        &mut self,
+        window: &[Result<T>],
+        some: impl Iterator<Item = &'a SmallFile> + Clone,
     ) -> io::Result<OpenedFiles> {
-        let sizes = some.clone().flat_map(|at| &window[*at]);
-        let room = sizes.map(|scanned| FileBatch::room_of(scanned.entry.size()));
+        let room = some
+            .clone()
+            .map(|file| FileBatch::room_of(file.bytes))
+            .sum();
         let mut opened = OpenedFiles {
-            batch: FileBatch::with_room(room.sum())?,
+            batch: FileBatch::with_room(room)?,
             places: Vec::new(),
         };
-        for at in some {
-            if let Ok(scanned) = &window[*at]
-                && let Some(file) = self.opener.open_ahead(scanned)
+        for SmallFile { at, bytes } in some {
+            if let Ok(item) = &window[*at]
+                && let Some(file) = self.files.open(item)
             {
-                opened.batch.add(file, scanned.entry.size())?;
+                opened.batch.add(file, *bytes)?;
                 opened.places.push(*at);
             }
         }
@@ -157,29 +211,48 @@ impl ReadAhead {
     }
 }
 
-/// Small files of a window, and their places in it.
+impl<T, I, F> Iterator for ReadAhead<T, I, F>
+where
+    I: Iterator<Item = Result<T>>,
+    F: WindowFiles<T>,
+{
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while self.windows.len() < WINDOWS && !self.has_ended {
+                let window = self.next_window();
+                self.windows.push_back(window.into_iter());
+            }
+            match self.windows.front_mut()?.next() {
+                Some(item) => return Some(item),
+                None => _ = self.windows.pop_front(),
+            }
+        }
+    }
+}
+
+/// A small file of a window.
+struct SmallFile {
+    /// Index in the window.
+    at: usize,
+    bytes: u64,
+}
+
+/// Small files of a window, with their indexes in it.
 struct OpenedFiles {
     batch: FileBatch,
     places: Vec<usize>,
 }
 
 impl OpenedFiles {
-    /// The places of those that are not in the page cache. The last page tells: small files are read from their beginning, and
-    /// mostly as a whole.
+    /// Returns the indexes of the files that are not in the page cache, judged by their last page:
+    /// small files are read from the beginning, and usually as a whole.
     fn cold(&self) -> io::Result<Vec<usize>> {
         let cached = self.batch.cached_ends()?;
         let cold = self.places.iter().zip(cached).filter(|(_, cached)| !cached);
         Ok(cold.map(|(at, _)| *at).collect())
     }
-}
-
-/// Will all of the content be read, if it is a file?
-fn is_read(scanned: &Scanned) -> bool {
-    let is_new = scanned
-        .known
-        .as_ref()
-        .is_none_or(|known| known.trust == Trust::Nothing && known.changed.is_none());
-    is_new && scanned.entry.is_file() && scanned.state.is_stored()
 }
 
 #[cfg(test)]
@@ -193,12 +266,9 @@ mod tests {
         },
         queue::Locked,
     };
-    use std::{
-        os::fd::OwnedFd,
-        sync::{
-            Mutex,
-            atomic::{AtomicUsize, Ordering::Relaxed},
-        },
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
     };
 
     const LIMITS: WindowLimits = WindowLimits {
@@ -206,7 +276,7 @@ mod tests {
         file_bytes: 8 << 20,
     };
 
-    /// Notes the names that are asked for, and opens nothing.
+    /// Records the names of the files that are to be opened, and opens none.
     #[derive(Default)]
     struct Names(Mutex<Vec<Vec<u8>>>);
 
@@ -228,7 +298,8 @@ mod tests {
     }
 
     fn through(entries: Vec<Result<Scanned>>, names: &Arc<Names>) -> Vec<Result<Scanned>> {
-        read_ahead(Box::new(entries.into_iter()), names.clone(), LIMITS).collect()
+        let files = ScannedFiles(names.clone());
+        ReadAhead::new(entries.into_iter(), files, LIMITS).collect()
     }
 
     #[test]
@@ -257,8 +328,8 @@ mod tests {
             count.fetch_add(1, Relaxed);
             Ok(file(at, 10))
         });
-        let names: Arc<Names> = Arc::default();
-        let delivered = read_ahead(Box::new(entries), names, LIMITS).take(5000);
+        let files = ScannedFiles(Arc::<Names>::default());
+        let delivered = ReadAhead::new(entries, files, LIMITS).take(5000);
         let ahead = delivered
             .enumerate()
             .map(|(at, _)| scanned.load(Relaxed) - at);
