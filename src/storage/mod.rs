@@ -1,13 +1,15 @@
-//! The objects of a repository, wherever they are: on this machine, or in memory.
+//! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`] and [`MemoryObjects`]; [`Recording`] and [`Faulty`] wrap any of them. One
-//! suite of tests, `tests/storage`, holds for each of them.
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`CachedObjects`], [`Recording`] and [`Faulty`] wrap any of
+//! them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
 
+mod cached;
 mod clock;
+mod cloud;
 mod faulty;
 mod key;
 mod lease;
@@ -15,15 +17,23 @@ mod local;
 mod location;
 mod memory;
 mod parts;
+mod probe;
 mod recording;
 
+pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
+pub use cloud::{
+    AUTO_CONNECTIONS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects, CloudService,
+    CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES, ServerEncryption,
+    UploadChecksum,
+};
 pub use faulty::{Fault, Faulty};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
 pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
+pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
 
 use crate::error::Result;
