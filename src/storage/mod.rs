@@ -1,7 +1,8 @@
 //! The objects of a repository, wherever they are: on this machine, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`] and [`MemoryObjects`]; [`Recording`] and [`Faulty`] wrap any of them. One
+//! object is bytes. Members are [`LocalObjects`] and [`MemoryObjects`]; [`Recording`], [`Faulty`] and
+//! [`SealedObjects`] wrap any of them. One
 //! suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
@@ -10,11 +11,13 @@
 mod clock;
 mod faulty;
 mod key;
+pub mod keys;
 mod lease;
 mod local;
 mod memory;
 mod parts;
 mod recording;
+mod sealed;
 
 pub use clock::{Clock, SystemClock, TestClock};
 pub use faulty::{Fault, Faulty};
@@ -23,6 +26,7 @@ pub use lease::{LeaseTaker, RENEWAL, lease_body};
 pub use local::{LocalObjects, Storing};
 pub use memory::MemoryObjects;
 pub use recording::{Operation, OperationCount, Recording};
+pub use sealed::{KEYS, SealedObjects};
 
 use crate::error::Result;
 use std::fmt;

@@ -2,8 +2,11 @@
 
 #![allow(missing_docs)]
 
+mod keys;
 mod lease;
 mod local_directory;
+mod sealed;
+mod stock_age;
 mod suite;
 mod wrappers;
 
