@@ -264,7 +264,7 @@ impl ObjectSealer {
         Ok(Self(PayloadWriter::new(sealer, &header.bytes())))
     }
 
-    /// Adds plain bytes; `give` gets stored ones, about 1 MiB at once.
+    /// Adds plain bytes; `give` gets stored ones, about 256 KiB at once.
     ///
     /// # Errors
     /// Those of `give`.

@@ -444,3 +444,12 @@ fn of_many_that_make_or_rotate_a_key_at_once_all_that_succeed_agree() {
         );
     }
 }
+
+#[test]
+fn a_process_that_has_read_a_key_leaves_no_core_dump() {
+    Person::new().options().identities().unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
+    assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+    let dumpable = rustix::process::dumpable_behavior().unwrap();
+    assert_eq!(dumpable, rustix::process::DumpableBehavior::NotDumpable);
+}
