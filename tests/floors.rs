@@ -9,12 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 27] = [
+const FLOORS: [(&str, u32); 28] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
     ("queue", 1),
     ("text", 1),
+    ("crypt", 2),
     ("frame", 2),
     ("known", 2),
     ("metrics", 2),

@@ -1,8 +1,8 @@
 //! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`CachedObjects`], [`Recording`] and [`Faulty`] wrap any of
-//! them. One suite of tests, `tests/storage`, holds for each of them.
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`CachedObjects`],
+//! [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
@@ -12,6 +12,7 @@ mod clock;
 mod cloud;
 mod faulty;
 mod key;
+pub mod keys;
 mod lease;
 mod local;
 mod location;
@@ -19,6 +20,7 @@ mod memory;
 mod parts;
 mod probe;
 mod recording;
+mod sealed;
 
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
@@ -35,6 +37,7 @@ pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
+pub use sealed::{KEYS, SealedObjects};
 
 use crate::error::Result;
 use std::fmt;
