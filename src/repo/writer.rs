@@ -247,9 +247,10 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         id: letters(RandomState::new().build_hasher().finish(), 12),
         created: time.to_owned(),
     })?;
-    objects.put(REPOSITORY, &facts, &PutIf::Absent)?;
+    let put = objects.put(REPOSITORY, &facts, &PutIf::Absent);
     // Two first backups at once may both have got here: what is there now is the repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
+        put?;
         let what = format!("could not find {}", objects.describe(REPOSITORY));
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
@@ -291,6 +292,7 @@ fn abort_dead_uploads(objects: &dyn Objects, bridge: &Bridge) -> Result<()> {
     if !objects.abilities().has_locks {
         return Ok(());
     }
+    objects.abort_uploads(INTENTS)?;
     for id in protocol::intents(bridge)? {
         objects.abort_uploads(&dir(&id))?;
     }

@@ -59,7 +59,9 @@ fn cut_off(
 /// Bytes of all segments that a root names.
 fn stored(root: &serde_json::Value) -> u64 {
     let segments = root["segments"].as_array().unwrap().iter();
-    segments.map(|segment| segment["bytes"].as_u64().unwrap()).sum()
+    segments
+        .map(|segment| segment["bytes"].as_u64().unwrap())
+        .sum()
 }
 
 #[test]
