@@ -248,9 +248,14 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         created: time.to_owned(),
     })?;
     let put = objects.put(REPOSITORY, &facts, &PutIf::Absent);
+    // Whoever was faster may have removed what was not complete.
+    let put = put.map(|_| None).or_else(|error| match error.kind {
+        ErrorKind::NotFound => Ok(Some(error)),
+        _ => Err(error),
+    })?;
     // Two first backups at once may both have got here: what is there now is the repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
-        put?;
+        put.map_or(Ok(()), Err)?;
         let what = format!("could not find {}", objects.describe(REPOSITORY));
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
