@@ -452,6 +452,8 @@ impl Objects for LocalObjects {
             }
             Ok(())
         });
+        // A writer may have died between its directory and its file.
+        partials.push(format!("{prefix}/none"));
         for key in partials {
             self.remove_empty_dirs(&key);
         }
