@@ -32,7 +32,13 @@ impl HeldIntent {
     pub(super) fn announce(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
         let intent = intent_of(id, time);
         let key = intent_key(id);
-        match objects.lease(&key, &seal(&intent)?, Take::New)? {
+        let leased = objects
+            .lease(&key, &seal(&intent)?, Take::New)
+            .inspect_err(|_| {
+                // It may be there though: no other backup has this id.
+                let _ = objects.delete(std::slice::from_ref(&key)); // the first error is returned
+            })?;
+        match leased {
             Leased::Ours(lease) => Ok(Self {
                 objects: objects.clone(),
                 lease,

@@ -235,9 +235,15 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         id: letters(RandomState::new().build_hasher().finish(), 12),
         created: time.to_owned(),
     })?;
-    objects.put(REPOSITORY, &facts, &PutIf::Absent)?;
+    let put = objects.put(REPOSITORY, &facts, &PutIf::Absent);
+    // Whoever was faster may have removed what was not complete.
+    let put = put.map(|_| None).or_else(|error| match error.kind {
+        ErrorKind::NotFound => Ok(Some(error)),
+        _ => Err(error),
+    })?;
     // Two first backups at once may both have got here: what is there now is the repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
+        put.map_or(Ok(()), Err)?;
         let what = format!("could not find {}", objects.describe(REPOSITORY));
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
@@ -273,6 +279,7 @@ fn abort_dead_uploads(objects: &dyn Objects) -> Result<()> {
     if !objects.abilities().has_locks {
         return Ok(());
     }
+    objects.abort_uploads(INTENTS)?;
     for id in protocol::intents(objects)? {
         objects.abort_uploads(&dir(&id))?;
     }

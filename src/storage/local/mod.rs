@@ -39,7 +39,10 @@ use std::{
         unix::{ffi::OsStrExt, fs::FileExt},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -64,6 +67,8 @@ pub struct LocalObjects {
     open_files: Arc<OpenFiles>,
     /// Held while the version of an object is compared and the object replaced.
     replacing: Arc<Mutex<()>>,
+    /// Was the root there? Then it is not made again: its disk is gone, or it was removed.
+    was_root_there: Arc<AtomicBool>,
 }
 
 impl LocalObjects {
@@ -74,6 +79,7 @@ impl LocalObjects {
             storing: Storing::default(),
             open_files: Arc::default(),
             replacing: Arc::default(),
+            was_root_there: Arc::default(),
         }
     }
 
@@ -116,8 +122,12 @@ impl LocalObjects {
 
     fn make_dirs(&self, dir: &str) -> io::Result<()> {
         if !self.root.is_dir() {
+            if self.was_root_there.load(Relaxed) {
+                self.root.metadata()?;
+            }
             safe_file::create_dirs(&self.root, 0o700)?;
         }
+        self.was_root_there.store(true, Relaxed);
         let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
         for end in ends.filter(|end| *end > 0) {
             let (above, name) = split_key(&dir[..end]);
@@ -159,10 +169,8 @@ impl LocalObjects {
                 made => return made,
             }
         }
-        Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            "its directory is removed again and again",
-        ))
+        self.open_or_make_dir(dir)
+            .and_then(|dir| PartialFile::create(dir, name, access))
     }
 
     fn failed(&self, verb: &str, key: &str, error: io::Error) -> Error {
@@ -468,6 +476,8 @@ impl Objects for LocalObjects {
             }
             Ok(())
         });
+        // A writer may have died between its directory and its file.
+        partials.push(format!("{prefix}/none"));
         for key in partials {
             self.remove_empty_dirs(&key);
         }
