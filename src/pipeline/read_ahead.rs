@@ -17,8 +17,8 @@ use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, vec};
 /// with each call.
 const SMALL_FILE: u64 = 1 << 20;
 
-/// Maximum number of files that are read together. With 64 the disk gets 6 % more requests, with
-/// 2,048 the same number.
+/// Maximum number of files that are read together. With 64 the disk gets 6 % more requests. With
+/// 1,024 it gets 3 % more if the files were written in another order than that of their paths.
 const MAX_FILES: usize = 2048;
 
 /// Minimum number of files: fewer are not worth a look at the page cache.

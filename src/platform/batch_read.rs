@@ -1,11 +1,12 @@
 //! Reading many small files into the page cache with one call.
 //!
-//! A read of a small file that is not in the page cache is one request to the disk, and the reader waits for it. Reads that one
-//! call asks for reach the block layer together, and it makes one request of those that are neighbours on the disk. The call is
-//! `madvise(MADV_WILLNEED)` over a range of addresses to which all files are mapped, one behind the other. It waits for no disk,
-//! holds no open files and copies nothing.
+//! The read of a small file that is not in the page cache is one request to the disk, and the reader
+//! waits for it. Reads that one call requests reach the block layer together, which merges requests
+//! for neighbours on the disk. The call is `madvise(MADV_WILLNEED)` over a range of addresses to which
+//! all files are mapped, one behind the other. It waits for no disk, holds no open files and copies
+//! nothing.
 //!
-//! Nothing is ever read through the mappings, so a file that shrinks meanwhile does no harm.
+//! No data is read through the mappings, so a file that shrinks meanwhile does no harm.
 #![allow(unsafe_code)]
 
 use rustix::param::page_size;
@@ -15,23 +16,24 @@ use std::{
     ptr,
 };
 
-/// Files that are to be read together: a range of addresses, and how much of it has files.
+/// Files to read together, mapped to one range of addresses.
 #[derive(Debug)]
 pub struct FileBatch {
     start: *mut libc::c_void,
     room: usize,
     used: usize,
-    /// Where in the range the last page of each file is.
+    /// Index in the range of the last page of each file.
     last_pages: Vec<usize>,
 }
 
 impl FileBatch {
-    /// Bytes of the address range that a file of `len` bytes takes.
+    /// Returns the bytes of the address range that a file of `len` bytes takes.
     pub fn room_of(len: u64) -> usize {
         (len as usize).next_multiple_of(page_size())
     }
 
-    /// A batch with room for so many bytes, the sum of [`FileBatch::room_of`] of its files. Takes addresses, no memory.
+    /// Creates a batch with room for `room` bytes, the sum of [`FileBatch::room_of`] of its files.
+    /// Takes addresses, but no memory.
     ///
     /// # Errors
     /// The system's.
@@ -50,7 +52,7 @@ impl FileBatch {
         })
     }
 
-    /// Add the first `len` bytes of a regular file, which may be closed then.
+    /// Adds the first `len` bytes of a regular file, which may be closed afterwards.
     ///
     /// # Errors
     /// The system's; [`io::ErrorKind::OutOfMemory`] if there is no room.
@@ -74,8 +76,8 @@ impl FileBatch {
         Ok(())
     }
 
-    /// Of each file, in the order in which they were added: is its last page in the page cache? Of files that this process may
-    /// not write to, nor owns, the system says that they are.
+    /// Returns for each file, in the order of [`Self::add`], whether its last page is in the page
+    /// cache. The system says so of every file that this process neither owns nor may write to.
     ///
     /// # Errors
     /// The system's.
@@ -90,7 +92,7 @@ impl FileBatch {
         Ok(self.last_pages.iter().map(is_cached).collect())
     }
 
-    /// Have all of them read. Returns when the reads are under way.
+    /// Requests all files from the disk. Does not wait until they are read.
     ///
     /// # Errors
     /// The system's.
