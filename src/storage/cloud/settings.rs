@@ -93,7 +93,7 @@ pub struct RetryPolicy {
 }
 
 /// Bytes in a second below which a connection is taken for dead.
-pub const SLOWEST_BYTES: u64 = 64 << 10;
+pub(super) const SLOWEST_BYTES: u64 = 64 << 10;
 
 impl Default for RetryPolicy {
     fn default() -> Self {
