@@ -106,7 +106,7 @@ pub(crate) fn s3_server() -> &'static Server {
 fn azure_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, dir| {
+        let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, _| {
             words(&format!(
                 "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent"
             ))
