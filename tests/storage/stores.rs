@@ -60,7 +60,8 @@ fn start(program: &Path, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Serve
         .tempdir_in("/var/tmp")
         .unwrap();
     let port = free_port();
-    let script = r#"dir=$1; shift; "$@" >"$dir.log" 2>&1 & server=$!; cat >/dev/null; kill $server; wait; rm -rf "$dir" "$dir.log""#;
+    let script = r#"dir=$1; shift; exec 3<&0; "$@" >"$dir.log" 2>&1 & server=$!
+(cat <&3 >/dev/null; kill $server 2>/dev/null) & wait $server; cat "$dir.log" >&2; rm -rf "$dir" "$dir.log""#;
     let mut held = Command::new("sh")
         .args(["-c", script, "sh"])
         .arg(dir.path())
@@ -105,10 +106,9 @@ pub(crate) fn s3_server() -> &'static Server {
 fn azure_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, dir| {
-            let dir = dir.display();
+        let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, _| {
             words(&format!(
-                "--blobHost 127.0.0.1 --blobPort {port} --location {dir} --inMemoryPersistence --skipApiVersionCheck --silent"
+                "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent"
             ))
         });
         make_container(server.port);
@@ -206,7 +206,10 @@ pub(crate) fn in_gcs() -> CloudObjects {
     let address = CloudAddress::parse(&format!("gs://{BUCKET}/{}", own_prefix()))
         .unwrap()
         .unwrap();
-    let environment = variables(&[("GOOGLE_SKIP_SIGNATURE", "true")]);
+    // An account that asks for no token.
+    let account =
+        r#"{"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true}"#;
+    let environment = variables(&[("GOOGLE_SERVICE_ACCOUNT_KEY", account)]);
     CloudObjects::open(&address, &settings(&endpoint), &environment).unwrap()
 }
 

@@ -142,7 +142,7 @@ impl Answer {
             | (_, Some(401 | 403)) => ErrorKind::Permission,
             (_, Some(404)) => ErrorKind::NotFound,
             (_, Some(408 | 409 | 429 | 500..)) => ErrorKind::Unreachable,
-            (_, Some(200..300)) => ErrorKind::Corrupt,
+            (_, Some(200..=299)) => ErrorKind::Corrupt,
             (_, Some(301 | 307 | 308)) => ErrorKind::Usage,
             _ => ErrorKind::System,
         }

@@ -60,7 +60,7 @@ impl From<object_store::Error> for TryError {
 /// Why a request failed for good.
 #[derive(Debug)]
 pub(super) struct Failed {
-    answer: Answer,
+    answer: Box<Answer>,
     /// Was a try before the last one perhaps carried out?
     was_ambiguous: bool,
     ends_early: bool,
@@ -212,7 +212,7 @@ impl Requests {
             let may_pass = !ends_early && (wrong.is_some() || answer.may_pass(self.service));
             if !may_pass || tries + 1 >= self.retries.tries {
                 return Err(Failed {
-                    answer,
+                    answer: Box::new(answer),
                     was_ambiguous,
                     ends_early,
                     wrong,
@@ -319,7 +319,7 @@ impl Requests {
         match self.retried("get", max_bytes.min(16 << 20), get).await {
             Ok((Some(content), _)) => Ok(Some(content)),
             Ok((None, _)) => Err(Failed {
-                answer: Answer::default(),
+                answer: Box::default(),
                 was_ambiguous: false,
                 ends_early: false,
                 wrong: Some("it is too large"),
@@ -594,8 +594,7 @@ impl Requests {
         prefix: &str,
         after: &super::unfinished::Marker,
     ) -> Result<Option<Vec<u8>>, Failed> {
-        let list =
-            || async { Ok(super::unfinished::page(&self.store.unfinished, prefix, after).await?) };
+        let list = || super::unfinished::page(&self.store.unfinished, prefix, after);
         Ok(self.retried("list uploads", 1 << 20, list).await?.0)
     }
 }
@@ -603,7 +602,7 @@ impl Requests {
 impl Failed {
     fn of(answer: Answer) -> Self {
         Self {
-            answer,
+            answer: Box::new(answer),
             was_ambiguous: false,
             ends_early: false,
             wrong: None,

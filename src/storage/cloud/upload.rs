@@ -13,7 +13,12 @@ use crate::{
     },
 };
 use object_store::{PutMode, PutPayload, multipart::PartId, path::Path};
-use std::{collections::VecDeque, fmt, mem, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fmt, mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::task::JoinHandle;
 
 /// Parts of one upload on their way at most: 64 MiB, which fill 1 GB/s at 60 ms for a part.
@@ -26,6 +31,11 @@ const PARTS_OF_A_SIZE: usize = 1000;
 fn part_bytes(number: usize) -> usize {
     (PART_BYTES as usize) << (number / PARTS_OF_A_SIZE)
 }
+
+/// Time for the parts on their way when an upload is given up.
+const GRACE: Duration = Duration::from_secs(10);
+
+type SentPart = JoinHandle<(usize, Result<PartId, Failed>)>;
 
 pub(super) struct CloudUpload {
     client: Arc<CloudClient>,
@@ -42,7 +52,7 @@ pub(super) struct CloudUpload {
     /// Parts that were given a number.
     part_count: usize,
     /// Parts that are on their way, in order.
-    away: VecDeque<JoinHandle<(usize, Result<PartId, Failed>)>>,
+    away: VecDeque<SentPart>,
     stored: Vec<(usize, PartId)>,
     /// Digests of the parts behind the first.
     digests: Vec<u64>,
@@ -196,12 +206,10 @@ impl CloudUpload {
         })
     }
 
-    /// Stops what is on its way, then gives the parts that were stored up.
+    /// Waits for the parts that are on their way, then gives up all that were stored.
     fn give_up(&mut self) {
-        for task in mem::take(&mut self.away) {
-            task.abort();
-            let _ = self.client.wait(task); // a part that is still being stored would outlive the upload
-        }
+        let away = mem::take(&mut self.away);
+        self.client.wait(end_all(away));
         let Some(id) = self.id.take() else {
             return;
         };
@@ -211,6 +219,19 @@ impl CloudUpload {
         {
             let what = format!("could not abort the upload of {}", self.describe);
             debug(|| failed.error(what).line());
+        }
+    }
+}
+
+/// A part that is cut off may still reach the store after the upload was aborted, and takes room there. So parts end first, if that
+/// does not take too long.
+async fn end_all(parts: VecDeque<SentPart>) {
+    let end = Instant::now() + GRACE;
+    for mut part in parts {
+        let left = end.saturating_duration_since(Instant::now());
+        if tokio::time::timeout(left, &mut part).await.is_err() {
+            part.abort();
+            let _ = part.await; // it was cut off
         }
     }
 }
