@@ -459,13 +459,14 @@ impl Objects for LocalObjects {
 
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
-        self.remove_empty_dirs_in(prefix);
         let removed = self.visit_files(prefix, &mut |dir, key, _| {
             if key.ends_with(PARTIAL_SUFFIX) {
                 partial::remove_if_dead(dir, split_key(&key).1)?;
             }
             Ok(())
         });
+        // Unfinished files may have been all that was in them.
+        self.remove_empty_dirs_in(prefix);
         removed.map_err(|error| self.failed("remove unfinished files below", prefix, error))
     }
 
