@@ -333,7 +333,7 @@ struct IntentLease<'a> {
 impl Drop for IntentLease<'_> {
     fn drop(&mut self) {
         if self.lease.is_some() && self.is_made {
-            let _ = self.objects.delete(&[self.key.clone()]); // the next backup removes it
+            let _ = self.objects.delete(std::slice::from_ref(&self.key)); // the next backup removes it
         }
     }
 }

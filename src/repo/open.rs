@@ -417,9 +417,8 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
         );
         return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
     }
-    match objects.as_local() {
-        Some(local) => local.check_backups_link()?,
-        None => {}
+    if let Some(local) = objects.as_local() {
+        local.check_backups_link()?;
     }
     Ok(repository)
 }

@@ -382,15 +382,22 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 /// Those of [`roots::documents`], by which it is known whether others refer to it: then its intent stays, as what has
 /// neither a document nor an intent has lost its root. Or the storage's.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
+    // What cannot be removed of one, as a link stands in its place, keeps nobody from the others.
+    let mut done = Ok(());
     for id in intents(objects)? {
-        // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
-        // keeps nobody away.
-        let Leased::Ours(_lock) = objects.lease(&intent_key(&id), b"", Take::Dead)? else {
-            continue;
-        };
-        if may_end(objects, &id)? {
-            objects.delete(&[intent_key(&id)])?;
-        }
+        done = done.and(remove_if_abandoned(objects, &id));
+    }
+    done.and(objects.abort_uploads(INTENTS))
+}
+
+fn remove_if_abandoned(objects: &dyn Objects, id: &str) -> Result<()> {
+    // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
+    // keeps nobody away.
+    let Leased::Ours(_lock) = objects.lease(&intent_key(id), b"", Take::Dead)? else {
+        return Ok(());
+    };
+    if may_end(objects, id)? {
+        objects.delete(&[intent_key(id)])?;
     }
     Ok(())
 }

@@ -131,7 +131,7 @@ pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFile
     for ListedObject { key, bytes } in objects.list(BACKUPS)? {
         let below = &key[BACKUPS.len() + 1..];
         // What is there in place of the directory of a backup cannot be read, and must not be passed over.
-        let names = below.split_once('/').or(Some((below, ROOT)));
+        let names = below.split_once('/').or(Some((below, MANIFEST)));
         let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
             continue;
         };

@@ -468,7 +468,6 @@ impl Objects for LocalObjects {
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
         let mut partials = Vec::new();
-        self.remove_empty_dirs_in(prefix);
         let removed = self.visit_files(prefix, &mut |dir, key, _| {
             if key.ends_with(PARTIAL_SUFFIX) {
                 partial::remove_if_dead(dir, split_key(&key).1)?;
@@ -476,7 +475,8 @@ impl Objects for LocalObjects {
             }
             Ok(())
         });
-        // A writer may have died between its directory and its file.
+        // Unfinished files may have been all that was in a directory, or a writer died before its first one.
+        self.remove_empty_dirs_in(prefix);
         partials.push(format!("{prefix}/none"));
         for key in partials {
             self.remove_empty_dirs(&key);
