@@ -6,6 +6,7 @@ mod args;
 mod care;
 mod cluster;
 mod html_report;
+mod keys;
 mod life;
 mod look;
 mod man;
@@ -14,6 +15,7 @@ mod progress;
 mod report;
 mod select;
 mod signals;
+mod storage;
 mod suggestions;
 mod values;
 
@@ -71,6 +73,7 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
+        .and_then(|cli| cli.storage.apply().map(|()| cli))
         .inspect(|cli| {
             if cli.no_tricks {
                 platform::refuse_tricks();
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
             Command::Tag(args) => life::tag_backup(args),
             Command::Pin(args) => life::pin(args, true),
             Command::Unpin(args) => life::pin(args, false),
+            Command::Key(args) => keys::key(args),
             Command::Repair(args) => care::repair(args),
             Command::Bench(args) => bench(args),
             Command::Completions { shell } => completions(shell),
@@ -118,6 +122,9 @@ const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let to = args
+        .encrypt
+        .apply(to, &args.to, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, codec)?;
     if dry_run {
@@ -185,6 +192,7 @@ fn backup(args: BackupArgs) -> Result<u8> {
 /// Makes an empty repository.
 fn init(args: InitArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(&args.repository, None)?;
+    let to = args.encrypt.apply(to, &args.repository, false, false)?;
     let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",

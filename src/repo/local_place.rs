@@ -10,7 +10,7 @@ use crate::{
         local_file::{check_parent_exists, name},
         place_of,
     },
-    storage::Objects,
+    storage::{KEYS, Objects},
 };
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
@@ -87,7 +87,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES]
+        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, KEYS]
             .iter()
             .any(|known| name == *known)
             || is_partial(name)

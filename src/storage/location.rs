@@ -2,7 +2,7 @@
 //!
 //! This is the only place that decides what such a word means. A word that begins like a URL and is a file is written as `./s3:/x`.
 
-use super::{LocalObjects, Objects};
+use super::{Objects, access};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
@@ -148,16 +148,19 @@ impl Location {
     /// [`ErrorKind::Usage`] for standard input and output and for `null:`, [`ErrorKind::Unsupported`] for a storage that this program
     /// does not know yet.
     pub fn objects(&self) -> Result<Arc<dyn Objects>> {
+        access::objects(self)
+    }
+
+    /// The error for a location that has no objects, or none that this program reaches.
+    pub(super) fn refused(&self) -> Error {
         match self {
-            Self::Local(path) => Ok(Arc::new(LocalObjects::new(path))),
-            Self::Standard | Self::Null => Err(Error::new(
+            Self::Ssh { .. } => self.unsupported("repositories on other hosts"),
+            Self::Server(_) => self.unsupported("servers of fullbore"),
+            Self::Standard | Self::Null | Self::Local(_) | Self::Cloud { .. } => Error::new(
                 ErrorKind::Usage,
                 format!("cannot use {self} as a repository"),
             )
-            .hint("a repository is a directory; \"./-\" is a file or directory of that name")),
-            Self::Cloud { .. } => Err(self.unsupported("object stores")),
-            Self::Ssh { .. } => Err(self.unsupported("repositories on other hosts")),
-            Self::Server(_) => Err(self.unsupported("servers of fullbore")),
+            .hint("a repository is a directory; \"./-\" is a file or directory of that name"),
         }
     }
 
@@ -169,13 +172,13 @@ impl Location {
     }
 }
 
-/// As messages call it, in quotes.
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
+impl Location {
+    /// The word of the command line that means this location; lossy for a path that is no text.
+    pub(super) fn text(&self) -> String {
+        match self {
             Self::Standard => "-".to_owned(),
             Self::Null => "null:".to_owned(),
-            Self::Local(path) => return write!(f, "{path:?}"),
+            Self::Local(path) => path.display().to_string(),
             Self::Cloud {
                 store,
                 bucket,
@@ -183,8 +186,17 @@ impl fmt::Display for Location {
             } => format!("{}{bucket}/{prefix}", scheme_of(*store)),
             Self::Ssh { host, path } => format!("ssh://{host}{}", path.display()),
             Self::Server(server) => format!("fullbore://{server}"),
-        };
-        write!(f, "{text:?}")
+        }
+    }
+}
+
+/// As messages call it, in quotes.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(path) => write!(f, "{path:?}"),
+            _ => write!(f, "{:?}", self.text()),
+        }
     }
 }
 
@@ -292,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_storage_that_is_not_known_is_refused_and_a_directory_is_not() {
-        for url in ["s3://b/p", "ssh://h/p", "fullbore://h/n"] {
+        for url in ["ssh://h/p", "fullbore://h/n"] {
             let error = parsed(url).objects().unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported, "{url}");
         }

@@ -7,6 +7,7 @@
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
 
+pub mod access;
 mod cached;
 mod clock;
 mod cloud;

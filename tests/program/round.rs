@@ -83,7 +83,10 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
         let repository = dir.path().join(format!("repo-{codec}"));
         let file = dir.path().join(format!("x-{codec}.{}", codec.suffix()));
         for (at, sink) in [
-            (&repository, SinkSpec::Repository(OpenStorage::local(&repository))),
+            (
+                &repository,
+                SinkSpec::Repository(OpenStorage::local(&repository)),
+            ),
             (&file, SinkSpec::File(file.clone())),
         ] {
             backup(&tree, sink, codec, digest);
