@@ -235,10 +235,12 @@ impl Survey {
     }
 
     /// The keys that documents mention: all but those of backups that were forgotten at first, and those of `bases`.
+    ///
+    /// A backup without locks that looked dead may have committed since: then it counts, though its partial root was forgotten.
     fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
-        let counts = documents
-            .iter()
-            .filter(|(id, _)| !self.forgotten.contains(*id));
+        let counts = documents.iter().filter(|(id, document)| {
+            !self.forgotten.contains(*id) || document.state == BackupState::Listed
+        });
         let mut kept = HashSet::new();
         // A base that became void before anything of it could be used has said nothing.
         let is_mute =
