@@ -174,6 +174,10 @@ impl LocalObjects {
     }
 
     fn failed(&self, verb: &str, key: &str, error: io::Error) -> Error {
+        Error::io(format!("could not {verb} {}", self.describe(key)), error)
+    }
+
+    fn failed_to_read(&self, verb: &str, key: &str, error: io::Error) -> Error {
         failed_to_read(format!("could not {verb} {}", self.describe(key)), error)
     }
 
@@ -333,7 +337,7 @@ impl LocalObjects {
         };
         self.open_files
             .get_or_open(key, open)
-            .map_err(|error| self.failed("open", key, error))
+            .map_err(|error| self.failed_to_read("open", key, error))
     }
 }
 
@@ -350,7 +354,7 @@ impl Objects for LocalObjects {
         if let Err(error) = visited
             && (error.kind() != io::ErrorKind::NotADirectory || !self.is_object(prefix))
         {
-            return Err(self.failed("list", prefix, error));
+            return Err(self.failed_to_read("list", prefix, error));
         }
         listed.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(listed)
@@ -395,7 +399,7 @@ impl Objects for LocalObjects {
         });
         let bytes = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| self.failed("read", key, error))?,
+            read => read.map_err(|error| self.failed_to_read("read", key, error))?,
         };
         let version = version_of(&bytes);
         Ok(Some((bytes, version)))
@@ -408,7 +412,7 @@ impl Objects for LocalObjects {
             .and_then(|(dir, name)| dir::stat(dir, name.as_bytes()));
         match stat {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed("read", key, error)),
+            Err(error) => Err(self.failed_to_read("read", key, error)),
             Ok(stat) if stat.kind == FileKind::File => Ok(Some(stat.size)),
             Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
             Ok(_) => Err(
