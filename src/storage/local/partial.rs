@@ -128,8 +128,13 @@ impl Drop for PartialFile {
 /// Removes a partial file whose writer is dead, or cannot be known to be alive.
 pub(super) fn remove_if_dead(dir: impl AsFd, partial: &str) -> io::Result<()> {
     let file = match safe_file::open_write_at(&dir, partial) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound || write::is_in_the_way(&error) => {
-            return Ok(()); // a link is not ours
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidData
+            ) =>
+        {
+            return Ok(()); // a link, as all that is no regular file, is not ours
         }
         file => file?,
     };
