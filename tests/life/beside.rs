@@ -427,11 +427,10 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
     }
 }
 
-/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open an object of it for the `nth`
-/// time: it has seen the root. What runs is made of the repository, and the id of the first.
+/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its manifest: it has seen the
+/// root. What runs is made of the repository, and the id of the first.
 fn forgotten_meanwhile(
     dir: &Path,
-    nth: usize,
     command: impl FnOnce(&Path, &str) -> Vec<OsString>,
 ) -> Ran {
     let (tree, repository) = (dir.join("tree"), dir.join("repo"));
@@ -441,9 +440,10 @@ fn forgotten_meanwhile(
     fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
     let command = command(&repository, &first);
     std::thread::scope(|scope| {
-        let late = format!("openat:delay_enter=5000000:when={nth}");
-        let home = repository.join("backups").join(&first);
-        let run = scope.spawn(move || runs::tampered(&late, Some(&home), command));
+        // By its name, as it is opened in its directory, and in whichever thread that is.
+        let late = "openat:delay_enter=5000000:when=1";
+        let manifest = Some(Path::new("manifest"));
+        let run = scope.spawn(move || runs::tampered(late, manifest, command));
         std::thread::sleep(Duration::from_millis(2000));
         fullbore(args!["forget", &repository, &first]).ends_with(0);
         fullbore(args!["prune", &repository]).ends_with(0);
@@ -457,8 +457,7 @@ fn what_is_forgotten_and_pruned_while_all_is_verified_is_no_damage() {
         return;
     }
     for options in [["verify", "--data"], ["verify", "--sample=100%"]] {
-        // After its root.
-        forgotten_meanwhile(temp().path(), 2, |repository, _| {
+        forgotten_meanwhile(temp().path(), |repository, _| {
             args![options[0], repository, options[1]].into()
         })
         .ends_with(0);
@@ -495,8 +494,7 @@ fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged(
                 .chain(to)
                 .collect()
         };
-        // After its root and the notes on it.
-        let ran = forgotten_meanwhile(dir.path(), 3, command).ends_with(1);
+        let ran = forgotten_meanwhile(dir.path(), command).ends_with(1);
         assert!(
             ran.err.contains("any more") && ran.err.contains("it was forgotten"),
             "{options:?}: {}",

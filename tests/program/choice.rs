@@ -154,6 +154,9 @@ fn init_makes_an_empty_repository_once() {
     assert_eq!(init(), format!("{repository:?} is a new repository\n"));
     let file = repository.join("fullbore-repo.json");
     let facts = fs::read(&file).unwrap();
+    // The first backup makes the directories.
+    let alone = ["fullbore-repo.json"];
+    assert_eq!(names(&repository), alone);
     assert!(
         fullbore(args!["list", repository])
             .ends_with(0)
@@ -167,10 +170,14 @@ fn init_makes_an_empty_repository_once() {
             .json()[0]["new_repository"],
         false
     );
+    assert_eq!(names(&repository), alone);
     backup(&tree, &repository, &["--no-create"]);
+    let made = names(&repository);
     assert!(init().contains("already"));
-    assert_eq!(fs::read(&file).unwrap(), facts);
-    assert_eq!(names(&repository.join("backups")).len(), 1);
+    assert_eq!(
+        (fs::read(&file).unwrap(), names(&repository)),
+        (facts, made)
+    );
     fullbore(args!["init", tree])
         .ends_with(2)
         .has_one_error("it is not empty");

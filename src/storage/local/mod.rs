@@ -177,7 +177,8 @@ impl LocalObjects {
         Error::io(format!("could not {verb} {}", self.describe(key)), error)
     }
 
-    fn failed_to_read(&self, verb: &str, key: &str, error: io::Error) -> Error {
+    /// The error of a read, by which a disk that does not give an object has damaged it.
+    fn failed_to_get(&self, verb: &str, key: &str, error: io::Error) -> Error {
         failed_to_read(format!("could not {verb} {}", self.describe(key)), error)
     }
 
@@ -337,7 +338,7 @@ impl LocalObjects {
         };
         self.open_files
             .get_or_open(key, open)
-            .map_err(|error| self.failed_to_read("open", key, error))
+            .map_err(|error| self.failed_to_get("open", key, error))
     }
 }
 
@@ -354,7 +355,7 @@ impl Objects for LocalObjects {
         if let Err(error) = visited
             && (error.kind() != io::ErrorKind::NotADirectory || !self.is_object(prefix))
         {
-            return Err(self.failed_to_read("list", prefix, error));
+            return Err(self.failed_to_get("list", prefix, error));
         }
         listed.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(listed)
@@ -399,7 +400,7 @@ impl Objects for LocalObjects {
         });
         let bytes = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| self.failed_to_read("read", key, error))?,
+            read => read.map_err(|error| self.failed_to_get("read", key, error))?,
         };
         let version = version_of(&bytes);
         Ok(Some((bytes, version)))
@@ -412,7 +413,7 @@ impl Objects for LocalObjects {
             .and_then(|(dir, name)| dir::stat(dir, name.as_bytes()));
         match stat {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed_to_read("read", key, error)),
+            Err(error) => Err(self.failed_to_get("read", key, error)),
             Ok(stat) if stat.kind == FileKind::File => Ok(Some(stat.size)),
             Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
             Ok(_) => Err(

@@ -129,11 +129,12 @@ impl Drop for PartialFile {
 pub(super) fn remove_if_dead(dir: impl AsFd, partial: &str) -> io::Result<()> {
     let file = match safe_file::open_write_at(&dir, partial) {
         Err(error)
-            if write::is_in_the_way(&error)
-                || [io::ErrorKind::NotFound, io::ErrorKind::InvalidData]
-                    .contains(&error.kind()) =>
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidData
+            ) =>
         {
-            return Ok(()); // a link or a pipe is not ours
+            return Ok(()); // a link, as all that is no regular file, is not ours
         }
         file => file?,
     };
