@@ -8,7 +8,11 @@ use common::content;
 use fullbore::{
     backup::{Backup, Subject, paths::Scope},
     error::{Error, ErrorKind},
-    format::{digest::Algorithm, root::Root, seal::seal},
+    format::{
+        digest::Algorithm,
+        root::{Root, is_void},
+        seal::seal,
+    },
     metrics::meter::Meter,
     plan::{OpenStorage, SinkSpec, Tuning},
     repo::writer::RepositoryWriter,
@@ -61,7 +65,7 @@ fn run(tree: &Path, objects: Arc<dyn Objects>, interval: Duration) -> Result<Str
     Ok(outcome.root.id)
 }
 
-/// Ids of backups that are listed.
+/// Ids of backups that are listed. Where there are no locks, a backup that was given up has a void root, which lists nothing.
 fn listed(objects: &dyn Objects) -> Vec<String> {
     let keys = objects.list("backups").unwrap().into_iter();
     keys.filter_map(|found| {
@@ -69,7 +73,8 @@ fn listed(objects: &dyn Objects) -> Vec<String> {
             .key
             .strip_prefix("backups/")?
             .strip_suffix("/root.json")?;
-        Some(id.to_owned())
+        let (root, _) = objects.get(&found.key).unwrap().unwrap();
+        (!is_void(&root)).then(|| id.to_owned())
     })
     .collect()
 }
@@ -87,18 +92,29 @@ fn copy_out(objects: &dyn Objects, to: &Path) {
     }
 }
 
-/// Every listed backup has all content of the tree; how many there are.
+/// Every listed backup has all content of the tree; how many there are. Backup `older` is of another content of `large`.
 #[track_caller]
-fn check_listed(objects: &dyn Objects, tree: &Path) -> usize {
+fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usize {
     let dir = tempdir().unwrap();
     copy_out(objects, dir.path());
     let ids = listed(objects);
     for id in &ids {
+        let is_older = older == Some(id);
+        let from = format!("{}@{id}", dir.path().display());
+        if is_older {
+            let to = tempdir().unwrap();
+            let to = to.path().join("older");
+            let summary = common::plan(Path::new(&from), &to)
+                .run(&Meter::default())
+                .unwrap();
+            assert_eq!(summary.exit_code(), 0);
+            assert!(fs::read(to.join("large")).unwrap() == content(9, 500_000));
+        }
         let verify = Verify {
-            from: format!("{}@{id}", dir.path().display()).into(),
+            from: from.into(),
             filter: Default::default(),
             data: true,
-            against: Some(tree.into()),
+            against: (!is_older).then(|| tree.into()),
             workers: 2.try_into().unwrap(),
         };
         let verdict = verify.run(&Meter::default()).unwrap();
@@ -116,7 +132,7 @@ fn a_tree_that_was_backed_up_to_memory_comes_back() {
     let first = run(&tree, Arc::new(memory.clone()), Duration::MAX).unwrap();
     let second = run(&tree, Arc::new(memory.clone()), Duration::ZERO).unwrap();
     assert_eq!(listed(&memory), [first.clone(), second.clone()]);
-    assert_eq!(check_listed(&memory, &tree), 2);
+    assert_eq!(check_listed(&memory, &tree, None), 2);
     assert_eq!(memory.open_uploads(), 0);
     assert!(memory.list("intents").unwrap().is_empty());
     let objects = |id: &str| {
@@ -168,21 +184,24 @@ fn whatever_fails_what_is_listed_comes_back() {
         for operation in OPERATIONS {
             for nth in 1.. {
                 let memory = MemoryObjects::new();
-                run(&tree, Arc::new(memory.clone()), Duration::MAX).unwrap();
+                fs::write(tree.join("large"), content(9, 500_000)).unwrap();
+                let older = run(&tree, Arc::new(memory.clone()), Duration::MAX).unwrap();
+                // Several segments of it are new.
+                fs::write(tree.join("large"), content(10, 300_000)).unwrap();
                 let faulty = Faulty::new(Arc::new(memory.clone())).with(operation, nth, fault);
                 // Every other run has checkpoints.
                 let interval = [Duration::MAX, Duration::ZERO][nth as usize % 2];
                 let done = run(&tree, Arc::new(faulty.clone()), interval);
                 let case = format!("{fault:?} at {operation:?} {nth}: {done:?}");
                 assert_eq!(memory.open_uploads(), 0, "{case}");
-                let count = check_listed(&memory, &tree);
+                let count = check_listed(&memory, &tree, Some(&older));
                 match &done {
                     Ok(id) => assert!(count == 2 && listed(&memory).contains(id), "{case}"),
                     Err(_) => failed += 1,
                 }
                 // The next one is not in the way of what is left.
                 run(&tree, Arc::new(memory.clone()), Duration::MAX).expect(&case);
-                check_listed(&memory, &tree);
+                check_listed(&memory, &tree, Some(&older));
                 if faulty.calls(operation) < nth {
                     break;
                 }
