@@ -306,49 +306,86 @@ class Bench:
 
     def scheduler_of(self, row, corpus, target):
         """Backups from a cold ext4 on a loop device, under one scheduler and the other."""
-        image = os.path.join(self.work.disk, "loop.img")
-        source = os.path.join(self.work.disk, "loop")
-        os.makedirs(source, exist_ok=True)
-        with open(image, "wb") as file:
-            file.truncate(int(corpus.bytes * 1.2) + corpus.files * 6000 + 512 * MIB)
-        run(["mkfs.ext4", "-q", "-F", "-i", "4096", image])
-        setup = ["losetup", "--show", "-f", image]
+        def side(scheduler):
+            plain = self.backup(corpus, source=disk.source)
+            return Side(plain.command, lambda: (plain.prepare(), disk.cool(scheduler)))
+
+        with ColdDisk(self.work, corpus) as disk:
+            pairs = self.alternate(side("mq-deadline"), side("bfq"))
+        return ratio_line(row, f"speed under bfq / under mq-deadline, cold, {corpus.name} "
+                               "(A mq-deadline, B bfq)", target, pairs.of("wall"),
+                          [pairs.a.command], sign=">=")
+
+    def cold(self, row, target, target_requests):
+        """A backup of small files that are not in the page cache, against tar: seconds, and requests to the disk."""
+        if os.geteuid() != 0:
+            raise Failed("only root can mount a loop device")
+        corpus, requests = self.corpus("tree"), {"A": [], "B": []}
+
+        def side(name, command):
+            return Side(command, lambda: disk.cool("mq-deadline"), lambda: requests[name].append(disk.reads()))
+
+        with ColdDisk(self.work, corpus) as disk:
+            backup = [self.fullbore, "backup", disk.source, "--to", "null:", "--compress", "lz4"]
+            pairs = self.alternate(side("A", backup), side("B", f"tar -C {disk.source} -cf - . | cat"))
+        yield wall_line(row, "cold, tree, lz4 to `null:` / `tar \\| cat`", target, pairs)
+        yield ratio_line(row, "requests to the disk", target_requests, list(zip(requests["A"], requests["B"])),
+                         [pairs.a.command, pairs.b.command], unit="")
+
+
+class ColdDisk:
+    """An ext4 on a loop device with a copy of a corpus, of which nothing is in the page cache after `cool`."""
+
+    def __init__(self, work, corpus):
+        self.work, self.corpus = work, corpus
+        self.image = os.path.join(work.disk, "loop.img")
+        self.source = os.path.join(work.disk, "loop")
+        self.umount = ["umount", self.source]
+
+    def __enter__(self):
+        os.makedirs(self.source, exist_ok=True)
+        with open(self.image, "wb") as file:
+            file.truncate(int(self.corpus.bytes * 1.2) + self.corpus.files * 6000 + 512 * MIB)
+        run(["mkfs.ext4", "-q", "-F", "-i", "4096", self.image])
+        setup = ["losetup", "--show", "-f", self.image]
         try:        # past the page cache, where the file system below can
             device = subprocess.check_output([*setup, "--direct-io=on"], text=True, stderr=subprocess.DEVNULL)
         except subprocess.CalledProcessError:
             device = subprocess.check_output(setup, text=True)
-        device = device.strip()
-        detach, umount = ["losetup", "-d", device], ["umount", source]
-        self.work.undo.append(detach)
-        self.work.do(["mount", device, source], undo=umount)
-        run(["cp", "-a", f"{corpus.path}/.", source])
-        queue = f"/sys/block/{os.path.basename(device)}/queue/scheduler"
+        self.device = device.strip()
+        self.block = f"/sys/block/{os.path.basename(self.device)}"
+        self.detach = ["losetup", "-d", self.device]
+        self.work.undo.append(self.detach)
+        self.work.do(["mount", self.device, self.source], undo=self.umount)
+        run(["cp", "-a", f"{self.corpus.path}/.", self.source])
+        return self
 
-        def cold(scheduler):
-            self.work.undone(umount)
-            os.system(f"modprobe -q {scheduler} 2>/dev/null")   # or it is built in
-            with open(queue, "w") as file:
-                file.write(scheduler)
-            os.sync()
-            with open(image, "rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            with open("/proc/sys/vm/drop_caches", "w") as file:
-                file.write("3")
-            self.work.do(["mount", "-o", "ro", device, source], undo=umount)
+    def cool(self, scheduler):
+        self.work.undone(self.umount)
+        os.system(f"modprobe -q {scheduler} 2>/dev/null")   # or it is built in
+        with open(f"{self.block}/queue/scheduler", "w") as file:
+            file.write(scheduler)
+        os.sync()
+        with open(self.image, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with open("/proc/sys/vm/drop_caches", "w") as file:
+            file.write("3")
+        self.work.do(["mount", "-o", "ro", self.device, self.source], undo=self.umount)
+        self.before = self.requests()
 
-        def side(scheduler):
-            plain = self.backup(corpus, source=source)
-            return Side(plain.command, lambda: (plain.prepare(), cold(scheduler)))
+    def requests(self):
+        """Requests to read that the device has had."""
+        with open(f"{self.block}/stat") as file:
+            return int(file.read().split()[0])
 
-        try:
-            pairs = self.alternate(side("mq-deadline"), side("bfq"))
-        finally:
-            self.work.undone(umount)
-            self.work.undone(detach)
-            os.unlink(image)
-        return ratio_line(row, f"speed under bfq / under mq-deadline, cold, {corpus.name} "
-                               "(A mq-deadline, B bfq)", target, pairs.of("wall"),
-                          [pairs.a.command], sign=">=")
+    def reads(self):
+        """Requests to read since `cool`."""
+        return self.requests() - self.before
+
+    def __exit__(self, *_):
+        self.work.undone(self.umount)
+        self.work.undone(self.detach)
+        os.unlink(self.image)
 
 
 ROWS = {
@@ -369,6 +406,7 @@ ROWS = {
     "digest-mail": lambda b, r: b.digest(r, "mail", 0.15),
     "one-file": lambda b, r: b.one_file(r),
     "scheduler": lambda b, r: b.scheduler(r, 0.90),
+    "cold": lambda b, r: b.cold(r, 0.45, 0.15),
     "pgbb-zstd": lambda b, r: b.postgres.basebackup_zstd(r, 0.65),
     "pgbb-none": lambda b, r: b.postgres.basebackup_plain(r, "none", 0.75),
     "pgbb-lz4": lambda b, r: b.postgres.basebackup_plain(r, "lz4", 0.75),

@@ -133,6 +133,8 @@ pub struct Scanned {
     pub is_first: bool,
     /// The object in earlier backups.
     pub known: Option<BaseEntry>,
+    /// Whether this backup had the content read into the page cache ahead of the reader.
+    pub is_read_ahead: bool,
 }
 
 impl Scanned {
@@ -146,6 +148,7 @@ impl Scanned {
             exposed: false,
             is_first: false,
             known: None,
+            is_read_ahead: false,
         }
     }
 }

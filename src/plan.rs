@@ -4,7 +4,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{digest::Algorithm, layout},
     frame::Pool,
-    pipeline::thread_count::max_threads,
+    pipeline::{read_ahead::WindowLimits, thread_count::max_threads},
     platform::{
         self,
         safe_file::{dangling_symlink_target, symlink_target},
@@ -334,6 +334,8 @@ pub struct Depths {
     pub line: usize,
     /// Maximum threads of a stream.
     pub threads: usize,
+    /// Limits of the windows in which each stream reads small files ahead.
+    pub window: WindowLimits,
 }
 
 /// Open files besides those of frames: directories of the walk, the destination, a session.
@@ -373,6 +375,7 @@ impl Tuning {
             permits,
             line,
             threads: threads.min(line),
+            window: self.window(streams),
         })
     }
 
@@ -383,6 +386,24 @@ impl Tuning {
             "use --memory of at least {} MiB, or a smaller --frame-size",
             (least >> 20) + 1
         ))
+    }
+}
+
+/// Maximum bytes of files in a window: some hundred milliseconds of a disk.
+const MAX_WINDOW_BYTES: u64 = 32 << 20;
+
+/// Memory of one entry in a window, about.
+const ENTRY_BYTES: u64 = 512;
+
+impl Tuning {
+    /// Returns the limits of a window of each of `streams`, of which there are two. Their entries
+    /// take 1/32 of the memory. Their files take at most half of it, in the page cache.
+    fn window(&self, streams: usize) -> WindowLimits {
+        let share = self.memory_bytes / streams as u64 / 2;
+        WindowLimits {
+            entries: ((share / 32 / ENTRY_BYTES) as usize).clamp(64, 4096),
+            file_bytes: (share / 2).min(MAX_WINDOW_BYTES),
+        }
     }
 }
 

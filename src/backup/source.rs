@@ -17,7 +17,7 @@ use crate::{
     },
     repo::{base::Base, compare::Compare},
     source::{
-        self, Source,
+        self, OpenAhead, Source,
         backup::StoredBackup,
         stdin::Stdin,
         tree::{Own, TreeRules},
@@ -263,6 +263,10 @@ impl Source for ComparedSource {
 
     fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
         self.source.on_stored(record, crc32c);
+    }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        self.source.opener()
     }
 
     fn on_all_read(&self) {

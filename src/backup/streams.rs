@@ -10,6 +10,7 @@ use crate::{
         pack::pack,
         pages::EntryListener,
         rate_limit::RateLimit,
+        read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
         thread_count::ThreadTuner,
     },
     plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
@@ -89,6 +90,7 @@ impl Streams<'_> {
                 threads,
                 lay,
                 frame_bytes,
+                window: self.window(&depths),
                 clock,
                 stop: &stop,
             });
@@ -109,6 +111,17 @@ impl Streams<'_> {
             drop(done);
             laid
         })
+    }
+
+    /// Returns the limits of a window in which small files are read ahead: at most the bytes that a
+    /// limited rate reads in a second. `None` if no file is read ahead.
+    fn window(&self, depths: &Depths) -> Option<WindowLimits> {
+        let rate = self.max_rate.map_or(u64::MAX, NonZeroU64::get);
+        let limits = WindowLimits {
+            file_bytes: depths.window.file_bytes.min(rate),
+            ..depths.window
+        };
+        platform::tricks().then_some(limits)
     }
 
     /// Creates the threads of each stream.
@@ -302,6 +315,8 @@ struct StreamRun<'a> {
     threads: &'a Threads,
     lay: StreamWriter,
     frame_bytes: u32,
+    /// Limits of a window in which small files are read ahead.
+    window: Option<WindowLimits>,
     /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
     /// Whether another stream has failed.
@@ -332,10 +347,20 @@ impl StreamRun<'_> {
         let scan = self
             .source
             .scan()
+            .map(|entries| self.read_small_files_ahead(entries))
             .and_then(|entries| self.lay_entries(entries, line));
         self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed))
             .map(|()| self)
+    }
+
+    fn read_small_files_ahead(&self, entries: source::Stream<Scanned>) -> source::Stream<Scanned> {
+        match (self.window, self.source.opener()) {
+            (Some(window), Some(opener)) => {
+                Box::new(ReadAhead::new(entries, ScannedFiles(opener), window))
+            }
+            _ => entries,
+        }
     }
 
     fn lay_entries(

@@ -10,6 +10,7 @@ pub mod ordered;
 pub mod pack;
 pub mod pages;
 pub mod rate_limit;
+pub mod read_ahead;
 pub mod segment;
 pub mod thread_count;
 pub(crate) mod workers;

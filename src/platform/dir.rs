@@ -197,13 +197,21 @@ pub fn is_missing_directory(error: &io::Error) -> bool {
 /// # Errors
 /// As [`open_dir`]; `ENXIO` for a socket.
 pub fn open_read(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match open_noatime(root.as_fd(), rel, flags) {
+    match open_at_once(root.as_fd(), rel) {
         Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
             wait_for_lease(root, rel)
         }
         other => other,
     }
+}
+
+/// As [`open_read`], but never waits for another process.
+///
+/// # Errors
+/// As [`open_read`]; [`io::ErrorKind::WouldBlock`] if another process holds a lease on the file.
+pub fn open_at_once(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    open_noatime(root.as_fd(), rel, flags)
 }
 
 /// Opens a file on which another process holds a lease (a Samba oplock) that the kernel has asked

@@ -7,6 +7,7 @@
 //! refuses it, the plain call does the work. No function here starts a thread, and only [`debug`]
 //! prints.
 
+pub mod batch_read;
 mod blocking;
 pub mod dir;
 pub mod durable;

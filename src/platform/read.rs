@@ -33,6 +33,8 @@ pub enum Cache {
     /// `RWF_DONTCACHE` (Linux 6.14) keeps pages that were cached before; without it,
     /// `POSIX_FADV_DONTNEED` drops those too.
     Drop,
+    /// Dropped after the read even if they were cached before, because the backup read them ahead.
+    DropAll,
 }
 
 /// Maximum number of runs of a sparse file: 1 MiB of memory. The smallest holes of a file with more
@@ -132,7 +134,7 @@ fn read_once(
     if cache == Cache::Keep {
         return plain(fd, room, offset);
     }
-    if tricks() && may_try_uncached() {
+    if cache == Cache::Drop && tricks() && may_try_uncached() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => note_refusal(),

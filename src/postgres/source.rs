@@ -35,7 +35,7 @@ use crate::{
     metrics::waits::Waits,
     platform,
     queue::{self, Locked},
-    source::{Source, Stream, tree::SourceTree},
+    source::{OpenAhead, Source, Stream, tree::SourceTree},
 };
 use std::{
     collections::BTreeSet,
@@ -424,6 +424,10 @@ impl Source for ClusterPart {
         if record.state == EntryState::Whole {
             self.cluster.awaited.locked().remove(&record.entry.path);
         }
+    }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        self.tree.opener()
     }
 
     fn on_all_read(&self) {

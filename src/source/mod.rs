@@ -11,9 +11,17 @@ use crate::{
     format::page::Record,
     frame::{Buf, Frame, Scanned, Slice},
 };
+use std::{os::fd::OwnedFd, sync::Arc};
 
 /// Items in order; every part of a pipeline returns this type.
 pub type Stream<T> = Box<dyn Iterator<Item = Result<T>> + Send>;
+
+/// Opens files before they are read, only to have them brought into the page cache.
+pub trait OpenAhead: Send + Sync {
+    /// Opens the regular file that the scan found, without waiting. Returns `None` if that is not
+    /// possible, whatever the reason: the later read reports it.
+    fn open_ahead(&self, scanned: &Scanned) -> Option<OwnedFd>;
+}
 
 /// A source of entries and their bytes: a tree, a cluster, a stored backup.
 pub trait Source: Send + Sync {
@@ -51,6 +59,11 @@ pub trait Source: Send + Sync {
     /// Reports that everything in the scan was read, or that reading has stopped. Called once,
     /// before any `finish`.
     fn on_all_read(&self) {}
+
+    /// Returns what opens small files ahead of their reading; `None` if that gains nothing.
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        None
+    }
 
     /// Lists the entries that are known only at the end, in archive order; they are read as the
     /// others are. Called once, after the last `read` of all streams.

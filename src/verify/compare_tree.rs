@@ -14,9 +14,12 @@ use crate::{
         sizes,
     },
     metrics::meter::Meter,
-    pipeline::workers::{self, WorkerLimit},
+    pipeline::{
+        read_ahead::{ReadAhead, WindowFiles, WindowLimits},
+        workers::{self, WorkerLimit},
+    },
     platform::{
-        dir::{self, FileKind, Stat, open_dir, open_read},
+        dir::{self, DirName, FileKind, Stat, open_at_once, open_dir, open_read, stat_fd},
         is_shortage,
         owner::OwnerNames,
         read::{data_outside, each_piece},
@@ -27,7 +30,7 @@ use crate::{
     text,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, HashSet},
     fmt,
     fs::File,
     io,
@@ -105,10 +108,43 @@ struct Against<'a> {
     meter: &'a Meter,
 }
 
-/// A directory of the tree that the walk is in, with the names the backup has not spoken of yet.
+/// A directory of the tree that the walk is in.
 struct CompareLevel {
     path: EntryPath,
-    names: BTreeSet<Vec<u8>>,
+    /// The names that the backup has not listed so far, with the inode numbers of files; 0 for
+    /// objects of other kinds.
+    names: BTreeMap<Vec<u8>, u64>,
+}
+
+/// A record, with the inode number of the file that the tree has at its path; 0 if it has none.
+struct CompareItem {
+    record: PageItem,
+    inode: u64,
+}
+
+/// The files of the tree that records are compared with.
+struct ComparedFiles<'a>(&'a TreeRoots);
+
+impl WindowFiles<CompareItem> for ComparedFiles<'_> {
+    fn read_bytes(&self, item: &CompareItem) -> u64 {
+        let entry = &item.record.entry;
+        // Opening a device can have an effect, so its kind in the directory is checked first.
+        if item.inode != 0 && entry.is_file() && item.record.state.is_stored() {
+            entry.size()
+        } else {
+            0
+        }
+    }
+
+    fn inode(&mut self, item: &CompareItem) -> u64 {
+        item.inode
+    }
+
+    fn open(&mut self, item: &CompareItem) -> Option<OwnedFd> {
+        let (root, beneath) = self.0.of(&item.record.entry.path);
+        let fd = open_at_once(root, beneath).ok()?;
+        (stat_fd(&fd).ok()?.kind == FileKind::File).then_some(fd)
+    }
 }
 
 /// What a worker has.
@@ -131,35 +167,66 @@ impl Against<'_> {
         self.found.locked().push(difference);
     }
 
-    /// Hand out everything the backup has, and note what it has not.
+    /// Hands out everything that the backup has, and notes what only the tree has. Small files are
+    /// read ahead.
     fn walk(&self, send: &mut dyn FnMut(Vec<PageItem>) -> Result<()>) -> Result<()> {
-        let (all, ways) = (Selection::default(), self.archive.ways()?);
+        let all = Selection::default();
+        let ways = self.archive.ways()?;
         let mut levels: Vec<CompareLevel> = Vec::new();
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        for item in self.archive.records(&all, false) {
-            let item = item?;
-            if item.more {
-                continue;
+        let records = self.archive.records(&all, false);
+        let located = records
+            .filter(|record| !record.as_ref().is_ok_and(|record| record.more))
+            .map(|record| self.locate(&mut levels, &ways, record?));
+        match WindowLimits::of_compare() {
+            Some(limits) => {
+                let files = ComparedFiles(&self.roots);
+                Self::send_batches(ReadAhead::new(located, files, limits), send)?;
             }
-            let path = &item.entry.path;
-            self.leave(&mut levels, |level| entry::is_within(path, &level.path));
-            if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
-                // The directory that this is in may not be on disk; then what is looked for here is that directory.
-                level
-                    .names
-                    .remove(entry::child_component(&level.path, path));
-            }
-            if matches!(item.entry.kind, EntryKind::Directory) && !ways.contains(path) {
-                levels.extend(self.enter(path)?);
-            }
-            bytes = item.entry.data_len().saturating_add(bytes);
+            None => Self::send_batches(located, send)?,
+        }
+        self.leave(&mut levels, |_| false);
+        Ok(())
+    }
+
+    /// Enters and leaves directories up to this record, and finds its inode number.
+    fn locate(
+        &self,
+        levels: &mut Vec<CompareLevel>,
+        ways: &HashSet<EntryPath>,
+        record: PageItem,
+    ) -> Result<CompareItem> {
+        let path = &record.entry.path;
+        self.leave(levels, |level| entry::is_within(path, &level.path));
+        let mut inode = None;
+        if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
+            // The directory of the path may not be on disk. Then this is the name of that directory.
+            let name = entry::child_component(&level.path, path);
+            inode = level.names.remove(name);
+        }
+        if matches!(record.entry.kind, EntryKind::Directory) && !ways.contains(path) {
+            levels.extend(self.enter(path)?);
+        }
+        Ok(CompareItem {
+            record,
+            inode: inode.unwrap_or_default(),
+        })
+    }
+
+    fn send_batches(
+        items: impl Iterator<Item = Result<CompareItem>>,
+        send: &mut dyn FnMut(Vec<PageItem>) -> Result<()>,
+    ) -> Result<()> {
+        let mut batch = Vec::new();
+        let mut bytes: u64 = 0;
+        for item in items {
+            let item = item?.record;
+            bytes = bytes.saturating_add(item.entry.data_len());
             batch.push(item);
             if batch.len() >= BATCH || bytes >= BATCH_BYTES {
                 bytes = 0;
                 send(std::mem::take(&mut batch))?;
             }
         }
-        self.leave(&mut levels, |_| false);
         send(batch)
     }
 
@@ -183,7 +250,7 @@ impl Against<'_> {
     /// Leave the directories that are not kept; names nobody spoke of are extra.
     fn leave(&self, levels: &mut Vec<CompareLevel>, keep: impl Fn(&CompareLevel) -> bool) {
         while let Some(level) = levels.pop_if(|level| !keep(level)) {
-            for name in level.names {
+            for name in level.names.into_keys() {
                 self.note(&entry::join(&level.path, &name), "extra");
             }
         }
@@ -195,9 +262,10 @@ impl Against<'_> {
         let listed = open_dir(root, beneath).and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
         match listed {
             Ok(names) => {
-                let names = names.into_iter().map(|name| name.bytes);
                 let names = names
-                    .filter(|name| self.roots.may_own(path, name))
+                    .into_iter()
+                    .filter(|name| self.roots.may_own(path, &name.bytes))
+                    .map(file_inode)
                     .collect();
                 Ok(Some(CompareLevel {
                     path: path.to_vec(),
@@ -451,6 +519,16 @@ pub(crate) fn digest(
     } else {
         Some(Digest::Blake3(hasher.finalize().into()))
     })
+}
+
+/// Returns a name with its inode number, or with 0 if it is not known to be a file.
+fn file_inode(name: DirName) -> (Vec<u8>, u64) {
+    let inode = if name.kind == FileKind::File {
+        name.inode
+    } else {
+        0
+    };
+    (name.bytes, inode)
 }
 
 fn kind_of(kind: &EntryKind) -> FileKind {

@@ -9,13 +9,14 @@ pub(crate) mod hard_links;
 pub(crate) mod large_file;
 pub(crate) mod limits;
 pub(crate) mod listing;
+pub(crate) mod open_ahead;
 pub(crate) mod parent_dir;
 pub(crate) mod refit;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod walk;
 
-use super::{Source, Stream, patterns::Patterns};
+use super::{OpenAhead, Source, Stream, patterns::Patterns};
 use crate::{
     error::{Error, Result, reason},
     format::{
@@ -245,6 +246,10 @@ impl Source for SourceTree {
         };
         self.0.shortage.check().and(frame)
     }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        Some(self.0.clone())
+    }
 }
 
 impl TreeInner {
@@ -352,6 +357,15 @@ impl TreeInner {
             Cache::Drop
         } else {
             Cache::Keep
+        }
+    }
+
+    /// Returns how a small file is read.
+    fn cache_of(&self, scanned: &Scanned) -> Cache {
+        if scanned.is_read_ahead {
+            Cache::DropAll
+        } else {
+            self.cache()
         }
     }
 
@@ -538,9 +552,10 @@ impl TreeInner {
         must_recheck: bool,
         buf: &mut Vec<u8>,
     ) -> Result<FrameEntry> {
+        let cache = self.cache_of(&scanned);
         let entry = scanned.entry;
         let start = buf.len();
-        let (inner, read) = match self.append_file(&fd, &entry, buf) {
+        let (inner, read) = match self.append_file(&fd, &entry, cache, buf) {
             Ok(copied) => copied,
             Err(error) => {
                 self.close(fd);
@@ -552,6 +567,7 @@ impl TreeInner {
             start,
             inner,
             read,
+            cache,
             now: None,
             replaced: false,
         };
@@ -572,7 +588,7 @@ impl TreeInner {
         if let Some(found) = file.now.filter(|now| self.must_copy_again(file, now)) {
             if self.refit(&found, &mut file.entry, room(buf, file.start)) {
                 buf.truncate(file.start);
-                (file.inner, file.read) = self.append_file(fd, &file.entry, buf)?;
+                (file.inner, file.read) = self.append_file(fd, &file.entry, file.cache, buf)?;
                 file.now = self.recheck_stat(fd, &file.entry);
             } else if file.replaced {
                 file.read = Err(io::Error::other(REPLACED));
@@ -637,10 +653,11 @@ impl TreeInner {
         &self,
         fd: &OwnedFd,
         entry: &Entry,
+        cache: Cache,
         buf: &mut Vec<u8>,
     ) -> Result<(usize, io::Result<bool>)> {
         self.append_header(entry, buf)?;
-        Ok((buf.len(), self.append_content(fd, entry, buf)))
+        Ok((buf.len(), self.append_content(fd, entry, cache, buf)))
     }
 
     /// Appends a header. A header that cannot be written adds nothing.
@@ -729,20 +746,26 @@ impl TreeInner {
 
     /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
     /// whether the file had as many.
-    fn append_content(&self, fd: &OwnedFd, entry: &Entry, buf: &mut Vec<u8>) -> io::Result<bool> {
+    fn append_content(
+        &self,
+        fd: &OwnedFd,
+        entry: &Entry,
+        cache: Cache,
+        buf: &mut Vec<u8>,
+    ) -> io::Result<bool> {
         let want = entry.data_len() as usize;
         let inner = buf.len();
         let mut complete = true;
         match &entry.kind {
             EntryKind::File { map: Some(map), .. } => {
                 for run in map.iter() {
-                    let got = read::read_full(fd, buf, run.offset, run.len as usize, self.cache())?;
+                    let got = read::read_full(fd, buf, run.offset, run.len as usize, cache)?;
                     complete &= got as u64 == run.len;
                     buf.resize(buf.len() + run.len as usize - got, 0);
                 }
             }
             _ => {
-                let got = read::read_end(fd, buf, 0, want, self.cache())?;
+                let got = read::read_end(fd, buf, 0, want, cache)?;
                 complete = got == want;
             }
         }
@@ -760,6 +783,7 @@ struct CopiedFile {
     inner: usize,
     /// Whether the content has the length that the header promises.
     read: io::Result<bool>,
+    cache: Cache,
     /// Attributes after the copy, if they were needed.
     now: Option<Stat>,
     /// Whether the file is another one than in the scan.

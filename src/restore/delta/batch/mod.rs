@@ -15,7 +15,11 @@ use crate::{
         sizes,
     },
     metrics::meter::lap,
-    pipeline::workers::{self, WorkerLimit},
+    pipeline::{
+        read_ahead::{ReadAhead, WindowFiles, WindowLimits},
+        workers::{self, WorkerLimit},
+    },
+    platform::dir::{self, FileKind},
     queue::Locked,
     report::damage::{LEFT, frame_damage},
     restore::RestoreRun,
@@ -26,6 +30,7 @@ use crate::{
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -112,6 +117,35 @@ struct DeltaWorker {
     buffer: Vec<u8>,
 }
 
+/// The existing files of the target that records are compared with.
+struct ExistingFiles(TargetWriter);
+
+impl WindowFiles<PageItem> for ExistingFiles {
+    /// A file is not compared, and not read, if its size differs.
+    fn read_bytes(&self, item: &PageItem) -> u64 {
+        let is_whole = item.from == 0 && !item.more;
+        if item.entry.is_file() && is_whole {
+            item.entry.size()
+        } else {
+            0
+        }
+    }
+
+    fn inode(&mut self, item: &PageItem) -> u64 {
+        let parent = self.0.enter(&item.entry.path);
+        let stat = parent.map(|(dir, name)| dir::stat(dir, name));
+        stat.map_or(0, |stat| stat.map_or(0, |stat| stat.inode))
+    }
+
+    fn open(&mut self, item: &PageItem) -> Option<OwnedFd> {
+        let (dir, name) = self.0.enter(&item.entry.path).ok()?;
+        // Opening a device can have an effect, so its kind is checked first.
+        let stat = dir::stat(dir, name).ok()?;
+        let is_compared = stat.kind == FileKind::File && stat.size == item.entry.size();
+        is_compared.then(|| dir::open_at_once(dir, name).ok())?
+    }
+}
+
 /// The state of one batch.
 pub(crate) struct DeltaBatch<'a> {
     delta: &'a Delta<'a>,
@@ -171,8 +205,15 @@ impl<'a> DeltaBatch<'a> {
             || self.new_worker(),
             compare,
             |send| {
-                let mut units = |item| self.divide_record(&mut writer, item, open_targets, send);
-                batch.items.into_iter().try_for_each(&mut units)
+                let mut units = |item: Result<PageItem>| {
+                    self.divide_record(&mut writer, item?, open_targets, send)
+                };
+                let mut items = batch.items.into_iter().map(Ok);
+                let files = ExistingFiles(TargetWriter::new(&self.run.tree));
+                match WindowLimits::of_compare() {
+                    Some(limits) => ReadAhead::new(items, files, limits).try_for_each(&mut units),
+                    None => items.try_for_each(&mut units),
+                }
             },
         )?;
         let wants = wants.opened();
