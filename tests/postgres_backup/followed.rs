@@ -27,8 +27,19 @@ const SEGMENTS: u64 = 12;
 /// A backup that goes on after the server has written so much, and needs none of it from the server any more: to read one table
 /// takes it that long.
 fn followed(cluster: &Cluster, primary: &Cluster, codec: &str, begin: impl FnOnce()) -> Child {
+    followed_for(12, cluster, primary, codec, begin)
+}
+
+/// As [`followed`]; the table is held up for `seconds`.
+fn followed_for(
+    seconds: u32,
+    cluster: &Cluster,
+    primary: &Cluster,
+    codec: &str,
+    begin: impl FnOnce(),
+) -> Child {
     let repository = cluster.path("repository");
-    let child = held_up(cluster, 12, codec);
+    let child = held_up(cluster, seconds, codec);
     // Its file is there with its first frame, and has bytes only from the first full piece on.
     let stored = || {
         shell(
@@ -150,7 +161,8 @@ fn where_more_comes_than_is_stored_level_1_has_to_do() {
     };
     let cluster = Cluster::new(version, &LITTLE);
     cluster.psql("CREATE TABLE rows (n int)");
-    let child = followed(&cluster, &cluster, "zstd:12", || {
+    // The server needs half a minute on a slow machine to write so much.
+    let child = followed_for(45, &cluster, &cluster, "zstd:12", || {
         cluster.psql(
             "SELECT pg_logical_emit_message(false, 'test', text) FROM generate_series(1, 12), (SELECT \
              string_agg(i || ' is ' || i * 7 % 1000 || ' of ' || i::bigint * i % 77, ',') AS text \
