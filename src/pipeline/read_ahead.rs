@@ -30,6 +30,9 @@ const PROBES: usize = 4;
 /// Windows that were requested from the disk: while readers are in one, the disk reads the next.
 const WINDOWS: usize = 2;
 
+/// Bytes of names and attributes after which a window ends: an entry may have megabytes of them.
+const MAX_TEXT_BYTES: usize = 2 << 20;
+
 /// Entries of the first window, so that the first readers do not wait for a full one.
 const FIRST_ENTRIES: usize = 64;
 
@@ -59,6 +62,9 @@ pub trait WindowFiles<T> {
     /// Returns the bytes of the file that will be read; 0 if there is no file or it is not read.
     fn read_bytes(&self, item: &T) -> u64;
 
+    /// Returns the bytes of names and attributes that the item holds in memory.
+    fn text_bytes(&self, item: &T) -> usize;
+
     /// Returns the inode number of the file. Most file systems store files in the order of inodes.
     fn inode(&mut self, item: &T) -> u64;
 
@@ -82,6 +88,12 @@ impl WindowFiles<Scanned> for ScannedFiles {
                 .as_ref()
                 .is_none_or(|known| known.trust == Trust::Nothing && known.changed.is_none());
         if is_read { scanned.entry.size() } else { 0 }
+    }
+
+    fn text_bytes(&self, scanned: &Scanned) -> usize {
+        let known = scanned.known.iter().flat_map(|known| known.parts.iter());
+        let stored: usize = known.map(|part| part.entry.text_bytes()).sum();
+        scanned.entry.text_bytes() + stored
     }
 
     fn inode(&mut self, scanned: &Scanned) -> u64 {
@@ -130,7 +142,9 @@ where
         let mut window = Vec::new();
         let mut small = Vec::new();
         let mut file_bytes: u64 = 0;
+        let mut text_bytes = 0;
         while window.len() < self.next_entries
+            && text_bytes < MAX_TEXT_BYTES
             && small.len() < MAX_FILES
             && file_bytes < self.limits.file_bytes
         {
@@ -140,6 +154,7 @@ where
             };
             let bytes = item.as_ref().map_or(0, |item| self.files.read_bytes(item));
             file_bytes = file_bytes.saturating_add(bytes);
+            text_bytes += item.as_ref().map_or(0, |item| self.files.text_bytes(item));
             if (1..=SMALL_FILE).contains(&bytes) {
                 small.push(SmallFile {
                     at: window.len(),
@@ -318,6 +333,24 @@ mod tests {
         let out: Vec<String> = out.into_iter().map(name).collect();
         let all: Vec<String> = (0..3000).map(|at| name(entry(at))).collect();
         assert_eq!(out, all);
+    }
+
+    #[test]
+    fn entries_with_many_attributes_end_a_window() {
+        let scanned = Arc::new(AtomicUsize::new(0));
+        let count = scanned.clone();
+        let entries = (0..).map(move |at| {
+            count.fetch_add(1, Relaxed);
+            let mut file = file(at, 10);
+            file.entry.xattrs = vec![(b"user.fork".to_vec(), vec![0; 1 << 20])];
+            Ok(file)
+        });
+        let files = ScannedFiles(Arc::<Names>::default());
+        let mut ahead = ReadAhead::new(entries, files, LIMITS);
+        for taken in 1..20 {
+            ahead.next().unwrap().unwrap();
+            assert!(scanned.load(Relaxed) <= taken + 4);
+        }
     }
 
     #[test]

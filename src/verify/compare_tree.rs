@@ -136,6 +136,10 @@ impl WindowFiles<CompareItem> for ComparedFiles<'_> {
         }
     }
 
+    fn text_bytes(&self, item: &CompareItem) -> usize {
+        item.record.entry.text_bytes()
+    }
+
     fn inode(&mut self, item: &CompareItem) -> u64 {
         item.inode
     }

@@ -131,6 +131,10 @@ impl WindowFiles<PageItem> for ExistingFiles {
         }
     }
 
+    fn text_bytes(&self, item: &PageItem) -> usize {
+        item.entry.text_bytes()
+    }
+
     fn inode(&mut self, item: &PageItem) -> u64 {
         let parent = self.0.enter(&item.entry.path);
         let stat = parent.map(|(dir, name)| dir::stat(dir, name));
