@@ -4,7 +4,10 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{digest::Algorithm, layout},
     frame::Pool,
-    pipeline::{read_ahead::WindowLimits, thread_count::max_threads},
+    pipeline::{
+        read_ahead::{MAX_WINDOW_BYTES, WindowLimits},
+        thread_count::max_threads,
+    },
     platform::{
         self,
         safe_file::{dangling_symlink_target, symlink_target},
@@ -350,7 +353,6 @@ impl Tuning {
     /// is read) and a directory, so the limit of open files limits the frames too.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if not even one worker fits.
     /// [`ErrorKind::Usage`] if one worker does not fit.
     pub fn depths(&self, streams: usize) -> Result<Depths> {
         let streams = streams.max(1);
@@ -388,9 +390,6 @@ impl Tuning {
         ))
     }
 }
-
-/// Maximum bytes of files in a window: some hundred milliseconds of a disk.
-const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
 /// Memory of one entry in a window, about.
 const ENTRY_BYTES: u64 = 512;

@@ -1,4 +1,4 @@
-//! What a backup does not hold as it was, of what is restored from it.
+//! Entries of a restore that the backup could not capture as they were.
 //!
 //! The last lines of the backup said so; but whoever restores it may be somebody else, years later.
 

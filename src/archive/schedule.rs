@@ -228,8 +228,8 @@ pub fn check_whole(item: &PageItem, content: &[u8]) -> ContentEnd {
     }
 }
 
-/// What is to be said of all pieces of a frame: of whole files how they end, which are hashed together, and of pieces of others what
-/// `part` makes of them.
+/// Returns a result for each piece of a frame: for a whole file its end (whole files are hashed together), for another piece the value that
+/// `part` returns.
 pub fn check_pieces<H, C>(
     pieces: &[WantedRun<H>],
     plain: &[u8],

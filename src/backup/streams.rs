@@ -114,14 +114,13 @@ impl Streams<'_> {
     }
 
     /// Returns the limits of a window in which small files are read ahead: at most the bytes that a
-    /// limited rate reads in a second. `None` if no file is read ahead.
-    fn window(&self, depths: &Depths) -> Option<WindowLimits> {
+    /// limited rate reads in a second.
+    fn window(&self, depths: &Depths) -> WindowLimits {
         let rate = self.max_rate.map_or(u64::MAX, NonZeroU64::get);
-        let limits = WindowLimits {
+        WindowLimits {
             file_bytes: depths.window.file_bytes.min(rate),
             ..depths.window
-        };
-        platform::tricks().then_some(limits)
+        }
     }
 
     /// Creates the threads of each stream.
@@ -316,7 +315,7 @@ struct StreamRun<'a> {
     lay: StreamWriter,
     frame_bytes: u32,
     /// Limits of a window in which small files are read ahead.
-    window: Option<WindowLimits>,
+    window: WindowLimits,
     /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
     /// Whether another stream has failed.
@@ -355,11 +354,9 @@ impl StreamRun<'_> {
     }
 
     fn read_small_files_ahead(&self, entries: source::Stream<Scanned>) -> source::Stream<Scanned> {
-        match (self.window, self.source.opener()) {
-            (Some(window), Some(opener)) => {
-                Box::new(ReadAhead::new(entries, ScannedFiles(opener), window))
-            }
-            _ => entries,
+        match self.source.opener() {
+            Some(opener) => Box::new(ReadAhead::new(entries, ScannedFiles(opener), self.window)),
+            None => entries,
         }
     }
 

@@ -36,6 +36,9 @@ const MAX_TEXT_BYTES: usize = 2 << 20;
 /// Entries of the first window, so that the first readers do not wait for a full one.
 const FIRST_ENTRIES: usize = 64;
 
+/// Maximum bytes of files in a window: some hundred milliseconds of a disk.
+pub const MAX_WINDOW_BYTES: u64 = 32 << 20;
+
 /// Limits of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
@@ -47,14 +50,11 @@ pub struct WindowLimits {
 }
 
 impl WindowLimits {
-    /// Returns the limits where files are only compared, which holds a few records in memory;
-    /// `None` if nothing may be read ahead.
-    pub fn of_compare() -> Option<Self> {
-        platform::tricks().then_some(Self {
-            entries: MAX_FILES,
-            file_bytes: 32 << 20,
-        })
-    }
+    /// The limits where files are only compared, which holds a few records in memory.
+    pub const COMPARE: Self = Self {
+        entries: MAX_FILES,
+        file_bytes: MAX_WINDOW_BYTES,
+    };
 }
 
 /// The files behind the items of a window.
@@ -109,11 +109,13 @@ impl WindowFiles<Scanned> for ScannedFiles {
     }
 }
 
-/// Passes items on, with the small files among them read ahead.
+/// Passes items on, with the small files among them read ahead; without tricks it only passes them
+/// on.
 pub struct ReadAhead<T, I, F> {
     items: I,
     files: F,
-    limits: WindowLimits,
+    /// `None` if nothing is read ahead.
+    limits: Option<WindowLimits>,
     windows: VecDeque<vec::IntoIter<Result<T>>>,
     /// Maximum number of items of the next window.
     next_entries: usize,
@@ -127,6 +129,10 @@ where
 {
     /// Creates the adaptor. It does nothing until the first item is requested.
     pub fn new(items: I, files: F, limits: WindowLimits) -> Self {
+        Self::with_limits(items, files, platform::tricks().then_some(limits))
+    }
+
+    fn with_limits(items: I, files: F, limits: Option<WindowLimits>) -> Self {
         Self {
             items,
             files,
@@ -138,7 +144,7 @@ where
     }
 
     /// Collects the next items, and requests the small files among them from the disk.
-    fn next_window(&mut self) -> Vec<Result<T>> {
+    fn next_window(&mut self, limits: WindowLimits) -> Vec<Result<T>> {
         let mut window = Vec::new();
         let mut small = Vec::new();
         let mut file_bytes: u64 = 0;
@@ -146,7 +152,7 @@ where
         while window.len() < self.next_entries
             && text_bytes < MAX_TEXT_BYTES
             && small.len() < MAX_FILES
-            && file_bytes < self.limits.file_bytes
+            && file_bytes < limits.file_bytes
         {
             let Some(item) = self.items.next() else {
                 self.has_ended = true;
@@ -163,7 +169,7 @@ where
             }
             window.push(item);
         }
-        self.next_entries = (4 * self.next_entries).min(self.limits.entries);
+        self.next_entries = (4 * self.next_entries).min(limits.entries);
         if small.len() >= MIN_FILES
             && let Err(error) = self.read_small(&mut window, small)
         {
@@ -234,9 +240,12 @@ where
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let Some(limits) = self.limits else {
+            return self.items.next();
+        };
         loop {
             while self.windows.len() < WINDOWS && !self.has_ended {
-                let window = self.next_window();
+                let window = self.next_window(limits);
                 self.windows.push_back(window.into_iter());
             }
             match self.windows.front_mut()?.next() {
@@ -314,7 +323,7 @@ mod tests {
 
     fn through(entries: Vec<Result<Scanned>>, names: &Arc<Names>) -> Vec<Result<Scanned>> {
         let files = ScannedFiles(names.clone());
-        ReadAhead::new(entries.into_iter(), files, LIMITS).collect()
+        ReadAhead::with_limits(entries.into_iter(), files, Some(LIMITS)).collect()
     }
 
     #[test]
@@ -346,7 +355,7 @@ mod tests {
             Ok(file)
         });
         let files = ScannedFiles(Arc::<Names>::default());
-        let mut ahead = ReadAhead::new(entries, files, LIMITS);
+        let mut ahead = ReadAhead::with_limits(entries, files, Some(LIMITS));
         for taken in 1..20 {
             ahead.next().unwrap().unwrap();
             assert!(scanned.load(Relaxed) <= taken + 4);
@@ -362,7 +371,7 @@ mod tests {
             Ok(file(at, 10))
         });
         let files = ScannedFiles(Arc::<Names>::default());
-        let delivered = ReadAhead::new(entries, files, LIMITS).take(5000);
+        let delivered = ReadAhead::with_limits(entries, files, Some(LIMITS)).take(5000);
         let ahead = delivered
             .enumerate()
             .map(|(at, _)| scanned.load(Relaxed) - at);

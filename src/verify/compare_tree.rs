@@ -151,7 +151,7 @@ impl WindowFiles<CompareItem> for ComparedFiles<'_> {
     }
 }
 
-/// What a worker has.
+/// The buffers of one worker.
 struct CompareWorker {
     buffer: Vec<u8>,
     stored: StoredContent,
@@ -159,7 +159,7 @@ struct CompareWorker {
     parent: Option<(EntryPath, OwnedFd)>,
 }
 
-/// What is found on disk: where a link leads, and attributes, which it may not be possible to read.
+/// The target of a link on disk, and its attributes, or why they could not be read.
 type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
 
 impl Against<'_> {
@@ -181,13 +181,9 @@ impl Against<'_> {
         let located = records
             .filter(|record| !record.as_ref().is_ok_and(|record| record.more))
             .map(|record| self.locate(&mut levels, &ways, record?));
-        match WindowLimits::of_compare() {
-            Some(limits) => {
-                let files = ComparedFiles(&self.roots);
-                Self::send_batches(ReadAhead::new(located, files, limits), send)?;
-            }
-            None => Self::send_batches(located, send)?,
-        }
+        let files = ComparedFiles(&self.roots);
+        let items = ReadAhead::new(located, files, WindowLimits::COMPARE);
+        Self::send_batches(items, send)?;
         self.leave(&mut levels, |_| false);
         Ok(())
     }
@@ -251,7 +247,7 @@ impl Against<'_> {
         Ok(())
     }
 
-    /// Leave the directories that are not kept; names nobody spoke of are extra.
+    /// Leaves the directories that are not kept. Names that the backup did not list are extra.
     fn leave(&self, levels: &mut Vec<CompareLevel>, keep: impl Fn(&CompareLevel) -> bool) {
         while let Some(level) = levels.pop_if(|level| !keep(level)) {
             for name in level.names.into_keys() {
@@ -285,7 +281,7 @@ impl Against<'_> {
         }
     }
 
-    /// What cannot be looked at differs; a machine that is short of something says nothing about it.
+    /// An object that cannot be examined counts as different; a lack of memory or descriptors is an error.
     fn note_failed(&self, path: &[u8], what: &str, error: io::Error) -> Result<()> {
         if is_shortage(&error) {
             return Err(Error::io(
@@ -325,7 +321,7 @@ impl Against<'_> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
-        // What is a root is looked at from within.
+        // A root is examined from within, as ".".
         let at = if beneath.is_empty() {
             path
         } else {
@@ -379,7 +375,7 @@ impl Against<'_> {
         same
     }
 
-    /// Another name of a file must lead to the same inode; what that is like is said of the file.
+    /// Another name of a file must lead to the same inode; differences of that inode are reported for the file.
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
         let (root, beneath) = self.roots.of(target);
         let (parent, name) = entry::split(beneath);
@@ -472,12 +468,12 @@ impl Against<'_> {
     }
 }
 
-/// Is this what a file holds, by the digest of its record? What is a hole in the backup must read as zeros.
+/// Does a file hold the content with the digest of its record? Holes in the backup must read as zeros.
 pub(crate) fn has_content(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     Ok(has_holes(file, item, buffer)? && digest(file, item, buffer)? == item.digest)
 }
 
-/// Does what is a hole in the backup read as zeros?
+/// Do the holes of the backup read as zeros?
 fn has_holes(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
         EntryKind::File {

@@ -212,12 +212,9 @@ impl<'a> DeltaBatch<'a> {
                 let mut units = |item: Result<PageItem>| {
                     self.divide_record(&mut writer, item?, open_targets, send)
                 };
-                let mut items = batch.items.into_iter().map(Ok);
+                let items = batch.items.into_iter().map(Ok);
                 let files = ExistingFiles(TargetWriter::new(&self.run.tree));
-                match WindowLimits::of_compare() {
-                    Some(limits) => ReadAhead::new(items, files, limits).try_for_each(&mut units),
-                    None => items.try_for_each(&mut units),
-                }
+                ReadAhead::new(items, files, WindowLimits::COMPARE).try_for_each(&mut units)
             },
         )?;
         let wants = wants.opened();
