@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{digest::Algorithm, layout},
+    format::digest::Algorithm,
     frame::Pool,
     pipeline::{
         read_ahead::{MAX_WINDOW_BYTES, WindowLimits},
@@ -13,7 +13,7 @@ use crate::{
         safe_file::{dangling_symlink_target, symlink_target},
     },
     postgres::page_stage::{PageCheck, PageChecks},
-    repo::writer::{RepositoryWriter, must_be_possible},
+    repo::writer::{RepositoryWriter, is_absent, must_be_possible},
     sink::{
         Destination,
         local_file::{OneFile, check_parent_exists},
@@ -25,6 +25,7 @@ use crate::{
         digest::DigestStage,
         thin::Thin,
     },
+    storage::{LocalObjects, Location, Objects},
 };
 use std::{
     ffi::OsStr,
@@ -114,8 +115,8 @@ pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
 /// A description of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SinkSpec {
-    /// A directory that is a repository or will become one.
-    Repository(PathBuf),
+    /// A repository, or a place that will become one.
+    Repository(OpenStorage),
     /// One file.
     File(PathBuf),
     /// Standard output.
@@ -123,6 +124,25 @@ pub enum SinkSpec {
     /// Nowhere (`null:`).
     Null,
 }
+
+/// A storage that is open. Two are equal if they are called the same.
+#[derive(Debug, Clone)]
+pub struct OpenStorage(pub Arc<dyn Objects>);
+
+impl OpenStorage {
+    /// A directory of this machine.
+    pub fn local(path: &Path) -> Self {
+        Self(Arc::new(LocalObjects::new(path)))
+    }
+}
+
+impl PartialEq for OpenStorage {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.describe("") == other.0.describe("")
+    }
+}
+
+impl Eq for OpenStorage {}
 
 /// Endings of archive names, and the codec of each.
 const ENDINGS: [(&str, Codec); 6] = [
@@ -150,21 +170,21 @@ impl SinkSpec {
     /// [`ErrorKind::Usage`] if the ending does not match the codec or the destination cannot be
     /// used; [`ErrorKind::NotFound`] for a dangling link.
     pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
-        let to = Path::new(to.as_ref());
+        let location = Location::parse(to.as_ref())?;
+        let to = match &location {
+            Location::Standard => return Ok((Self::Stdout, compress.map(Codec::for_pipe))),
+            Location::Null => return Ok((Self::Null, compress)),
+            Location::Local(path) => path.as_path(),
+            _ => return repository_codec(&location, compress),
+        };
         let bytes = to.as_os_str().as_bytes();
         if let Some(lost) = dangling_symlink_target(to) {
             let what =
                 format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        if bytes == b"-" {
-            return Ok((Self::Stdout, compress.map(Codec::for_pipe)));
-        }
-        if bytes == b"null:" {
-            return Ok((Self::Null, compress));
-        }
         if to.is_dir() {
-            return repository_codec(to, compress);
+            return repository_codec(&location, compress);
         }
         check_destination_path(to)?;
         let ending = ENDINGS
@@ -183,17 +203,20 @@ impl SinkSpec {
             let what = format!("cannot write to {to:?}: archives have other endings");
             return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
         }
-        repository_codec(to, compress)
+        repository_codec(&location, compress)
     }
 
     /// Returns whether this is a repository that does not exist yet.
     pub fn is_new_repository(&self) -> bool {
-        let is_used = |path: &Path| {
-            [layout::REPOSITORY, layout::BACKUPS]
-                .iter()
-                .any(|name| path.join(name).exists())
-        };
-        matches!(self, Self::Repository(path) if !is_used(path))
+        matches!(self, Self::Repository(OpenStorage(objects)) if is_absent(&**objects))
+    }
+
+    /// The storage, if this is a repository.
+    pub fn storage(&self) -> Option<&Arc<dyn Objects>> {
+        match self {
+            Self::Repository(OpenStorage(objects)) => Some(objects),
+            _ => None,
+        }
     }
 
     /// Checks that the destination can be created. With `no_create` it must be an existing
@@ -204,7 +227,7 @@ impl SinkSpec {
     /// destination.
     pub fn check(&self, no_create: bool) -> Result<()> {
         match self {
-            Self::Repository(path) => must_be_possible(path, no_create),
+            Self::Repository(OpenStorage(objects)) => must_be_possible(&**objects, no_create),
             _ if no_create => Err(Error::new(
                 ErrorKind::Usage,
                 format!(
@@ -223,8 +246,9 @@ impl SinkSpec {
     /// Those of the destination.
     pub fn open(&self, id: &str, time: &str, codec: Codec) -> Result<Box<dyn Destination>> {
         Ok(match self {
-            Self::Repository(path) => {
-                Box::new(RepositoryWriter::begin(path, id, time, codec.suffix())?)
+            Self::Repository(OpenStorage(objects)) => {
+                let objects = objects.clone();
+                Box::new(RepositoryWriter::begin(objects, id, time, codec.suffix())?)
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
@@ -244,7 +268,8 @@ impl SinkSpec {
     /// Name in messages.
     pub fn name(&self) -> String {
         match self {
-            Self::Repository(path) | Self::File(path) => crate::sink::local_file::name(path),
+            Self::Repository(OpenStorage(objects)) => objects.describe(""),
+            Self::File(path) => crate::sink::local_file::name(path),
             Self::Stdout => "standard output".to_owned(),
             Self::Null => "nowhere".to_owned(),
         }
@@ -252,14 +277,14 @@ impl SinkSpec {
 }
 
 /// Returns a repository as a destination. Its segments need frames that can be skipped.
-fn repository_codec(to: &Path, compress: Option<Codec>) -> Result<(SinkSpec, Option<Codec>)> {
+fn repository_codec(to: &Location, compress: Option<Codec>) -> Result<(SinkSpec, Option<Codec>)> {
     if let Some(codec) = compress.filter(|codec| codec.is_plain_stream()) {
         let what = format!("cannot write {} into a repository", codec.name());
         return Err(Error::new(ErrorKind::Usage, what).hint(
             "use --compress zstd, lz4 or none; for other programs write a file whose name ends in .tar.gz",
         ));
     }
-    Ok((SinkSpec::Repository(to.into()), compress))
+    Ok((SinkSpec::Repository(OpenStorage(to.objects()?)), compress))
 }
 
 /// Refuses a path that can be neither a file nor a repository.
@@ -452,7 +477,10 @@ mod tests {
         for directory in ["/x/a", "/x/a.tar.zst/", "/x/a.zstd", "/x/tar"] {
             assert_eq!(
                 parse(directory),
-                (SinkSpec::Repository(directory.into()), None)
+                (
+                    SinkSpec::Repository(OpenStorage::local(Path::new(directory))),
+                    None
+                )
             );
         }
         let zstd = SinkSpec::parse("a.tzst", Some(Codec::Zstd(9))).unwrap();

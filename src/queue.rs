@@ -5,6 +5,10 @@
 //! yields first, and a bare condition variable makes a system call for every notification: either
 //! cost a system call for every four small files of a backup.
 
+mod rate_limit;
+
+pub use rate_limit::RateLimit;
+
 use crate::{
     error::{Error, Result},
     platform::memory,

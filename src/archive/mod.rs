@@ -26,8 +26,9 @@ use crate::{
     },
     queue::Locked,
     stage::codec::Codec,
+    storage::Objects,
 };
-use object::{DirectoryObjects, ObjectName, ObjectReader, OneFileObjects};
+use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects};
 pub use records::Records;
 use records::settled;
 use std::{
@@ -159,30 +160,25 @@ impl Archive {
             .transpose()
     }
 
-    /// Open backup `id` of the repository at `repository`.
+    /// Open backup `id` of a repository.
     ///
     /// # Errors
     /// As [`Archive::open_file`].
-    pub fn open_backup(repository: &std::path::Path, id: &str) -> Result<Self> {
-        Self::in_directory(DirectoryObjects::new(repository, id), id)
+    pub fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Self> {
+        Self::of_repository(BackupObjects::new(objects, id), id)
     }
 
     /// Open what is durable of backup `id`, which has not ended.
     ///
     /// # Errors
     /// As [`Archive::open_file`].
-    pub fn open_partial(repository: &std::path::Path, id: &str) -> Result<Self> {
-        Self::in_directory(DirectoryObjects::partial(repository, id), id)
+    pub fn open_partial(objects: &Arc<dyn Objects>, id: &str) -> Result<Self> {
+        Self::of_repository(BackupObjects::partial(objects, id), id)
     }
 
-    fn in_directory(store: DirectoryObjects, id: &str) -> Result<Self> {
-        let root = read_root(&store)?;
-        if root.id != id {
-            let what = format!("{} is damaged", store.name(&ObjectName::Root));
-            return Err(
-                Error::corrupt(what).because(format!("it is the root of backup {:?}", root.id))
-            );
-        }
+    fn of_repository(store: BackupObjects, id: &str) -> Result<Self> {
+        let name = store.name(&ObjectName::Root);
+        let root = Root::of_backup(id, &store.root_bytes()?, &name)?;
         store.set_suffix(Codec::named(&root.options.codec)?.suffix());
         store.set_had_root();
         Self::with_root(root, Box::new(store))

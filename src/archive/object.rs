@@ -1,6 +1,6 @@
-//! Where the bytes of a stored backup are read from: a directory of a repository, or one archive file.
+//! Where the bytes of a stored backup are read from: the objects of a repository, or one archive file.
 //!
-//! Files are kept open and read by position, from any thread. Nothing here knows what the bytes mean, except that a
+//! All is read by position, from any thread. Nothing here knows what the bytes mean, except that a
 //! one-file archive says at its end where its root is.
 
 use crate::{
@@ -8,24 +8,24 @@ use crate::{
     format::{
         layout,
         page::SegmentId,
+        root::is_void,
         segment::{
             EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service,
             seek_table_len, skippable_len,
         },
     },
-    platform::{is_media_error, open_files_limit, safe_file},
-    queue::Locked,
+    platform::is_media_error,
     sink::{Place, place_of},
+    storage::{LocalObjects, Objects},
 };
 use std::{
-    collections::BTreeMap,
     fs::File,
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
@@ -75,51 +75,37 @@ pub trait ObjectReader: Send + Sync {
     }
 }
 
-/// Open files that are kept, those of all repositories together, by the number of what reads them. A check opens all backups
-/// there are, and there may be more of them than files can be open.
-static KEPT: Mutex<BTreeMap<(u64, PathBuf), Arc<File>>> = Mutex::new(BTreeMap::new());
-
-/// So many are kept at most, and no more than a quarter of those that can be open: the rest is the source's and the sink's.
-const MAX_KEPT: u64 = 256;
-
-/// A backup in a repository on this machine.
+/// A backup in a repository.
 #[derive(Debug)]
-pub struct DirectoryObjects {
-    repository: PathBuf,
+pub struct BackupObjects {
+    objects: Arc<dyn Objects>,
     backup: String,
     suffix: OnceLock<&'static str>,
     root: &'static str,
     had_root: AtomicBool,
-    number: u64,
 }
 
-impl DirectoryObjects {
-    /// Backup `id` of the repository at `repository`. Nothing is opened yet.
-    pub fn new(repository: &Path, id: &str) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (repository, backup, number) = (
-            repository.to_owned(),
-            id.to_owned(),
-            NUMBERS.fetch_add(1, Relaxed),
-        );
+impl BackupObjects {
+    /// Backup `id` of the repository. Nothing is read yet.
+    pub fn new(objects: &Arc<dyn Objects>, id: &str) -> Self {
         Self {
-            repository,
-            backup,
+            objects: objects.clone(),
+            backup: id.to_owned(),
             suffix: OnceLock::new(),
             root: layout::ROOT,
             had_root: false.into(),
-            number,
         }
     }
 
     /// As far as it came, if it has not ended.
-    pub fn partial(repository: &Path, id: &str) -> Self {
-        let mut directory = Self::new(repository, id);
-        directory.root = layout::PARTIAL;
-        directory
+    pub fn partial(objects: &Arc<dyn Objects>, id: &str) -> Self {
+        Self {
+            root: layout::PARTIAL,
+            ..Self::new(objects, id)
+        }
     }
 
-    /// How the files of its segments end; `tar.zst` until this is called. Known once the root was read.
+    /// How the names of its segments end; `tar.zst` until this is called. Known once the root was read.
     pub fn set_suffix(&self, suffix: &'static str) {
         let _ = self.suffix.set(suffix);
     }
@@ -130,77 +116,67 @@ impl DirectoryObjects {
         self.had_root.store(true, Relaxed);
     }
 
+    /// All bytes of the root, which is read by one request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is none, or if it only says that no root may come; or the storage's.
+    pub fn root_bytes(&self) -> Result<Vec<u8>> {
+        let key = self.key(&ObjectName::Root);
+        match self.objects.get(&key)? {
+            Some((bytes, _)) if !is_void(&bytes) => Ok(bytes),
+            _ => Err(absent(&*self.objects, &key)),
+        }
+    }
+
     fn gone_or(&self, error: Error) -> Error {
         let is_missing = error.kind == ErrorKind::NotFound && self.had_root.load(Relaxed);
-        let is_gone = || {
-            safe_file::open(&self.path(&ObjectName::Root))
-                .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        };
-        if !is_missing || !is_gone() {
+        let is_absent = |key: &str| matches!(self.objects.stat(key), Ok(None));
+        if !is_missing || !is_absent(&self.key(&ObjectName::Root)) {
             return error;
         }
-        let (id, repository) = (&self.backup, &self.repository);
-        if !repository.join(layout::REPOSITORY).exists() {
-            let what = format!("repository {repository:?} is not there any more");
+        let repository = self.objects.describe("");
+        if is_absent(layout::REPOSITORY) {
+            let what = format!("repository {repository} is not there any more");
             return Error::new(ErrorKind::Gone, what)
                 .because("it was moved or removed while it was read");
         }
         Error::new(
             ErrorKind::Gone,
-            format!("backup {id:?} is not in {repository:?} any more"),
+            format!("backup {:?} is not in {repository} any more", self.backup),
         )
         .because("it was forgotten while it was read")
         .hint("`fullbore list` shows which backups there are")
     }
 
-    fn path(&self, object: &ObjectName) -> PathBuf {
-        let of = |id: &str| {
-            self.repository
-                .join(layout::BACKUPS)
-                .join(if id.is_empty() { &self.backup } else { id })
-        };
-        let segment = |id: &SegmentId| {
-            let suffix = self.suffix.get().unwrap_or(&"tar.zst");
-            of(&id.backup).join(layout::segment(id.stream, id.number, suffix))
+    fn key(&self, object: &ObjectName) -> String {
+        let of = |id: &str, name: &str| {
+            let id = if id.is_empty() { &self.backup } else { id };
+            format!("{}/{id}/{name}", layout::BACKUPS)
         };
         match object {
-            ObjectName::Root => of("").join(self.root),
-            ObjectName::Manifest(backup) => of(backup).join(layout::MANIFEST),
-            ObjectName::Segment(id) => segment(id),
-        }
-    }
-
-    fn file(&self, object: &ObjectName) -> Result<(PathBuf, Arc<File>)> {
-        let key = (self.number, self.path(object));
-        if let Some(file) = KEPT.locked().get(&key).cloned() {
-            return Ok((key.1, file));
-        }
-        let file =
-            Arc::new(open_file(&key.1, safe_file::open).map_err(|error| self.gone_or(error))?);
-        // A root is read once.
-        if *object != ObjectName::Root {
-            let mut kept = KEPT.locked();
-            if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
-                // Manifests stay for as long as they can: those of a backup that was forgotten meanwhile could not be opened again.
-                kept.retain(|(_, path), _| path.ends_with(layout::MANIFEST));
+            ObjectName::Root => of("", self.root),
+            ObjectName::Manifest(backup) => of(backup, layout::MANIFEST),
+            ObjectName::Segment(id) => {
+                let suffix = self.suffix.get().unwrap_or(&"tar.zst");
+                of(&id.backup, &layout::segment(id.stream, id.number, suffix))
             }
-            if kept.len() as u64 >= MAX_KEPT.min(open_files_limit() / 4) {
-                kept.clear();
-            }
-            kept.insert(key.clone(), file.clone());
         }
-        Ok((key.1, file))
     }
 }
 
-impl Drop for DirectoryObjects {
-    fn drop(&mut self) {
-        KEPT.locked()
-            .retain(|(number, _), _| *number != self.number);
+/// The storage's own error of an object that is absent.
+fn absent(objects: &dyn Objects, key: &str) -> Error {
+    match objects.read_at(key, 0, 0, &mut Vec::new()) {
+        Err(error) if error.kind == ErrorKind::NotFound => error,
+        _ => Error::new(
+            ErrorKind::NotFound,
+            format!("could not open {}", objects.describe(key)),
+        )
+        .because("it is not there"),
     }
 }
 
-impl ObjectReader for DirectoryObjects {
+impl ObjectReader for BackupObjects {
     fn read_at(
         &self,
         object: &ObjectName,
@@ -208,21 +184,26 @@ impl ObjectReader for DirectoryObjects {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let (path, file) = self.file(object)?;
-        read_exactly(&file, &path, offset, len, out)
+        self.objects
+            .read_at(&self.key(object), offset, len, out)
+            .map_err(|error| self.gone_or(error))
     }
 
     fn len(&self, object: &ObjectName) -> Result<u64> {
-        let (path, file) = self.file(object)?;
-        file_len(&file, &path)
+        let key = self.key(object);
+        match self.objects.stat(&key)? {
+            Some(len) => Ok(len),
+            None => Err(self.gone_or(absent(&*self.objects, &key))),
+        }
     }
 
     fn name(&self, object: &ObjectName) -> String {
-        format!("{:?}", self.path(object))
+        self.objects.describe(&self.key(object))
     }
 
     fn places(&self) -> Vec<Place> {
-        place_of(&self.repository).into_iter().collect()
+        let root = self.objects.as_local().map(LocalObjects::root);
+        root.and_then(place_of).into_iter().collect()
     }
 }
 

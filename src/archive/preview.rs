@@ -2,18 +2,19 @@
 
 use super::{
     Archive,
-    object::{DirectoryObjects, ObjectName, ObjectReader},
+    object::{BackupObjects, ObjectName, ObjectReader},
 };
 use crate::{
     error::Result,
     format::{root::Root, seal::seal},
     stage::codec::Codec,
+    storage::Objects,
 };
-use std::path::Path;
+use std::sync::Arc;
 
 /// A backup as it would be with a rebuilt root, which is not written yet.
 pub(crate) struct Virtual {
-    directory: DirectoryObjects,
+    stored: BackupObjects,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
 }
@@ -24,14 +25,14 @@ impl Virtual {
     /// # Errors
     /// If what was rebuilt cannot be read.
     pub(crate) fn open(
-        repository: &Path,
+        objects: &Arc<dyn Objects>,
         root: &Root,
         pages: &[(u64, Vec<u8>)],
     ) -> Result<Archive> {
-        let directory = DirectoryObjects::new(repository, &root.id);
-        directory.set_suffix(Codec::named(&root.options.codec)?.suffix());
+        let stored = BackupObjects::new(objects, &root.id);
+        stored.set_suffix(Codec::named(&root.options.codec)?.suffix());
         Archive::with_store(Box::new(Self {
-            directory,
+            stored,
             root: seal(root)?,
             pages: pages.to_vec(),
         }))
@@ -61,7 +62,7 @@ impl ObjectReader for Virtual {
                 out.extend_from_slice(bytes);
                 Ok(())
             }
-            None => self.directory.read_at(object, offset, len, out),
+            None => self.stored.read_at(object, offset, len, out),
         }
     }
 
@@ -69,11 +70,11 @@ impl ObjectReader for Virtual {
         if matches!(object, ObjectName::Root) {
             Ok(self.root.len() as u64)
         } else {
-            self.directory.len(object)
+            self.stored.len(object)
         }
     }
 
     fn name(&self, object: &ObjectName) -> String {
-        self.directory.name(object)
+        self.stored.name(object)
     }
 }

@@ -44,7 +44,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroU64,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use streams::{Checkpoints, Streams};
@@ -225,7 +225,6 @@ impl Backup {
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
             block_bytes: self.block_bytes(),
-            manifest_bytes: AtomicU64::new(0),
         }
     }
 
@@ -235,7 +234,7 @@ impl Backup {
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
     ) -> Result<BaseSearch> {
-        let SinkSpec::Repository(path) = &self.to else {
+        let Some(objects) = self.to.storage() else {
             return Ok((None, None, BTreeSet::new()));
         };
         let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
@@ -247,11 +246,11 @@ impl Backup {
             options: &options,
             left_out: &left_out,
         };
-        let (base, damage) = Base::find(path, &self.base, &like, |ids| {
+        let (base, damage) = Base::find(objects, &self.base, &like, |ids| {
             destination.announce_bases(ids)
         })?;
         let unlike = if base.is_none() && !self.base.full {
-            Base::unlike(path, &like)
+            Base::unlike(objects, &like)
         } else {
             None
         };
@@ -311,9 +310,9 @@ impl Backup {
     /// clock was set back.
     fn id(&self, begun: jiff::Timestamp) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
-        match &self.to {
-            SinkSpec::Repository(path) => ids::next(path, begun, seed),
-            _ => Ok(ids::after(None, begun, seed)),
+        match self.to.storage() {
+            Some(objects) => ids::next(&**objects, begun, seed),
+            None => Ok(ids::after(None, begun, seed)),
         }
     }
 
@@ -345,8 +344,9 @@ impl Backup {
 
     /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
-        match (&self.to, &self.subject) {
-            (SinkSpec::Repository(path), Subject::Files(scope)) => scope.check_outside(path),
+        let local = self.to.storage().and_then(|objects| objects.as_local());
+        match (local, &self.subject) {
+            (Some(local), Subject::Files(scope)) => scope.check_outside(local.root()),
             _ => Ok(()),
         }
     }

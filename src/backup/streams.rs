@@ -9,13 +9,12 @@ use crate::{
         ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
         pack::pack,
         pages::EntryListener,
-        rate_limit::RateLimit,
         read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
         thread_count::ThreadTuner,
     },
     plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
     platform::{self, memory},
-    queue::{Locked, start_in},
+    queue::{Locked, RateLimit, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
     stage::{Chain, Stage},
@@ -332,6 +331,13 @@ pub(crate) struct Checkpoints<'a> {
 }
 
 impl Checkpoints<'_> {
+    /// Returns whether it is time for a checkpoint. It ends a segment, so it waits for the end of a
+    /// member, but not longer than for another interval.
+    fn is_due(&self, last: &Instant, is_in_member: bool) -> bool {
+        let intervals = if is_in_member { 2 } else { 1 };
+        last.elapsed() >= self.interval.saturating_mul(intervals)
+    }
+
     fn store(&self, stream: u32, laid: StreamOutcome) -> Result<()> {
         let mut all = self.laid.locked();
         all.insert(stream, laid);
@@ -395,7 +401,9 @@ impl StreamRun<'_> {
 
     fn checkpoint(&mut self) -> Result<()> {
         match &mut self.clock {
-            Some((checkpoints, last, number)) if last.elapsed() >= checkpoints.interval => {
+            Some((checkpoints, last, number))
+                if checkpoints.is_due(last, self.lay.is_in_member()) =>
+            {
                 checkpoints.store(*number, self.lay.checkpoint()?)?;
                 *last = Instant::now();
                 Ok(())

@@ -3,9 +3,11 @@
 use super::{
     care::{DeltaArgs, RepairArgs, SampleArgs},
     cluster::ClusterArgs,
+    keys::KeyArgs,
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
     select::SelectArgs,
+    storage::{EncryptArgs, StorageArgs},
     values::{
         CheckpointArg, Chunking, Readers, block_size, destination, frame_size, interval, rate,
         readers, segment_size, stream_name, tag, target, threads,
@@ -56,6 +58,8 @@ pub(super) struct Cli {
     /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
     #[arg(long, global = true, display_order = 900)]
     pub(super) no_tricks: bool,
+    #[command(flatten)]
+    pub(super) storage: StorageArgs,
 }
 
 /// What to do.
@@ -91,6 +95,8 @@ pub(super) enum Command {
     Pin(PinArgs),
     /// Let a pinned backup be forgotten again
     Unpin(PinArgs),
+    /// List or change the keys of an encrypted repository
+    Key(KeyArgs),
     /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
     ///
     /// Manifests are rebuilt from the copies of their pages in the segments;
@@ -205,6 +211,8 @@ pub(super) struct BackupArgs {
     #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
     pub(super) dry_run: bool,
     #[command(flatten)]
+    pub(super) encrypt: EncryptArgs,
+    #[command(flatten)]
     pub(super) output: OutputArgs,
     #[command(flatten)]
     pub(super) run: RunArgs,
@@ -217,6 +225,8 @@ pub(super) struct InitArgs {
     /// The directory of the repository; the directory above it has to be there
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
     pub(super) repository: OsString,
+    #[command(flatten)]
+    pub(super) encrypt: EncryptArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }

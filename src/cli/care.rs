@@ -14,6 +14,7 @@ use crate::{
     repair::{self, Repair, RepairStep},
     repo::open::place,
     restore::delta::DeltaChanges,
+    storage::Found,
     target::layout::TargetMount,
     text::{
         self,
@@ -27,7 +28,7 @@ use crate::{
 use clap::Args;
 use serde_json::json;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::{IsTerminal, Write},
     os::unix::ffi::OsStrExt,
     time::Duration,
@@ -53,7 +54,7 @@ pub(super) struct DeltaArgs {
 pub(super) struct RepairArgs {
     /// A repository
     #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]
-    pub(super) repository: std::path::PathBuf,
+    pub(super) repository: OsString,
     /// Look at every byte, not only at the structure
     #[arg(long)]
     pub(super) data: bool,
@@ -103,7 +104,7 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(super) fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(crate::platform::cores);
     let (found, sampled) = SampleVerify {
-        repository: args.from.into(),
+        repository: args.from,
         amount,
         workers,
     }
@@ -178,7 +179,8 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
 
 /// Is it a repository, or a backup in one?
 fn is_of_repository(from: &OsStr) -> bool {
-    place(from).is_ok_and(|(path, _)| path.is_dir())
+    place(from)
+        .is_ok_and(|(location, _)| matches!(location.look(), Found::Repository | Found::Directory))
 }
 
 /// Say what is to be done, and do it if that is wanted.

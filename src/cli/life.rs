@@ -12,7 +12,7 @@ use crate::{
 };
 use clap::{Args, ValueEnum, ValueHint};
 use jiff::Span;
-use std::{ffi::OsString, path::PathBuf};
+use std::ffi::OsString;
 
 /// `fullbore forget`.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ use std::{ffi::OsString, path::PathBuf};
 pub(super) struct ForgetArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
-    repository: PathBuf,
+    repository: OsString,
     /// Forget these, whatever the rules say, also the last one of a source, or what is left of one that was cut off: ids, beginnings of ids, or latest
     #[arg(value_name = "ID", conflicts_with = "Keep")]
     ids: Vec<String>,
@@ -89,7 +89,7 @@ enum Group {
 pub(super) struct PruneArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
-    repository: PathBuf,
+    repository: OsString,
     /// Only say what would be freed
     #[arg(long)]
     dry_run: bool,
@@ -153,7 +153,7 @@ impl From<Keep> for RetentionRules {
 }
 
 pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
-    let filter = no_filter(args.repository.as_os_str(), false);
+    let filter = no_filter(&args.repository, false);
     let forget = Forget {
         filter,
         repository: args.repository,

@@ -78,7 +78,7 @@ pub(super) struct CopyArgs {
     select: SelectArgs,
     /// Another repository, made on first use
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    to: PathBuf,
+    to: OsString,
     /// Fail if the repository it goes to is not there
     #[arg(long)]
     no_create: bool,
@@ -220,20 +220,20 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
     let is_new = to.is_new_repository();
-    if !matches!(to, SinkSpec::Repository(_)) {
+    let Some(storage) = to.storage() else {
         let what = format!(
             "cannot copy a backup to {:?}: it goes from repository to repository",
             args.to
         );
         return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
-    }
+    };
     let workers = args.workers.unwrap_or_else(platform::cores);
     let filter = args.select.filter(&args.from, true)?;
     let no_create = args.no_create;
     let copy = Copy {
         from: args.from,
         filter,
-        to: args.to,
+        to: storage.clone(),
         no_create,
         workers,
     };
@@ -249,7 +249,7 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     if is_new && !args.output.json {
         crate::cli::say_new(&to);
     }
-    progress.end(&report::copy(&copied, &copy.to), || {
+    progress.end(&report::copy(&copied, &to.name()), || {
         let mut result = report::copy_json(&copied);
         result["new_repository"] = is_new.into();
         result

@@ -6,6 +6,7 @@ mod args;
 mod care;
 mod cluster;
 mod html_report;
+mod keys;
 mod life;
 mod look;
 mod man;
@@ -14,6 +15,7 @@ mod progress;
 mod report;
 mod select;
 mod signals;
+mod storage;
 mod suggestions;
 mod values;
 
@@ -37,7 +39,12 @@ use crate::{
         stopped,
     },
     queue::start,
-    repo::{base::WantedBase, compare::Compare, open::holds_none, writer},
+    repo::{
+        base::WantedBase,
+        compare::Compare,
+        open::{holds_none, repository_at},
+        writer,
+    },
     restore::{Restore, delta::Delta},
     stage::codec::Codec,
     text,
@@ -66,6 +73,7 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
+        .and_then(|cli| cli.storage.apply().map(|()| cli))
         .inspect(|cli| {
             if cli.no_tricks {
                 platform::refuse_tricks();
@@ -88,6 +96,7 @@ pub fn main() -> ExitCode {
             Command::Tag(args) => life::tag_backup(args),
             Command::Pin(args) => life::pin(args, true),
             Command::Unpin(args) => life::pin(args, false),
+            Command::Key(args) => keys::key(args),
             Command::Repair(args) => care::repair(args),
             Command::Bench(args) => bench(args),
             Command::Completions { shell } => completions(shell),
@@ -113,6 +122,9 @@ const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let to = args
+        .encrypt
+        .apply(to, &args.to, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, codec)?;
     if dry_run {
@@ -179,7 +191,9 @@ fn backup(args: BackupArgs) -> Result<u8> {
 
 /// Makes an empty repository.
 fn init(args: InitArgs) -> Result<u8> {
-    let (SinkSpec::Repository(path), _) = SinkSpec::parse(&args.repository, None)? else {
+    let (to, _) = SinkSpec::parse(&args.repository, None)?;
+    let to = args.encrypt.apply(to, &args.repository, false, false)?;
+    let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",
             args.repository
@@ -187,7 +201,7 @@ fn init(args: InitArgs) -> Result<u8> {
         return Err(Error::new(ErrorKind::Usage, what));
     };
     let is_new = writer::init(
-        &path,
+        &**objects,
         &jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),
@@ -202,9 +216,10 @@ fn init(args: InitArgs) -> Result<u8> {
                 .map(|()| 0)
             });
         }
-        (_, _, true) => say_new(&SinkSpec::Repository(path)),
+        (_, _, true) => say_new(&to),
         (_, false, false) => aside(format_args!(
-            "{path:?} is a repository already; nothing was changed"
+            "{} is a repository already; nothing was changed",
+            to.name()
         )),
         (_, true, false) => {}
     }
@@ -515,8 +530,8 @@ fn list(args: ListArgs) -> Result<u8> {
         json: args.json,
     };
     let code = printed(|out| list.run(out))?;
-    // Not on standard output, where the backup goes.
-    if code == 0 && list.is_of_backups() && holds_none(Path::new(&list.from))? {
+    // Not on standard output, where the list goes.
+    if code == 0 && list.is_of_backups() && holds_none(&*repository_at(&list.from)?)? {
         aside(format_args!("{:?} holds no backup", list.from));
     }
     Ok(code)

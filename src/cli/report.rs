@@ -584,7 +584,7 @@ pub(super) fn export_json(exported: &Exported) -> Value {
 }
 
 /// The last lines of a copy.
-pub(super) fn copy(copied: &CopiedBackup, to: &Path) -> Vec<String> {
+pub(super) fn copy(copied: &CopiedBackup, to: &str) -> Vec<String> {
     let there = match copied.there {
         0 => String::new(),
         n => format!(
@@ -611,11 +611,7 @@ pub(super) fn copy(copied: &CopiedBackup, to: &Path) -> Vec<String> {
     );
     vec![
         moved,
-        format!(
-            "backup {} is complete in \"{}\"{others}",
-            copied.id,
-            to.display()
-        ),
+        format!("backup {} is complete in {to}{others}", copied.id),
     ]
 }
 

@@ -25,17 +25,17 @@ use crate::{
         select::BackupFilter,
         writer::must_be_possible,
     },
-    sink::local_file::name as file_name,
+    storage::Objects,
 };
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
     ffi::OsString,
-    fs::File,
     num::NonZeroUsize,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Instant,
 };
 
@@ -49,7 +49,7 @@ pub struct Copy {
     /// Whether the destination repository must exist already.
     pub no_create: bool,
     /// The destination repository.
-    pub to: PathBuf,
+    pub to: Arc<dyn Objects>,
     /// Number of objects copied at the same time.
     pub workers: NonZeroUsize,
 }
@@ -120,19 +120,19 @@ impl Copy {
     /// Nothing is committed then.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
-        must_be_possible(&self.to, self.no_create)?;
+        must_be_possible(&*self.to, self.no_create)?;
         let archive = self.open_backup()?;
-        let repository = place(&self.from)?.0;
+        let repository = place(&self.from)?.0.objects()?;
         let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
-            .filter_map(|id| KnownFrames::read(&repository, id))
+            .filter_map(|id| KnownFrames::read(&*repository, id))
             .collect();
         let tasks = copy_tasks(&archive, &known)?;
         let sealed = base_roots(&archive, &known)?;
         let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
         let root = read_whole(&archive, &ObjectName::Root)?;
-        let incoming = Incoming::begin(&self.to, root, &archive.root, &sealed)?;
+        let incoming = Incoming::begin(self.to.clone(), root, &archive.root, &sealed)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
@@ -151,7 +151,7 @@ impl Copy {
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let warnings = match self.copy_tags(&repository, &archive.root.id) {
+        let warnings = match self.copy_tags(&*repository, &archive.root.id) {
             Ok(()) => Vec::new(),
             Err(error) => vec![format!(
                 "could not copy the tags of the backup: {}",
@@ -189,19 +189,19 @@ impl Copy {
 
     /// Copies the tags that were set after the backup was made, unless the copy has notes of its
     /// own.
-    fn copy_tags(&self, repository: &Path, id: &str) -> Result<()> {
+    fn copy_tags(&self, repository: &dyn Objects, id: &str) -> Result<()> {
         let Ok(Annotations {
             tags: Some(tags), ..
         }) = Annotations::read(repository, id)
         else {
             return Ok(());
         };
-        match Annotations::read(&self.to, id)? {
+        match Annotations::read(&*self.to, id)? {
             own if own == Annotations::default() => Annotations {
                 tags: Some(tags),
                 ..own
             }
-            .write(&self.to, id),
+            .write(&*self.to, id),
             _ => Ok(()),
         }
     }
@@ -236,7 +236,7 @@ impl CopyRun<'_> {
             return Ok(());
         }
         let mut clock = Instant::now();
-        let mut arriving = self.incoming.create(&task.backup, &task.name)?;
+        let mut upload = self.incoming.create(&task.backup, &task.name)?;
         for (offset, len, sum) in &task.sums {
             self.archive
                 .store()
@@ -244,26 +244,31 @@ impl CopyRun<'_> {
             lap(&self.meter.source.busy, &mut clock);
             self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers.busy, &mut clock);
-            arriving.write(buf, *offset)?;
+            upload.append(buf)?;
             self.meter.bytes.fetch_add(*len, Relaxed);
             lap(&self.meter.sink.busy, &mut clock);
         }
-        arriving.finish()
+        let stored = upload.finish()?;
+        lap(&self.meter.sink.busy, &mut clock);
+        if stored.bytes == task.bytes {
+            return Ok(());
+        }
+        let object = self.incoming.describe(&task.backup, &task.name);
+        let what = format!(
+            "{object} has {} bytes, and not {}",
+            stored.bytes, task.bytes
+        );
+        Err(Error::new(ErrorKind::Bug, what))
     }
 
     /// Returns whether the destination has all needed bytes of an object. An existing object is
     /// replaced only by one that contains all its bytes.
     fn is_copied(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
-        let Some(there) = self.incoming.open(&task.backup, &task.name)? else {
+        let Some(len) = self.incoming.len(&task.backup, &task.name)? else {
             return Ok(false);
         };
-        let len = there
-            .metadata()
-            .ok()
-            .filter(|found| found.is_file())
-            .map_or(u64::MAX, |found| found.len());
         let is_enough = match &*task.name {
-            MANIFEST => self.has_pages(buf, task, &there),
+            MANIFEST => self.has_pages(buf, task),
             _ => len == task.bytes,
         };
         if is_enough {
@@ -275,15 +280,18 @@ impl CopyRun<'_> {
             self.archive
                 .store()
                 .read_at(&task.object, offset, len as usize, buf)?;
-            bytes.resize(len as usize, 0);
-            is_more &= there.read_exact_at(&mut bytes, offset).is_ok() && bytes == *buf;
+            let object = (&task.backup[..], &task.name[..]);
+            let read = self
+                .incoming
+                .read_at(object, offset, len as usize, &mut bytes);
+            is_more &= read.is_ok() && bytes == *buf;
         }
         if is_more {
             return Ok(false);
         }
         let what = format!(
             "could not copy to {}",
-            file_name(&self.incoming.path(&task.backup, &task.name))
+            self.incoming.describe(&task.backup, &task.name)
         );
         Err(Error::corrupt(what)
             .because("it differs from the object in this repository: it is damaged, or one of both was repaired")
@@ -293,11 +301,11 @@ impl CopyRun<'_> {
 
     /// Returns whether a manifest has the pages that this backup needs. It may be longer if a
     /// repair has rebuilt pages.
-    fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask, manifest: &File) -> bool {
+    fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask) -> bool {
+        let manifest = (&task.backup[..], &task.name[..]);
         task.needed_pieces().all(|(offset, len, sum)| {
-            buf.resize(*len as usize, 0);
-            manifest.read_exact_at(buf, *offset).is_ok()
-                && self.check_piece(task, *offset, buf, sum).is_ok()
+            let read = self.incoming.read_at(manifest, *offset, *len as usize, buf);
+            read.is_ok() && self.check_piece(task, *offset, buf, sum).is_ok()
         })
     }
 

@@ -18,13 +18,13 @@ use crate::{
         sizes,
     },
     repo::{
-        open::{list_backups, named, open},
+        open::{list_backups, named, open, repository_at},
         select::BackupFilter,
     },
     text,
 };
 use serde::Serialize;
-use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
+use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write};
 
 /// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
@@ -97,7 +97,7 @@ impl EntrySum {
 impl Diff {
     /// Returns the ID of the previous backup of the same source.
     fn previous_backup(&self, root: &Root) -> Result<String> {
-        let all = list_backups(Path::new(&self.repository))?;
+        let all = list_backups(&repository_at(&self.repository)?)?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
         let of_it = |(id, other): (String, Result<Root>)| {
             other

@@ -18,10 +18,11 @@ use crate::{
     },
     repo::{
         inventory::{PageRef, sheets},
-        open::{backup_ids, list_backups},
+        open::{backup_ids, list_backups, repository_at},
         select::BackupFilter,
     },
     source::patterns::Patterns,
+    storage::Objects,
     text,
 };
 use serde::Serialize;
@@ -33,7 +34,7 @@ use std::{
     iter::Peekable,
     ops::RangeInclusive,
     os::unix::ffi::OsStrExt,
-    path::Path,
+    sync::Arc,
 };
 
 /// The pattern and the backups to search.
@@ -101,7 +102,7 @@ impl Find {
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
-        let repository = Path::new(&self.repository);
+        let repository = &repository_at(&self.repository)?;
         let (sources, code) = self.open_sources(repository, out)?;
         let sources = sources
             .into_iter()
@@ -129,7 +130,7 @@ impl Find {
     /// the exit code so far.
     fn open_sources(
         &self,
-        repository: &Path,
+        repository: &Arc<dyn Objects>,
         out: &mut dyn Write,
     ) -> Result<(BTreeMap<String, Vec<Archive>>, u8)> {
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
@@ -243,7 +244,7 @@ struct FindSource<'a> {
 /// Pages are read in the order of their first paths, so a path before the start of the next page is
 /// on no unread page.
 struct PathSweep<'a> {
-    repository: &'a Path,
+    repository: &'a Arc<dyn Objects>,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: &'a Patterns,
@@ -270,7 +271,7 @@ impl PartialOrd for ArchiveOrder {
 
 impl<'a> PathSweep<'a> {
     fn new(
-        repository: &'a Path,
+        repository: &'a Arc<dyn Objects>,
         archives: Vec<Archive>,
         pattern: &'a Patterns,
         selection: &Selection,
@@ -290,7 +291,7 @@ impl<'a> PathSweep<'a> {
     /// Returns whether all backups that have this page were forgotten since. Then the page may have
     /// been pruned.
     fn is_gone(&self, sheet: &PageRef) -> bool {
-        let listed = backup_ids(self.repository)
+        let listed = backup_ids(&**self.repository)
             .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
         !sheet
             .of

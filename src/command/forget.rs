@@ -9,23 +9,23 @@ use crate::{
     format::{entry::Time, root::Root},
     repo::{
         annotations::Annotations,
-        objects::LocalObjects,
-        open::{forgettable, list_backups, read_repository},
+        open::{forgettable, list_backups, read_repository, repository_at},
         protocol,
         retention::{RetentionCandidate, RetentionRules},
         select::BackupFilter,
     },
+    storage::Objects,
     text,
 };
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
-use std::{collections::BTreeMap, io::Write, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Forget {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
     pub ids: Vec<String>,
     /// Selects the source if `latest` could be of several.
@@ -75,14 +75,15 @@ impl Forget {
     /// [`ErrorKind::Usage`] if a pinned backup is named or the rules would keep no backup of a
     /// group; nothing is forgotten then. Errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        read_repository(&self.repository)?;
+        let objects = &repository_at(&self.repository)?;
+        read_repository(&**objects)?;
         let (mut groups, damaged) = if self.ids.is_empty() {
-            self.by_rules()?
+            self.by_rules(objects)?
         } else {
-            (self.by_name()?, Vec::new())
+            (self.by_name(objects)?, Vec::new())
         };
         if !self.dry_run {
-            self.forget(&mut groups)?;
+            self.forget(&**objects, &mut groups)?;
         }
         if self.json {
             groups
@@ -105,27 +106,26 @@ impl Forget {
     }
 
     /// Forgets the backups decided on, after the names of those that stay are durable.
-    fn forget(&self, groups: &mut Groups) -> Result<()> {
-        let objects = LocalObjects::new(&self.repository);
+    fn forget(&self, objects: &dyn Objects, groups: &mut Groups) -> Result<()> {
         let changed = groups
             .iter()
             .filter(|(_, group)| group.iter().any(|decision| decision.forgotten));
         for decision in changed.flat_map(|(_, group)| group) {
             if !decision.forgotten {
-                protocol::settle(&objects, &decision.id)?;
+                protocol::settle(objects, &decision.id)?;
             }
         }
         for decision in groups.iter_mut().flat_map(|(_, group)| group) {
             if decision.forgotten {
-                self.forget_one(&objects, decision)?;
+                self.forget_one(objects, decision)?;
             }
         }
         Ok(())
     }
 
-    fn forget_one(&self, objects: &LocalObjects, decision: &mut Decision) -> Result<()> {
+    fn forget_one(&self, objects: &dyn Objects, decision: &mut Decision) -> Result<()> {
         // The backup may have been pinned since the decision.
-        let reason = match Annotations::read(&self.repository, &decision.id) {
+        let reason = match Annotations::read(objects, &decision.id) {
             Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
             Err(error) => Some(error.line()),
         };
@@ -142,11 +142,11 @@ impl Forget {
         Ok(())
     }
 
-    fn by_name(&self) -> Result<Groups> {
+    fn by_name(&self, objects: &Arc<dyn Objects>) -> Result<Groups> {
         let mut decisions = BTreeMap::new();
         for name in &self.ids {
-            let id = forgettable(&self.repository, name, &self.filter)?;
-            if Annotations::read(&self.repository, &id)?.pinned {
+            let id = forgettable(objects, name, &self.filter)?;
+            if Annotations::read(&**objects, &id)?.pinned {
                 let what = format!("cannot forget backup {id:?}: it is pinned");
                 return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore unpin` it first"));
             }
@@ -164,7 +164,7 @@ impl Forget {
     }
 
     /// Returns the decisions of the rules, and the backups that cannot be judged.
-    fn by_rules(&self) -> Result<(Groups, Vec<(String, Error)>)> {
+    fn by_rules(&self, objects: &Arc<dyn Objects>) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
             let what = "cannot forget without a retention rule or the ID of a backup";
             return Err(Error::new(ErrorKind::Usage, what)
@@ -172,8 +172,8 @@ impl Forget {
         }
         let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
         let mut damaged = Vec::new();
-        for (id, root) in list_backups(&self.repository)? {
-            match root.and_then(|root| self.candidate(&id, root)) {
+        for (id, root) in list_backups(objects)? {
+            match root.and_then(|root| candidate(&**objects, &id, root)) {
                 Ok(listed) => groups
                     .entry(self.identity(&listed.root)?)
                     .or_default()
@@ -211,27 +211,6 @@ impl Forget {
             .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run))
             .collect();
         Ok((group, decisions))
-    }
-
-    fn candidate(&self, id: &str, mut root: Root) -> Result<ListedBackup> {
-        let notes = Annotations::read(&self.repository, id)?;
-        notes.apply(&mut root);
-        let bad = |e: jiff::Error| {
-            Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e)
-        };
-        let time: Timestamp = root.time.parse().map_err(bad)?;
-        let complete = root.totals.is_complete();
-        // The roots of many backups are in memory at the same time, so these large fields are
-        // dropped.
-        (root.segments, root.liveness, root.pages) = Default::default();
-        let candidate = RetentionCandidate {
-            id: id.to_owned(),
-            time,
-            tags: root.tags.clone(),
-            pinned: notes.pinned,
-            complete,
-        };
-        Ok(ListedBackup { root, candidate })
     }
 
     fn identity(&self, root: &Root) -> Result<Identity> {
@@ -318,6 +297,26 @@ impl Decision {
         let parts = [Some(self.id.clone()), time, bytes, Some(fate)];
         parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
     }
+}
+
+fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
+    let notes = Annotations::read(objects, id)?;
+    notes.apply(&mut root);
+    let bad =
+        |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e);
+    let time: Timestamp = root.time.parse().map_err(bad)?;
+    let complete = root.totals.is_complete();
+    // The roots of many backups are in memory at the same time, so these large fields are
+    // dropped.
+    (root.segments, root.liveness, root.pages) = Default::default();
+    let candidate = RetentionCandidate {
+        id: id.to_owned(),
+        time,
+        tags: root.tags.clone(),
+        pinned: notes.pinned,
+        complete,
+    };
+    Ok(ListedBackup { root, candidate })
 }
 
 fn nothing_kept_error(group: &str) -> Error {

@@ -13,10 +13,11 @@ use crate::{
     },
     repo::{
         annotations::Annotations,
-        open::{cut_off, is_repository, list_backups, named, open},
+        open::{cut_off, is_repository, list_backups, named, open, repository_at},
         scan::lost_roots,
         select::BackupFilter,
     },
+    storage::Objects,
     text,
     verify::stream::{self, Looked, look},
 };
@@ -25,7 +26,6 @@ use std::{
     ffi::{OsStr, OsString},
     io::{Read, Write},
     os::unix::ffi::OsStrExt,
-    path::Path,
 };
 
 /// Hint for a lost root.
@@ -69,7 +69,7 @@ impl List {
     }
 
     fn print_backups(&self, out: &mut dyn Write) -> Result<u8> {
-        let repository = Path::new(&self.from);
+        let repository = &repository_at(&self.from)?;
         let mut code = 0;
         let mut is_any = self.filter.is_empty();
         for (id, mut root) in list_backups(repository)? {
@@ -81,7 +81,7 @@ impl List {
                 continue;
             }
             is_any = true;
-            let noted = root.and_then(|root| annotated(repository, &id, root));
+            let noted = root.and_then(|root| annotated(&**repository, &id, root));
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
@@ -100,7 +100,7 @@ impl List {
         }
         // JSON lists only complete backups.
         if !self.json {
-            is_any |= self.print_interrupted(repository, out)?;
+            is_any |= self.print_interrupted(&**repository, out)?;
         }
         if is_any || code > 0 {
             Ok(code)
@@ -110,9 +110,9 @@ impl List {
     }
 
     /// Prints interrupted backups. Returns whether there are any.
-    fn print_interrupted(&self, repository: &Path, out: &mut dyn Write) -> Result<bool> {
+    fn print_interrupted(&self, objects: &dyn Objects, out: &mut dyn Write) -> Result<bool> {
         let mut is_any = false;
-        for root in cut_off(repository)? {
+        for root in cut_off(objects)? {
             if self.filter.selects(&root) {
                 is_any = true;
                 let Root { id, time, .. } = &root;
@@ -188,8 +188,8 @@ impl List {
 }
 
 /// Returns a root with its annotations, and whether the backup is pinned.
-fn annotated(repository: &Path, id: &str, mut root: Root) -> Result<(Root, bool)> {
-    let notes = Annotations::read(repository, id)?;
+fn annotated(objects: &dyn Objects, id: &str, mut root: Root) -> Result<(Root, bool)> {
+    let notes = Annotations::read(objects, id)?;
     notes.apply(&mut root);
     Ok((root, notes.pinned))
 }

@@ -10,6 +10,7 @@ mod diff_entry;
 pub mod export;
 pub mod find;
 pub mod forget;
+pub mod key;
 pub mod list;
 pub mod prune;
 pub mod show;

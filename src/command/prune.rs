@@ -3,21 +3,20 @@
 use crate::{
     error::Result,
     repo::{
-        objects::LocalObjects,
-        open::read_repository,
+        open::{read_repository, repository_at},
         protocol,
         prune::{ObjectCount, Pruned, Remains, prune},
     },
     text,
 };
 use serde::Serialize;
-use std::{io::Write, path::PathBuf};
+use std::{ffi::OsString, io::Write};
 
 /// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Prune {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// Whether to print only what would be freed.
     pub dry_run: bool,
     /// Whether to print JSON, one object a line.
@@ -50,8 +49,9 @@ impl Prune {
     /// # Errors
     /// Those of [`prune`].
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        read_repository(&self.repository)?;
-        let pruned = prune(&LocalObjects::new(&self.repository), self.dry_run)?;
+        let objects = repository_at(&self.repository)?;
+        read_repository(&*objects)?;
+        let pruned = prune(&*objects, self.dry_run)?;
         if self.json {
             self.print_json(&pruned, out)
         } else {

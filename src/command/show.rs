@@ -35,8 +35,9 @@ impl Show {
             Looked::Stream(input) => (stream::root(input)?, false),
             Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
             Looked::Backup(archive) => {
-                let notes = place(&self.from)
-                    .and_then(|(path, _)| Annotations::read(&path, &archive.root.id));
+                let notes = place(&self.from).and_then(|(location, _)| {
+                    Annotations::read(&*location.objects()?, &archive.root.id)
+                });
                 (archive.root, notes.is_ok_and(|notes| notes.pinned))
             }
         };

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     repo::{
         annotations::Annotations,
-        open::{locate, named, open},
+        open::{locate, open_in},
         select::BackupFilter,
     },
     text,
@@ -54,9 +54,9 @@ impl TagCommand {
                 format!("cannot both set and remove tag {key:?}"),
             ));
         }
-        let (repository, id) = locate(&self.from, &self.filter)?;
-        let notes = Annotations::read(&repository, &id)?;
-        let mut tags = open(named(&repository, &id), &self.filter)?.root.tags;
+        let (objects, id) = locate(&self.from, &self.filter)?;
+        let notes = Annotations::read(&*objects, &id)?;
+        let mut tags = open_in(&objects, Some(&id), &self.filter)?.root.tags;
         for key in &self.remove {
             if tags.remove(key).is_none() {
                 return Err(Error::new(
@@ -71,7 +71,7 @@ impl TagCommand {
                 tags: Some(tags.clone()),
                 ..notes
             }
-            .write(&repository, &id)?;
+            .write(&*objects, &id)?;
         }
         if self.json {
             return text::json(out, &json!({ "id": id, "tags": tags }));
@@ -87,13 +87,13 @@ impl Pin {
     /// # Errors
     /// Those of finding the backup; errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (repository, id) = locate(&self.from, &self.filter)?;
-        let notes = Annotations::read(&repository, &id)?;
+        let (objects, id) = locate(&self.from, &self.filter)?;
+        let notes = Annotations::read(&*objects, &id)?;
         Annotations {
             pinned: self.pinned,
             ..notes
         }
-        .write(&repository, &id)?;
+        .write(&*objects, &id)?;
         if self.json {
             return text::json(out, &json!({ "id": id, "pinned": self.pinned }));
         }

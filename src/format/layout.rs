@@ -77,7 +77,10 @@ pub fn is_own(name: &str) -> bool {
     let documents = [ROOT, FORGOTTEN, PARTIAL, NOTES];
     let is_part = |stem: &str| {
         let stem = stem.rsplit_once(".repair").map_or(stem, |(stem, _)| stem);
-        is_object(stem) || documents.iter().any(|document| stem.starts_with(document))
+        let upload = stem.rsplit_once('.').map(|(object, _)| object);
+        is_object(stem)
+            || upload.is_some_and(is_object)
+            || documents.iter().any(|document| stem.starts_with(document))
     };
     documents.contains(&name)
         || is_object(name)
@@ -176,7 +179,9 @@ mod tests {
                 assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
             }
         }
-        assert!(is_own("root.json.a1b2c3.partial"));
+        for name in ["root.json", MANIFEST, &segment] {
+            assert!(is_own(&format!("{name}.a1b2c3.partial")), "{name}");
+        }
         for other in [
             "id_rsa",
             "x.partial",

@@ -11,6 +11,7 @@ pub mod name;
 pub mod page;
 pub mod pax;
 pub mod root;
+pub mod root_parts;
 pub mod seal;
 pub mod segment;
 pub mod sizes;

@@ -4,7 +4,13 @@
 //! [sealed](crate::format::seal), so that damage to it is detected.
 
 pub use super::name::EntryName;
-use super::{digest::Algorithm, layout::is_backup_id, page::SegmentId, seal::open_sealed, sizes};
+use super::{
+    digest::Algorithm,
+    layout::is_backup_id,
+    page::SegmentId,
+    seal::{open_sealed, seal},
+    sizes,
+};
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::AddAssign};
@@ -349,6 +355,29 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
 
+/// Stands in the place of a root that must not come any more: the writer of that backup was taken for dead, and what it refers
+/// to may be gone.
+#[derive(Debug, Serialize, Deserialize)]
+struct VoidRoot {
+    void: bool,
+}
+
+/// The document that keeps a root from being written if-absent, sealed.
+///
+/// # Errors
+/// [`ErrorKind::Bug`].
+pub fn void_root() -> Result<Vec<u8>> {
+    seal(&VoidRoot { void: true })
+}
+
+/// Bytes of [`void_root`]: a root is longer.
+pub const VOID_ROOT_BYTES: u64 = 95;
+
+/// Is this what [`void_root`] gives?
+pub fn is_void(bytes: &[u8]) -> bool {
+    bytes.len() as u64 == VOID_ROOT_BYTES && void_root().is_ok_and(|void| void == bytes)
+}
+
 impl Root {
     /// Returns the time at which everything was captured. For a running cluster, the wait for WAL
     /// archiving may end later.
@@ -494,7 +523,6 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::seal::seal;
 
     fn root() -> Root {
         Root {
@@ -514,6 +542,17 @@ mod tests {
             tags: [("a".into(), "b \"c\"".into())].into(),
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn a_void_root_is_known_by_its_bytes_and_is_no_root() {
+        let void = void_root().unwrap();
+        assert_eq!(void.len() as u64, VOID_ROOT_BYTES);
+        assert!(is_void(&void) && !is_void(&void[1..]));
+        let root = seal(&Root::default()).unwrap();
+        assert!(root.len() as u64 > VOID_ROOT_BYTES && !is_void(&root));
+        let error = Root::open(&void, "the root").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt);
     }
 
     #[test]

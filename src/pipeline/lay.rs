@@ -6,12 +6,13 @@
 
 use super::{
     pages::{ClosedPage, EntryListener, PageWriter},
-    segment::SegmentInProgress,
+    segment::{SegmentInProgress, part_digits},
 };
 use crate::{
-    error::Result,
+    error::{Error, ErrorKind, Result},
     format::{
         digest::crc32,
+        entry::{Entry, EntryKind},
         page::{FrameAt, ManifestPage, SegmentId},
         pax,
         root::{BackupTotals, EntryName, FORMAT, Live, NotCaptured, PageAt, Segment},
@@ -20,13 +21,10 @@ use crate::{
     },
     frame::{Buf, Frame, FrameContent},
     metrics::meter::{Meter, timed},
-    sink::{Placed, Role, Sink},
+    sink::{Placed, Role, Sink, StoredSegment},
     stage::codec::{Codec, Compressor},
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Settings that all streams of a backup share.
 #[derive(Debug)]
@@ -43,8 +41,6 @@ pub struct StreamLayout {
     pub segment_bytes: Option<u64>,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
-    /// Length of the manifest so far.
-    pub manifest_bytes: AtomicU64,
 }
 
 /// The outcome of a stream.
@@ -78,6 +74,10 @@ pub struct StreamWriter {
     filling: SegmentInProgress,
     /// The label of the open segment, until it can be written.
     label: Option<Vec<u8>>,
+    /// The entry of a stream of unknown length, whose header is segment 1 of a repository.
+    header: Option<Entry>,
+    /// Whether the last frame ended inside a member of the tar.
+    is_in_member: bool,
     late: bool,
     /// Entries and files already counted by the meter.
     told: (u64, u64),
@@ -109,6 +109,8 @@ impl StreamWriter {
             pages,
             filling,
             label: None,
+            header: None,
+            is_in_member: false,
             late: false,
             told: (0, 0),
             laid,
@@ -136,6 +138,10 @@ impl StreamWriter {
         }
         let ends_member = frame.ends_member;
         let endless = ends_in_open_header(&frame);
+        self.is_in_member = !ends_member;
+        if endless && self.shared.segment_bytes.is_some() {
+            return self.hold_header(frame);
+        }
         // Data of earlier backups needs no segment.
         if !self.filling.is_open() && (endless || !frame.data.is_empty()) {
             self.begin_segment()?;
@@ -160,20 +166,32 @@ impl StreamWriter {
         }
     }
 
-    /// Makes all data so far durable. Returns its description for a root. The page ends here,
-    /// because its records would otherwise be missing; an unfinished large file continues on the
-    /// next page.
+    /// Returns whether the last frame ended inside a member of the tar.
+    pub fn is_in_member(&self) -> bool {
+        self.is_in_member
+    }
+
+    /// Ends the open segment and makes all data so far durable. Returns its description for a root.
+    ///
+    /// The page ends here, because its records would otherwise be missing. A large file continues on
+    /// the next page and in the next segment: the tar of this segment has no end then, and that of
+    /// the next one begins inside the member.
     ///
     /// # Errors
     /// Errors of the sink.
     pub fn checkpoint(&mut self) -> Result<StreamOutcome> {
         self.pages.close_page();
         self.store_pages()?;
-        timed(&self.meter.sink.busy, || self.sink.sync())?;
+        if self.filling.is_open() {
+            self.end_segment(None)?;
+        }
+        let stored = timed(&self.meter.sink.busy, || self.sink.sync())?;
+        self.note_stored(stored)?;
         self.update_totals();
         let mut laid = self.laid.clone();
-        if self.filling.is_open() {
-            laid.segments.push(self.filling.description());
+        // The manifest is stored at the end of the backup.
+        for page in laid.pages.iter_mut().filter(|page| page.backup.is_empty()) {
+            page.manifest_offset = None;
         }
         Ok(laid)
     }
@@ -193,12 +211,27 @@ impl StreamWriter {
         }
         self.pages.end();
         self.store_pages()?;
+        self.is_in_member = false;
         if self.filling.is_open() {
             self.end_segment(root)?;
         }
+        if let Some(entry) = self.header.take() {
+            self.write_header_segment(entry)?;
+        }
         self.update_totals();
-        timed(&self.meter.sink.busy, || self.sink.finish())?;
-        Ok(self.laid)
+        let Self {
+            meter,
+            sink,
+            mut laid,
+            ..
+        } = self;
+        let stored = timed(&meter.sink.busy, || sink.finish())?;
+        note_checksums(&mut laid, stored)?;
+        Ok(laid)
+    }
+
+    fn note_stored(&mut self, stored: Vec<StoredSegment>) -> Result<()> {
+        note_checksums(&mut self.laid, stored)
     }
 
     fn update_totals(&mut self) {
@@ -251,6 +284,48 @@ impl StreamWriter {
         self.write_frame(data, plain_len as usize)
     }
 
+    /// Keeps the header of a stream until its length is known. Its content begins in segment 2.
+    fn hold_header(&mut self, frame: Frame) -> Result<()> {
+        if self.filling.number() > 0 {
+            let what = "cannot store a stream of unknown length behind other entries";
+            return Err(Error::new(ErrorKind::Bug, what));
+        }
+        self.filling = SegmentInProgress::new(self.stream, 1);
+        self.filling.close();
+        for part in frame.parts {
+            if let FrameContent::Head(entry, _) = &part.what {
+                self.header = Some(entry.clone());
+            }
+            self.pages.add(NO_FRAME, part);
+        }
+        Ok(())
+    }
+
+    /// Writes segment 1, which holds only the header of a stream.
+    fn write_header_segment(&mut self, entry: Entry) -> Result<()> {
+        let size = self.pages.totals.bytes;
+        let entry = Entry {
+            kind: EntryKind::File { size, map: None },
+            ..entry
+        };
+        let mut plain = Vec::new();
+        pax::write_header(&entry, &mut plain)?;
+        let mut data = Vec::new();
+        self.compressor.compress(&plain, &mut data)?;
+        self.open_segment(1)?;
+        self.filling
+            .add_plain(plain.len() as u32, Some(crc32(&plain)));
+        self.write_frame(data.into(), plain.len())?;
+        self.write_service(&self.filling.seek.frame(), false)?;
+        self.laid.segments.insert(0, self.filling.description());
+        self.close_segment()
+    }
+
+    fn close_segment(&mut self) -> Result<()> {
+        self.filling.close();
+        timed(&self.meter.sink.busy, || self.sink.end_segment())
+    }
+
     /// Reserves a gap for the header of a stream; it is filled when the length is known.
     fn reserve_gap(&mut self, frame: Frame) -> Result<()> {
         for part in frame.parts {
@@ -262,19 +337,21 @@ impl StreamWriter {
                     Role::Stream,
                 )?;
             }
-            let at = FrameAt {
-                segment: 0,
-                offset: self.filling.offset,
-                stored_len: 0,
-                plain_len: 0,
-            };
-            self.pages.add(at, part);
+            self.pages.add(NO_FRAME, part);
         }
         self.write_label()
     }
 
     fn begin_segment(&mut self) -> Result<()> {
-        self.filling = SegmentInProgress::new(self.stream, self.filling.number() + 1);
+        self.open_segment(self.filling.number() + 1)
+    }
+
+    fn open_segment(&mut self, number: u32) -> Result<()> {
+        self.filling = if self.shared.segment_bytes.is_some() {
+            SegmentInProgress::new(self.stream, number)
+        } else {
+            SegmentInProgress::of_one_file(self.stream, number)
+        };
         let label = Label {
             format: FORMAT,
             repository: self.shared.repository.clone(),
@@ -302,9 +379,12 @@ impl StreamWriter {
             .map_or(Ok(()), |label| self.write_service(&label, true).map(drop))
     }
 
-    /// Closes the segment: end of the tar, last page, root of a one-file archive, seek table.
+    /// Closes the segment: end of the tar unless a member continues, last page, root of a one-file
+    /// archive, seek table.
     fn end_segment(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
-        self.write_tar_end()?;
+        if !self.is_in_member {
+            self.write_tar_end()?;
+        }
         self.pages.close_page();
         self.store_pages()?;
         if let Some(root) = root {
@@ -324,8 +404,7 @@ impl StreamWriter {
         }
         self.write_service(&self.filling.seek.frame(), false)?;
         self.laid.segments.push(self.filling.description());
-        self.filling.close();
-        Ok(())
+        self.close_segment()
     }
 
     fn write_tar_end(&mut self) -> Result<()> {
@@ -374,11 +453,11 @@ impl StreamWriter {
         );
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
-        let manifest_offset = self
-            .shared
-            .segment_bytes
-            .map(|_| self.shared.manifest_bytes.fetch_add(bytes, Relaxed));
         let offset = self.write_service(&Service::Page.frame(&stored), true)?;
+        let manifest_offset = timed(&self.meter.sink.busy, || self.sink.put_page(&stored))?;
+        if manifest_offset.is_some() {
+            self.meter.stored_bytes.fetch_add(bytes, Relaxed);
+        }
         self.laid.pages.push(PageAt {
             backup: String::new(),
             stream: self.stream,
@@ -391,9 +470,7 @@ impl StreamWriter {
             bytes,
             digest: blake3::hash(&stored).to_hex().to_string(),
         });
-        manifest_offset.map_or(Ok(()), |at| {
-            self.send_to_sink(at, stored.into(), Role::Page)
-        })
+        Ok(())
     }
 
     /// Writes a service frame. Returns the offset of its payload. The seek table lists all frames but
@@ -435,6 +512,31 @@ impl StreamWriter {
         };
         timed(&self.meter.sink.busy, || self.sink.put(placed))
     }
+}
+
+/// The place of a part without content.
+const NO_FRAME: FrameAt = FrameAt {
+    segment: 0,
+    offset: 0,
+    stored_len: 0,
+    plain_len: 0,
+};
+
+/// Writes the checksums of stored segments into their descriptions.
+fn note_checksums(laid: &mut StreamOutcome, stored: Vec<StoredSegment>) -> Result<()> {
+    for stored in stored {
+        let described = laid
+            .segments
+            .iter_mut()
+            .find(|segment| segment.number == stored.number && segment.bytes == stored.bytes);
+        let Some(segment) = described else {
+            let number = stored.number;
+            let what = format!("segment {number} was not stored as it was laid");
+            return Err(Error::new(ErrorKind::Bug, what));
+        };
+        segment.parts = part_digits(&stored.parts);
+    }
+    Ok(())
 }
 
 /// Returns whether the frame ends in the header of a stream of unknown length. A stream that an

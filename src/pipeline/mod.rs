@@ -9,7 +9,6 @@ pub mod liveness;
 pub mod ordered;
 pub mod pack;
 pub mod pages;
-pub mod rate_limit;
 pub mod read_ahead;
 pub mod segment;
 pub mod thread_count;

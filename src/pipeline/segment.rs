@@ -21,7 +21,8 @@ pub struct SegmentInProgress {
     pub seek: SeekTable,
     gap: Option<Gap>,
     facts: Segment,
-    parts: PartSums,
+    /// Checksums of the stored bytes; `None` if the storage computes them.
+    parts: Option<PartSums>,
     crc32: u32,
 }
 
@@ -36,7 +37,8 @@ struct Gap {
 }
 
 impl SegmentInProgress {
-    /// Creates an empty segment. Number 0 stands before the first segment, and is closed.
+    /// Creates an empty segment of a repository, whose storage computes the checksums of stored bytes.
+    /// Number 0 stands before the first segment, and is closed.
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
             offset: 0,
@@ -48,8 +50,17 @@ impl SegmentInProgress {
                 number,
                 ..Segment::default()
             },
-            parts: PartSums::default(),
+            parts: None,
             crc32: 0,
+        }
+    }
+
+    /// Creates the empty segment of a one-file archive, whose own end contains the checksums of the
+    /// bytes before it.
+    pub fn of_one_file(stream: u32, number: u32) -> Self {
+        Self {
+            parts: Some(PartSums::default()),
+            ..Self::new(stream, number)
         }
     }
 
@@ -72,7 +83,9 @@ impl SegmentInProgress {
     pub fn add_stored(&mut self, data: &[u8]) -> u64 {
         let offset = self.offset;
         self.offset += data.len() as u64;
-        self.parts.push(data);
+        if let Some(parts) = &mut self.parts {
+            parts.push(data);
+        }
         offset
     }
 
@@ -87,14 +100,11 @@ impl SegmentInProgress {
     pub fn description(&self) -> Segment {
         // The header that fills the gap changes the checksum of its part; the checksums are unknown
         // until then.
-        let parts = if self.gap.is_some() {
-            Vec::new()
-        } else {
-            self.parts.checksums()
-        };
+        let parts = self.parts.as_ref().filter(|_| self.gap.is_none());
+        let checksums = parts.map(PartSums::checksums).unwrap_or_default();
         Segment {
             bytes: self.offset,
-            parts: parts.iter().map(|crc| format!("{crc:016x}")).collect(),
+            parts: part_digits(&checksums),
             ..self.facts.clone()
         }
     }
@@ -131,7 +141,9 @@ impl SegmentInProgress {
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
         bytes.extend(filler);
-        self.parts.amend(gap.offset, &bytes);
+        if let Some(parts) = &mut self.parts {
+            parts.amend(gap.offset, &bytes);
+        }
         self.crc32 = crc32_join(crc32(&plain), self.crc32, self.facts.plain_bytes);
         self.facts.plain_bytes += plain.len() as u64;
         self.facts.frames += 1;
@@ -175,6 +187,11 @@ fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8
         rest => filler(rest).ok_or_else(too_long)?,
     };
     Ok((plain, bytes, filling))
+}
+
+/// Returns the checksums of parts as a root has them.
+pub fn part_digits(checksums: &[u64]) -> String {
+    checksums.iter().map(|crc| format!("{crc:016x}")).collect()
 }
 
 /// CRC-64 of each [`PART_BYTES`] of the stored bytes.
@@ -278,7 +295,7 @@ mod tests {
                 },
                 ..Entry::default()
             };
-            let mut filling = SegmentInProgress::new(1, 1);
+            let mut filling = SegmentInProgress::of_one_file(1, 1);
             let mut stored = b"front".to_vec();
             filling.add_stored(b"front");
             stored.extend(filling.leave_gap(entry, codec).unwrap());
@@ -319,7 +336,7 @@ mod tests {
             (Codec::Gzip(6), false),
             (Codec::Tar, false),
         ] {
-            let left = SegmentInProgress::new(1, 1).leave_gap(entry.clone(), codec);
+            let left = SegmentInProgress::of_one_file(1, 1).leave_gap(entry.clone(), codec);
             assert_eq!(
                 left.map(drop).map_err(|error| error.kind),
                 if fits { Ok(()) } else { Err(ErrorKind::Usage) },
@@ -333,7 +350,7 @@ mod tests {
         let stored: Vec<u8> = (0..PART_BYTES as usize * 2 + 77)
             .map(|i| (i / 3) as u8)
             .collect();
-        let mut filling = SegmentInProgress::new(1, 1);
+        let mut filling = SegmentInProgress::of_one_file(1, 1);
         stored.chunks(1_000_003).for_each(|bytes| {
             filling.add_stored(bytes);
         });

@@ -18,6 +18,7 @@ mod mounts;
 pub mod owner;
 pub mod read;
 pub mod safe_file;
+pub mod secrecy;
 pub mod tree_walk;
 pub mod unopened;
 pub mod uring;

@@ -10,16 +10,21 @@ use crate::{
         inventory::{MAX_UNLISTED, is_unlisted},
         restore::plan::{BACKUP_LABEL, PG_CONTROL},
     },
+    storage::Objects,
 };
-use std::path::Path;
+use std::sync::Arc;
 
 /// Add the facts of a cluster to a rebuilt root, if it is of one. Names of databases and tablespaces are in the catalog
 /// alone, and unknown.
 ///
 /// # Errors
 /// Of reading the files.
-pub(crate) fn add(repository: &Path, root: &mut Root, pages: &[(u64, Vec<u8>)]) -> Result<()> {
-    let archive = Virtual::open(repository, root, pages)?;
+pub(crate) fn add(
+    objects: &Arc<dyn Objects>,
+    root: &mut Root,
+    pages: &[(u64, Vec<u8>)],
+) -> Result<()> {
+    let archive = Virtual::open(objects, root, pages)?;
     let text = |path: &[u8]| {
         small_file(&archive, path)
             .ok()

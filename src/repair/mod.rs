@@ -19,21 +19,19 @@ use crate::{
         layout::{self, Repository},
         page::SegmentId,
         root::{FORMAT, Root},
-        seal::{MAX_BYTES, seal},
+        seal::seal,
     },
     metrics::meter::Meter,
-    platform::safe_file,
     repo::{
         annotations::Annotations,
-        atomic_file::{Replacement, replace},
         inventory::{Inventory, bad_words},
-        objects::{LocalObjects, Objects, Seized},
-        open::{directories, read_repository},
+        open::{read_repository, repository_at},
         protocol::intent_key,
-        roots,
+        roots::{self, BackupState, key},
         scan::{FoundDirectory, open_all},
         select::BackupFilter,
     },
+    storage::{Lease, Leased, Objects, PutIf, Take},
     text::counted,
     verify::{Verify, VerifyVerdict, losses::EntryLoss},
 };
@@ -41,18 +39,21 @@ use give_up::{Rest, forgo};
 use root::{Rebuilt, label, rebuild};
 use std::{
     collections::{BTreeMap, HashSet},
-    ffi::OsStr,
-    fs::File,
-    io,
+    ffi::OsString,
     num::NonZeroUsize,
-    path::{Path, PathBuf},
+    sync::Arc,
 };
+
+/// Bytes of a manifest that are read at once,
+const MANY_BYTES: u64 = 1 << 20;
+/// and where not all of them can be read.
+const SECTOR_BYTES: u64 = 4096;
 
 /// What to repair, and how thoroughly to look.
 #[derive(Debug, Clone)]
 pub struct Repair {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// Look at every byte, and not at the structure only?
     pub data: bool,
     /// Threads that read, decode and digest.
@@ -65,20 +66,23 @@ pub struct RepairStep {
     pub what: String,
     /// What is lost by it, or was lost already.
     pub detail: Vec<String>,
+    objects: Arc<dyn Objects>,
     action: RepairAction,
 }
 
 enum RepairAction {
-    /// Write the file that makes a directory a repository, or the one that says of a backup that it was forgotten.
-    File(PathBuf, Vec<u8>),
-    /// Write these pages of the manifest in a directory.
-    Manifest(PathBuf, Vec<(u64, Vec<u8>)>),
-    /// Add pages to a manifest, then write the root that was rebuilt.
-    Root(PathBuf, Vec<(u64, Vec<u8>)>, Box<Root>),
-    /// Add pages to a manifest, then write the root anew in place of the second, if that is there still.
-    Rewrite(PathBuf, Vec<(u64, Vec<u8>)>, Box<(Root, Root)>),
-    /// Write what was noted of this backup anew: that it is pinned.
-    Pin(PathBuf, String),
+    /// Store the document that makes this a repository.
+    Repository(Vec<u8>),
+    /// Store the document that says of this backup that it was forgotten.
+    Forgotten(String, Vec<u8>),
+    /// Store the manifest of this backup anew, with these pages at their places.
+    Manifest(String, Vec<(u64, Vec<u8>)>),
+    /// Add pages to the manifest, then store the root that was rebuilt.
+    Root(Vec<(u64, Vec<u8>)>, Box<Root>),
+    /// Add pages to the manifest, then store the root anew in place of the second, if that is there still.
+    Rewrite(Vec<(u64, Vec<u8>)>, Box<(Root, Root)>),
+    /// Store what was noted of this backup anew: that it is pinned.
+    Pin(String),
     /// There is nothing that can be done.
     Nothing,
 }
@@ -89,112 +93,52 @@ impl Repair {
     /// # Errors
     /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
-        match read_repository(&self.repository) {
+        let objects = &repository_at(&self.repository)?;
+        match read_repository(&**objects) {
             Ok(_) => {}
             Err(error) if error.kind.is_loss() => {
-                return repository_file(&self.repository)
-                    .ok_or(error)
-                    .map(|step| vec![step]);
+                return repository_file(objects).ok_or(error).map(|step| vec![step]);
             }
             Err(error) => return Err(error),
         }
-        let mut steps = self.roots()?;
-        let stock = Inventory::new(self.archives()?, Some(&self.repository));
-        steps.extend(manifests(&self.repository, &stock));
-        for (path, error, root) in bad_words(&stock.archives, &self.repository) {
+        let mut steps = damaged_roots(objects)?;
+        let stock = Inventory::new(archives(objects)?, Some(&**objects));
+        steps.extend(manifests(objects, &stock));
+        for (key, error, root) in bad_words(&stock.archives, &**objects) {
             let detail = vec![
                 error.line(),
                 "checksums of what others need of that backup are not known then".to_owned(),
             ];
             let what = format!(
-                "write {path:?} again, which says that backup {:?} was forgotten",
+                "write {} again, which says that backup {:?} was forgotten",
+                objects.describe(&key),
                 root.id
             );
-            steps.push(RepairStep {
-                what,
-                detail,
-                action: RepairAction::File(path, seal(&root)?),
-            });
+            let action = RepairAction::Forgotten(root.id.clone(), seal(&root)?);
+            steps.push(RepairStep::new(objects, what, detail, action));
         }
-        steps.extend(self.lost(meter)?);
-        steps.extend(self.notes()?);
+        steps.extend(self.lost(objects, meter)?);
+        steps.extend(damaged_notes(objects)?);
         Ok(steps)
-    }
-
-    fn archives(&self) -> Result<Vec<Archive>> {
-        let backups =
-            open_all(&self.repository)?
-                .into_iter()
-                .filter_map(|(_, found)| match found {
-                    FoundDirectory::Backup(archive) => Some(*archive),
-                    _ => None,
-                });
-        Ok(backups.collect())
-    }
-
-    /// Roots that are lost or damaged.
-    fn roots(&self) -> Result<Vec<RepairStep>> {
-        let archives = self.archives()?;
-        let mut steps = Vec::new();
-        for (id, found) in open_all(&self.repository)? {
-            let why = match found {
-                FoundDirectory::Damaged(error) => error.line(),
-                FoundDirectory::NoRoot => "it is missing".to_owned(),
-                FoundDirectory::Backup(_) | FoundDirectory::Leftover => continue,
-            };
-            steps.push(match rebuild(&self.repository, &id, &archives) {
-                Ok(rebuilt) => root_step(&self.repository, &id, &why, rebuilt),
-                Err(error) => RepairStep {
-                    what: error.line(),
-                    detail: vec![why, last_resort(), way_out(&id)],
-                    action: RepairAction::Nothing,
-                },
-            });
-        }
-        Ok(steps)
-    }
-
-    /// Notes that cannot be read. What was pinned must not be forgotten for that.
-    fn notes(&self) -> Result<Vec<RepairStep>> {
-        let step = |archive: Archive| {
-            let id = archive.root.id;
-            let why = Annotations::read(&self.repository, &id)
-                .err()
-                .filter(|error| error.kind.is_loss())?;
-            let what = format!(
-                "pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that"
-            );
-            let detail = vec![
-                why.line(),
-                "tags that it was given later are lost".to_owned(),
-            ];
-            Some(RepairStep {
-                what,
-                detail,
-                action: RepairAction::Pin(self.repository.clone(), id),
-            })
-        };
-        Ok(self.archives()?.into_iter().filter_map(step).collect())
     }
 
     /// What nothing can restore.
-    fn lost(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
-        let archives = self.archives()?;
-        if archives.is_empty() {
+    fn lost(&self, objects: &Arc<dyn Objects>, meter: &Meter) -> Result<Vec<RepairStep>> {
+        let all = archives(objects)?;
+        if all.is_empty() {
             return Ok(Vec::new());
         }
-        let from = self.repository.clone().into_os_string();
         let verify = Verify {
-            from,
+            from: self.repository.clone(),
             filter: BackupFilter::default(),
             data: self.data,
             against: None,
             workers: self.workers,
         };
         let VerifyVerdict { lost, .. } = verify.run(meter)?;
-        let missing = missing(&Inventory::new(archives, Some(&self.repository)));
+        let missing = missing(&Inventory::new(all, Some(&**objects)));
         let mut steps = Vec::new();
-        for archive in self.archives()? {
+        for archive in archives(objects)? {
             let loss = lost
                 .iter()
                 .find(|loss| loss.backup == archive.root.id && !loss.all);
@@ -206,14 +150,85 @@ impl Repair {
                     .any(|live| crate::repo::inventory::full(&archive, &live.id()) == *id)
             };
             if loss.is_some() || missing.iter().any(mentions) {
-                steps.push(forgo_step(&self.repository, &archive, loss, &missing)?);
+                steps.push(forgo_step(objects, &archive, loss, &missing)?);
             }
         }
         Ok(steps)
     }
 }
 
+/// All backups whose root is whole.
+fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
+    let found = open_all(objects)?.into_iter();
+    let backups = found.filter_map(|(_, found)| match found {
+        FoundDirectory::Backup(archive) => Some(*archive),
+        _ => None,
+    });
+    Ok(backups.collect())
+}
+
+/// Roots that are lost or damaged.
+fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
+    let whole = archives(objects)?;
+    let mut steps = Vec::new();
+    for (id, found) in open_all(objects)? {
+        let why = match found {
+            FoundDirectory::Damaged(error) => error.line(),
+            FoundDirectory::NoRoot => "it is missing".to_owned(),
+            FoundDirectory::Backup(_) | FoundDirectory::Leftover => continue,
+        };
+        steps.push(match rebuild(objects, &id, &whole) {
+            Ok(rebuilt) => root_step(objects, &id, &why, rebuilt),
+            Err(error) => RepairStep::new(
+                objects,
+                error.line(),
+                vec![why, last_resort(), way_out(&id)],
+                RepairAction::Nothing,
+            ),
+        });
+    }
+    Ok(steps)
+}
+
+/// Notes that cannot be read. What was pinned must not be forgotten for that.
+fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
+    let step = |archive: Archive| {
+        let id = archive.root.id;
+        let why = Annotations::read(&**objects, &id)
+            .err()
+            .filter(|error| error.kind.is_loss())?;
+        let what = format!(
+            "pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that"
+        );
+        let detail = vec![
+            why.line(),
+            "tags that it was given later are lost".to_owned(),
+        ];
+        Some(RepairStep::new(
+            objects,
+            what,
+            detail,
+            RepairAction::Pin(id),
+        ))
+    };
+    Ok(archives(objects)?.into_iter().filter_map(step).collect())
+}
+
 impl RepairStep {
+    fn new(
+        objects: &Arc<dyn Objects>,
+        what: String,
+        detail: Vec<String>,
+        action: RepairAction,
+    ) -> Self {
+        Self {
+            what,
+            detail,
+            objects: objects.clone(),
+            action,
+        }
+    }
+
     /// Can it be done?
     pub fn can_be_done(&self) -> bool {
         !matches!(self.action, RepairAction::Nothing)
@@ -221,163 +236,217 @@ impl RepairStep {
 
     /// Can it be known only after it what else is to be done?
     pub fn is_first(&self) -> bool {
-        matches!(self.action, RepairAction::File(..) | RepairAction::Root(..))
+        matches!(
+            self.action,
+            RepairAction::Repository(..) | RepairAction::Forgotten(..) | RepairAction::Root(..)
+        )
     }
 
     /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
     ///
     /// # Errors
-    /// The system's; then what was there is there still.
+    /// The storage's; then what was there is there still.
     pub fn execute(&self) -> Result<Option<&'static str>> {
+        let objects = &*self.objects;
         match &self.action {
-            RepairAction::File(path, bytes) => {
-                let write = || replace(path, bytes).map(|()| None);
-                // The repository itself may be a link; the directory of a backup not.
-                let of_backup = path.parent().filter(|dir| {
-                    dir.parent()
-                        .is_some_and(|above| above.ends_with(layout::BACKUPS))
-                });
-                of_backup.map_or_else(write, |dir| locked(dir, write))
+            RepairAction::Repository(bytes) => {
+                put(objects, layout::REPOSITORY, bytes).map(|()| None)
             }
-            RepairAction::Manifest(dir, pages) => locked(dir, || {
-                manifest(&dir.join(layout::MANIFEST), pages).map(|()| None)
+            RepairAction::Forgotten(id, bytes) => locked(objects, id, || {
+                put(objects, &key(id, layout::FORGOTTEN), bytes).map(|()| None)
             }),
-            RepairAction::Root(dir, pages, root) => locked(dir, || {
+            RepairAction::Manifest(id, pages) => locked(objects, id, || {
+                write_manifest(objects, id, pages).map(|()| None)
+            }),
+            RepairAction::Root(pages, root) => locked(objects, &root.id, || {
                 // Somebody may have brought back the right one since this was planned.
-                if dir.join(layout::FORGOTTEN).exists()
-                    || is_back(&dir.join(layout::ROOT), &root.id)
-                {
+                let state = roots::state(objects, &root.id)?;
+                let is_over = matches!(state, Some(BackupState::Forgotten | BackupState::Void));
+                if is_over || is_back(objects, &root.id) {
                     return Ok(None);
                 }
-                write_root(dir, pages, root)
+                write_root(objects, pages, root)
             }),
-            RepairAction::Rewrite(dir, pages, roots) => {
-                locked(dir, || rewrite(dir, pages, &roots.0, &roots.1))
-            }
-            RepairAction::Pin(repository, id) => Annotations {
+            RepairAction::Rewrite(pages, roots) => locked(objects, &roots.0.id, || {
+                rewrite(objects, pages, &roots.0, &roots.1)
+            }),
+            RepairAction::Pin(id) => Annotations {
                 pinned: true,
                 ..Annotations::default()
             }
-            .write(repository, id)
+            .write(objects, id)
             .map(|()| None),
             RepairAction::Nothing => Ok(None),
         }
     }
 }
 
-/// Change a backup under the lock of its intent: beside no prune, and no copy. If nothing of it is left, nothing is to be done.
+fn put(objects: &dyn Objects, key: &str, bytes: &[u8]) -> Result<()> {
+    objects.put(key, bytes, &PutIf::Always).map(drop)
+}
+
+/// Change a backup under the lease on its intent: beside no prune, and no copy. If nothing of it is left, nothing is to be done.
 fn locked(
-    dir: &Path,
+    objects: &dyn Objects,
+    id: &str,
     work: impl FnOnce() -> Result<Option<&'static str>>,
 ) -> Result<Option<&'static str>> {
-    let (Some(repository), Some(id)) = (
-        dir.parent().and_then(Path::parent),
-        dir.file_name().and_then(OsStr::to_str),
-    ) else {
-        return Err(Error::new(
-            ErrorKind::Bug,
-            "what is repaired is in no repository",
-        ));
-    };
-    let (objects, key) = (LocalObjects::new(repository), intent_key(id));
-    let file = match objects.claim(&key)? {
-        Seized::Held => {
+    let key = intent_key(id);
+    let mut is_made = true;
+    let mut taken = Leased::Held;
+    if !objects.abilities().has_locks {
+        taken = objects.lease(&key, b"", Take::New)?;
+        is_made = matches!(taken, Leased::Ours(_));
+    }
+    if matches!(taken, Leased::Held) {
+        taken = objects.lease(&key, b"", Take::DeadOrNew)?;
+    }
+    let lease = match taken {
+        Leased::Held => {
             return Ok(Some(
                 "the backup is being pruned or copied, or is under way",
             ));
         }
-        Seized::Free(file) => file,
-        Seized::Unknown | Seized::Absent => None,
+        Leased::Ours(lease) => Some(lease),
+        Leased::Unknown | Leased::Absent => None,
     };
-    let lock = IntentLock { objects, key, file };
-    if lock.objects.list(&roots::dir(id))?.is_empty() {
+    let _lease = IntentLease {
+        objects,
+        key,
+        is_made,
+        lease,
+    };
+    if roots::files_of(objects, id)?.is_empty() {
         return Ok(None);
     }
-    not_a_link(dir)?;
     work()
 }
 
+/// Of an intent, which goes with it; but where there are no locks, that of another is what a prune must see.
+struct IntentLease<'a> {
+    objects: &'a dyn Objects,
+    key: String,
+    is_made: bool,
+    lease: Option<Box<dyn Lease>>,
+}
+
+impl Drop for IntentLease<'_> {
+    fn drop(&mut self) {
+        if self.lease.is_some() && self.is_made {
+            let _ = self.objects.delete(std::slice::from_ref(&self.key)); // the next backup removes it
+        }
+    }
+}
+
 /// Is a root there of this backup, be it of a newer program?
-fn is_back(path: &Path, id: &str) -> bool {
-    let found = safe_file::read(path, MAX_BYTES);
-    found.is_ok_and(|bytes| {
-        Root::of_backup(id, &bytes, "")
-            .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
+fn is_back(objects: &dyn Objects, id: &str) -> bool {
+    let found = objects.get(&key(id, layout::ROOT));
+    found.is_ok_and(|root| {
+        root.is_some_and(|(bytes, _)| {
+            Root::of_backup(id, &bytes, "")
+                .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
+        })
     })
 }
 
 fn rewrite(
-    dir: &Path,
+    objects: &dyn Objects,
     pages: &[(u64, Vec<u8>)],
     root: &Root,
     planned: &Root,
 ) -> Result<Option<&'static str>> {
-    let path = dir.join(layout::ROOT);
-    match safe_file::read(&path, MAX_BYTES) {
-        Ok(bytes) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => {
-            write_root(dir, pages, root)
+    match objects.get(&key(&root.id, layout::ROOT))? {
+        Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => {
+            write_root(objects, pages, root)
         }
-        Ok(_) => Ok(Some("its root is another than when this was found")),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None), // forgotten
-        Err(e) => Err(Error::io(format!("could not read {path:?}"), e)),
+        Some(_) => Ok(Some("its root is another than when this was found")),
+        None => Ok(None), // forgotten
     }
 }
 
-fn write_root(dir: &Path, pages: &[(u64, Vec<u8>)], root: &Root) -> Result<Option<&'static str>> {
-    manifest(&dir.join(layout::MANIFEST), pages)?;
-    replace(&dir.join(layout::ROOT), &seal(root)?).map(|()| None)
+fn write_root(
+    objects: &dyn Objects,
+    pages: &[(u64, Vec<u8>)],
+    root: &Root,
+) -> Result<Option<&'static str>> {
+    write_manifest(objects, &root.id, pages)?;
+    put(objects, &key(&root.id, layout::ROOT), &seal(root)?).map(|()| None)
 }
 
-/// Of an intent, which goes with it.
-struct IntentLock {
-    objects: LocalObjects,
-    key: String,
-    file: Option<File>,
-}
-
-impl Drop for IntentLock {
-    fn drop(&mut self) {
-        if self.file.is_some() {
-            let _ = self.objects.remove(&self.key); // the next backup removes it
-        }
-    }
-}
-
-/// Nothing is changed through a link in place of the directory of a backup.
-fn not_a_link(dir: &Path) -> Result<()> {
-    safe_file::open_dir(dir)
-        .map(drop)
-        .map_err(|e| Error::io(format!("could not open {dir:?}"), e))
-}
-
-/// Write a manifest: what is there of it, with these pages at their places.
-fn manifest(path: &Path, pages: &[(u64, Vec<u8>)]) -> Result<()> {
+/// Store a manifest as a new object: what is there of it, with these pages at their places; zeros elsewhere.
+fn write_manifest(objects: &dyn Objects, id: &str, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     if pages.is_empty() {
         return Ok(());
     }
-    let file = Replacement::new(path)?;
-    file.keep()?;
-    pages
-        .iter()
-        .try_for_each(|(at, page)| file.write(page, *at))?;
-    file.commit()
+    let key = key(id, layout::MANIFEST);
+    let there = objects.stat(&key)?.unwrap_or(0);
+    let ends = pages.iter().map(|(at, page)| at + page.len() as u64);
+    let end = ends.fold(there, u64::max);
+    let mut upload = objects.create(&key)?;
+    let mut at = 0;
+    while at < end {
+        let piece_end = end.min(at + MANY_BYTES);
+        let mut piece = readable(objects, &key, at, piece_end.min(there))?;
+        piece.resize((piece_end - at) as usize, 0);
+        pages
+            .iter()
+            .for_each(|(offset, page)| overlay(&mut piece, at, page, *offset));
+        upload.append(&piece)?;
+        at = piece_end;
+    }
+    upload.finish().map(drop)
+}
+
+/// The bytes of an object between two offsets; sectors that its storage does not give are zeros.
+fn readable(objects: &dyn Objects, key: &str, from: u64, to: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if from >= to {
+        return Ok(bytes);
+    }
+    match objects.read_at(key, from, (to - from) as usize, &mut bytes) {
+        Err(error) if error.kind == ErrorKind::Corrupt => {}
+        read => return read.map(|()| bytes),
+    }
+    let mut all = Vec::new();
+    for at in (from..to).step_by(SECTOR_BYTES as usize) {
+        let len = SECTOR_BYTES.min(to - at) as usize;
+        match objects.read_at(key, at, len, &mut bytes) {
+            Err(error) if error.kind == ErrorKind::Corrupt => all.resize(all.len() + len, 0),
+            read => {
+                read?;
+                all.extend_from_slice(&bytes);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Puts the part of a page that lies in a piece over it; both have offsets in the same object.
+fn overlay(piece: &mut [u8], piece_at: u64, page: &[u8], page_at: u64) {
+    let from = page_at.max(piece_at);
+    let to = (page_at + page.len() as u64).min(piece_at + piece.len() as u64);
+    if from < to {
+        let source = &page[(from - page_at) as usize..(to - page_at) as usize];
+        piece[(from - piece_at) as usize..(to - piece_at) as usize].copy_from_slice(source);
+    }
 }
 
 /// The file that makes a directory a repository, from the label of any segment.
-fn repository_file(repository: &Path) -> Option<RepairStep> {
-    let ids = directories(repository).ok()?;
-    let label = ids.iter().find_map(|id| label(repository, id))?;
+fn repository_file(objects: &Arc<dyn Objects>) -> Option<RepairStep> {
+    let ids = roots::ids(&**objects).ok()?;
+    let label = ids.iter().find_map(|id| label(objects, id))?;
     let facts = Repository {
         format: FORMAT,
         id: label.repository,
         ..Repository::default()
     };
-    let path = repository.join(layout::REPOSITORY);
-    Some(RepairStep {
-        what: format!("write {path:?} again, from the label of a segment"),
-        detail: vec!["when the repository was made is unknown".to_owned()],
-        action: RepairAction::File(path, seal(&facts).ok()?),
-    })
+    let file = objects.describe(layout::REPOSITORY);
+    Some(RepairStep::new(
+        objects,
+        format!("write {file} again, from the label of a segment"),
+        vec!["when the repository was made is unknown".to_owned()],
+        RepairAction::Repository(seal(&facts).ok()?),
+    ))
 }
 
 /// What is left to do about a backup whose root nothing says anything of.
@@ -390,20 +459,21 @@ fn last_resort() -> String {
     "`fullbore restore - < SEGMENT` restores what the tar in a segment still holds".to_owned()
 }
 
-fn root_step(repository: &Path, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
+fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
     let Rebuilt { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
-    let dir = repository.join(layout::BACKUPS).join(id);
-    RepairStep {
-        what: format!("rebuild the root of backup {id:?}, with {entries}"),
+    let what = format!("rebuild the root of backup {id:?}, with {entries}");
+    RepairStep::new(
+        objects,
+        what,
         detail,
-        action: RepairAction::Root(dir, pages, Box::new(root)),
-    }
+        RepairAction::Root(pages, Box::new(root)),
+    )
 }
 
 /// Manifests of which some page is damaged and its copy in a segment is not.
-fn manifests(repository: &Path, stock: &Inventory) -> Vec<RepairStep> {
+fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
     let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
         let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
@@ -436,12 +506,7 @@ fn manifests(repository: &Path, stock: &Inventory) -> Vec<RepairStep> {
             "write {} of the manifest of backup {id:?} again, from their copies",
             counted(pages.len() as u64, "page")
         );
-        let dir = repository.join(layout::BACKUPS).join(&id);
-        RepairStep {
-            what,
-            detail: Vec::new(),
-            action: RepairAction::Manifest(dir, pages),
-        }
+        RepairStep::new(objects, what, Vec::new(), RepairAction::Manifest(id, pages))
     };
     of.into_iter().map(step).collect()
 }
@@ -463,7 +528,7 @@ fn missing(stock: &Inventory) -> HashSet<SegmentId> {
 }
 
 fn forgo_step(
-    repository: &Path,
+    objects: &Arc<dyn Objects>,
     archive: &Archive,
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
@@ -484,15 +549,10 @@ fn forgo_step(
     } else {
         mark
     };
-    Ok(RepairStep {
-        what,
-        detail: hint.into_iter().chain(lost).collect(),
-        action: RepairAction::Rewrite(
-            repository.join(layout::BACKUPS).join(id),
-            rest.added,
-            Box::new((rest.root, archive.root.clone())),
-        ),
-    })
+    let detail = hint.into_iter().chain(lost).collect();
+    let roots = Box::new((rest.root, archive.root.clone()));
+    let action = RepairAction::Rewrite(rest.added, roots);
+    Ok(RepairStep::new(objects, what, detail, action))
 }
 
 /// What is lost, counted.

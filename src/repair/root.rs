@@ -9,7 +9,7 @@ use crate::archive::unnamed_losses;
 use crate::{
     archive::{
         Archive,
-        object::{DirectoryObjects, ObjectName, ObjectReader},
+        object::{BackupObjects, ObjectName, ObjectReader},
     },
     error::{Error, Result},
     format::{
@@ -24,12 +24,14 @@ use crate::{
         },
         sizes,
     },
+    repo::roots::files_of,
     stage::codec::Codec,
+    storage::Objects,
     text::counted,
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    path::Path,
+    sync::Arc,
 };
 
 /// Higher numbers of streams and segments are not looked for.
@@ -87,14 +89,13 @@ fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
-pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result<Rebuilt> {
-    let dir = repository.join(layout::BACKUPS).join(id);
-    let names = segments(&dir)?;
+pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) -> Result<Rebuilt> {
+    let names = segments(&**objects, id)?;
     let codec = names
         .first()
         .map(|name| name.2)
         .ok_or_else(|| nothing(id))?;
-    let store = DirectoryObjects::new(repository, id);
+    let store = BackupObjects::new(objects, id);
     store.set_suffix(codec.suffix());
     let root = Root {
         format: FORMAT,
@@ -174,15 +175,15 @@ pub(crate) fn rebuild(repository: &Path, id: &str, others: &[Archive]) -> Result
         .zip(&placed)
         .map(|(found, at)| (*at, found.stored))
         .collect();
-    cluster_facts::add(repository, &mut root, &pages)?;
+    cluster_facts::add(objects, &mut root, &pages)?;
     Ok(Rebuilt { root, pages, notes })
 }
 
 /// The label of any segment of backup `id` that says which repository it is in.
-pub(crate) fn label(repository: &Path, id: &str) -> Option<Label> {
-    let names = segments(&repository.join(layout::BACKUPS).join(id)).ok()?;
+pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
+    let names = segments(&**objects, id).ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
-        let store = DirectoryObjects::new(repository, id);
+        let store = BackupObjects::new(objects, id);
         store.set_suffix(codec.suffix());
         let segment = SegmentId {
             backup: String::new(),
@@ -219,30 +220,26 @@ fn time_of(id: &str) -> String {
     )
 }
 
-/// Stream, number and codec of every segment in a directory, in order. zstd stands for frames of raw blocks too: a label tells.
-fn segments(dir: &Path) -> Result<Vec<(u32, u32, Codec)>> {
-    let failed = |e| Error::io(format!("could not list {dir:?}"), e);
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        let file = entry.map_err(failed)?.file_name();
-        let parsed = file.to_str().and_then(|name| {
-            let (stream, number) = layout::segment_numbers(name)?;
-            let codecs = ["zstd", "lz4"].map(Codec::named);
-            let codec = codecs
-                .into_iter()
-                .flatten()
-                .find(|codec| name.ends_with(codec.suffix()))?;
-            Some((stream, number, codec))
-        });
-        found.extend(parsed);
-    }
+/// Stream, number and codec of every segment of a backup, in order. zstd stands for frames of raw blocks too: a label tells.
+fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
+    let parsed = |name: &String| {
+        let (stream, number) = layout::segment_numbers(name)?;
+        let codecs = ["zstd", "lz4"].map(Codec::named);
+        let codec = codecs
+            .into_iter()
+            .flatten()
+            .find(|codec| name.ends_with(codec.suffix()))?;
+        Some((stream, number, codec))
+    };
+    let files = files_of(objects, id)?;
+    let mut found: Vec<_> = files.names().filter_map(parsed).collect();
     found.sort_by_key(|(stream, number, _)| (*stream, *number));
     Ok(found)
 }
 
 /// Facts of a segment; its pages and the sizes of its frames go to `gathered`.
 fn segment(
-    store: &DirectoryObjects,
+    store: &BackupObjects,
     codec: Codec,
     (stream, number): (u32, u32),
     gathered: &mut Gathered,
@@ -334,7 +331,7 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
 
 /// Take in the service frame at `at`. Gives whether it could be read, as what fills a place that was not needed can.
 fn service(
-    store: &DirectoryObjects,
+    store: &BackupObjects,
     object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
@@ -371,7 +368,7 @@ fn service(
 }
 
 /// Does the frame at byte `at` hold nothing? Then its tag is eight zeros.
-fn is_filler(store: &DirectoryObjects, object: &ObjectName, at: u64) -> Result<bool> {
+fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool> {
     let mut header = Vec::new();
     let there = store
         .len(object)?
@@ -383,7 +380,7 @@ fn is_filler(store: &DirectoryObjects, object: &ObjectName, at: u64) -> Result<b
 
 /// What the service frame at byte `at` is, and what it holds; `None` if none is there.
 fn service_frame(
-    store: &DirectoryObjects,
+    store: &BackupObjects,
     object: &ObjectName,
     at: u64,
 ) -> Result<Option<(Service, Vec<u8>)>> {
@@ -500,7 +497,7 @@ fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
 }
 
 /// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
-fn end(store: &DirectoryObjects, id: &str, others: &[Archive]) -> u64 {
+fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
     let named = others
         .iter()
         .flat_map(|other| &other.root.pages)
@@ -538,7 +535,7 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
 }
 
 /// The pages of what is there of a manifest, one after the other as far as they can be read, and whether that is all of it.
-fn manifest(store: &DirectoryObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
+fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
     let object = ObjectName::Manifest(String::new());
     let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
     let read = store

@@ -3,10 +3,7 @@
 //! A root never changes, as it carries its own seal and others may be reading it. Notes are a small sealed object beside
 //! it, replaced as a whole: of two who write at the same time, the later one wins.
 
-use super::{
-    objects::{LocalObjects, Objects},
-    roots::key,
-};
+use super::roots::key;
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
@@ -14,9 +11,10 @@ use crate::{
         root::{FORMAT, Root},
         seal::{open_sealed, seal},
     },
+    storage::{Objects, PutIf},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 /// Tags and the pin of a backup, as given after it was made; stored as `notes.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,13 +30,13 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// The notes on backup `id` of the repository at `repository`; without any, nothing is noted.
+    /// The notes on backup `id`; without any, nothing is noted.
     ///
     /// # Errors
     /// [`Kind::Corrupt`], [`Kind::Unsupported`] or the system's.
-    pub fn read(repository: &Path, id: &str) -> Result<Self> {
+    pub fn read(objects: &dyn Objects, id: &str) -> Result<Self> {
         let key = key(id, NOTES);
-        let Some(bytes) = LocalObjects::new(repository).read(&key)? else {
+        let Some((bytes, _)) = objects.get(&key)? else {
             return Ok(Self::default());
         };
         let damaged = |error: Error| {
@@ -59,21 +57,20 @@ impl Annotations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] if it is not listed, or was forgotten meanwhile; or the system's.
-    pub fn write(&self, repository: &Path, id: &str) -> Result<()> {
-        let objects = LocalObjects::new(repository);
-        let is_listed = || objects.size(&key(id, ROOT)).map(|bytes| bytes.is_some());
+    pub fn write(&self, objects: &dyn Objects, id: &str) -> Result<()> {
+        let is_listed = || objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some());
         let notes = Self {
             format: FORMAT,
             ..self.clone()
         };
         if is_listed()? {
-            objects.put(&key(id, NOTES), &seal(&notes)?)?;
+            objects.put(&key(id, NOTES), &seal(&notes)?, &PutIf::Always)?;
         }
         match is_listed()? {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::NotFound,
-                format!("could not find backup {id:?} in {repository:?}"),
+                format!("could not find backup {id:?} in {}", objects.describe("")),
             )),
         }
     }

@@ -28,10 +28,10 @@ use crate::{
     queue::Locked,
     sink::Referred,
     source::Stream,
+    storage::Objects,
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -84,14 +84,14 @@ pub struct Base {
 }
 
 impl Base {
-    /// Find the base of a new backup in the repository at `path`, and say what was found to be damaged or missing, though nobody prunes
+    /// Find the base of a new backup in a repository, and say what was found to be damaged or missing, though nobody prunes
     /// it; nothing of that is referred to. `refer` announces the backups that are referred to and
     /// says which of them, and of their objects, cannot be.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
     pub fn find(
-        path: &Path,
+        objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
         like: &Like<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
@@ -100,7 +100,7 @@ impl Base {
         loop {
             let archives = match wanted.full {
                 true => Vec::new(),
-                false => candidates(path, wanted, like, &gone, &mut damage)?,
+                false => candidates(objects, wanted, like, &gone, &mut damage)?,
             };
             let ids: Vec<String> = archives
                 .iter()
@@ -117,9 +117,9 @@ impl Base {
     }
 
     /// The latest backup of the same source, and why it is no base; none if there is none.
-    pub fn unlike(path: &Path, like: &Like<'_>) -> Option<Unlike> {
+    pub fn unlike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Option<Unlike> {
         let why = |backup: &String| match differs(
-            &Archive::open_backup(path, backup).ok()?.root,
+            &Archive::open_backup(objects, backup).ok()?.root,
             like,
         )? {
             OTHER_SOURCE => None,
@@ -128,7 +128,7 @@ impl Base {
                 why,
             }),
         };
-        backup_ids(path).ok()?.iter().rev().find_map(why)
+        backup_ids(&**objects).ok()?.iter().rev().find_map(why)
     }
 
     fn new(
@@ -393,17 +393,20 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
 
 /// The latest complete backup that is like this one, and what is there of a dead one that is later.
 fn candidates(
-    path: &Path,
+    objects: &Arc<dyn Objects>,
     wanted: &WantedBase,
     like: &Like<'_>,
     gone: &HashSet<String>,
     damage: &mut BTreeSet<String>,
 ) -> Result<Vec<Archive>> {
     if let Some(base) = &wanted.base {
-        return asked_for(path, base, like).map(|archive| vec![archive]);
+        return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
     let mut found = Vec::new();
-    let (complete, partial) = (backup_ids(path)?, cut_off_ids(path).unwrap_or_default());
+    let (complete, partial) = (
+        backup_ids(&**objects)?,
+        cut_off_ids(&**objects).unwrap_or_default(),
+    );
     platform::debug(|| {
         format!(
             "{} backups were cut off and can be gone on from",
@@ -411,7 +414,7 @@ fn candidates(
         )
     });
     let there = complete.iter().rev().filter(|id| !gone.contains(*id));
-    let mut alike = there.filter_map(|id| match Archive::open_backup(path, id) {
+    let mut alike = there.filter_map(|id| match Archive::open_backup(objects, id) {
         Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
         Err(error) => {
             damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
@@ -437,7 +440,7 @@ fn candidates(
         .rev()
         .filter(|id| after(id) && !gone.contains(*id));
     let cut_off = cut_off
-        .filter_map(|id| Archive::open_partial(path, id).ok())
+        .filter_map(|id| Archive::open_partial(objects, id).ok())
         .find(is_good);
     found.extend(cut_off);
     found.extend(latest);
@@ -455,13 +458,13 @@ fn has_manifests(archive: &Archive) -> bool {
     })
 }
 
-fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
+fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<Archive> {
     let id = if base == LATEST {
-        latest_alike(path, like)?
+        latest_alike(objects, like)?
     } else {
-        pick(path, Some(base), &BackupFilter::default())?
+        pick(objects, Some(base), &BackupFilter::default())?
     };
-    let archive = Archive::open_backup(path, &id)?;
+    let archive = Archive::open_backup(objects, &id)?;
     match differs(&archive.root, like) {
         None => Ok(archive),
         Some(why) => Err(Error::new(
@@ -473,12 +476,15 @@ fn asked_for(path: &Path, base: &str, like: &Like<'_>) -> Result<Archive> {
 }
 
 /// The id of the latest backup of the same source.
-fn latest_alike(path: &Path, like: &Like<'_>) -> Result<String> {
+fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
     let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
-    let alike = list_backups(path)?
+    let alike = list_backups(objects)?
         .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
     alike.last().ok_or_else(|| {
-        let what = format!("could not find a backup in {path:?} that could be the base");
+        let what = format!(
+            "could not find a backup in {} that could be the base",
+            objects.describe("")
+        );
         Error::new(ErrorKind::NotFound, what).because("it has none of this source")
     })
 }

@@ -3,27 +3,23 @@
 //! A clock that was set back must not make a backup look older than its base: the last one is the one that is restored
 //! without being named, and what rules count from.
 
-use super::{objects::LocalObjects, protocol::intents, roots};
+use super::{protocol::intents, roots};
 use crate::{
     error::Result,
     format::layout::{backup_id, is_backup_id},
+    storage::Objects,
 };
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
-use std::path::Path;
 
-/// The id of a backup that begins `now` in the repository at `path`, which need not be there; `seed` makes it differ from
+/// The id of a backup that begins `now` in a repository, which need not be there; `seed` makes it differ from
 /// those begun at the same moment elsewhere.
 ///
 /// # Errors
 /// The system's.
-pub fn next(path: &Path, now: Timestamp, seed: u64) -> Result<String> {
-    if !path.is_dir() {
-        return Ok(after(None, now, seed));
-    }
-    let objects = LocalObjects::new(path);
-    let newest = roots::ids(&objects)?
+pub fn next(objects: &dyn Objects, now: Timestamp, seed: u64) -> Result<String> {
+    let newest = roots::ids(objects)?
         .into_iter()
-        .chain(intents(&objects)?)
+        .chain(intents(objects)?)
         .max();
     Ok(after(newest.as_deref(), now, seed))
 }

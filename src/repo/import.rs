@@ -1,104 +1,77 @@
 //! Takes in a backup that another repository holds, object by object.
 //!
-//! An object is written under another name, made durable and renamed: what has its name is whole. The root comes last, when
-//! all that it refers to is there. Until then each directory that has no root has an intent, as that of a backup under way, so
-//! that nobody takes it for left behind; and the root stands as a partial one, so that a prune keeps all that it refers
-//! to. What comes of backups that are not here is, here, what is left of them: it gets the document of one that was forgotten.
-//! What a prune that began before was about to delete is not relied on. A copy that was killed leaves nothing that
-//! is listed; another one goes on where it was.
+//! An object has its key only when it is whole and durable. The root comes last, when all that it refers to is there. Until
+//! then each backup of which objects are brought has an intent, as that of a backup under way, so that nobody takes it for left
+//! behind; and the root is there as a partial one, so that a prune keeps all that it refers to. What comes of backups that are
+//! not here gets the document of a backup that was forgotten. What a prune that began before was about to delete is not relied
+//! on. A copy that was killed leaves nothing that is listed; another one goes on where it was.
 
 use super::{
-    atomic_file::replace,
-    objects::{LocalObjects, is_left, write_new, write_root},
-    permissions,
-    protocol::{self, Intent},
-    roots::key,
-    writer::{announce, open_or_make, rely_on, remove_backup, withdraw},
+    intent::HeldIntent,
+    protocol,
+    roots::{self, dir, key},
+    writer::{is_left, open_or_make, put_root, remove_backup, remove_partial_root},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
+        layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
-        seal::{MAX_BYTES, open_sealed},
+        seal::open_sealed,
     },
-    platform::safe_file,
-    sink::local_file::{Output, name, sync_dir},
+    platform,
+    storage::{Objects, PutIf, Upload},
 };
-use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-};
+use std::sync::Arc;
 
 /// A backup that is being copied to here.
 pub struct Incoming {
-    root: PathBuf,
+    objects: Arc<dyn Objects>,
     id: String,
     /// The root that will be.
     sealed: Vec<u8>,
-    /// Directories that objects go to.
-    dirs: Vec<PathBuf>,
-    /// Backups whose directories this copy made.
+    /// Backups of which nothing was here.
     made: Vec<String>,
     /// Was it listed when the copy began?
     was_listed: bool,
     /// Is the partial root there only because of this copy?
     made_partial: bool,
-    intents: Vec<(File, Intent)>,
+    intents: Vec<HeldIntent>,
 }
 
-/// An object that is being written.
-pub struct Arriving {
-    output: Output,
-    partial: PathBuf,
-    path: PathBuf,
-}
+/// An object that a backup needs: backup, name, and how many bytes it has at least.
+pub type NeededObject = (String, String, u64);
 
 impl Incoming {
-    /// Open or make the repository at `root`, and announce a backup: its root, sealed and as it is read, and the sealed roots
-    /// of those `others` it refers to that have one.
+    /// Opens or makes the repository of these objects, and announces a backup: its root, sealed and as it is read, and the
+    /// sealed roots of those `others` it refers to that have one.
     ///
     /// Waits for another copy that brings one of the same backups.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the directory holds something else, [`Kind::Unreachable`] while what is needed of it is being
-    /// pruned; else the system's.
+    /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::Unreachable`] while what is needed of it is being
+    /// pruned; the storage's.
     pub fn begin(
-        root: &Path,
+        objects: Arc<dyn Objects>,
         sealed: Vec<u8>,
         facts: &Root,
         others: &[(&str, &[u8])],
     ) -> Result<Self> {
-        open_or_make(root, &facts.time)?;
-        let (root, id) = (root.to_owned(), facts.id.clone());
-        let (was_listed, made_partial) = (false, false);
+        open_or_make(&*objects, &facts.time)?;
         let mut incoming = Self {
-            root,
-            id,
+            objects,
+            id: facts.id.clone(),
             sealed,
-            dirs: vec![],
-            made: vec![],
-            was_listed,
-            made_partial,
-            intents: vec![],
+            made: Vec::new(),
+            was_listed: false,
+            made_partial: false,
+            intents: Vec::new(),
         };
-        let mut ids: Vec<&str> = facts
-            .referenced_backups()
-            .into_iter()
-            .chain([&facts.id[..]])
-            .collect();
+        let mut ids = facts.referenced_backups();
+        ids.push(&facts.id);
         // Always in the same order: two copies never wait for each other.
         ids.sort_unstable();
-        let announced = ids
-            .iter()
-            .try_for_each(|id| incoming.announce(id, &facts.time));
-        incoming.was_listed = incoming.is_listed();
-        let announced = announced
-            .and_then(|()| incoming.rely_on(&ids))
-            .and_then(|()| incoming.write_partial());
-        let announced = announced.and_then(|()| incoming.write_forgotten(others));
-        match announced.and_then(|()| ids.iter().try_for_each(|id| incoming.is_not_pruned(id))) {
+        match incoming.announce_all(&ids, facts, others) {
             Ok(()) => Ok(incoming),
             Err(error) => {
                 incoming.abort();
@@ -107,19 +80,26 @@ impl Incoming {
         }
     }
 
+    fn announce_all(&mut self, ids: &[&str], facts: &Root, others: &[(&str, &[u8])]) -> Result<()> {
+        for id in ids {
+            self.announce(id, &facts.time)?;
+        }
+        self.was_listed = self.has(&self.id, ROOT)?;
+        self.rely_on(ids)?;
+        self.write_partial()?;
+        self.write_forgotten(others)?;
+        ids.iter().try_for_each(|id| self.check_not_pruned(id))
+    }
+
     fn announce(&mut self, id: &str, time: &str) -> Result<()> {
         // Of one that is listed, too: it may be forgotten meanwhile, and a prune removes nothing whose intent it cannot take.
-        self.intents.push(announce(&self.root, id, time)?);
-        let dir = self.dir(id);
-        match safe_file::create_dir(&dir, permissions::of_dir(&self.root)) {
-            Ok(()) => self.made.push(id.to_owned()),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                safe_file::open_dir(&dir)
-                    .map_err(|e| Error::io(format!("could not open {}", name(&dir)), e))?;
-            }
-            Err(e) => return Err(Error::io(format!("could not create {}", name(&dir)), e)),
+        self.intents
+            .push(HeldIntent::take(&self.objects, id, time)?);
+        // What copies that were killed left unfinished: their intent is ours now.
+        self.objects.abort_uploads(&dir(id))?;
+        if self.objects.list(&dir(id))?.is_empty() {
+            self.made.push(id.to_owned());
         }
-        self.dirs.push(dir);
         Ok(())
     }
 
@@ -128,7 +108,7 @@ impl Incoming {
         let bases: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         self.intents
             .iter_mut()
-            .try_for_each(|intent| rely_on(&self.root, intent, &bases))
+            .try_for_each(|intent| intent.rely_on(&bases))
     }
 
     /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
@@ -136,91 +116,87 @@ impl Incoming {
         if self.was_listed {
             return Ok(());
         }
-        self.made_partial = !self.dir(&self.id).join(PARTIAL).exists();
-        write_new(&self.root, &key(&self.id, PARTIAL), &self.sealed)
+        self.made_partial = !self.has(&self.id, PARTIAL)?;
+        self.put(&self.id, PARTIAL, &self.sealed)
     }
 
     fn write_forgotten(&self, others: &[(&str, &[u8])]) -> Result<()> {
-        others.iter().try_for_each(|(id, sealed)| {
-            match [ROOT, PARTIAL, FORGOTTEN]
-                .iter()
-                .any(|file| self.dir(id).join(file).exists())
-            {
-                true => Ok(()),
-                false => write_new(&self.root, &key(id, FORGOTTEN), sealed),
+        for (id, sealed) in others {
+            if roots::state(&*self.objects, id)?.is_none() {
+                self.put(id, FORGOTTEN, sealed)?;
             }
-        })
-    }
-
-    /// Looked at after all else is announced: who marks something later sees that.
-    fn is_not_pruned(&self, id: &str) -> Result<()> {
-        let marks = self.root.join(TOMBSTONES).join(id);
-        if fs::read_dir(marks).is_ok_and(|mut marks| marks.next().is_some()) {
-            let what = format!(
-                "could not copy to {}: backup {id:?} is being pruned there",
-                name(&self.root)
-            );
-            return Err(Error::new(ErrorKind::Unreachable, what)
-                .hint("let `fullbore prune` end, or run it if it was killed; then run the same command again"));
         }
         Ok(())
     }
 
-    fn is_listed(&self) -> bool {
-        self.dir(&self.id).join(ROOT).exists()
-    }
-
-    fn dir(&self, id: &str) -> PathBuf {
-        self.root.join(BACKUPS).join(id)
-    }
-
-    /// The object of this name in backup `id`; `None` if there is none.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn open(&self, id: &str, object: &str) -> Result<Option<File>> {
-        let path = self.path(id, object);
-        match safe_file::open(&path) {
-            Ok(file) => Ok(Some(file)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io(format!("could not open {}", name(&path)), e)),
+    /// Looked at after all else is announced: who marks something later sees that.
+    fn check_not_pruned(&self, id: &str) -> Result<()> {
+        if self.objects.list(&format!("{TOMBSTONES}/{id}"))?.is_empty() {
+            return Ok(());
         }
+        let what = format!(
+            "could not copy to {}: backup {id:?} is being pruned there",
+            self.objects.describe("")
+        );
+        Err(Error::new(ErrorKind::Unreachable, what).hint(
+            "let `fullbore prune` end, or run it if it was killed; then run the same command again",
+        ))
     }
 
-    /// Where an object of this name in backup `id` belongs.
-    pub fn path(&self, id: &str, object: &str) -> PathBuf {
-        self.dir(id).join(object)
+    fn has(&self, id: &str, file: &str) -> Result<bool> {
+        Ok(self.objects.stat(&key(id, file))?.is_some())
     }
 
-    /// Begin an object of backup `id`.
+    fn put(&self, id: &str, file: &str, bytes: &[u8]) -> Result<()> {
+        self.objects
+            .put(&key(id, file), bytes, &PutIf::Always)
+            .map(drop)
+    }
+
+    /// How many bytes the object of this name in backup `id` has; `None` if there is none.
     ///
     /// # Errors
-    /// The system's.
-    pub fn create(&self, id: &str, object: &str) -> Result<Arriving> {
-        let path = self.path(id, object);
-        let partial = self.dir(id).join(format!("{object}.partial"));
-        match fs::remove_file(&partial) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(format!("could not remove {}", name(&partial)), e));
-            }
-            _ => {}
-        }
-        Ok(Arriving {
-            output: Output::create(&partial, permissions::of_file(&self.root))?,
-            partial,
-            path,
-        })
+    /// The storage's.
+    pub fn len(&self, id: &str, object: &str) -> Result<Option<u64>> {
+        self.objects.stat(&key(id, object))
     }
 
-    /// Make the backup visible. `objects` is all that it refers to: backup, name, and how many bytes it has at least.
+    /// Reads a range of an object of backup `id`.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if an object is not there any more; else the system's. Nothing is visible then.
-    pub fn commit(self, objects: &[(String, String, u64)]) -> Result<()> {
-        let done = self.dirs.iter().try_for_each(|dir| sync_dir(dir));
-        let done = done.and_then(|()| sync_dir(&self.root.join(BACKUPS)));
-        let done = done
-            .and_then(|()| self.all_there(objects))
+    /// As [`Objects::read_at`].
+    pub fn read_at(
+        &self,
+        (id, object): (&str, &str),
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.objects.read_at(&key(id, object), offset, len, out)
+    }
+
+    /// What messages call an object of backup `id`, in quotes.
+    pub fn describe(&self, id: &str, object: &str) -> String {
+        self.objects.describe(&key(id, object))
+    }
+
+    /// Begins an object of backup `id`.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub fn create(&self, id: &str, object: &str) -> Result<Box<dyn Upload>> {
+        self.objects.create(&key(id, object))
+    }
+
+    /// Makes the backup visible, if all that it refers to is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if an object is not there any more; the storage's. Nothing is visible then.
+    pub fn commit(self, needed: &[NeededObject]) -> Result<()> {
+        let done = self
+            .settle()
+            .and_then(|()| self.check_all_there(needed))
+            .and_then(|()| self.intents.iter().try_for_each(HeldIntent::check))
             .and_then(|()| self.write_root());
         match done {
             Ok(()) => {
@@ -228,11 +204,13 @@ impl Incoming {
                 Ok(())
             }
             // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
-            Err(error) if !self.was_listed && self.is_listed() => {
-                let _ = protocol::forget(&LocalObjects::new(&self.root), &self.id); // it is looked whether that was done
-                let root = self.dir(&self.id).join(ROOT);
+            Err(error) if !self.was_listed && self.is_committed() => {
+                // Whether that was done is looked at next.
+                let _ = protocol::forget(&*self.objects, &self.id);
+                let objects = self.objects.clone();
+                let root = key(&self.id, ROOT);
                 self.withdraw();
-                Err(is_left(&root, "copy", error))
+                Err(is_left(&*objects, &root, "copy", error))
             }
             Err(error) => {
                 self.abort();
@@ -241,103 +219,90 @@ impl Incoming {
         }
     }
 
+    /// Is its root there? If nobody can tell, it may be.
+    fn is_committed(&self) -> bool {
+        self.has(&self.id, ROOT).unwrap_or(true)
+    }
+
+    /// What others wrote is relied on as well.
+    fn settle(&self) -> Result<()> {
+        self.intents
+            .iter()
+            .try_for_each(|intent| self.objects.settle(&dir(intent.id())))
+    }
+
     fn write_root(&self) -> Result<()> {
-        let dir = self.dir(&self.id);
         if self.was_listed {
-            return self.compare_root(&dir.join(ROOT));
+            return self.compare_root();
         }
-        // While the partial root stands: a forget that comes after the root leaves a word of its own.
-        let _ = fs::remove_file(dir.join(FORGOTTEN)); // of no use any more, and of no harm
-        write_root(&self.root, &key(&self.id, ROOT), &self.sealed)?;
-        let _ = fs::remove_file(dir.join(PARTIAL)); // likewise
+        // While the partial root is there: a forget that comes after the root leaves a document of its own.
+        if let Err(error) = self.objects.delete(&[key(&self.id, FORGOTTEN)]) {
+            platform::debug(|| error.line()); // of no use any more, and of no harm
+        }
+        put_root(&*self.objects, &self.id, &self.sealed)?;
+        remove_partial_root(&*self.objects, &self.id);
         Ok(())
     }
 
     /// The root that is there already: a damaged one is replaced, one that was repaired here stays.
-    fn compare_root(&self, path: &Path) -> Result<()> {
-        let lost = |what: &str| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("could not copy to {}: {what}", name(&self.root)),
-            )
+    fn compare_root(&self) -> Result<()> {
+        let key = key(&self.id, ROOT);
+        let Some((there, _)) = self.objects.get(&key)? else {
+            let what = format!(
+                "could not copy to {}: backup {:?} was forgotten there",
+                self.objects.describe(""),
+                self.id
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
         };
-        let there = match safe_file::read(path, MAX_BYTES) {
-            Ok(there) => there,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(lost(&format!("backup {:?} was forgotten there", self.id)));
-            }
-            Err(e) => return Err(Error::io(format!("could not read {}", name(path)), e)),
-        };
-        match open_sealed::<Root>(&there, ROOT) {
-            Ok(_) => Ok(()),
-            Err(_) => replace(path, &self.sealed),
+        if open_sealed::<Root>(&there, ROOT).is_ok() {
+            return Ok(());
         }
+        // An upload keeps the access of the object that it replaces.
+        let mut upload = self.objects.create(&key)?;
+        upload.append(&self.sealed)?;
+        upload.finish().map(drop)
     }
 
     /// Somebody may have forgotten a backup here while we relied on what it held.
-    fn all_there(&self, objects: &[(String, String, u64)]) -> Result<()> {
-        let is_there = |(id, object, bytes): &&(String, String, u64)| {
-            fs::symlink_metadata(self.path(id, object))
-                .is_ok_and(|found| found.is_file() && found.len() >= *bytes)
-        };
-        match objects.iter().find(|object| !is_there(object)) {
-            None => Ok(()),
-            Some((id, object, _)) => {
-                let path = self.path(id, object);
-                Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("could not find {}: it was removed meanwhile", name(&path)),
-                )
-                .detail("nothing was committed")
-                .hint("run the same command again"))
+    fn check_all_there(&self, needed: &[NeededObject]) -> Result<()> {
+        for (id, object, bytes) in needed {
+            if self.len(id, object)?.is_none_or(|found| found < *bytes) {
+                let object = self.describe(id, object);
+                let what = format!("could not find {object}: it was removed meanwhile");
+                return Err(Error::new(ErrorKind::NotFound, what)
+                    .detail("nothing was committed")
+                    .hint("run the same command again"));
             }
         }
+        Ok(())
     }
 
-    /// Remove what this copy made. What was there before stays.
+    /// Removes what this copy made. What was there before stays.
     pub fn abort(mut self) {
-        if self.made_partial && !self.made.contains(&self.id) && !self.is_listed() {
-            let _ = fs::remove_file(self.dir(&self.id).join(PARTIAL)); // what is left is what was left before
+        let made = std::mem::take(&mut self.made);
+        if self.made_partial && !made.contains(&self.id) && !self.is_committed() {
+            remove_partial_root(&*self.objects, &self.id); // what is left is what was left before
         }
-        let made = self
-            .made
-            .iter()
-            .filter(|id| !self.dir(id).join(ROOT).exists());
+        let is_kept = |id: &String| self.has(id, ROOT).unwrap_or(true);
         let left: Vec<String> = made
-            .filter(|id| !remove_backup(&self.root, id))
-            .cloned()
+            .into_iter()
+            .filter(|id| self.is_held(id) && !is_kept(id))
+            .filter(|id| !remove_backup(&self.objects, id))
             .collect();
         self.intents
-            .retain(|(_, intent)| !left.contains(&intent.id));
+            .retain(|intent| !left.iter().any(|id| id == intent.id()));
         self.withdraw();
     }
 
+    /// Whoever took a lease decides about what is left.
+    fn is_held(&self, id: &str) -> bool {
+        self.intents
+            .iter()
+            .any(|intent| intent.id() == id && intent.is_ours())
+    }
+
     fn withdraw(self) {
-        for (lock, intent) in self.intents {
-            withdraw(&self.root, &intent.id);
-            drop(lock);
-        }
-    }
-}
-
-impl Arriving {
-    /// Write `data` at `offset`.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
-        self.output.write(data, offset)
-    }
-
-    /// Make it durable and give it its name.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn finish(self) -> Result<()> {
-        self.output.sync()?;
-        fs::rename(&self.partial, &self.path)
-            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))?;
-        // Others may use what has its name.
-        self.path.parent().map_or(Ok(()), sync_dir)
+        self.intents.into_iter().for_each(HeldIntent::withdraw);
     }
 }

@@ -5,6 +5,7 @@
 
 use super::{
     open::no_backup,
+    roots::key,
     scan::{FoundDirectory, open_all},
 };
 use crate::format::segment::FrameSpan;
@@ -16,13 +17,11 @@ use crate::{
         layout,
         page::{ManifestPage, PageItem, SegmentId},
         root::{BackupOptions, FORMAT, PageAt, Root, Segment, SourceInfo},
-        seal::MAX_BYTES,
     },
-    platform::safe_file,
+    storage::Objects,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -61,14 +60,14 @@ pub(crate) struct PageRef {
 }
 
 impl Inventory {
-    /// Of these backups. `repository` is where other roots are looked for; `None` for an archive.
-    pub(crate) fn new(mut archives: Vec<Archive>, repository: Option<&Path>) -> Self {
+    /// Of these backups. `objects` is where other roots are looked for; `None` for an archive.
+    pub(crate) fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
         let key = |archive: &Archive| {
             let SourceInfo { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
         };
         archives.sort_by_cached_key(key);
-        let segments = segments(&archives, repository);
+        let segments = segments(&archives, objects);
         let sheets = sheets(&archives, |archive| (0..archive.root.pages.len()).collect());
         Self {
             archives,
@@ -131,7 +130,7 @@ fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
     }
 }
 
-fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace> {
+fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentPlace> {
     let mut places: BTreeMap<(String, u32, u32), SegmentPlace> = BTreeMap::new();
     let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (at, archive) in archives.iter().enumerate() {
@@ -146,7 +145,7 @@ fn segments(archives: &[Archive], repository: Option<&Path>) -> Vec<SegmentPlace
     for (at, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
-            let read = |id: &str| Some(KnownFrames::read(repository?, id)?.0);
+            let read = |id: &str| Some(KnownFrames::read(objects?, id)?.0);
             let of = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
@@ -176,10 +175,9 @@ pub(crate) struct KnownFrames {
 
 impl KnownFrames {
     /// Of this backup, and the sealed bytes; `None` if nothing says it.
-    pub(crate) fn read(repository: &Path, id: &str) -> Option<(Self, Vec<u8>)> {
-        let dir = repository.join(layout::BACKUPS).join(id);
+    pub(crate) fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
         let read = |name: &str| {
-            let bytes = safe_file::read(&dir.join(name), MAX_BYTES).ok()?;
+            let (bytes, _) = objects.get(&key(id, name)).ok()??;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
             Some((
                 Self {
@@ -241,9 +239,9 @@ pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
     }
 }
 
-/// The document of a forgotten backup that others refer to, if it is damaged: where it is, how that shows, what it can be replaced by.
+/// The document of a forgotten backup that others refer to, if it is damaged: its key, how that shows, what it can be replaced by.
 /// It is but a word on segments that others need: what they should be like is not known then.
-pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf, Error, Root)> {
+pub(crate) fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Error, Root)> {
     let others: BTreeMap<&str, &Root> = archives
         .iter()
         .flat_map(|archive| {
@@ -255,15 +253,15 @@ pub(crate) fn bad_words(archives: &[Archive], repository: &Path) -> Vec<(PathBuf
         })
         .collect();
     let look = |(id, of): (&str, &Root)| {
-        let dir = repository.join(layout::BACKUPS).join(id);
-        let path = dir.join(layout::FORGOTTEN);
-        let bytes = safe_file::read(&path, MAX_BYTES)
-            .ok()
-            .filter(|_| !dir.join(layout::ROOT).exists())?;
-        let error = Root::open(&bytes, &format!("{path:?}"))
+        let forgotten = key(id, layout::FORGOTTEN);
+        let (bytes, _) = objects.get(&forgotten).ok()??;
+        if !matches!(objects.stat(&key(id, layout::ROOT)), Ok(None)) {
+            return None;
+        }
+        let error = Root::open(&bytes, &objects.describe(&forgotten))
             .err()
             .filter(|error| error.kind == ErrorKind::Corrupt)?;
-        Some((path, error, nothing_known(id, of)))
+        Some((forgotten, error, nothing_known(id, of)))
     };
     others.into_iter().filter_map(look).collect()
 }
@@ -352,9 +350,9 @@ pub(crate) fn files<'a>(
 }
 
 /// The error of a root that is gone.
-pub(crate) fn no_root(repository: &Path, id: &str) -> Error {
-    let path = repository.join(layout::BACKUPS).join(id).join(layout::ROOT);
-    Error::corrupt(format!("the root {path:?} is missing"))
+pub(crate) fn no_root(objects: &dyn Objects, id: &str) -> Error {
+    let root = objects.describe(&key(id, layout::ROOT));
+    Error::corrupt(format!("the root {root} is missing"))
         .hint("`fullbore repair` rebuilds it from the segments, or says what else to do")
 }
 
@@ -365,19 +363,19 @@ pub(crate) type NoRoots = Vec<(String, Error)>;
 ///
 /// # Errors
 /// [`Kind::NotFound`] if there is none; what is no damage to a root.
-pub(crate) fn open_some(repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+pub(crate) fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
-    for (id, found) in open_all(repository)? {
+    for (id, found) in open_all(objects)? {
         match found {
             FoundDirectory::Backup(archive) => archives.push(*archive),
             FoundDirectory::Damaged(error) => lost.push((id, error)),
-            FoundDirectory::NoRoot => lost.push((id.clone(), no_root(repository, &id))),
+            FoundDirectory::NoRoot => lost.push((id.clone(), no_root(&**objects, &id))),
             FoundDirectory::Leftover => {}
         }
     }
     // Nothing would be sound for want of anything that could be damaged.
     if archives.is_empty() && lost.is_empty() {
-        Err(no_backup(repository)?)
+        Err(no_backup(&**objects)?)
     } else {
         Ok((archives, lost))
     }

@@ -5,16 +5,16 @@
 //! objects are in [`crate::format::layout`].
 
 pub mod annotations;
-pub mod atomic_file;
 pub mod base;
 pub mod compare;
 mod fragmentation;
 pub mod ids;
 pub mod import;
+mod intent;
 pub(crate) mod inventory;
-pub mod objects;
+mod local_place;
 pub mod open;
-mod permissions;
+mod page_spool;
 pub mod protocol;
 pub mod prune;
 mod renames;

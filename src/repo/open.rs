@@ -1,21 +1,29 @@
 //! Find the backup that a person means, and the backups there are.
 
-use super::{annotations::Annotations, scan::lost_roots, select::BackupFilter, writer::is_dead};
+use super::{
+    annotations::Annotations,
+    protocol::is_dead,
+    roots::{self, BackupState, backup_files, key},
+    scan::lost_roots,
+    select::BackupFilter,
+};
 use crate::{
     archive::Archive,
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{self, Repository},
-        root::{FORMAT, Root},
-        seal::{MAX_BYTES, open_sealed},
+        layout::{self, Repository, is_backup_id},
+        root::{FORMAT, Root, is_void},
+        seal::open_sealed,
     },
-    platform::{self, safe_file, write::is_in_the_way},
+    platform::write::is_in_the_way,
+    storage::{Found, Location, Objects, repository_around},
 };
 use std::{
     ffi::{OsStr, OsString},
-    io,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
+    thread,
 };
 
 /// The word for the last backup of a source.
@@ -61,18 +69,14 @@ pub fn open_any(from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
         ));
     }
-    let (path, backup) = place(from)?;
-    if path.is_dir() {
-        let repository = read_repository(&path)?;
-        let mut archive = open_backup(&path, &pick(&path, backup, filter)?)?;
-        archive.repository = repository.id;
-        // Damage to notes must not keep anybody from a restore.
-        if let Ok(notes) = Annotations::read(&path, &archive.root.id) {
-            notes.apply(&mut archive.root);
+    let (location, backup) = place(from)?;
+    let path = match location.as_local() {
+        Some(path) if !is_directory(&location) => path.to_owned(),
+        _ => {
+            let archive = open_in(&location.objects()?, backup, filter)?;
+            return Ok(OpenedFrom::Backup(Box::new(archive)));
         }
-        filter.check(&archive.root)?;
-        return Ok(OpenedFrom::Backup(Box::new(archive)));
-    }
+    };
     not_inside(&path)?;
     let archive = Archive::open_file(&path)?;
     match (archive, backup) {
@@ -94,14 +98,29 @@ pub fn open_any(from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     }
 }
 
+/// Open a backup of a repository: the one that is named, or the latest that `filter` selects.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_in(
+    objects: &Arc<dyn Objects>,
+    backup: Option<&str>,
+    filter: &BackupFilter,
+) -> Result<Archive> {
+    let repository = read_repository(&**objects)?;
+    let mut archive = open_backup(objects, &pick(objects, backup, filter)?)?;
+    archive.repository = repository.id;
+    // Damage to notes must not keep anybody from a restore.
+    if let Ok(notes) = Annotations::read(&**objects, &archive.root.id) {
+        notes.apply(&mut archive.root);
+    }
+    filter.check(&archive.root)?;
+    Ok(archive)
+}
+
 /// A file of a repository is no archive by itself.
 fn not_inside(path: &Path) -> Result<()> {
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    match whole
-        .ancestors()
-        .nth(3)
-        .filter(|dir| dir.join(layout::REPOSITORY).is_file())
-    {
+    match repository_around(path) {
         None => Ok(()),
         Some(repository) => Err(Error::new(
             ErrorKind::Usage,
@@ -111,21 +130,35 @@ fn not_inside(path: &Path) -> Result<()> {
     }
 }
 
+/// Is it a repository, or a directory that may be one?
+fn is_directory(location: &Location) -> bool {
+    matches!(location.look(), Found::Repository | Found::Directory)
+}
+
 /// The repository and the id that `FROM[@BACKUP]` means; nothing of the backup is read.
 ///
 /// # Errors
 /// As [`open`]; [`Kind::Usage`] if FROM is a file.
-pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(PathBuf, String)> {
-    let (path, backup) = place(from)?;
-    if !path.is_dir() {
+pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, String)> {
+    let (location, backup) = place(from)?;
+    if !is_directory(&location) {
         return Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot do this to {path:?}: it is no repository"),
+            format!("cannot do this to {location}: it is no repository"),
         ));
     }
-    read_repository(&path)?;
-    let id = pick(&path, backup, filter)?;
-    Ok((path, id))
+    let objects = location.objects()?;
+    read_repository(&*objects)?;
+    let id = pick(&objects, backup, filter)?;
+    Ok((objects, id))
+}
+
+/// The repository that a word of the command line names.
+///
+/// # Errors
+/// As [`Location::objects`].
+pub fn repository_at(word: impl AsRef<OsStr>) -> Result<Arc<dyn Objects>> {
+    Location::parse(word.as_ref())?.objects()
 }
 
 /// What can be forgotten whose id is, or begins with, `id`: a backup, or what is left of one that was cut off or has lost its
@@ -133,41 +166,70 @@ pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(PathBuf, String)> 
 ///
 /// # Errors
 /// [`Kind::NotFound`], or [`Kind::Usage`] if several are meant.
-pub fn forgettable(repository: &Path, id: &str, filter: &BackupFilter) -> Result<String> {
+pub fn forgettable(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -> Result<String> {
     if id == LATEST {
-        return filter.latest(repository);
+        return filter.latest(objects);
     }
-    let dir = repository.join(layout::BACKUPS);
-    let mut ids = directories(repository)?;
-    ids.retain(|id| {
-        let has = |file| may_be_there(&dir.join(id).join(file));
-        has(layout::ROOT) || has(layout::PARTIAL) || !has(layout::FORGOTTEN)
-    });
-    one_of(&ids, id, repository)
+    let all = backup_files(&**objects)?.into_iter();
+    let is_left = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
+    let ids: Vec<String> = all
+        .filter(|(_, files)| is_left(files.state()))
+        .map(|(id, _)| id)
+        .collect();
+    one_of(&ids, id, &**objects)
 }
 
 /// Is FROM a repository, with no backup of it named?
 pub fn is_repository(from: &OsStr) -> bool {
-    from != "-" && Path::new(from).join(layout::REPOSITORY).is_file()
+    Location::parse(from).is_ok_and(|location| location.is_repository()) && !names_backup(from)
+}
+
+/// Does a URL end in `@BACKUP`?
+fn names_backup(from: &OsStr) -> bool {
+    let is_url = Location::parse(from).is_ok_and(|location| location.as_local().is_none());
+    is_url && parts_of_url(from).is_some()
 }
 
 /// Where FROM is, and which backup of it.
 ///
 /// # Errors
 /// [`Kind::NotFound`].
-pub fn place(from: &OsStr) -> Result<(PathBuf, Option<&str>)> {
-    let whole = Path::new(from);
-    if may_be_there(whole) {
-        return Ok((whole.to_owned(), None));
+pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
+    let whole = Location::parse(from)?;
+    if whole.as_local().is_none() {
+        return match parts_of_url(from) {
+            Some((url, backup)) => Ok((Location::parse(url)?, Some(backup))),
+            None => Ok((whole, None)),
+        };
     }
-    match parts(from) {
-        Some((path, backup)) if may_be_there(path) => Ok((path.to_owned(), Some(backup))),
-        parts => {
-            let path = parts.map_or(whole, |(path, _)| path);
-            Err(Error::new(ErrorKind::NotFound, format!("could not find {path:?}"))
+    if whole.look() != Found::Nothing {
+        return Ok((whole, None));
+    }
+    let split = parts(from).map(|(path, backup)| (Location::Local(path.to_owned()), backup));
+    match split {
+        Some((location, backup)) if location.look() != Found::Nothing => {
+            Ok((location, Some(backup)))
+        }
+        split => {
+            let location = split.map_or(whole, |(location, _)| location);
+            Err(Error::new(ErrorKind::NotFound, format!("could not find {location}"))
                 .hint("FROM is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
         }
     }
+}
+
+/// FROM without the backup that it names.
+pub(super) fn without_backup(from: &OsStr) -> &OsStr {
+    match (place(from), parts(from)) {
+        (Ok((_, Some(_))), Some((path, _))) => path.as_os_str(),
+        _ => from,
+    }
+}
+
+/// The URL and the backup in `URL@BACKUP`. An `@` before the last slash is of the host.
+fn parts_of_url(from: &OsStr) -> Option<(&OsStr, &str)> {
+    let (url, backup) = parts(from)?;
+    (!backup.contains('/')).then_some((url.as_os_str(), backup))
 }
 
 /// The path and the backup in `PATH@BACKUP`. A path is of any bytes, an id is text.
@@ -187,22 +249,37 @@ pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsStri
 
 /// The id of the backup that is meant: the latest that `filter` selects, or the one that is named.
 pub(super) fn pick(
-    repository: &Path,
+    objects: &Arc<dyn Objects>,
     backup: Option<&str>,
     filter: &BackupFilter,
 ) -> Result<String> {
     let Some(wanted) = backup.filter(|wanted| *wanted != LATEST) else {
-        return filter.latest(repository);
+        return filter.latest(objects);
     };
-    let ids = backup_ids(repository)?;
-    let lost = lost_roots(repository)?
+    // One look tells that a whole id is right.
+    if is_backup_id(wanted) && is_listed(&**objects, wanted)? {
+        return Ok(wanted.to_owned());
+    }
+    let ids = backup_ids(&**objects)?;
+    let lost = lost_roots(objects)?
         .into_iter()
         .rfind(|lost| lost.starts_with(wanted));
-    match (one_of(&ids, wanted, repository), lost) {
+    match (one_of(&ids, wanted, &**objects), lost) {
         (Err(error), Some(lost)) if error.kind == ErrorKind::NotFound => {
             Err(lost_root(&format!("the root of backup {lost:?} is lost")))
         }
         (picked, _) => picked,
+    }
+}
+
+/// Is a root there, readable or not? A void one is none.
+fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
+    use crate::format::root::VOID_ROOT_BYTES;
+    match objects.stat(&key(id, layout::ROOT)) {
+        Ok(Some(VOID_ROOT_BYTES)) => Ok(roots::state(objects, id)? == Some(BackupState::Listed)),
+        Ok(bytes) => Ok(bytes.is_some()),
+        Err(error) if error.kind == ErrorKind::Corrupt => Ok(true),
+        Err(error) => Err(error),
     }
 }
 
@@ -216,14 +293,14 @@ pub(super) fn lost_root(what: &str) -> Error {
 pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP";
 
 /// Open a backup of a repository; if its root is damaged, say what is to be done about that.
-fn open_backup(repository: &Path, id: &str) -> Result<Archive> {
-    Archive::open_backup(repository, id).map_err(|error| match error.kind {
+fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Archive> {
+    Archive::open_backup(objects, id).map_err(|error| match error.kind {
         ErrorKind::Corrupt => error.hint(ROOT_DAMAGED),
         _ => error,
     })
 }
 
-fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
+fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String> {
     if wanted.is_empty() {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -234,23 +311,24 @@ fn one_of(ids: &[String], wanted: &str, repository: &Path) -> Result<String> {
     let found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
     match found[..] {
         [id] => Ok(id.clone()),
-        [] => Err(none_found(repository, wanted, ids)?),
+        [] => Err(none_found(objects, wanted, ids)?),
         _ => Err(several_found(wanted, &found)),
     }
 }
 
-fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> {
-    if let Some(id) = cut_off_ids(repository)?
+fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Error> {
+    let repository = objects.describe("");
+    if let Some(id) = cut_off_ids(objects)?
         .into_iter()
         .find(|id| id.starts_with(wanted))
     {
         let what = format!(
-            "could not find backup {wanted:?} in {repository:?}: {id:?} was cut off, and so is no backup"
+            "could not find backup {wanted:?} in {repository}: {id:?} was cut off, and so is no backup"
         );
         return Ok(Error::new(ErrorKind::NotFound, what).hint(GOES_ON));
     }
     let Some(last) = ids.last() else {
-        return no_backup(repository);
+        return no_backup(objects);
     };
     let there = if ids.len() == 1 {
         "1 backup".to_owned()
@@ -259,7 +337,7 @@ fn none_found(repository: &Path, wanted: &str, ids: &[String]) -> Result<Error> 
     };
     Ok(Error::new(
         ErrorKind::NotFound,
-        format!("could not find backup {wanted:?} in {repository:?}"),
+        format!("could not find backup {wanted:?} in {repository}"),
     )
     .detail(format!("it holds {there}, the last is {last:?}"))
     .hint("`fullbore list` shows all of them"))
@@ -271,21 +349,24 @@ const GOES_ON: &str = "a backup counts once it has ended well; the next `fullbor
 /// Does a repository hold no backup, not even one whose root cannot be read?
 ///
 /// # Errors
-/// The system's.
-pub fn holds_none(repository: &Path) -> Result<bool> {
-    Ok(backup_ids(repository)?.is_empty())
+/// The storage's.
+pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
+    Ok(backup_ids(objects)?.is_empty())
 }
 
 /// What is to be said of a repository that holds no backup.
 ///
 /// # Errors
-/// The system's.
-pub fn no_backup(repository: &Path) -> Result<Error> {
+/// The storage's.
+pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     let none = Error::new(
         ErrorKind::NotFound,
-        format!("could not find a backup: {repository:?} holds none"),
+        format!(
+            "could not find a backup: {} holds none",
+            objects.describe("")
+        ),
     );
-    let cut_off = cut_off_ids(repository)?;
+    let cut_off = cut_off_ids(objects)?;
     if cut_off.is_empty() {
         return Ok(none.hint("a backup counts once it has ended well; `fullbore backup` makes one"));
     }
@@ -314,42 +395,32 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
     error.hint("give more letters of the id")
 }
 
-/// Read what makes `path` a repository.
+/// Read what makes this a repository.
 ///
 /// # Errors
 /// [`Kind::NotFound`] if it is none, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer than this program.
-pub fn read_repository(path: &Path) -> Result<Repository> {
-    let file = path.join(layout::REPOSITORY);
-    let bytes = safe_file::read(&file, MAX_BYTES).map_err(|e| match e.kind() {
-        _ if is_in_the_way(&e) || e.kind() == io::ErrorKind::NotFound => no_repository(path),
-        _ => Error::io(format!("could not read {file:?}"), e),
-    })?;
-    let repository = parse_repository(&bytes, &format!("{file:?}"))?;
+pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
+    let bytes = match objects.get(layout::REPOSITORY) {
+        Ok(Some((bytes, _))) => bytes,
+        Ok(None) => return Err(no_repository(objects)),
+        Err(error) if error.system().is_some_and(is_in_the_way) => {
+            return Err(no_repository(objects));
+        }
+        Err(error) => return Err(error),
+    };
+    let repository = parse_repository(&bytes, &objects.describe(layout::REPOSITORY))?;
     if repository.format > FORMAT {
         let what = format!(
-            "cannot read {path:?}: it has format {}, this program knows up to {FORMAT}",
+            "cannot read {}: it has format {}, this program knows up to {FORMAT}",
+            objects.describe(""),
             repository.format
         );
         return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
     }
-    not_led_away(&path.join(layout::BACKUPS))?;
-    Ok(repository)
-}
-
-/// `backups/` may be a link, of ours or root's, or of whom it leads to: nobody else leads root into another's directory.
-pub(super) fn not_led_away(backups: &Path) -> Result<()> {
-    let (Ok(link), Ok(symlink_target)) = (backups.symlink_metadata(), backups.metadata()) else {
-        return Ok(());
-    };
-    if !link.is_symlink() || [0, platform::user().0, symlink_target.uid()].contains(&link.uid()) {
-        return Ok(());
+    if let Some(local) = objects.as_local() {
+        local.check_backups_link()?;
     }
-    let what = format!(
-        "cannot use {backups:?}: it is a link of user {} into a directory of user {}",
-        link.uid(),
-        symlink_target.uid()
-    );
-    Err(Error::new(ErrorKind::Permission, what).hint("chown -h the link, if it is to be followed"))
+    Ok(repository)
 }
 
 /// How a repository gets its own file again.
@@ -363,128 +434,130 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
     })
 }
 
-/// The error of a directory without the file that makes it a repository.
-pub(super) fn no_repository(path: &Path) -> Error {
-    match directories(path) {
-        Ok(backups) if !backups.is_empty() => {
-            let what = format!(
-                "cannot read {path:?}: its file {:?} is missing",
-                layout::REPOSITORY
-            );
-            Error::new(ErrorKind::NotFound, what)
-                .because("backups are there")
-                .hint(REPAIRED)
-        }
-        _ => {
-            let none = Error::new(
-                ErrorKind::NotFound,
-                format!("cannot read {path:?}: it is no repository"),
-            );
-            let named = parts(path.as_os_str());
-            none.hint(
-                match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
-                    Some((repository, id)) => {
-                        format!("this takes a repository, {repository:?}, and {id:?} by itself")
-                    }
-                    None => format!(
-                        "a repository has a file {:?}; a directory of files is no backup",
-                        layout::REPOSITORY
-                    ),
-                },
-            )
-        }
+/// The error of a place without the file that makes it a repository.
+pub(super) fn no_repository(objects: &dyn Objects) -> Error {
+    let name = objects.describe("");
+    if roots::ids(objects).is_ok_and(|backups| !backups.is_empty()) {
+        let what = format!(
+            "cannot read {name}: its file {:?} is missing",
+            layout::REPOSITORY
+        );
+        return Error::new(ErrorKind::NotFound, what)
+            .because("backups are there")
+            .hint(REPAIRED);
     }
+    let none = Error::new(
+        ErrorKind::NotFound,
+        format!("cannot read {name}: it is no repository"),
+    );
+    let named = objects
+        .as_local()
+        .and_then(|local| parts(local.root().as_os_str()));
+    none.hint(
+        match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
+            Some((repository, id)) => {
+                format!("this takes a repository, {repository:?}, and {id:?} by itself")
+            }
+            None => format!(
+                "a repository has a file {:?}; a directory of files is no backup",
+                layout::REPOSITORY
+            ),
+        },
+    )
 }
 
-/// The names of all directories that have the name of a backup, ascending.
-///
-/// # Errors
-/// The system's.
-pub fn directories(repository: &Path) -> Result<Vec<String>> {
-    let backups = repository.join(layout::BACKUPS);
-    let failed = |e| Error::io(format!("could not list {backups:?}"), e);
-    let entries = match std::fs::read_dir(&backups) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(failed)?,
-    };
-    let names: Result<Vec<_>> = entries
-        .map(|entry| Ok(entry.map_err(failed)?.file_name()))
-        .collect();
-    let names = names?
-        .into_iter()
-        .filter_map(|name| name.into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| layout::is_backup_id(name)).collect();
-    names.sort_unstable();
-    Ok(names)
+/// The ids of all backups that were committed, oldest first; those whose root cannot be read, too.
+pub(crate) fn backup_ids(objects: &dyn Objects) -> Result<Vec<String>> {
+    ids_in_state(objects, BackupState::Listed)
 }
 
-/// Is it there, or does the system not tell? An older backup must not be taken for the latest because of that.
-pub(super) fn may_be_there(path: &Path) -> bool {
-    path.metadata()
-        .err()
-        .is_none_or(|error| error.kind() != io::ErrorKind::NotFound && !is_in_the_way(&error))
-}
-
-/// The ids of all backups that were committed, oldest first; those that nobody can tell of, too.
-pub(crate) fn backup_ids(repository: &Path) -> Result<Vec<String>> {
-    let dir = repository.join(layout::BACKUPS);
-    let mut ids = directories(repository)?;
-    ids.retain(|id| may_be_there(&dir.join(id).join(layout::ROOT)));
-    Ok(ids)
+fn ids_in_state(objects: &dyn Objects, state: BackupState) -> Result<Vec<String>> {
+    let all = backup_files(objects)?.into_iter();
+    Ok(all
+        .filter(|(_, files)| files.state() == Some(state))
+        .map(|(id, _)| id)
+        .collect())
 }
 
 /// As far as they came, the backups that were cut off, oldest first.
 ///
 /// # Errors
-/// The system's.
-pub fn cut_off(repository: &Path) -> Result<Vec<Root>> {
-    let ids = cut_off_ids(repository)?;
+/// The storage's.
+pub fn cut_off(objects: &dyn Objects) -> Result<Vec<Root>> {
+    let ids = cut_off_ids(objects)?;
     // One that is damaged is of no use to anybody; and another prune may have forgotten it.
-    let partial = |id: &String| {
-        repository
-            .join(layout::BACKUPS)
-            .join(id)
-            .join(layout::PARTIAL)
-    };
     let read = |id: &String| {
-        Root::open(
-            &safe_file::read(&partial(id), MAX_BYTES).ok()?,
-            layout::PARTIAL,
-        )
-        .ok()
+        let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
+        Root::open(&bytes, layout::PARTIAL).ok()
     };
     Ok(ids.iter().filter_map(read).collect())
 }
 
 /// The ids of backups that were cut off and left something to go on from, oldest first.
-pub(super) fn cut_off_ids(repository: &Path) -> Result<Vec<String>> {
-    let has = |id: &str, file| may_be_there(&repository.join(layout::BACKUPS).join(id).join(file));
-    let mut ids = directories(repository)?;
-    ids.retain(|id| has(id, layout::PARTIAL) && !has(id, layout::ROOT) && is_dead(repository, id));
+pub(super) fn cut_off_ids(objects: &dyn Objects) -> Result<Vec<String>> {
+    let mut ids = ids_in_state(objects, BackupState::Partial)?;
+    ids.retain(|id| is_dead(objects, id));
     Ok(ids)
 }
 
-/// The roots of all backups of a repository, oldest first, each read when it is asked for. One that cannot be read is there too,
-/// with the reason.
+/// Roots that are read at once where each takes as long as an answer of the storage.
+const READ_AT_ONCE: usize = 16;
+
+/// The roots of all backups of a repository, oldest first, read when they are asked for, a few ahead. One that cannot be read is
+/// there too, with the reason.
 ///
 /// # Errors
-/// As [`read_repository`], or the system's.
-pub fn list_backups(repository: &Path) -> Result<impl Iterator<Item = (String, Result<Root>)>> {
-    read_repository(repository)?;
-    let read = |id: String| {
-        let path = repository
-            .join(layout::BACKUPS)
-            .join(&id)
-            .join(layout::ROOT);
-        let bytes = safe_file::read(&path, MAX_BYTES)
-            .map_err(|e| Error::io(format!("could not read {path:?}"), e));
-        let root = bytes.and_then(|bytes| Root::of_backup(&id, &bytes, &format!("{path:?}")));
-        (id, root)
+/// As [`read_repository`], or the storage's.
+pub fn list_backups(
+    objects: &Arc<dyn Objects>,
+) -> Result<impl Iterator<Item = (String, Result<Root>)> + use<>> {
+    read_repository(&**objects)?;
+    let ids = backup_ids(&**objects)?;
+    // A root may have megabytes, and a file is read in less time than a thread is started.
+    let at_once = if objects.as_local().is_some() {
+        1
+    } else {
+        READ_AT_ONCE
     };
-    let is_there = |(_, root): &(String, Result<Root>)| !matches!(root, Err(error) if error.kind == ErrorKind::NotFound);
-    // What was forgotten since it was listed is not there.
-    Ok(backup_ids(repository)?
-        .into_iter()
-        .map(read)
-        .filter(is_there))
+    let batches: Vec<Vec<String>> = ids.chunks(at_once).map(<[String]>::to_vec).collect();
+    let objects = objects.clone();
+    let read = move |ids: Vec<String>| read_roots(&*objects, ids);
+    Ok(batches.into_iter().flat_map(read))
+}
+
+/// What was forgotten since it was listed is left out.
+fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Root>)> {
+    let mut read = Vec::new();
+    if let [id] = &ids[..] {
+        read.push(read_root(objects, id));
+    } else {
+        thread::scope(|scope| {
+            let threads: Vec<_> = ids
+                .iter()
+                .map(|id| scope.spawn(|| read_root(objects, id)))
+                .collect();
+            for thread in threads {
+                let lost = |_| {
+                    Some(Err(Error::new(
+                        ErrorKind::Bug,
+                        "a thread that reads stopped",
+                    )))
+                };
+                read.push(thread.join().unwrap_or_else(lost));
+            }
+        });
+    }
+    let pairs = ids.into_iter().zip(read);
+    pairs.filter_map(|(id, root)| Some((id, root?))).collect()
+}
+
+fn read_root(objects: &dyn Objects, id: &str) -> Option<Result<Root>> {
+    let key = key(id, layout::ROOT);
+    match objects.get(&key) {
+        Ok(Some((bytes, _))) if !is_void(&bytes) => {
+            Some(Root::of_backup(id, &bytes, &objects.describe(&key)))
+        }
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    }
 }

@@ -6,7 +6,8 @@
 //!    Take the intent of each backup that has one, or was forgotten: a copy, which brings back what had been there, has that of
 //!    what it copies. What cannot be taken, or has become another meanwhile, is left alone.
 //! 1. Write a tombstone for each candidate, if there is room.
-//! 2. List the backups that are alive, and the bases they name, again.
+//! 2. List the backups that are alive, and the bases they name, again. Where there are no locks, one that looks dead may only be
+//!    asleep: each that has no root gets a void one, which its own commit, a put if-absent, cannot replace.
 //! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
 //!    of backups that were forgotten before step 0 do not count.
 //! 4. Of the others, the object goes, then its tombstone. A forgotten backup's document goes once no object of it is left:
@@ -20,19 +21,22 @@
 //! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
 
 use super::{
-    objects::{Objects, Seized},
-    protocol::{alive, intent_key, intents, remove_abandoned, settle},
-    roots::{self, BackupState, Document, Documents, dir, documents, has_objects, key},
+    protocol::{
+        Claims, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
+        settle, tombstones,
+    },
+    roots::{
+        self, BackupFiles, BackupState, Document, Documents, backup_files, dir, documents,
+        files_of, key,
+    },
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{
-            FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_object, is_own,
-            segment_numbers,
-        },
+        layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object, segment_numbers},
         sizes,
     },
+    storage::{Leased, Objects, PutIf, Take},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -124,24 +128,28 @@ impl PruneCandidate {
 /// Delete what nothing refers to; or, `dry`, only say what that is.
 ///
 /// # Errors
-/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost: nothing was
-/// deleted then. Or the system's; then the next prune goes on.
-pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
+/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost, or if the storage
+/// cannot tell whether a backup is under way: nothing was deleted then. Or the storage's; then the next prune goes on.
+pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     let mut first = Survey::look(objects)?;
     let claims = if dry {
-        Vec::new()
+        Claims::new()
     } else {
         first.claim(objects)?
     };
     if !dry {
         first.bury(objects)?;
     }
-    let ours = claims.iter().map(|(id, _)| &id[..]).collect();
-    let (named, kept) = first.look_again(objects, &ours)?;
-    let pruned = first.account(objects, &kept)?;
+    let (named, kept) = first.look_again(objects, &claims, dry)?;
+    let pruned = first.account(&kept);
     if !dry {
-        first.delete(objects, &named, &kept)?;
-        // Their intents go as those of dead backups do.
+        first.delete(objects, &named, &kept, &claims)?;
+        // The other intents go as those of dead backups do.
+        for id in &first.own_intents {
+            if claims.get(id).is_some_and(|lease| lease.is_ours()) {
+                objects.delete(&[intent_key(id)])?;
+            }
+        }
         drop(claims);
         remove_abandoned(objects)?;
     }
@@ -150,8 +158,8 @@ pub fn prune<O: Objects>(objects: &O, dry: bool) -> Result<Pruned> {
 
 /// What is seen in step 0.
 struct Survey {
-    /// Names of files by backup; those that are alive are not here.
-    files: BTreeMap<String, Vec<String>>,
+    /// Objects by backup; those that are alive are not here.
+    files: BTreeMap<String, BackupFiles>,
     documents: Documents,
     /// Backups that were forgotten, or are to be: dead ones that are superseded.
     forgotten: BTreeSet<String>,
@@ -160,25 +168,24 @@ struct Survey {
     /// Backups that may be alive or dead.
     doubtful: Vec<String>,
     /// Tombstones that somebody wrote before us.
-    tombstones: Vec<(String, String)>,
+    tombstones: Vec<Tombstone>,
+    /// Backups whose intent this prune made.
+    own_intents: BTreeSet<String>,
 }
 
 impl Survey {
     /// Step 0. In this order: an intent is there before the first file, and until there is a root.
-    fn look<O: Objects>(objects: &O) -> Result<Self> {
-        let mut files = BTreeMap::new();
-        for id in roots::ids(objects)? {
-            let names = objects.list(&dir(&id))?;
-            files.insert(id, names);
-        }
+    fn look(objects: &dyn Objects) -> Result<Self> {
+        let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
-        let alive = alive(objects)?;
+        let alive = alive(objects, &announced, &Claims::new())?;
         alive.keys().for_each(|id| drop(files.remove(id)));
-        let doubtful = alive
+        let doubtful: Vec<String> = alive
             .into_iter()
             .filter(|(_, alive)| alive.is_doubtful)
             .map(|(id, _)| id)
             .collect();
+        refuse_doubt(objects, doubtful.first())?;
         let documents = documents(objects, Documents::new())?;
         refuse_loss(
             objects,
@@ -186,51 +193,37 @@ impl Survey {
             &documents,
         )?;
         let superseded: BTreeSet<String> = files
-            .keys()
-            .filter(|id| is_superseded(id, &documents))
-            .map(String::clone)
+            .iter()
+            .filter(|(id, files)| is_superseded(id, files, &documents))
+            .map(|(id, _)| id.clone())
             .collect();
-        let is_forgotten =
-            |(_, document): &(&String, &Document)| document.state == BackupState::Forgotten;
         let mut forgotten: BTreeSet<String> = documents
             .iter()
-            .filter(is_forgotten)
+            .filter(|(_, document)| is_forgotten(document.state))
             .map(|(id, _)| id.clone())
             .collect();
         forgotten.extend(superseded.iter().cloned());
-        let (candidates, tombstones) = Default::default();
         let mut first = Self {
             files,
             documents,
             forgotten,
             superseded,
-            candidates,
+            candidates: Vec::new(),
             doubtful,
-            tombstones,
+            tombstones: Vec::new(),
+            own_intents: BTreeSet::new(),
         };
         first.candidates = first.unmentioned()?;
-        for id in objects
-            .list(TOMBSTONES)?
-            .into_iter()
-            .filter(|id| is_backup_id(id))
-        {
-            let names = objects
-                .list(&format!("{TOMBSTONES}/{id}"))?
-                .into_iter()
-                .filter(|name| is_own(name));
-            first
-                .tombstones
-                .extend(names.map(|name| (id.clone(), name)));
-        }
+        first.tombstones = tombstones(objects)?;
         Ok(first)
     }
 
     fn unmentioned(&self) -> Result<Vec<PruneCandidate>> {
         let kept = self.kept(&self.documents, &Documents::new())?;
         let mut candidates = Vec::new();
-        for (id, names) in &self.files {
+        for (id, files) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
-            for name in names.iter().filter(|name| is_deletable(name, state)) {
+            for name in files.names().filter(|name| is_deletable(name, state)) {
                 candidates.push(PruneCandidate {
                     id: id.clone(),
                     name: name.clone(),
@@ -242,12 +235,20 @@ impl Survey {
     }
 
     /// The keys that documents mention: all but those of backups that were forgotten at first, and those of `bases`.
+    ///
+    /// A backup without locks that looked dead may have committed since: then it counts, though its partial root was forgotten.
     fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
-        let counts = documents
-            .iter()
-            .filter(|(id, _)| !self.forgotten.contains(*id));
+        let counts = documents.iter().filter(|(id, document)| {
+            !self.forgotten.contains(*id) || document.state == BackupState::Listed
+        });
         let mut kept = HashSet::new();
-        for (id, document) in counts.chain(bases) {
+        // A base that became void before anything of it could be used has said nothing.
+        let is_mute =
+            |document: &Document| document.state == BackupState::Void && document.facts.is_none();
+        for (id, document) in counts
+            .chain(bases)
+            .filter(|(_, document)| !is_mute(document))
+        {
             kept.extend(document.facts(id)?.needs.keys().cloned());
         }
         Ok(kept)
@@ -255,7 +256,7 @@ impl Survey {
 
     /// From now on nobody else begins anything of what may go: a copy brings a backup back under names that it had. What somebody
     /// has, or what has become another since, is left alone.
-    fn claim<O: Objects>(&mut self, objects: &O) -> Result<Vec<(String, O::Lock)>> {
+    fn claim(&mut self, objects: &dyn Objects) -> Result<Claims> {
         let has_candidate: BTreeSet<&String> = self
             .candidates
             .iter()
@@ -266,26 +267,57 @@ impl Survey {
                 || self.forgotten.contains(*id)
                 || !self.documents.contains_key(*id)
         };
-        let ids: Vec<String> = self.files.keys().filter(may_go).cloned().collect();
-        let mut claims = Vec::new();
+        // Of a void one that was pruned before, nothing is left that could go.
+        let has_rest = |id: &&String| {
+            self.files[*id].names().any(|name| name != ROOT)
+                || self.files[*id].state() != Some(BackupState::Void)
+        };
+        let ids: Vec<String> = self
+            .files
+            .keys()
+            .filter(may_go)
+            .filter(has_rest)
+            .cloned()
+            .collect();
+        let mut claims = Claims::new();
         for id in ids {
-            let claimed = match objects.claim(&intent_key(&id)) {
-                // Where there is no room for it there is the more need to free some.
-                Err(error) if error.kind == ErrorKind::Full => Seized::Unknown,
+            let claimed = match self.take_intent(objects, &id) {
+                // Where there is no room for it there is the more need to free some. Where there are no conditional puts, no backup and
+                // no copy is under way.
+                Err(error) if matches!(error.kind, ErrorKind::Full | ErrorKind::Unsupported) => {
+                    Leased::Unknown
+                }
                 claimed => claimed?,
             };
-            let lock = match claimed {
-                Seized::Held | Seized::Absent => None,
-                Seized::Unknown => continue,
-                Seized::Free(lock) => Some(lock),
+            let lease = match claimed {
+                Leased::Held | Leased::Absent => None,
+                Leased::Unknown => continue,
+                Leased::Ours(lease) => Some(lease),
             };
             let before = self.documents.get(&id).map(|document| document.state);
-            match lock {
-                Some(lock) if roots::state(objects, &id)? == before => claims.push((id, lock)),
+            match lease {
+                Some(lease) if roots::state(objects, &id)? == before => {
+                    claims.insert(id, lease);
+                }
                 _ => self.leave(&id),
             }
         }
         Ok(claims)
+    }
+
+    /// Notes which intents are only ours: no writer of these backups can be asleep.
+    fn take_intent(&mut self, objects: &dyn Objects, id: &str) -> Result<Leased> {
+        let key = intent_key(id);
+        if objects.abilities().has_locks {
+            return objects.lease(&key, b"", Take::DeadOrNew);
+        }
+        match objects.lease(&key, b"", Take::New)? {
+            Leased::Held => objects.lease(&key, b"", Take::Dead),
+            made => {
+                self.own_intents.insert(id.to_owned());
+                Ok(made)
+            }
+        }
     }
 
     fn leave(&mut self, id: &str) {
@@ -297,13 +329,13 @@ impl Survey {
     }
 
     /// Step 1; and what was forgotten is so for good before anything of it goes.
-    fn bury<O: Objects>(&self, objects: &O) -> Result<()> {
+    fn bury(&self, objects: &dyn Objects) -> Result<()> {
         for id in &self.superseded {
-            objects.rename(&key(id, PARTIAL), &key(id, FORGOTTEN))?;
+            forget_partial(objects, id)?;
         }
         self.forgotten
             .iter()
-            .try_for_each(|id| objects.sync(&dir(id)))?;
+            .try_for_each(|id| objects.settle(&dir(id)))?;
         // What stays is so for good, too.
         let stays = self
             .documents
@@ -311,34 +343,31 @@ impl Survey {
             .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         self.candidates.iter().try_for_each(|candidate| {
-            match objects.mark(&candidate.tombstone()) {
+            match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
                 // Where there is no room for one, there is the more need to free some; nothing rests on it.
                 Err(error) if error.kind == ErrorKind::Full => Ok(()),
-                other => other,
+                other => other.map(drop),
             }
-        })?;
-        let backups: BTreeSet<&str> = self
-            .candidates
-            .iter()
-            .map(|candidate| &candidate.id[..])
-            .collect();
-        backups
-            .into_iter()
-            .try_for_each(|id| objects.sync(&format!("{TOMBSTONES}/{id}")))
+        })
     }
 
     /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
     /// of one is gone, those who named it have ended, and their roots are found.
-    /// What has an intent of `ours` is dead.
-    fn look_again<O: Objects>(
+    /// What we hold the intent of is dead.
+    fn look_again(
         &self,
-        objects: &O,
-        ours: &HashSet<&str>,
+        objects: &dyn Objects,
+        claims: &Claims,
+        dry: bool,
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
-        let alive = alive(objects)?
-            .into_iter()
-            .filter(|(id, _)| !ours.contains(&id[..]));
-        let named: BTreeSet<String> = alive.flat_map(|(_, alive)| alive.bases).collect();
+        let mut announced = intents(objects)?;
+        announced.retain(|id| !self.own_intents.contains(id));
+        let alive = alive(objects, &announced, claims)?;
+        if !dry && !self.candidates.is_empty() {
+            refuse_doubt(objects, alive.keys().find(|id| alive[*id].is_doubtful))?;
+            fence(objects, &announced, &alive)?;
+        }
+        let named: BTreeSet<String> = alive.into_values().flat_map(|alive| alive.bases).collect();
         let mut bases = Documents::new();
         for id in &named {
             if let Some(document) = roots::document(objects, id)? {
@@ -351,64 +380,70 @@ impl Survey {
     }
 
     /// Steps 4 and 5.
-    fn delete<O: Objects>(
+    fn delete(
         &self,
-        objects: &O,
+        objects: &dyn Objects,
         named: &BTreeSet<String>,
         kept: &HashSet<String>,
+        claims: &Claims,
     ) -> Result<()> {
-        let mut touched = BTreeSet::new();
+        let mut going: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut marks: Vec<String> = Vec::new();
         for candidate in &self.candidates {
             if !candidate.is_in(kept) {
-                objects.remove(&candidate.key())?;
-                touched.insert(&candidate.id);
+                going
+                    .entry(&candidate.id)
+                    .or_default()
+                    .push(candidate.key());
             }
-            objects.remove(&candidate.tombstone())?;
+            marks.push(candidate.tombstone());
+        }
+        for (id, keys) in &going {
+            must_be_ours(objects, id, claims)?;
+            objects.delete(keys)?;
         }
         // What a document mentions is gone for good before the document goes.
-        touched
-            .into_iter()
-            .try_for_each(|id| objects.sync(&dir(id)))?;
-        for (id, name) in &self.tombstones {
-            objects.remove(&format!("{TOMBSTONES}/{id}/{name}"))?;
+        going.keys().try_for_each(|id| objects.settle(&dir(id)))?;
+        let others = self.tombstones.iter();
+        marks.extend(others.map(|(id, name)| format!("{TOMBSTONES}/{id}/{name}")));
+        if !marks.is_empty() {
+            objects.delete(&marks)?;
         }
-        for id in objects
-            .list(TOMBSTONES)?
-            .into_iter()
-            .filter(|id| is_backup_id(id))
-        {
-            objects.remove_dir(&format!("{TOMBSTONES}/{id}"))?;
-        }
+        objects.abort_uploads(TOMBSTONES)?;
         self.files
-            .keys()
-            .try_for_each(|id| self.delete_dir(objects, id, named))
+            .iter()
+            .try_for_each(|(id, files)| self.delete_rest(objects, (id, files), named, claims))
     }
 
     /// The last of step 4, in the directory of a backup.
-    fn delete_dir<O: Objects>(
+    fn delete_rest(
         &self,
-        objects: &O,
-        id: &String,
+        objects: &dyn Objects,
+        (id, files): (&String, &BackupFiles),
         named: &BTreeSet<String>,
+        claims: &Claims,
     ) -> Result<()> {
-        let mut names = objects.list(&dir(id))?;
+        if claims.contains_key(id) && files.state() != Some(BackupState::Listed) {
+            objects.abort_uploads(&dir(id))?;
+        }
+        if !self.forgotten.contains(id) || named.contains(id) {
+            return Ok(());
+        }
+        if files.state() == Some(BackupState::Void) && !files.has(FORGOTTEN) && !files.has(PARTIAL)
+        {
+            return Ok(());
+        }
         // It must be seen itself: a directory that could not be found once looks empty.
-        let has_word =
-            names.iter().any(|name| name == FORGOTTEN) && !names.iter().any(|name| is_object(name));
-        if has_word && self.forgotten.contains(id) && !named.contains(id) {
-            objects.remove(&key(id, FORGOTTEN))?;
-            names.retain(|name| name != FORGOTTEN);
+        let there = files_of(objects, id)?;
+        if there.has(FORGOTTEN) && !there.has_objects() {
+            must_be_ours(objects, id, claims)?;
+            objects.delete(&[key(id, FORGOTTEN)])?;
         }
-        // Of what stays it must not be said that it could not be removed.
-        if names.is_empty() {
-            objects.remove_dir(&dir(id))
-        } else {
-            Ok(())
-        }
+        Ok(())
     }
 
     /// What goes, and what stays for others only.
-    fn account<O: Objects>(&self, objects: &O, kept: &HashSet<String>) -> Result<Pruned> {
+    fn account(&self, kept: &HashSet<String>) -> Pruned {
         let going = self
             .candidates
             .iter()
@@ -419,11 +454,11 @@ impl Survey {
             doubtful: self.doubtful.clone(),
             ..Pruned::default()
         };
-        for (id, names) in &self.files {
+        for (id, files) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
             let mut remains = Remains::default();
-            for name in names.iter().filter(|name| is_deletable(name, state)) {
+            for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
                 let amount = match (going.contains(&key), is_unlisted, state) {
                     (true, ..) => &mut remains.freed,
@@ -431,14 +466,14 @@ impl Survey {
                     (false, false, Some(BackupState::Partial)) => &mut remains.cut_off,
                     (false, false, _) => continue,
                 };
-                amount.add(name, objects.size(&key)?.unwrap_or(0));
+                amount.add(name, files.bytes(name).unwrap_or(0));
             }
             if remains != Remains::default() {
                 remains.by = holders.get(&id[..]).cloned().unwrap_or_default();
                 pruned.backups.insert(id.clone(), remains);
             }
         }
-        Ok(pruned)
+        pruned
     }
 
     /// Who refers to a backup, of those that are listed.
@@ -457,19 +492,50 @@ impl Survey {
     }
 }
 
+/// Who may have lost a lease may not delete any more: a copy may be bringing back what has these names.
+fn must_be_ours(objects: &dyn Objects, id: &str, claims: &Claims) -> Result<()> {
+    if claims.get(id).is_none_or(|lease| lease.is_ours()) {
+        return Ok(());
+    }
+    let what = format!(
+        "could not prune backup {id:?} in {}: its lease was lost",
+        objects.describe("")
+    );
+    Err(Error::new(ErrorKind::Unreachable, what)
+        .because("this host did not renew it in time")
+        .hint("run the same command again"))
+}
+
+/// Where there are no locks, and no conditional puts either, nothing keeps a backup under way from committing what goes now.
+fn refuse_doubt(objects: &dyn Objects, doubtful: Option<&String>) -> Result<()> {
+    let Some(id) = doubtful.filter(|_| !objects.abilities().has_locks) else {
+        return Ok(());
+    };
+    let what = format!(
+        "cannot prune {}: backup {id:?} may be under way",
+        objects.describe("")
+    );
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .because("the storage has no conditional puts, so nobody can tell")
+        .hint(format!(
+            "prune while no backup runs; if none does, remove {:?}",
+            intent_key(id)
+        )))
+}
+
 /// A directory with objects, without a document and without an intent has lost its root. It cannot be known what a root that is
 /// lost refers to.
-fn refuse_loss<'a, O: Objects>(
-    objects: &O,
-    files: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
+fn refuse_loss<'a>(
+    objects: &dyn Objects,
+    files: impl Iterator<Item = (&'a String, &'a BackupFiles)>,
     documents: &Documents,
 ) -> Result<()> {
     let undocumented = files.filter(|(id, _)| !documents.contains_key(*id));
-    for (id, names) in undocumented.filter(|(_, names)| has_objects(names)) {
+    for (id, files) in undocumented.filter(|(_, files)| files.has_objects()) {
         // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
-        let mut there = objects.list(&dir(id))?;
-        there.retain(|name| names.contains(name));
-        if has_objects(&there) && roots::state(objects, id)?.is_none() {
+        let there = files_of(objects, id)?;
+        let is_left = there.names().any(|name| is_object(name) && files.has(name));
+        if is_left && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
                 .because("without it nobody knows what that backup needs")
@@ -481,16 +547,20 @@ fn refuse_loss<'a, O: Objects>(
     Ok(())
 }
 
+/// Does what this backup mentions not count any more, but for those who named it before?
+fn is_forgotten(state: BackupState) -> bool {
+    matches!(state, BackupState::Forgotten | BackupState::Void)
+}
+
 /// Is this a dead backup whose partial root is of no use any more, because a newer one of the same source has ended well,
-/// or because it is damaged?
-fn is_superseded(id: &String, documents: &Documents) -> bool {
-    let Some(Document {
-        state: BackupState::Partial,
-        facts,
-    }) = documents.get(id)
-    else {
+/// or because it is damaged, or because its root is void?
+fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> bool {
+    let Some(Document { state, facts }) = documents.get(id) else {
         return false;
     };
+    if *state != BackupState::Partial {
+        return *state == BackupState::Void && files.has(PARTIAL);
+    }
     let Some(facts) = facts else { return true };
     documents.iter().any(|(newer, document)| {
         let is_same = || {
@@ -507,10 +577,10 @@ fn is_superseded(id: &String, documents: &Documents) -> bool {
 fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
     let is_listed = state == Some(BackupState::Listed);
     match name {
-        PARTIAL => state != Some(BackupState::Partial),
+        // One that is void becomes what says that the backup was forgotten.
+        PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
         // Somebody may be writing a note.
         NOTES => !is_listed,
-        _ if name.ends_with(".partial") => !is_listed && is_own(name),
         _ => is_object(name),
     }
 }

@@ -1,17 +1,17 @@
 //! The documents that say what of a repository is in use, and what they say.
 //!
-//! A backup has one of three: its root, once it was committed; before that, if it lives long enough, a partial one of
-//! what is durable so far; and the one that was either of these, after it was forgotten. A document never changes,
+//! A backup has one of four: its root, once it was committed; before that, if it lives long enough, a partial one of
+//! what is durable so far; and the one that was either of these, after it was forgotten; or a void root, see [`crate::repo::protocol`]. A document never changes,
 //! except that of a backup that is alive.
 
-use super::objects::Objects;
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
-        root::{Root, SourceInfo},
+        root::{Root, SourceInfo, VOID_ROOT_BYTES, is_void},
     },
     stage::codec::Codec,
+    storage::{ListedObject, Objects},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,12 +24,14 @@ pub enum BackupState {
     Partial,
     /// What was a root, before the backup was forgotten.
     Forgotten,
+    /// A root that says that none may come: its writer was taken for dead. As good as forgotten.
+    Void,
 }
 
 impl BackupState {
     fn file(self) -> &'static str {
         match self {
-            Self::Listed => ROOT,
+            Self::Listed | Self::Void => ROOT,
             Self::Partial => PARTIAL,
             Self::Forgotten => FORGOTTEN,
         }
@@ -71,33 +73,120 @@ pub fn key(id: &str, file: &str) -> String {
     format!("{BACKUPS}/{id}/{file}")
 }
 
-/// The ids of all that has a directory, ascending.
+/// The objects of one backup, as a listing shows them: what stands for its state needs no request of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BackupFiles {
+    /// Names below the directory of the backup, and sizes.
+    sizes: BTreeMap<String, u64>,
+    is_void: bool,
+}
+
+impl BackupFiles {
+    /// Is an object of this name there?
+    pub fn has(&self, name: &str) -> bool {
+        self.sizes.contains_key(name)
+    }
+
+    /// Bytes of the object of this name.
+    pub fn bytes(&self, name: &str) -> Option<u64> {
+        self.sizes.get(name).copied()
+    }
+
+    /// All names, ascending.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.sizes.keys()
+    }
+
+    /// Is nothing there?
+    pub fn is_empty(&self) -> bool {
+        self.sizes.is_empty()
+    }
+
+    /// Is a segment or a manifest there?
+    pub fn has_objects(&self) -> bool {
+        self.names().any(|name| is_object(name))
+    }
+
+    /// Which document the backup has.
+    pub fn state(&self) -> Option<BackupState> {
+        if self.is_void {
+            return Some(BackupState::Void);
+        }
+        [
+            BackupState::Listed,
+            BackupState::Partial,
+            BackupState::Forgotten,
+        ]
+        .into_iter()
+        .find(|state| self.has(state.file()))
+    }
+}
+
+/// All backups of which there is an object, by their ids.
 ///
 /// # Errors
-/// The system's.
-pub fn ids<O: Objects>(objects: &O) -> Result<Vec<String>> {
-    let mut ids = objects.list(BACKUPS)?;
-    ids.retain(|id| is_backup_id(id));
-    ids.sort_unstable();
-    Ok(ids)
+/// The storage's.
+pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
+    let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
+    for ListedObject { key, bytes } in objects.list(BACKUPS)? {
+        let below = &key[BACKUPS.len() + 1..];
+        // What is there in place of the directory of a backup cannot be read, and must not be passed over.
+        let names = below.split_once('/').or(Some((below, MANIFEST)));
+        let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
+            continue;
+        };
+        let files = all.entry(id.to_owned()).or_default();
+        files.sizes.insert(name.to_owned(), bytes);
+    }
+    for (id, files) in &mut all {
+        files.is_void = is_void_root(objects, id, files)?;
+    }
+    Ok(all)
+}
+
+/// The objects of one backup.
+///
+/// # Errors
+/// The storage's.
+pub fn files_of(objects: &dyn Objects, id: &str) -> Result<BackupFiles> {
+    let dir = dir(id);
+    let listed = objects.list(&dir)?.into_iter();
+    let names = listed.map(|object| (object.key[dir.len() + 1..].to_owned(), object.bytes));
+    let mut files = BackupFiles {
+        sizes: names.collect(),
+        is_void: false,
+    };
+    files.is_void = is_void_root(objects, id, &files)?;
+    Ok(files)
+}
+
+/// Only what has the size of a void root is read: a root that was cut off at that size must not be taken for one.
+fn is_void_root(objects: &dyn Objects, id: &str, files: &BackupFiles) -> Result<bool> {
+    if files.bytes(ROOT) != Some(VOID_ROOT_BYTES) {
+        return Ok(false);
+    }
+    let root = objects.get(&key(id, ROOT))?;
+    Ok(root.is_some_and(|(bytes, _)| is_void(&bytes)))
+}
+
+/// The ids of all backups of which there is an object, ascending.
+///
+/// # Errors
+/// The storage's.
+pub fn ids(objects: &dyn Objects) -> Result<Vec<String>> {
+    Ok(backup_files(objects)?.into_keys().collect())
 }
 
 /// Which document a backup has.
 ///
 /// # Errors
-/// The system's.
-pub fn state<O: Objects>(objects: &O, id: &str) -> Result<Option<BackupState>> {
-    // Others rename the first two to the last, so that in this order none is missed.
-    for state in [
-        BackupState::Listed,
-        BackupState::Partial,
-        BackupState::Forgotten,
-    ] {
-        if objects.size(&key(id, state.file()))?.is_some() {
-            return Ok(Some(state));
-        }
+/// The storage's.
+pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
+    // A document is replaced by another one, and a listing beside that may show neither. The next one shows the other.
+    match files_of(objects, id)?.state() {
+        Some(state) => Ok(Some(state)),
+        None => Ok(files_of(objects, id)?.state()),
     }
-    Ok(None)
 }
 
 /// Read the documents of all backups that are not among `known` yet, until two looks in a row see the same: then nothing
@@ -105,14 +194,15 @@ pub fn state<O: Objects>(objects: &O, id: &str) -> Result<Option<BackupState>> {
 ///
 /// # Errors
 /// [`Kind::Corrupt`] for a root that is damaged, [`Kind::Unsupported`] for any document of a newer program, or the
-/// system's.
-pub fn documents<O: Objects>(objects: &O, known: Documents) -> Result<Documents> {
+/// storage's.
+pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
     let (mut found, mut before) = (known, None);
     loop {
-        let mut seen = Vec::new();
-        for id in ids(objects)? {
-            seen.push((state(objects, &id)?, id));
-        }
+        let files = backup_files(objects)?;
+        let seen: Vec<_> = files
+            .into_iter()
+            .map(|(id, files)| (files.state(), id))
+            .collect();
         for (state, id) in &seen {
             // A backup that is alive writes its partial root again and again.
             let is_known = |known: &Document| {
@@ -136,7 +226,7 @@ pub fn documents<O: Objects>(objects: &O, known: Documents) -> Result<Documents>
 ///
 /// # Errors
 /// As [`documents`].
-pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
+pub fn document(objects: &dyn Objects, id: &str) -> Result<Option<Document>> {
     for state in [
         BackupState::Listed,
         BackupState::Partial,
@@ -149,11 +239,14 @@ pub fn document<O: Objects>(objects: &O, id: &str) -> Result<Option<Document>> {
     Ok(None)
 }
 
-fn read<O: Objects>(objects: &O, id: &str, state: BackupState) -> Result<Option<Document>> {
+fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Document>> {
     let key = key(id, state.file());
-    let Some(bytes) = objects.read(&key)? else {
+    let Some((bytes, _)) = objects.get(&key)? else {
         return Ok(None);
     };
+    if is_void(&bytes) {
+        return void_document(objects, id).map(Some);
+    }
     match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(&root)) {
         Ok(facts) => Ok(Some(Document {
             state,
@@ -167,6 +260,20 @@ fn read<O: Objects>(objects: &O, id: &str, state: BackupState) -> Result<Option<
             .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up")),
         Err(error) => Err(error),
     }
+}
+
+/// What a backup said whose root is void: others may have referred to it before.
+fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
+    let mut facts = None;
+    for state in [BackupState::Partial, BackupState::Forgotten] {
+        if facts.is_none() {
+            facts = read(objects, id, state)?.and_then(|document| document.facts);
+        }
+    }
+    Ok(Document {
+        state: BackupState::Void,
+        facts,
+    })
 }
 
 impl Document {
@@ -243,9 +350,4 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
         );
     }
     Ok(needs)
-}
-
-/// Is a segment or a manifest among these names?
-pub fn has_objects(names: &[String]) -> bool {
-    names.iter().any(|name| is_object(name))
 }

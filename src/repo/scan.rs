@@ -1,16 +1,17 @@
 //! All directories of a repository that are a backup, or should be one.
 
 use super::{
-    objects::{LocalObjects, Objects},
-    open::{directories, may_be_there, read_repository},
-    roots::{self, has_objects},
+    open::read_repository,
+    protocol::{intent_key, intents},
+    roots::{BackupFiles, BackupState, backup_files, files_of},
 };
 use crate::{
     archive::Archive,
     error::{Error, ErrorKind, Result},
-    format::layout::{self, FORGOTTEN, INTENTS, PARTIAL, Repository},
+    format::layout::Repository,
+    storage::Objects,
 };
-use std::path::Path;
+use std::sync::Arc;
 
 /// What a directory below `backups/` turned out to be.
 pub enum FoundDirectory {
@@ -27,19 +28,12 @@ pub enum FoundDirectory {
 /// All of them, oldest first.
 ///
 /// # Errors
-/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the system's.
-pub fn open_all(repository: &Path) -> Result<Vec<(String, FoundDirectory)>> {
-    let Repository { id, .. } = read_repository(repository)?;
-    let objects = LocalObjects::new(repository);
+/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the storage's.
+pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirectory)>> {
+    let Repository { id, .. } = read_repository(&**objects)?;
     let mut all = Vec::new();
-    for name in directories(repository)? {
-        let mut found = open_one(repository, &name, &id)?;
-        // What went meanwhile, with its document, was no loss.
-        if matches!(found, FoundDirectory::NoRoot)
-            && !has_objects(&objects.list(&roots::dir(&name))?)
-        {
-            found = FoundDirectory::Leftover;
-        }
+    for (name, files) in backup_files(&**objects)? {
+        let found = open_one(objects, &name, &files, &id)?;
         all.push((name, found));
     }
     Ok(all)
@@ -49,54 +43,65 @@ pub fn open_all(repository: &Path) -> Result<Vec<(String, FoundDirectory)>> {
 ///
 /// # Errors
 /// As [`open_all`].
-pub fn lost_roots(repository: &Path) -> Result<Vec<String>> {
-    let lacks = |name: &String| {
-        let dir = repository.join(layout::BACKUPS).join(name);
-        let intent = repository.join(INTENTS).join(format!("{name}.json"));
-        let documents = [
-            dir.join(layout::ROOT),
-            dir.join(PARTIAL),
-            dir.join(FORGOTTEN),
-            intent,
-        ];
-        let has_objects = || {
-            let names = LocalObjects::new(repository).list(&roots::dir(name));
-            names.is_ok_and(|names| roots::has_objects(&names))
-        };
-        !documents.iter().any(|path| may_be_there(path)) && has_objects()
-    };
-    if !directories(repository)?.iter().any(lacks) {
+pub fn lost_roots(objects: &Arc<dyn Objects>) -> Result<Vec<String>> {
+    let mut lacking = backup_files(&**objects)?;
+    lacking.retain(|_, files| files.state().is_none() && files.has_objects());
+    if lacking.is_empty() {
         return Ok(Vec::new());
     }
-    let all = open_all(repository)?.into_iter();
-    Ok(all
-        .filter(|(_, found)| matches!(found, FoundDirectory::NoRoot))
-        .map(|(id, _)| id)
-        .collect())
+    let announced = intents(&**objects)?;
+    lacking.retain(|id, _| !announced.contains(id));
+    let mut lost = Vec::new();
+    for (id, files) in lacking {
+        if matches!(open_one(objects, &id, &files, "")?, FoundDirectory::NoRoot) {
+            lost.push(id);
+        }
+    }
+    Ok(lost)
 }
 
-fn open_one(repository: &Path, name: &str, id: &str) -> Result<FoundDirectory> {
-    let dir = repository.join(layout::BACKUPS).join(name);
-    // In this order: a partial root may be renamed to a forgotten one.
-    let leftover = [
-        dir.join(PARTIAL),
-        dir.join(FORGOTTEN),
-        repository.join(INTENTS).join(format!("{name}.json")),
-    ];
-    match Archive::open_backup(repository, name) {
+fn open_one(
+    objects: &Arc<dyn Objects>,
+    name: &str,
+    files: &BackupFiles,
+    repository: &str,
+) -> Result<FoundDirectory> {
+    if matches!(
+        files.state(),
+        Some(BackupState::Partial | BackupState::Forgotten | BackupState::Void)
+    ) {
+        return Ok(FoundDirectory::Leftover);
+    }
+    match Archive::open_backup(objects, name) {
         Ok(mut archive) => {
-            archive.repository = id.to_owned();
+            archive.repository = repository.to_owned();
             Ok(FoundDirectory::Backup(Box::new(archive)))
         }
         Err(error) if error.kind == ErrorKind::Corrupt => Ok(FoundDirectory::Damaged(error)),
         Err(error) if error.kind == ErrorKind::NotFound => {
-            match leftover.iter().any(|path| path.exists()) {
-                true => Ok(FoundDirectory::Leftover),
-                // A backup that ends meanwhile has a root before its intent goes.
-                false if dir.join(layout::ROOT).exists() => open_one(repository, name, id),
-                false => Ok(FoundDirectory::NoRoot),
-            }
+            without_root(objects, name, files, repository)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// A backup that ends meanwhile has a root before its intent goes; what went meanwhile, with its document, was no loss.
+fn without_root(
+    objects: &Arc<dyn Objects>,
+    name: &str,
+    before: &BackupFiles,
+    repository: &str,
+) -> Result<FoundDirectory> {
+    if objects.stat(&intent_key(name))?.is_some() {
+        return Ok(FoundDirectory::Leftover);
+    }
+    let files = files_of(&**objects, name)?;
+    if files != *before {
+        return open_one(objects, name, &files, repository);
+    }
+    if files.state().is_none() && files.has_objects() {
+        Ok(FoundDirectory::NoRoot)
+    } else {
+        Ok(FoundDirectory::Leftover)
     }
 }

@@ -5,19 +5,20 @@
 
 use super::{
     annotations::Annotations,
-    open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup},
+    open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup, without_backup},
     retention::TagRule,
     scan::lost_roots,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::root::{Root, SourceInfo},
+    storage::Objects,
 };
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::Path,
+    sync::Arc,
 };
 
 /// Sources that an error lists.
@@ -66,9 +67,9 @@ impl BackupFilter {
     }
 
     /// Does it select this backup of a repository? Tags that were noted later count; notes that are damaged do not.
-    pub fn selects_in(&self, repository: &Path, root: &mut Root) -> bool {
+    pub fn selects_in(&self, objects: &Arc<dyn Objects>, root: &mut Root) -> bool {
         if !self.tags.is_empty()
-            && let Ok(notes) = Annotations::read(repository, &root.id)
+            && let Ok(notes) = Annotations::read(&**objects, &root.id)
         {
             notes.apply(root);
         }
@@ -103,19 +104,22 @@ impl BackupFilter {
     }
 
     /// The error of a repository in which it selects nothing: it lists the sources that there are.
-    pub fn none_selected(&self, repository: &Path) -> Result<Error> {
+    pub fn none_selected(&self, objects: &Arc<dyn Objects>) -> Result<Error> {
         let mut all = SourceList::default();
-        for (id, root) in list_backups(repository)? {
+        for (id, root) in list_backups(objects)? {
             let Ok(mut root) = root else { continue };
             if !self.tags.is_empty() {
-                let _ = Annotations::read(repository, &id).map(|notes| notes.apply(&mut root)); // damage: those of the root
+                let _ = Annotations::read(&**objects, &id).map(|notes| notes.apply(&mut root)); // damage: those of the root
             }
             all.add(&root);
         }
         if all.0.is_empty() {
-            return no_backup(repository);
+            return no_backup(&**objects);
         }
-        let what = format!("could not find a backup in {repository:?} that {self} selects");
+        let what = format!(
+            "could not find a backup in {} that {self} selects",
+            objects.describe("")
+        );
         let tags = |kin: &Kin| match self.tags.is_empty() || kin.tags.is_empty() {
             true => String::new(),
             false => format!(
@@ -138,16 +142,16 @@ impl BackupFilter {
     /// # Errors
     /// [`ErrorKind::Usage`] if those that are selected have several sources; [`ErrorKind::NotFound`] if it selects nothing;
     /// [`ErrorKind::Corrupt`] if the root of a later backup is lost.
-    pub fn latest(&self, repository: &Path) -> Result<String> {
+    pub fn latest(&self, objects: &Arc<dyn Objects>) -> Result<String> {
         let mut sources = SourceList::default();
         let (mut newest, mut unknown, mut damaged, mut is_any_readable) = (None, None, None, false);
-        for (id, root) in list_backups(repository)? {
+        for (id, root) in list_backups(objects)? {
             let Ok(mut root) = root else {
                 damaged = Some(id);
                 continue;
             };
             is_any_readable = true;
-            if !self.selects_in(repository, &mut root) {
+            if !self.selects_in(objects, &mut root) {
                 continue;
             }
             if root.source.is_unknown() {
@@ -163,11 +167,11 @@ impl BackupFilter {
             sources.add(&root);
             newest = Some(root.id);
         }
-        self.must_be_one(&sources, repository)?;
+        self.must_be_one(&sources, objects)?;
         if newest.is_none() && is_any_readable {
-            return Err(self.none_selected(repository)?);
+            return Err(self.none_selected(objects)?);
         }
-        let lost = lost_roots(repository)?.pop();
+        let lost = lost_roots(objects)?.pop();
         let readable = newest.clone().max(damaged);
         match (readable, lost) {
             (readable, Some(lost)) if readable.as_ref() < Some(&lost) => {
@@ -176,7 +180,7 @@ impl BackupFilter {
                 Err(lost_root(&format!("{what}{}", than.unwrap_or_default())))
             }
             (Some(id), _) => Ok(id),
-            (None, _) => Err(self.none_selected(repository)?),
+            (None, _) => Err(self.none_selected(objects)?),
         }
     }
 
@@ -184,18 +188,19 @@ impl BackupFilter {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`]; it lists the sources with the command for each.
-    pub fn must_be_one(&self, sources: &SourceList, repository: &Path) -> Result<()> {
+    pub fn must_be_one(&self, sources: &SourceList, objects: &Arc<dyn Objects>) -> Result<()> {
         if sources.0.len() < 2 {
             return Ok(());
         }
         let what = format!(
-            "cannot tell which backup is meant: {repository:?} has backups of {} sources",
+            "cannot tell which backup is meant: {} has backups of {} sources",
+            objects.describe(""),
             sources.0.len()
         );
         let error = sources.list(Error::new(ErrorKind::Usage, what), |error, kin| {
             error
                 .detail(kin.to_string())
-                .detail(format!("    {}", self.way(kin, sources, repository)))
+                .detail(format!("    {}", self.way(kin, sources)))
         });
         let options = "choose one with --host, --path or --tag, or a backup with @ID; `fullbore list` shows them";
         let ids = "name a backup by its id; `fullbore list` shows them";
@@ -209,7 +214,7 @@ impl BackupFilter {
     }
 
     /// How a user says that this source is meant: the command, or only the end of it.
-    fn way(&self, kin: &Kin, all: &SourceList, repository: &Path) -> String {
+    fn way(&self, kin: &Kin, all: &SourceList) -> String {
         let line = &self.retry;
         // A later backup of a lost source may be of this one.
         let is_clear = !all.0.iter().any(|kin| kin.source.is_unknown());
@@ -227,7 +232,9 @@ impl BackupFilter {
                     .unwrap_or(words.len());
                 words.splice(end..end, options);
             }
-            (None, Some(from)) => words[from] = named(repository, &kin.newest),
+            (None, Some(from)) => {
+                words[from] = named(without_backup(&line.words[from]), &kin.newest)
+            }
             (None, None) => words = vec![format!("@{}", kin.newest).into()],
         }
         words
@@ -295,8 +302,8 @@ impl std::fmt::Display for BackupFilter {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] with the later backup, or the error of its root.
-pub fn check_later(repository: &Path, newest: &str) -> Result<()> {
-    let later = list_backups(repository)?.filter(|(id, _)| id.as_str() > newest);
+pub fn check_later(objects: &Arc<dyn Objects>, newest: &str) -> Result<()> {
+    let later = list_backups(objects)?.filter(|(id, _)| id.as_str() > newest);
     if let Some((id, Err(error))) = later.filter(|(_, root)| root.is_err()).last() {
         return Err(match error.kind {
             ErrorKind::Corrupt => error
@@ -305,7 +312,7 @@ pub fn check_later(repository: &Path, newest: &str) -> Result<()> {
             _ => error,
         });
     }
-    match lost_roots(repository)?
+    match lost_roots(objects)?
         .pop()
         .filter(|lost| lost.as_str() > newest)
     {
@@ -437,10 +444,7 @@ mod tests {
                 ..Root::default()
             });
         }
-        all.0
-            .iter()
-            .map(|kin| filter.way(kin, &all, Path::new("/r")))
-            .collect()
+        all.0.iter().map(|kin| filter.way(kin, &all)).collect()
     }
 
     fn filter(words: &[&str]) -> BackupFilter {

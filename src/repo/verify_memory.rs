@@ -3,21 +3,19 @@
 //! A sealed object of its own, `verify.json`. It is a convenience: if it is lost or damaged, everything counts as never
 //! checked, and a repository that cannot be written to is verified all the same.
 
-use super::atomic_file::replace;
 use crate::{
     error::Result,
     format::{
         layout,
         page::SegmentId,
         root::FORMAT,
-        seal::{MAX_BYTES, open_sealed, seal},
+        seal::{open_sealed, seal},
     },
-    platform::safe_file,
+    storage::{Objects, PutIf},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
-    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -48,10 +46,10 @@ struct VerifiedRow {
 
 impl VerifyMemory {
     /// What is remembered of a repository.
-    pub fn read(repository: &Path) -> Self {
-        let stored = safe_file::read(&repository.join(layout::COVERED), MAX_BYTES).ok();
+    pub fn read(objects: &dyn Objects) -> Self {
+        let stored = objects.get(layout::COVERED).ok().flatten();
         let stored: Option<VerifiedSegments> =
-            stored.and_then(|bytes| open_sealed(&bytes, layout::COVERED).ok());
+            stored.and_then(|(bytes, _)| open_sealed(&bytes, layout::COVERED).ok());
         let rows = stored
             .filter(|stored| stored.format == FORMAT)
             .map_or_else(Vec::new, |stored| stored.segments);
@@ -108,18 +106,18 @@ impl VerifyMemory {
     ///
     /// # Errors
     /// The system's.
-    pub fn write(&self, repository: &Path) -> Result<()> {
+    pub fn write(&self, objects: &dyn Objects) -> Result<()> {
         let mut segments: Vec<VerifiedRow> =
             self.0.iter().map(|(id, times)| row(id, times)).collect();
         segments
             .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
-        replace(
-            &repository.join(layout::COVERED),
-            &seal(&VerifiedSegments {
-                format: FORMAT,
-                segments,
-            })?,
-        )
+        let sealed = seal(&VerifiedSegments {
+            format: FORMAT,
+            segments,
+        })?;
+        objects
+            .put(layout::COVERED, &sealed, &PutIf::Always)
+            .map(drop)
     }
 }
 
@@ -139,10 +137,11 @@ fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::MemoryObjects;
 
     #[test]
     fn what_is_said_to_be_checked_in_the_future_was_not() {
-        let dir = tempfile::tempdir().unwrap();
+        let objects = MemoryObjects::new();
         let id = SegmentId {
             backup: "b".into(),
             stream: 1,
@@ -151,31 +150,31 @@ mod tests {
         let mut covered = VerifyMemory::default();
         covered.note(&id, 0, u64::MAX);
         covered.note(&id, 1, 77);
-        covered.write(dir.path()).unwrap();
+        covered.write(&objects).unwrap();
         assert_eq!(
-            [0, 1].map(|at| VerifyMemory::read(dir.path()).when(&id, at)),
+            [0, 1].map(|at| VerifyMemory::read(&objects).when(&id, at)),
             [0, 77]
         );
     }
 
     #[test]
     fn what_was_checked_is_remembered_and_damage_forgets_it() {
-        let dir = tempfile::tempdir().unwrap();
+        let objects = MemoryObjects::new();
         let id = SegmentId {
             backup: "b".into(),
             stream: 1,
             number: 2,
         };
-        let mut covered = VerifyMemory::read(dir.path());
+        let mut covered = VerifyMemory::read(&objects);
         covered.note(&id, 3, 77);
         covered.note(&id, 4, 77);
-        covered.write(dir.path()).unwrap();
-        let read = VerifyMemory::read(dir.path());
+        covered.write(&objects).unwrap();
+        let read = VerifyMemory::read(&objects);
         assert_eq!(
             (&read, [2, 3, 4, 5].map(|at| read.when(&id, at))),
             (&covered, [0, 77, 77, 0])
         );
-        std::fs::write(dir.path().join(layout::COVERED), "{").unwrap();
-        assert_eq!(VerifyMemory::read(dir.path()), VerifyMemory::default());
+        objects.put(layout::COVERED, b"{", &PutIf::Always).unwrap();
+        assert_eq!(VerifyMemory::read(&objects), VerifyMemory::default());
     }
 }

@@ -437,7 +437,9 @@ fn refuse_replacing_source(
     layout: &TargetLayout,
 ) -> Result<()> {
     let real = |path: &Path| real_path(path).ok();
-    let read = place(&restore.from).ok().and_then(|(path, _)| real(&path));
+    let read = place(&restore.from)
+        .ok()
+        .and_then(|(location, _)| real(location.as_local()?));
     let (Some(read), Some(target)) = (read, real(&layout.root)) else {
         return Ok(());
     };

@@ -4,7 +4,7 @@
 //! `.NAME.ID.partial`, where a long NAME is shortened. The next backup to the same path removes
 //! such files of killed runs, unless their lock is held.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink, commit_flag, place_of};
+use super::{Abilities, Destination, Place, Placed, Sink, StoredSegment, commit_flag, place_of};
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::layout::is_backup_id,
@@ -256,7 +256,6 @@ impl Destination for OneFile {
     fn abilities(&self) -> Abilities {
         Abilities {
             objects: false,
-            amends: true,
             repository: String::new(),
         }
     }
@@ -324,13 +323,11 @@ struct FileSink {
 
 impl Sink for FileSink {
     fn put(&mut self, placed: Placed) -> Result<()> {
-        match placed.role {
-            Role::Stream | Role::Amend => self.output.write(&placed.data, placed.offset),
-            Role::Page => Ok(()),
-        }
+        self.output.write(&placed.data, placed.offset)
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
-        self.output.sync()
+    fn finish(self: Box<Self>) -> Result<Vec<StoredSegment>> {
+        self.output.sync()?;
+        Ok(Vec::new())
     }
 }

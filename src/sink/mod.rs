@@ -13,7 +13,7 @@ use std::collections::HashSet;
 pub struct Placed {
     /// Number of the segment, from 1; it only grows.
     pub segment: u32,
-    /// Offset of the bytes in the segment or the manifest, depending on the role.
+    /// Offset of the bytes in the segment.
     pub offset: u64,
     /// The data.
     pub data: Buf,
@@ -24,11 +24,9 @@ pub struct Placed {
 /// The kind of placed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Part of the segment.
+    /// The next bytes of the segment.
     Stream,
-    /// A page of the manifest, in addition to its copy in the stream.
-    Page,
-    /// The start of a segment, written again with its final content.
+    /// The start of a one-file archive, written again with its final content.
     Amend,
 }
 
@@ -40,19 +38,48 @@ pub trait Sink: Send {
     /// An error that ends the stream; `put` is not called again.
     fn put(&mut self, placed: Placed) -> Result<()>;
 
-    /// Makes all bytes so far durable.
+    /// Takes a page of the manifest, in addition to its copy in the stream. Returns the bytes before
+    /// it in the manifest, or `None` if there is no manifest.
     ///
     /// # Errors
     /// The system's error.
-    fn sync(&mut self) -> Result<()> {
+    fn put_page(&mut self, _page: &[u8]) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Ends the open segment: no more bytes of it follow. It may become durable behind this call.
+    ///
+    /// # Errors
+    /// The system's error, also about earlier segments.
+    fn end_segment(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes all bytes durable. The backup becomes visible only by [`Destination::commit`].
+    /// Waits until all ended segments are durable. Returns those that were not returned before.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn sync(&mut self) -> Result<Vec<StoredSegment>> {
+        Ok(Vec::new())
+    }
+
+    /// Makes all bytes durable. Returns the segments that [`Sink::sync`] has not returned. The backup
+    /// becomes visible only by [`Destination::commit`].
     ///
     /// # Errors
     /// The system's error, also about earlier writes.
-    fn finish(self: Box<Self>) -> Result<()>;
+    fn finish(self: Box<Self>) -> Result<Vec<StoredSegment>>;
+}
+
+/// A segment that is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSegment {
+    /// Number of the segment.
+    pub number: u32,
+    /// Stored bytes.
+    pub bytes: u64,
+    /// CRC-64/NVME of each 8 MiB as stored.
+    pub parts: Vec<u64>,
 }
 
 /// The destination of the streams of one backup.
@@ -144,8 +171,6 @@ pub struct Abilities {
     /// Whether there can be several streams and segments, with pages and root as objects of their
     /// own. Otherwise everything is in one stream.
     pub objects: bool,
-    /// Whether the start of a segment can be rewritten.
-    pub amends: bool,
     /// Identity of the repository; empty for other destinations.
     pub repository: String,
 }

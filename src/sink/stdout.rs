@@ -1,6 +1,6 @@
 //! Standard output; and a null destination, to measure the rest of a backup.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink};
+use super::{Abilities, Destination, Place, Placed, Role, Sink, StoredSegment};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform::{
@@ -47,7 +47,6 @@ impl Destination for Stdout {
     fn abilities(&self) -> Abilities {
         Abilities {
             objects: false,
-            amends: false,
             repository: String::new(),
         }
     }
@@ -81,12 +80,13 @@ impl Sink for Stdout {
     fn put(&mut self, placed: Placed) -> Result<()> {
         match placed.role {
             Role::Stream => self.0.write_all(&placed.data).map_err(failed),
-            _ => Ok(()),
+            // The length of the input was known: there is nothing to amend.
+            Role::Amend => Ok(()),
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
-        Ok(())
+    fn finish(self: Box<Self>) -> Result<Vec<StoredSegment>> {
+        Ok(Vec::new())
     }
 }
 
@@ -107,7 +107,6 @@ impl Destination for Null {
     fn abilities(&self) -> Abilities {
         Abilities {
             objects: true,
-            amends: true,
             repository: String::new(),
         }
     }
@@ -128,7 +127,12 @@ impl Sink for Null {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
-        Ok(())
+    /// Pages count as stored, as in a repository.
+    fn put_page(&mut self, _page: &[u8]) -> Result<Option<u64>> {
+        Ok(Some(0))
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<StoredSegment>> {
+        Ok(Vec::new())
     }
 }

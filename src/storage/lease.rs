@@ -44,6 +44,11 @@ pub fn lease_body(bytes: &[u8]) -> &[u8] {
     split_intent(bytes).0
 }
 
+/// Does the last line of an intent say that its holder let go? Anyone may take it at once then.
+pub fn is_released(bytes: &[u8]) -> bool {
+    split_intent(bytes).1.is_some_and(|line| line.is_released)
+}
+
 /// What the last line of an intent says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct LeaseLine {

@@ -1,28 +1,44 @@
-//! The objects of a repository, wherever they are: on this machine, or in memory.
+//! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`] and [`MemoryObjects`]; [`Recording`] and [`Faulty`] wrap any of them. One
-//! suite of tests, `tests/storage`, holds for each of them.
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`CachedObjects`],
+//! [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
 
+pub mod access;
+mod cached;
 mod clock;
+mod cloud;
 mod faulty;
 mod key;
+pub mod keys;
 mod lease;
 mod local;
+mod location;
 mod memory;
 mod parts;
+mod probe;
 mod recording;
+mod sealed;
 
+pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
+pub use cloud::{
+    AUTO_CONNECTIONS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects, CloudService,
+    CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES, ServerEncryption,
+    UploadChecksum,
+};
 pub use faulty::{Fault, Faulty};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
-pub use lease::{LeaseTaker, RENEWAL, lease_body};
+pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
+pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
+pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
+pub use sealed::{KEYS, SealedObjects};
 
 use crate::error::Result;
 use std::fmt;
@@ -165,7 +181,7 @@ pub trait Upload: fmt::Debug + Send {
 }
 
 /// A lease that is held. Dropped, it is let go at once: the intent stays, and anyone may take it.
-pub trait Lease: fmt::Debug + Send {
+pub trait Lease: fmt::Debug + Send + Sync {
     /// Replaces the content of the intent; others see the old or the new one.
     ///
     /// # Errors

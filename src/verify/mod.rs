@@ -28,10 +28,11 @@ use crate::{
     repo::{
         annotations::Annotations,
         inventory::{Inventory, NoRoots, PageRef, SegmentPlace, bad_words, full, items, open_some},
-        open::{backup_ids, is_repository, parts},
+        open::{backup_ids, is_repository, place, repository_at},
         select::BackupFilter,
     },
     report::damage::{Damage, Report, frame_damage},
+    storage::Objects,
     text::counted,
 };
 use data::ContentCheck;
@@ -41,8 +42,8 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
-    path::{Path, PathBuf},
-    sync::{Mutex, atomic::Ordering::Relaxed},
+    path::PathBuf,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
 use stream::{Looked, look};
@@ -150,7 +151,7 @@ impl Verify {
     /// the verdict.
     pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
-            return self.run_repository(Path::new(&self.from), meter);
+            return self.run_repository(&repository_at(&self.from)?, meter);
         }
         match look(&self.from, &self.filter)? {
             Looked::Backup(archive) => self.run_archive(*archive, meter),
@@ -169,8 +170,10 @@ impl Verify {
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
-        let repository = parts(&self.from).map_or(Path::new(&self.from), |(path, _)| path);
-        let check = Check::new(vec![archive], Some(repository), self.data, meter);
+        let repository = place(&self.from)
+            .ok()
+            .and_then(|(location, _)| location.objects().ok());
+        let check = Check::new(vec![archive], repository.as_deref(), self.data, meter);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
@@ -184,7 +187,7 @@ impl Verify {
     }
 
     /// The backups to check, and those of which the root is damaged: what they are of is not known.
-    fn selected(&self, repository: &Path) -> Result<(Vec<Archive>, NoRoots)> {
+    fn selected(&self, repository: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
         let (mut archives, lost_roots) = open_some(repository)?;
         archives.retain_mut(|archive| self.filter.selects_in(repository, &mut archive.root));
         match archives.is_empty() && lost_roots.is_empty() {
@@ -195,20 +198,24 @@ impl Verify {
 
     /// Check the backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
     /// is looked at again, what is left.
-    fn run_repository(&self, repository: &Path, meter: &Meter) -> Result<VerifyVerdict> {
+    fn run_repository(
+        &self,
+        repository: &Arc<dyn Objects>,
+        meter: &Meter,
+    ) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
-            let check = Check::new(archives, Some(repository), self.data, meter);
+            let check = Check::new(archives, Some(&**repository), self.data, meter);
             let lost = lost_roots
                 .into_iter()
                 .map(|(id, error)| check.no_root(id, error))
                 .collect::<Result<Vec<_>>>()?;
             let files = check.run(self.workers)?;
-            check.notes(repository)?;
+            check.notes(&**repository)?;
             let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
-            Ok(check.is_final(&verdict, repository)?.then_some(verdict))
+            Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
         })
     }
 }
@@ -246,7 +253,7 @@ pub(crate) struct Tables {
 impl<'a> Check<'a> {
     pub(crate) fn new(
         archives: Vec<Archive>,
-        repository: Option<&Path>,
+        repository: Option<&dyn Objects>,
         data: bool,
         meter: &'a Meter,
     ) -> Self {
@@ -263,7 +270,7 @@ impl<'a> Check<'a> {
     }
 
     /// What was noted of backups after they were made.
-    fn notes(&self, repository: &Path) -> Result<()> {
+    fn notes(&self, repository: &dyn Objects) -> Result<()> {
         let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
         let lost = "tags that it was given later are lost, and whether it is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
@@ -282,7 +289,11 @@ impl<'a> Check<'a> {
 
     /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
     /// meantime may have been pruned.
-    pub(crate) fn is_final(&self, verdict: &VerifyVerdict, repository: &Path) -> Result<bool> {
+    pub(crate) fn is_final(
+        &self,
+        verdict: &VerifyVerdict,
+        repository: &dyn Objects,
+    ) -> Result<bool> {
         if verdict.exit_code() == 0 {
             return Ok(true);
         }

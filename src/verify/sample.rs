@@ -24,12 +24,13 @@ use crate::{
         verify_memory::{DAMAGED, VerifyMemory},
     },
     report::damage::frame_damage,
+    storage::{Found, Location, Objects},
 };
 use std::{
     collections::{HashMap, HashSet},
+    ffi::OsString,
     num::NonZeroUsize,
-    path::{Path, PathBuf},
-    sync::{Mutex, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -46,7 +47,7 @@ pub enum SampleAmount {
 #[derive(Debug, Clone)]
 pub struct SampleVerify {
     /// The repository.
-    pub repository: PathBuf,
+    pub repository: OsString,
     /// How much of it.
     pub amount: SampleAmount,
     /// Threads that read and decode.
@@ -74,42 +75,42 @@ impl SampleVerify {
     /// # Errors
     /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
     pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
-        if !self.repository.is_dir() {
+        let location = Location::parse(&self.repository)?;
+        if !matches!(location.look(), Found::Repository | Found::Directory) {
             let what = format!(
                 "cannot check a part of {:?}: it is no repository",
                 self.repository
             );
             return Err(Error::new(ErrorKind::Usage, what).hint("leave out --sample and --for"));
         }
-        until_final(|| self.look(meter))
+        let objects = location.objects()?;
+        until_final(|| self.look(&objects, meter))
     }
 
     /// Look once; nothing if what was looked at was not there to the end.
-    fn look(&self, meter: &Meter) -> Result<Option<(VerifyVerdict, Sampled)>> {
+    fn look(
+        &self,
+        objects: &Arc<dyn Objects>,
+        meter: &Meter,
+    ) -> Result<Option<(VerifyVerdict, Sampled)>> {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
-        let (archives, no_roots) = open_some(&self.repository)?;
-        let check = Check::new(archives, Some(&self.repository), false, meter);
+        let (archives, no_roots) = open_some(objects)?;
+        let check = Check::new(archives, Some(&**objects), false, meter);
         let mut lost = no_roots
             .into_iter()
             .map(|(id, error)| check.no_root(id, error))
             .collect::<Result<Vec<_>>>()?;
         let mut tables = check.structure(self.workers)?;
         add_loose(&check, &mut tables);
-        let covered = VerifyMemory::read(&self.repository);
+        let covered = VerifyMemory::read(&**objects);
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
-        let sampled = remember(
-            &self.repository,
-            &check,
-            covered,
-            &all(&check, &tables),
-            &checked,
-        );
+        let sampled = remember(&**objects, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
         Ok(check
-            .is_final(&verdict, &self.repository)?
+            .is_final(&verdict, &**objects)?
             .then_some((verdict, sampled)))
     }
 
@@ -280,7 +281,7 @@ fn frames(
 
 /// What is damaged is looked at again the next time, and takes nothing of the share then.
 fn remember(
-    repository: &Path,
+    objects: &dyn Objects,
     check: &Check<'_>,
     mut covered: VerifyMemory,
     all: &[StoredPart],
@@ -296,7 +297,7 @@ fn remember(
     }
     let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
     covered.retain(|segment| present.contains(segment));
-    let forgotten = covered.write(repository).err().map(|error| error.line());
+    let forgotten = covered.write(objects).err().map(|error| error.line());
     forgotten
         .iter()
         .for_each(|why| platform::debug(|| why.clone()));

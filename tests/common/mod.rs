@@ -336,7 +336,11 @@ fn key(id: &SegmentId) -> (String, u32, u32) {
 
 impl Base {
     fn open(repository: &Path, id: &str) -> Self {
-        let archive = Archive::open_backup(repository, id).unwrap();
+        let archive = Archive::open_backup(
+            &fullbore::repo::open::repository_at(repository).unwrap(),
+            id,
+        )
+        .unwrap();
         let mut base = Self {
             id: id.into(),
             ..Self::default()

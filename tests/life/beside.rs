@@ -9,18 +9,25 @@ use fullbore::{
     format::{root::Root, seal::seal},
     platform::write,
     repo::{
-        objects::{LocalObjects, Objects, Seized},
         protocol::{Intent, check, intent_key, refer},
         writer::RepositoryWriter,
     },
     sink::Destination,
+    storage::{self, Leased, LocalObjects, Objects, PutIf, Take},
 };
 use std::{
     ffi::OsString,
     fs,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Begins backup 5.
+fn writer(repository: &Path) -> RepositoryWriter {
+    let objects = Arc::new(storage::LocalObjects::new(repository));
+    RepositoryWriter::begin(objects, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap()
+}
 
 /// A backup that died: what it stored, and a partial root.
 pub(crate) fn died(repository: &Path, day: u32) -> Root {
@@ -68,8 +75,7 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let dir_ = temp();
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
-    let mut store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
+    let mut store = writer(repository);
     let referred = store.announce_bases(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
     fullbore(args!["forget", repository, id(1)]).ends_with(0);
@@ -105,8 +111,7 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
     check(&LocalObjects::new(repository), &second).unwrap();
-    let store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
+    let store = writer(repository);
     fs::write(dir(repository, 1).join("s01-000001.tar.zst"), "short").unwrap();
     let root = Root {
         id: id(5),
@@ -131,7 +136,7 @@ fn tombstones_of_a_prune_that_was_killed_are_seen_and_taken_up() {
     let objects = LocalObjects::new(repository);
     for name in ["manifest", "s01-000001.tar.zst", "s01-000002.tar.zst"] {
         objects
-            .mark(&format!("tombstones/{}/{name}", id(1)))
+            .put(&format!("tombstones/{}/{name}", id(1)), b"", &PutIf::Always)
             .unwrap();
     }
     let referred = refer(&objects, &[id(1), id(2), id(3)]).unwrap();
@@ -155,20 +160,23 @@ fn an_intent_is_held_while_its_backup_lives_and_free_after_it() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     let objects = LocalObjects::new(repository);
-    let store =
-        RepositoryWriter::begin(repository, &id(5), "2026-11-05T05:45:01Z", "tar.zst").unwrap();
-    let seize = |day| objects.seize(&intent_key(&id(day))).unwrap();
-    assert!(matches!(seize(5), Seized::Held));
-    assert!(matches!(seize(6), Seized::Absent));
+    let store = writer(repository);
+    let seize = |day| {
+        objects
+            .lease(&intent_key(&id(day)), b"", Take::Dead)
+            .unwrap()
+    };
+    assert!(matches!(seize(5), Leased::Held));
+    assert!(matches!(seize(6), Leased::Absent));
     Box::new(store).abort(false);
-    assert!(matches!(seize(5), Seized::Absent));
+    assert!(matches!(seize(5), Leased::Absent));
     let path = repository.join(intent_key(&id(6)));
     fs::write(&path, "").unwrap();
     // NFS refuses the lock of a file that is open for reading only.
-    assert!(matches!(seize(6), Seized::Free(Some(file)) if file.set_len(0).is_ok()));
+    assert!(matches!(seize(6), Leased::Ours(lease) if lease.is_ours()));
     let held = fs::File::open(&path).unwrap();
     assert!(write::lock_exclusive(&held).unwrap());
-    assert!(matches!(seize(6), Seized::Held));
+    assert!(matches!(seize(6), Leased::Held));
 }
 
 /// Ids that are listed; each is checked byte by byte.
@@ -419,20 +427,24 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
     }
 }
 
-/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its segment: it has seen
-/// the root. What runs is made of the repository, and the id of the first.
-fn forgotten_meanwhile(dir: &Path, command: impl FnOnce(&Path, &str) -> Vec<OsString>) -> Ran {
+/// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its manifest: it has seen the
+/// root. What runs is made of the repository, and the id of the first.
+fn forgotten_meanwhile(
+    dir: &Path,
+    command: impl FnOnce(&Path, &str) -> Vec<OsString>,
+) -> Ran {
     let (tree, repository) = (dir.join("tree"), dir.join("repo"));
     runs::write(tree.join("f"), runs::noise(1, 500_000));
     fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
-    let segment = runs::segments(&repository).remove(0);
     let first = names(&repository.join("backups")).remove(0);
     fullbore(args!["backup", &tree, "--to", &repository, "--full"]).ends_with(0);
     let command = command(&repository, &first);
     std::thread::scope(|scope| {
-        let late = "openat:delay_enter=2000000:when=1";
-        let run = scope.spawn(|| runs::tampered(late, Some(&segment), command));
-        std::thread::sleep(Duration::from_millis(1000));
+        // By its name, as it is opened in its directory, and in whichever thread that is.
+        let late = "openat:delay_enter=5000000:when=1";
+        let manifest = Some(Path::new("manifest"));
+        let run = scope.spawn(move || runs::tampered(late, manifest, command));
+        std::thread::sleep(Duration::from_millis(2000));
         fullbore(args!["forget", &repository, &first]).ends_with(0);
         fullbore(args!["prune", &repository]).ends_with(0);
         run.join().unwrap()

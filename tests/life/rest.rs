@@ -7,9 +7,10 @@ use crate::{
 };
 use fullbore::{
     error::{ErrorKind, Result},
-    repo::{
-        objects::{LocalObjects, Objects, Seized},
-        protocol::{intent_key, remove_abandoned, write_off},
+    repo::protocol::{intent_key, remove_abandoned, write_off},
+    storage::{
+        Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take,
+        Upload, Version,
     },
 };
 use std::{
@@ -17,54 +18,74 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A place where this is told of every lock.
-struct Told(LocalObjects, fn() -> Seized<()>);
+/// A storage where this is told of every lease.
+#[derive(Debug)]
+struct Told(LocalObjects, fn() -> Leased);
+
+#[derive(Debug)]
+struct ToldLease;
+
+impl Lease for ToldLease {
+    fn update(&mut self, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_ours(&self) -> bool {
+        true
+    }
+}
 
 impl Objects for Told {
-    type Lock = ();
-
-    fn list(&self, dir: &str) -> Result<Vec<String>> {
-        self.0.list(dir)
+    fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
+        self.0.list(prefix)
     }
 
-    fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.0.read(key)
+    fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.0.read_at(key, offset, len, out)
     }
 
-    fn size(&self, key: &str) -> Result<Option<u64>> {
-        self.0.size(key)
+    fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+        self.0.get(key)
     }
 
-    fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        self.0.put(key, bytes)
+    fn stat(&self, key: &str) -> Result<Option<u64>> {
+        self.0.stat(key)
     }
 
-    fn mark(&self, key: &str) -> Result<()> {
-        self.0.mark(key)
+    fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        self.0.put(key, bytes, condition)
     }
 
-    fn sync(&self, dir: &str) -> Result<()> {
-        self.0.sync(dir)
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
+        self.0.create(key)
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<bool> {
-        self.0.rename(from, to)
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.0.delete(keys)
     }
 
-    fn remove(&self, key: &str) -> Result<()> {
-        self.0.remove(key)
+    fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        self.0.abort_uploads(prefix)
     }
 
-    fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.0.remove_dir(dir)
+    fn settle(&self, prefix: &str) -> Result<()> {
+        self.0.settle(prefix)
     }
 
-    fn seize(&self, _: &str) -> Result<Seized<()>> {
+    fn lease(&self, _: &str, _: &[u8], _: Take) -> Result<Leased> {
         Ok(self.1())
     }
 
-    fn claim(&self, _: &str) -> Result<Seized<()>> {
-        Ok(self.1())
+    fn abilities(&self) -> StorageAbilities {
+        self.0.abilities()
+    }
+
+    fn describe(&self, key: &str) -> String {
+        self.0.describe(key)
+    }
+
+    fn as_local(&self) -> Option<&LocalObjects> {
+        None
     }
 }
 
@@ -361,7 +382,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     died(repository, 2);
     full(repository, 3, "/data");
     let (objects, before) = (
-        Told(LocalObjects::new(repository), || Seized::Unknown),
+        Told(LocalObjects::new(repository), || Leased::Unknown),
         names(&dir(repository, 2)),
     );
     assert_eq!(
@@ -502,8 +523,11 @@ fn nothing_is_cleared_away_under_a_lock_that_nobody_has() {
     write(&left, "stored");
     let intent = repository.join(intent_key(&id(2)));
     write(&intent, "");
-    remove_abandoned(&Told(LocalObjects::new(repository), || Seized::Absent)).unwrap();
+    remove_abandoned(&Told(LocalObjects::new(repository), || Leased::Absent)).unwrap();
     assert!(left.exists() && intent.exists());
-    remove_abandoned(&Told(LocalObjects::new(repository), || Seized::Free(()))).unwrap();
+    remove_abandoned(&Told(LocalObjects::new(repository), || {
+        Leased::Ours(Box::new(ToldLease))
+    }))
+    .unwrap();
     assert!(!left.exists() && !intent.exists());
 }

@@ -13,7 +13,11 @@ use std::{fs, path::Path};
 /// The root of the only backup of a repository, and all of its records.
 fn stored(repository: &Path) -> (Root, Vec<fullbore::format::page::Record>) {
     let id = names(&repository.join("backups")).pop().unwrap();
-    let archive = Archive::open_backup(repository, &id).unwrap();
+    let archive = Archive::open_backup(
+        &fullbore::repo::open::repository_at(repository).unwrap(),
+        &id,
+    )
+    .unwrap();
     let pages =
         (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
     let records = pages.collect();

@@ -40,14 +40,15 @@ fn followed_for(
 ) -> Child {
     let repository = cluster.path("repository");
     let child = held_up(cluster, seconds, codec);
+    // Its file is there with its first frame, and has bytes only from the first full piece on.
     let stored = || {
         shell(
-            "find \"$1\"/backups -size +0 -name 's01-*'",
+            "find \"$1\"/backups -name 's01-*'",
             args![repository],
         )
         .out
     };
-    wait_until("something is stored", || !stored().is_empty());
+    wait_until("something is being stored", || !stored().is_empty());
     begin();
     let from = cluster.psql("SELECT restart_lsn FROM pg_replication_slots");
     let first = primary.psql(&format!("SELECT pg_walfile_name('{from}')"));
@@ -260,7 +261,7 @@ fn wal_that_is_gone_when_it_is_to_be_read_is_missed() {
     }
     let stored = || {
         shell(
-            "find \"$1\"/backups -size +0 -name 's02-*'",
+            "find \"$1\"/backups -name 's02-*'",
             args![repository],
         )
         .out

@@ -330,7 +330,11 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     let mut fixture = cluster();
     fixture.frame_bytes = 64; // a frame for each file
     let place = Place::with(&fixture, |_| {});
-    let archive = Archive::open_backup(&place.at("repo"), &fixture.id).unwrap();
+    let archive = Archive::open_backup(
+        &fullbore::repo::open::repository_at(place.at("repo")).unwrap(),
+        &fixture.id,
+    )
+    .unwrap();
     let found = archive.find(b"postgresql.auto.conf").unwrap();
     let segment = place
         .at("repo")

@@ -167,9 +167,12 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
         let dir = temp();
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);
-        let root = fullbore::archive::Archive::open_backup(&repository, THIRD)
-            .unwrap()
-            .root;
+        let root = fullbore::archive::Archive::open_backup(
+            &fullbore::repo::open::repository_at(&repository).unwrap(),
+            THIRD,
+        )
+        .unwrap()
+        .root;
         assert_eq!(
             root.referenced_backups(),
             [ID, SECOND],

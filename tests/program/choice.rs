@@ -153,7 +153,10 @@ fn init_makes_an_empty_repository_once() {
     let init = || fullbore(args!["init", repository]).ends_with(0).err;
     assert_eq!(init(), format!("{repository:?} is a new repository\n"));
     let file = repository.join("fullbore-repo.json");
-    let (facts, made) = (fs::read(&file).unwrap(), names(&repository));
+    let facts = fs::read(&file).unwrap();
+    // The first backup makes the directories.
+    let alone = ["fullbore-repo.json"];
+    assert_eq!(names(&repository), alone);
     assert!(
         fullbore(args!["list", repository])
             .ends_with(0)
@@ -167,7 +170,9 @@ fn init_makes_an_empty_repository_once() {
             .json()[0]["new_repository"],
         false
     );
+    assert_eq!(names(&repository), alone);
     backup(&tree, &repository, &["--no-create"]);
+    let made = names(&repository);
     assert!(init().contains("already"));
     assert_eq!(
         (fs::read(&file).unwrap(), names(&repository)),

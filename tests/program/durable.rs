@@ -180,10 +180,11 @@ fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be
     fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
 }
 
-/// A backup whose `nth` sync fails, while what has a root cannot be forgotten; whether it is listed.
+/// A backup whose `nth` sync fails, while what has a root cannot be forgotten; whether it is listed. Repository, intent and root
+/// are renamed by renameat2, a segment by another thread, so only the manifest comes before what was forgotten.
 fn unsynced(nth: usize, tree: &Path, repo: &Path) -> (runs::Ran, bool) {
     let line = "strace -f -qq -o /dev/null -e inject=\"fsync:error=EIO:when=$1\" \
-                -e inject=rename,renameat,renameat2:error=EIO:when=2+ \"${@:2}\"";
+                -e inject=rename,renameat:error=EIO:when=2+ \"${@:2}\"";
     let nth = nth.to_string();
     let ran = shell(
         line,
@@ -213,6 +214,7 @@ fn a_backup_that_fails_behind_its_root_is_not_listed_or_said_to_be() {
     let mut listed = 0;
     for nth in 1.. {
         let repo = dir.path().join(format!("repo{nth}"));
+        assert!(nth < 100, "no backup succeeds");
         let (ran, is_listed) = unsynced(nth, &dir.path().join("tree"), &repo);
         if ran.code == 0 {
             break;

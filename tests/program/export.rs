@@ -87,7 +87,11 @@ impl Two {
 #[test]
 fn the_second_backup_refers_to_the_first() {
     let two = two("zstd:1");
-    let archive = Archive::open_backup(&two.repository, &two.ids[1]).unwrap();
+    let archive = Archive::open_backup(
+        &fullbore::repo::open::repository_at(&two.repository).unwrap(),
+        &two.ids[1],
+    )
+    .unwrap();
     assert_eq!(archive.root.referenced_backups(), [&two.ids[0]]);
     let dir = temp();
     let back = dir.path().join("back");
@@ -167,7 +171,8 @@ fn an_export_of_a_full_backup_has_the_same_frames() {
     ])
     .ends_with(0);
     let of = |from: &Path, id: &str| {
-        let archive = Archive::open_backup(from, id).unwrap();
+        let archive =
+            Archive::open_backup(&fullbore::repo::open::repository_at(from).unwrap(), id).unwrap();
         let pages =
             (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
         pages.flatten().collect::<Vec<_>>()

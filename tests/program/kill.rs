@@ -403,8 +403,9 @@ fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
     };
     let [archive, exported] = ["x.tar.lz4", "y.tar.zst"].map(|name| dir.path().join(name));
     let of_first = args![format!("{}@{}", repository.display(), first.display())];
-    // Each run is held up behind its commit: where it removes its partial root, or syncs the directory of an archive.
-    let unlink = "unlink:delay_enter=3000000:when=1";
+    // Each run is held up behind its commit: where it removes its partial root, or syncs the directory of an archive. A copy
+    // removes the document of a forgotten backup before.
+    let unlink = "unlinkat:delay_enter=3000000:when=1";
     let sync = "fsync:delay_enter=3000000";
     let backup = |to: &Path| args!["backup", tree, "--to", to, "--quiet"].to_vec();
     let of = |verb: &str, to: &Path| {
@@ -415,7 +416,7 @@ fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
         (sync, backup(&archive), &|| archive.exists()),
         (sync, of("export", &exported), &|| exported.exists()),
         (
-            "unlink:delay_enter=3000000:when=2",
+            "unlinkat:delay_enter=3000000:when=3",
             of("copy-backup", &copy),
             &|| roots(&copy) == 1,
         ),

@@ -364,8 +364,8 @@ impl fullbore::archive::object::ObjectReader for Recording {
 fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
-    let inner = Box::new(fullbore::archive::object::DirectoryObjects::new(
-        repository,
+    let inner = Box::new(fullbore::archive::object::BackupObjects::new(
+        &fullbore::repo::open::repository_at(repository).unwrap(),
         common::ID,
     ));
     let store = Recording {

@@ -5,7 +5,7 @@ use fullbore::{
     backup::{Backup, Subject, paths::Scope},
     format::digest::Algorithm,
     metrics::meter::Meter,
-    plan::{SinkSpec, Tuning},
+    plan::{OpenStorage, SinkSpec, Tuning},
     stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
 };
@@ -83,7 +83,10 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
         let repository = dir.path().join(format!("repo-{codec}"));
         let file = dir.path().join(format!("x-{codec}.{}", codec.suffix()));
         for (at, sink) in [
-            (&repository, SinkSpec::Repository(repository.clone())),
+            (
+                &repository,
+                SinkSpec::Repository(OpenStorage::local(&repository)),
+            ),
             (&file, SinkSpec::File(file.clone())),
         ] {
             backup(&tree, sink, codec, digest);

@@ -613,7 +613,7 @@ fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
 fn what_looks_like_another_machine_is_no_directory_here() {
     let dir = temp();
     runs::write(dir.path().join("t/f"), "x");
-    for to in ["s3://bucket/x", "user@host:/x", "host:x", "null:x", "null"] {
+    for to in ["sftp://host/x", "user@host:/x", "host:x", "null:x", "null"] {
         let ran = shell(
             "cd \"$1\"; \"$2\" backup t --to \"$3\"",
             args![dir.path(), FULLBORE, to],

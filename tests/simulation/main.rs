@@ -12,23 +12,28 @@ use fullbore::{
     format::{
         layout::{REPOSITORY, Repository},
         page::SegmentId,
-        root::{BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo},
+        root::{
+            BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo, is_void,
+        },
         seal::seal,
     },
     repo::{
-        objects::Objects,
         protocol::{
-            Intent, check, forget, give_up, intent_key, refer, remove_abandoned, write_off,
+            Intent, check, forget, give_up, intent_key, refer, remove_abandoned, store_root,
+            write_off,
         },
         prune::prune,
         roots::{BackupState, documents, key, needs},
     },
+    storage::{Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock},
 };
 use memory::{Accident, Actor, World, is_real};
 use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
+    thread::{self, ThreadId},
+    time::Duration,
 };
 
 fn id(number: usize) -> String {
@@ -90,6 +95,8 @@ struct Habits {
     minds_tombstones: bool,
     /// How many of its two sources there are.
     sources: u64,
+    /// Are there locks, or may any holder of an intent be taken for dead at any time?
+    has_locks: bool,
 }
 
 /// Segments by backup and number, and backups by their manifests.
@@ -119,7 +126,12 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
 }
 
 /// Steps 2 to 4, and what came of it: the roots of bases that may be used, segments and manifests to refer to.
-fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
+fn choose(
+    actor: &Actor,
+    lease: &mut dyn Lease,
+    mut intent: Intent,
+    habits: Habits,
+) -> Result<Offer> {
     let mut bases = BTreeMap::new();
     for base in fullbore::repo::roots::ids(actor)?
         .iter()
@@ -127,14 +139,17 @@ fn choose(actor: &Actor, mut intent: Intent, habits: Habits) -> Result<Offer> {
     {
         let wanted = actor.random(3) > 0;
         for file in ["root.json", "partial.json"].iter().filter(|_| wanted) {
-            if let Some(bytes) = actor.read(&key(base, file))? {
+            if let Some((bytes, _)) = actor.get(&key(base, file))? {
+                if is_void(&bytes) {
+                    break;
+                }
                 bases.insert(base.clone(), Root::open(&bytes, "a root")?);
                 break;
             }
         }
     }
     intent.bases = bases.keys().cloned().collect();
-    actor.amend(&intent_key(&intent.id), &seal(&intent)?)?;
+    lease.update(&seal(&intent)?)?;
     let referred = refer(actor, &intent.bases)?;
     bases.retain(|base, _| !referred.gone.contains(base));
     let (mut segments, mut manifests) = offered(&bases);
@@ -212,24 +227,33 @@ fn backup(actor: &Actor, number: usize, habits: Habits) -> Result<()> {
         id: id(number),
         ..Intent::default()
     };
-    actor.announce(&intent_key(&intent.id), &seal(&intent)?)?;
-    let done = store(actor, &intent, habits);
+    let key = intent_key(&intent.id);
+    let Leased::Ours(mut lease) = actor.lease(&key, &seal(&intent)?, Take::New)? else {
+        actor.complain(format!("{number} could not announce itself"));
+        return Ok(());
+    };
+    let done = store(actor, &mut *lease, &intent, habits);
     if done.is_err() {
         give_up(actor, &intent.id)?;
     }
-    actor.remove(&intent_key(&intent.id))?;
+    // Another that took us for dead sees to the intent; what we failed with came of that.
+    if !lease.is_ours() && !actor.has_locks() {
+        return Ok(());
+    }
+    actor.delete(&[key])?;
     done
 }
 
-fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
+fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) -> Result<()> {
     let id = &intent.id;
-    actor.put(&key(id, "manifest"), b"man")?;
-    let (segments, manifests) = choose(actor, intent.clone(), habits)?;
+    put(actor, &key(id, "manifest"), b"man")?;
+    let (segments, manifests) = choose(actor, lease, intent.clone(), habits)?;
     let source = source(actor.random(habits.sources));
     let mut mine = Vec::new();
     for number in 1..=actor.random(3) as u32 {
         mine.push(own(number));
-        actor.put(
+        put(
+            actor,
             &segment_key(
                 id,
                 &SegmentId {
@@ -242,7 +266,7 @@ fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
         )?;
         if actor.random(2) == 0 {
             let partial = root_of(id, source.clone(), &mine, &segments);
-            actor.put(&key(id, "partial.json"), &seal(&partial)?)?;
+            put(actor, &key(id, "partial.json"), &seal(&partial)?)?;
         }
     }
     let mut root = root_of(id, source, &mine, &segments);
@@ -255,8 +279,12 @@ fn store(actor: &Actor, intent: &Intent, habits: Habits) -> Result<()> {
     root.pages = manifests.iter().map(page).collect();
     check(actor, &root)?;
     promise(actor, &root);
-    actor.put(&key(id, "root.json"), &seal(&root)?)?;
-    actor.remove(&key(id, "partial.json"))
+    store_root(actor, id, &seal(&root)?)?;
+    actor.delete(&[key(id, "partial.json")])
+}
+
+fn put(objects: &dyn Objects, key: &str, bytes: &[u8]) -> Result<()> {
+    objects.put(key, bytes, &PutIf::Always).map(drop)
 }
 
 /// What an actor is to do.
@@ -281,7 +309,11 @@ fn act(role: Role, number: usize, habits: Habits) -> Box<dyn FnOnce(Actor) + Sen
     Box::new(move |actor| {
         let done = match role {
             Role::Backup => backup(&actor, number, habits),
-            Role::Prune => prune(&actor, false).map(drop),
+            Role::Prune => match prune(&actor, false) {
+                // It was taken for dead itself.
+                Err(error) if error.kind == ErrorKind::Unreachable && !actor.has_locks() => Ok(()),
+                done => done.map(drop),
+            },
             Role::Forget => {
                 let victim = 1 + actor.random(number as u64) as usize;
                 forget(&actor, &id(victim)).and_then(|done| {
@@ -312,13 +344,15 @@ fn give_up_dead(actor: &Actor, victim: usize) -> Result<()> {
 }
 
 /// After everything: a prune that nothing disturbs leaves what is listed, what a dead backup may still give, and no more.
-fn settle(world: &Arc<World>) {
+fn settle(world: &Arc<World>, has_locks: bool) {
     let last = |actor: Actor| {
         let failed = prune(&actor, false).err();
         failed
             .into_iter()
             .for_each(|error| actor.complain(format!("the last prune failed: {}", error.line())));
     };
+    world.run(vec![(Box::new(last), None)]);
+    // Where there are no locks, a prune that removes something makes those void that look dead; the next one removes these.
     world.run(vec![(Box::new(last), None)]);
     let log = world.state().log();
     assert_eq!(world.state().broken, None, "{log}");
@@ -328,24 +362,31 @@ fn settle(world: &Arc<World>) {
         for (id, document) in documents(&actor, BTreeMap::new()).unwrap() {
             let mut kept = into.lock().unwrap();
             let file = match document.state {
-                BackupState::Listed => "root.json",
+                BackupState::Listed | BackupState::Void => "root.json",
                 BackupState::Partial => "partial.json",
                 BackupState::Forgotten => "forgotten.json",
             };
             kept.insert(key(&id, file));
-            if document.state != BackupState::Forgotten {
+            if !matches!(document.state, BackupState::Forgotten | BackupState::Void) {
                 kept.extend(document.facts.unwrap().needs.keys().cloned());
             }
         }
     };
     world.run(vec![(Box::new(look), None)]);
-    let there: BTreeSet<String> = world
-        .state()
-        .objects
-        .keys()
-        .filter(|key| *key != REPOSITORY)
-        .cloned()
-        .collect();
+    let state = world.state();
+    let is_word = |key: &String| {
+        // One who forgot it was killed between the two steps; it is listed still.
+        let of = key.strip_suffix("/forgotten.json");
+        let id = of.and_then(|dir| dir.strip_prefix("backups/"));
+        id.is_some_and(|id| state.is_listed(id) || state.has(&key_of_void(id)))
+    };
+    let mut there: BTreeSet<String> = state.keys().into_iter().collect();
+    there.retain(|key| key != REPOSITORY && !is_word(key));
+    if !has_locks {
+        // By it a later prune knows that the backup may still commit.
+        there.retain(|key| !key.starts_with("intents/"));
+    }
+    drop(state);
     assert_eq!(there, *kept.lock().unwrap(), "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
     for dir in there
@@ -363,14 +404,16 @@ fn settle(world: &Arc<World>) {
     }
 }
 
+/// Where a void root would be.
+fn key_of_void(id: &str) -> String {
+    key(id, "root.json")
+}
+
 /// Three rounds of actors that work at the same time.
 fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
-    let world = World::new(seed);
-    let facts = Repository::default();
-    world
-        .state()
-        .objects
-        .insert(REPOSITORY.into(), seal(&facts).unwrap());
+    let world = World::new(seed, habits.has_locks);
+    let facts = seal(&Repository::default()).unwrap();
+    put(&world.state().store, REPOSITORY, &facts).unwrap();
     let mut number = 0;
     for round in rounds {
         let actors = round.into_iter().map(|(role, accident)| {
@@ -379,7 +422,7 @@ fn simulate(seed: u64, rounds: Vec<Vec<Planned>>, habits: Habits) -> u64 {
         });
         world.run(actors.collect());
     }
-    settle(&world);
+    settle(&world, habits.has_locks);
     world.state().operations
 }
 
@@ -398,15 +441,99 @@ proptest! {
     fn no_order_and_no_crash_takes_from_a_listed_backup_what_it_needs(
         seed in any::<u64>(), rounds in prop::collection::vec(roles(), 1..4), sources in 1..3u64,
     ) {
-        simulate(seed, rounds, Habits { minds_tombstones: true, sources });
+        simulate(seed, rounds, Habits { minds_tombstones: true, sources, has_locks: true });
     }
 
     #[test]
     fn the_same_holds_for_backups_that_do_not_mind_tombstones(
         seed in any::<u64>(), rounds in prop::collection::vec(roles(), 1..4), sources in 1..3u64,
     ) {
-        simulate(seed, rounds, Habits { minds_tombstones: false, sources });
+        simulate(seed, rounds, Habits { minds_tombstones: false, sources, has_locks: true });
     }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn a_holder_that_is_asleep_for_any_time_never_lists_itself_over_what_was_removed(
+        seed in any::<u64>(), rounds in prop::collection::vec(roles(), 1..4), sources in 1..3u64,
+        minds_tombstones in any::<bool>(),
+    ) {
+        simulate(seed, rounds, Habits { minds_tombstones, sources, has_locks: false });
+    }
+}
+
+/// A clock of a host on which one thread has waited as soon as it waits. Those that renew leases wait for it.
+#[derive(Debug)]
+struct HastyClock(TestClock, ThreadId);
+
+impl Clock for HastyClock {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        if thread::current().id() == self.1 {
+            self.0.advance(time);
+        } else {
+            self.0.sleep(time);
+        }
+    }
+}
+
+/// A backup that was forgotten, and one under way on a host whose clock stands still. Gives what the host that prunes sees.
+fn beside_a_sleeper(store: &MemoryObjects) -> (MemoryObjects, Leased) {
+    put(store, REPOSITORY, &seal(&Repository::default()).unwrap()).unwrap();
+    let old = root_of(&id(1), source(0), &[own(1)], &BTreeSet::new());
+    put(store, &key(&id(1), "manifest"), b"man").unwrap();
+    put(store, &key(&id(1), "s01-000001.tar.zst"), b"seg").unwrap();
+    put(store, &key(&id(1), "forgotten.json"), &seal(&old).unwrap()).unwrap();
+    let asleep = store.with_clock(Arc::new(TestClock::default()), RENEWAL);
+    let intent = Intent {
+        id: id(2),
+        ..Intent::default()
+    };
+    let body = seal(&intent).unwrap();
+    let lease = asleep.lease(&intent_key(&id(2)), &body, Take::New).unwrap();
+    let awake = store.with_clock(
+        Arc::new(HastyClock(TestClock::default(), thread::current().id())),
+        RENEWAL,
+    );
+    (awake, lease)
+}
+
+#[test]
+fn a_backup_that_slept_through_its_lease_cannot_commit_after_a_prune() {
+    let store = MemoryObjects::new();
+    let (awake, lease) = beside_a_sleeper(&store);
+    assert!(matches!(lease, Leased::Ours(_)));
+    let freed = prune(&awake, false).unwrap().freed();
+    assert_eq!((freed.segments, freed.bytes), (1, 6));
+    let root = root_of(&id(2), source(0), &[], &BTreeSet::new());
+    let error = store_root(&store, &id(2), &seal(&root).unwrap()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Gone);
+    // It stays, however often a prune comes by: this host may sleep on.
+    for _ in 0..3 {
+        prune(&awake, false).unwrap();
+        assert!(documents(&store, BTreeMap::new()).unwrap()[&id(2)].state == BackupState::Void);
+    }
+    assert_eq!(store.list("intents").unwrap(), []);
+    assert_eq!(store.list("backups").unwrap().len(), 1);
+}
+
+#[test]
+fn a_prune_beside_an_intent_is_refused_where_puts_have_no_conditions() {
+    let store = MemoryObjects::new();
+    let (awake, lease) = beside_a_sleeper(&store);
+    let before = store.list("").unwrap();
+    let error = prune(&awake.without_conditions(), false).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unsupported, "{}", error.line());
+    assert_eq!(store.list("").unwrap(), before);
+    drop(lease);
+    store.delete(&[intent_key(&id(2))]).unwrap();
+    let freed = prune(&awake.without_conditions(), false).unwrap().freed();
+    assert_eq!(freed.segments, 1);
 }
 
 #[test]
@@ -427,35 +554,32 @@ fn what_a_root_needs_is_what_it_names() {
 
 #[test]
 fn a_backup_that_commits_and_dies_while_it_is_written_off_is_forgotten() {
-    let world = World::new(1);
+    let world = World::new(1, true);
     let work = |actor: Actor| {
         let (id, root) = (
             id(1),
             root_of(&id(1), source(0), &[own(1)], &BTreeSet::new()),
         );
-        actor.put(&key(&id, "manifest"), b"man").unwrap();
-        actor
-            .put(
-                &segment_key(
-                    &id,
-                    &SegmentId {
-                        backup: String::new(),
-                        stream: 1,
-                        number: 1,
-                    },
-                ),
-                b"seg",
-            )
-            .unwrap();
-        actor
-            .put(&key(&id, "partial.json"), &seal(&root).unwrap())
-            .unwrap();
-        actor
-            .put(&key(&id, "root.json"), &seal(&root).unwrap())
-            .unwrap();
+        put(&actor, &key(&id, "manifest"), b"man").unwrap();
+        put(
+            &actor,
+            &segment_key(
+                &id,
+                &SegmentId {
+                    backup: String::new(),
+                    stream: 1,
+                    number: 1,
+                },
+            ),
+            b"seg",
+        )
+        .unwrap();
+        for file in ["partial.json", "root.json"] {
+            put(&actor, &key(&id, file), &seal(&root).unwrap()).unwrap();
+        }
         assert!(write_off(&actor, &id).unwrap());
     };
     world.run(vec![(Box::new(work), None)]);
-    settle(&world);
-    assert!(world.state().objects.is_empty());
+    settle(&world, true);
+    assert_eq!(world.state().keys(), [""; 0]);
 }

@@ -2,10 +2,15 @@
 
 use fullbore::{
     error::{Error, ErrorKind, Result},
-    repo::objects::{Objects, Seized},
+    format::root::is_void,
+    storage::{
+        Lease, Leased, ListedObject, LocalObjects, MemoryObjects, Objects, Put, PutIf,
+        StorageAbilities, Take, Upload, Version,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard},
 };
 
@@ -17,9 +22,10 @@ pub(crate) struct World {
 
 /// Everything there is.
 pub(crate) struct State {
-    pub(crate) objects: BTreeMap<String, Vec<u8>>,
-    /// Locks of intents, and who holds them.
-    held: BTreeMap<String, usize>,
+    pub(crate) store: MemoryObjects,
+    has_locks: bool,
+    /// Leases on intents: who holds them, and a number for each time.
+    held: BTreeMap<String, (usize, u64)>,
     /// What each backup needs, as its maker knows it.
     pub(crate) needs: BTreeMap<String, BTreeSet<String>>,
     now: usize,
@@ -68,9 +74,11 @@ pub(crate) struct Actor {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Arc<Self> {
+    /// Where there are no locks, a holder may be asleep at any time, for any time: others may take it for dead.
+    pub(crate) fn new(seed: u64, has_locks: bool) -> Arc<Self> {
         let state = State {
-            objects: BTreeMap::new(),
+            store: MemoryObjects::new(),
+            has_locks,
             held: BTreeMap::new(),
             needs: BTreeMap::new(),
             now: 0,
@@ -127,7 +135,7 @@ impl Drop for Ended {
         let number = self.0.number;
         state.running.remove(&number);
         state.accidents.remove(&number);
-        state.held.retain(|_, holder| *holder != number);
+        state.held.retain(|_, (holder, _)| *holder != number);
         state.pick();
         self.0.world.turn.notify_all();
     }
@@ -149,9 +157,20 @@ impl State {
         self.log.join("\n")
     }
 
-    fn is_listed(&self, id: &str) -> bool {
-        self.objects
-            .contains_key(&format!("backups/{id}/root.json"))
+    /// All keys, in order.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let listed = self.store.list("").unwrap().into_iter();
+        listed.map(|object| object.key).collect()
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.store.stat(key).unwrap().is_some()
+    }
+
+    /// Is there a root that is not void?
+    pub(crate) fn is_listed(&self, id: &str) -> bool {
+        let root = self.store.get(&format!("backups/{id}/root.json")).unwrap();
+        root.is_some_and(|(bytes, _)| !is_void(&bytes))
     }
 
     /// Is all there that the listed backups need?
@@ -161,7 +180,7 @@ impl State {
             let is_new = touched == format!("backups/{id}/root.json");
             let missing = needs
                 .iter()
-                .find(|key| (is_new || *key == touched) && !self.objects.contains_key(*key));
+                .find(|key| (is_new || *key == touched) && !self.has(key));
             lost = lost.or(missing.map(|key| format!("{id} is listed and has lost {key}")));
         }
         if self.broken.is_none() {
@@ -231,7 +250,7 @@ impl Actor {
         state.note(number, format!("{accident:?}"));
         if accident == Accident::Crash {
             state.dead.insert(number);
-            state.held.retain(|_, holder| *holder != number);
+            state.held.retain(|_, (holder, _)| *holder != number);
         }
         Some(accident)
     }
@@ -249,150 +268,173 @@ impl Actor {
         self.world.state().needs.insert(id.to_owned(), needs);
     }
 
-    /// Write an intent and take its lock, in one step: what is between the two is the lock's own affair.
-    pub(crate) fn announce(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        self.step(
-            || format!("announces {key}"),
-            |state| {
-                state.held.insert(key.to_owned(), self.number);
-                state.objects.insert(key.to_owned(), bytes.to_vec());
-            },
-        )
-    }
-
-    /// Write over an intent in place: first a part of it.
-    pub(crate) fn amend(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        for end in [bytes.len() / 2, bytes.len()] {
-            let write = |state: &mut State| {
-                drop(state.objects.insert(key.to_owned(), bytes[..end].to_vec()))
-            };
-            self.step(|| format!("writes {end} bytes of {key}"), write)?;
-        }
-        Ok(())
+    /// Does the storage have locks, so that no holder is taken for dead?
+    pub(crate) fn has_locks(&self) -> bool {
+        self.world.state().has_locks
     }
 }
 
-/// Held until it is dropped, which nobody waits for.
-pub(crate) struct Claimed {
+impl fmt::Debug for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "actor {}", self.number)
+    }
+}
+
+/// Held until it is dropped, which nobody waits for, or until another takes its holder for dead.
+#[derive(Debug)]
+struct HeldIntent {
     actor: Actor,
     key: String,
+    number: u64,
 }
 
-impl Drop for Claimed {
+impl HeldIntent {
+    fn is_in(&self, state: &State) -> bool {
+        let held = state.held.get(&self.key);
+        held.is_some_and(|(_, number)| *number == self.number)
+    }
+}
+
+impl Lease for HeldIntent {
+    fn update(&mut self, body: &[u8]) -> Result<()> {
+        let key = &self.key;
+        let write = |state: &mut State| {
+            if !self.is_in(state) {
+                return Err(Error::new(ErrorKind::Gone, format!("{key} was taken")));
+            }
+            state.store.put(key, body, &PutIf::Always).map(drop)
+        };
+        self.actor.step(|| format!("writes {key}"), write)?
+    }
+
+    fn is_ours(&self) -> bool {
+        self.is_in(&self.actor.world.state())
+    }
+}
+
+impl Drop for HeldIntent {
     fn drop(&mut self) {
         let mut state = self.actor.world.state();
-        if state.held.get(&self.key) == Some(&self.actor.number) {
+        if self.is_in(&state) {
             state.held.remove(&self.key);
         }
     }
 }
 
+/// What comes of an attempt to take a lease; the number of one that is held now.
+fn take(state: &mut State, actor: usize, key: &str, body: &[u8], take: Take) -> Option<u64> {
+    if !state.has(key) {
+        if take == Take::Dead {
+            return None;
+        }
+        state.store.put(key, body, &PutIf::Always).unwrap();
+    }
+    state.operations += 1;
+    state.held.insert(key.to_owned(), (actor, state.operations));
+    Some(state.operations)
+}
+
+/// Does somebody hold it, as far as others can tell?
+fn is_held(state: &mut State, actor: usize, key: &str) -> bool {
+    match state.held.get(key) {
+        None => false,
+        Some((holder, _)) if state.has_locks || *holder == actor => true,
+        // Asleep for longer than leases last.
+        Some(_) => state.random.below(4) > 0,
+    }
+}
+
 impl Objects for Actor {
-    type Lock = Option<Claimed>;
-
-    fn list(&self, dir: &str) -> Result<Vec<String>> {
-        let prefix = format!("{dir}/");
+    fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
         self.step(
-            || format!("lists {dir}"),
+            || format!("lists {prefix}"),
+            |state| state.store.list(prefix),
+        )?
+    }
+
+    fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.step(
+            || format!("reads a part of {key}"),
+            |state| state.store.read_at(key, offset, len, out),
+        )?
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+        self.step(|| format!("reads {key}"), |state| state.store.get(key))?
+    }
+
+    fn stat(&self, key: &str) -> Result<Option<u64>> {
+        self.step(|| format!("looks at {key}"), |state| state.store.stat(key))?
+    }
+
+    fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        self.step(
+            || format!("stores {} bytes as {key}, {condition:?}", bytes.len()),
             |state| {
-                let below = state
-                    .objects
-                    .range(prefix.clone()..)
-                    .map_while(|(key, _)| key.strip_prefix(&prefix));
-                let names: BTreeSet<_> = below
-                    .map(|rest| rest.split('/').next().unwrap_or(rest).to_owned())
-                    .collect();
-                names.into_iter().collect()
-            },
-        )
-    }
-
-    fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.step(
-            || format!("reads {key}"),
-            |state| state.objects.get(key).cloned(),
-        )
-    }
-
-    fn size(&self, key: &str) -> Result<Option<u64>> {
-        self.step(
-            || format!("looks at {key}"),
-            |state| state.objects.get(key).map(|bytes| bytes.len() as u64),
-        )
-    }
-
-    fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
-        self.step(
-            || format!("stores {key}"),
-            |state| {
-                state.objects.insert(key.to_owned(), bytes.to_vec());
+                let put = state.store.put(key, bytes, condition);
                 state.look(key);
+                put
             },
-        )
+        )?
     }
 
-    fn mark(&self, key: &str) -> Result<()> {
-        self.put(key, &[])
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
+        self.step(|| format!("creates {key}"), |state| state.store.create(key))?
     }
 
-    fn sync(&self, _: &str) -> Result<()> {
+    /// One after the other: others may come between.
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        for key in keys {
+            let delete = |state: &mut State| {
+                state.held.remove(key);
+                let deleted = state.store.delete(std::slice::from_ref(key));
+                state.look(key);
+                deleted
+            };
+            self.step(|| format!("deletes {key}"), delete)??;
+        }
         Ok(())
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<bool> {
-        self.step(
-            || format!("renames {from} to {to}"),
-            |state| match state.objects.remove(from) {
-                Some(bytes) => {
-                    state.objects.insert(to.to_owned(), bytes);
-                    true
-                }
-                None => false,
-            },
-        )
-    }
-
-    fn remove(&self, key: &str) -> Result<()> {
-        self.step(
-            || format!("removes {key}"),
-            |state| {
-                state.objects.remove(key);
-                state.look(key);
-            },
-        )
-    }
-
-    fn remove_dir(&self, _: &str) -> Result<()> {
+    fn abort_uploads(&self, _: &str) -> Result<()> {
         Ok(())
     }
 
-    fn seize(&self, key: &str) -> Result<Seized<Option<Claimed>>> {
-        let what = |state: &mut State| match state.objects.contains_key(key) {
-            _ if state.held.contains_key(key) => Seized::Held,
-            true => Seized::Free(None),
-            false => Seized::Absent,
-        };
-        self.step(|| format!("tries the lock of {key}"), what)
+    fn settle(&self, _: &str) -> Result<()> {
+        Ok(())
     }
 
-    fn claim(&self, key: &str) -> Result<Seized<Option<Claimed>>> {
-        let what = |state: &mut State| {
-            if state.held.contains_key(key) {
-                return Seized::Held::<()>;
+    fn lease(&self, key: &str, body: &[u8], how: Take) -> Result<Leased> {
+        let leased = |state: &mut State| {
+            let is_there = state.has(key);
+            if is_there && (how == Take::New || is_held(state, self.number, key)) {
+                return Err(Leased::Held);
             }
-            state.held.insert(key.to_owned(), self.number);
-            state.objects.entry(key.to_owned()).or_default();
-            Seized::Free(())
+            take(state, self.number, key, body, how).ok_or(Leased::Absent)
         };
-        let claimed = self.step(|| format!("claims {key}"), what)?;
-        let claim = || Claimed {
+        let number = match self.step(|| format!("takes the lease on {key}"), leased)? {
+            Ok(number) => number,
+            Err(refused) => return Ok(refused),
+        };
+        Ok(Leased::Ours(Box::new(HeldIntent {
             actor: self.clone(),
             key: key.to_owned(),
-        };
-        Ok(if matches!(claimed, Seized::Free(_)) {
-            Seized::Free(Some(claim()))
-        } else {
-            Seized::Held
-        })
+            number,
+        })))
+    }
+
+    fn abilities(&self) -> StorageAbilities {
+        StorageAbilities {
+            has_locks: self.has_locks(),
+            amends: true,
+        }
+    }
+
+    fn describe(&self, key: &str) -> String {
+        format!("{key:?}")
+    }
+
+    fn as_local(&self) -> Option<&LocalObjects> {
+        None
     }
 }

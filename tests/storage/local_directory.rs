@@ -91,11 +91,15 @@ fn files_of_dead_writers_are_removed_and_those_of_living_ones_stay() {
         .join("backups/a/s01-000002.tar.zst.abc123.partial");
     let living_file = File::create(&living).unwrap();
     assert!(lock_exclusive(&living_file).unwrap());
+    // A link is of no writer, and keeps nothing else from being removed.
+    let link = dir.path().join("backups/a/manifest.abc123.partial");
+    std::os::unix::fs::symlink("root.json", &link).unwrap();
     let mut upload = objects.create("backups/a/s01-000003.tar.zst").unwrap();
     upload.append(b"mine").unwrap();
     assert_eq!(keys(&objects, ""), ["backups/a/root.json"]);
     objects.abort_uploads("backups/a").unwrap();
     assert!(!dead.exists() && living.exists() && other.exists());
+    assert!(link.is_symlink());
     upload.finish().unwrap();
     drop(living_file);
     objects.abort_uploads("").unwrap();
@@ -165,9 +169,16 @@ fn no_link_is_followed_but_the_root_and_the_directory_of_all_backups() {
     symlink(place("outside"), place("elsewhere/evil")).unwrap();
     symlink(place("outside"), place("repository/intents")).unwrap();
     symlink(place("outside/secret"), place("elsewhere/a/s1")).unwrap();
+    // A link is listed as what it stands in place of, and what it leads to is not.
     assert_eq!(
         keys(&objects, ""),
-        ["backups/a/root.json", "backups/b/root.json"]
+        [
+            "backups/a/root.json",
+            "backups/a/s1",
+            "backups/b/root.json",
+            "backups/evil",
+            "intents"
+        ]
     );
     for key in ["backups/evil/secret", "intents/secret", "backups/a/s1"] {
         assert!(objects.get(key).is_err(), "{key}");

@@ -2,13 +2,22 @@
 
 #![allow(missing_docs)]
 
+mod cached;
+mod cloud;
+mod fake_gcs;
+mod fault_proxy;
+mod keys;
 mod lease;
 mod local_directory;
+mod sealed;
+mod stock_age;
+mod stores;
 mod suite;
 mod wrappers;
 
 use fullbore::storage::{
-    Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing, SystemClock,
+    CacheSpec, CachedObjects, Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing,
+    SystemClock,
 };
 use std::{process::Command, sync::Arc, time::Duration};
 use suite::{Fixture, suite};
@@ -42,6 +51,27 @@ fn with_pieces(threads: usize, piece_bytes: usize) -> Fixture {
     })
 }
 
+/// Keeps roots in a cache, as commands do.
+fn cached(inner: Arc<dyn Objects>) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = CacheSpec {
+        dir: dir.path().join("cache"),
+        max_bytes: 1 << 20,
+        is_immutable: |key| key.starts_with("backups/") && key.ends_with("/root.json"),
+    };
+    Fixture {
+        objects: Arc::new(CachedObjects::new(inner, spec)),
+        _kept: Some(Box::new(dir)),
+    }
+}
+
+fn in_store(objects: impl Objects + 'static) -> Fixture {
+    Fixture {
+        objects: Arc::new(objects),
+        _kept: None,
+    }
+}
+
 suite!(local, in_directory(|local| Arc::new(local)));
 suite!(local_in_small_pieces, with_pieces(3, 4096));
 suite!(local_in_whole_parts, with_pieces(1, 8 << 20));
@@ -63,6 +93,14 @@ suite!(
     faulty_memory,
     in_memory(|memory| Arc::new(Faulty::new(Arc::new(memory))))
 );
+suite!(
+    cached_memory,
+    cached(in_memory(|memory| Arc::new(memory)).objects)
+);
+suite!(cached_s3, cached(Arc::new(stores::in_s3())));
+suite!(s3, in_store(stores::in_s3()));
+suite!(azure, in_store(stores::in_azure()));
+suite!(gcs, in_store(stores::in_gcs()));
 
 /// The rest of this file in a process that plays no tricks.
 #[test]

@@ -41,8 +41,11 @@ impl PageWriter {
     pub(super) fn mirror_record(&mut self, item: &PageItem, crc32c: Option<u32>) {
         let page = item.page();
         let index = item.index();
-        // Late pages and pages of other streams have another order.
-        let fits = |origin: &Arc<PageAt>| origin.stream == self.stream && !origin.late;
+        // Late pages and pages of other streams have another order. A page without a manifest goes with
+        // its segment.
+        let fits = |origin: &Arc<PageAt>| {
+            origin.stream == self.stream && !origin.late && origin.manifest_offset.is_some()
+        };
         if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
             self.close_page();
             self.mirror = Some((page.clone(), 0));

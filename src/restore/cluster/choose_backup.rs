@@ -12,14 +12,15 @@ use crate::{
         timeline::{TimelineFork, Timelines, history_path},
     },
     repo::{
-        open::{is_repository, list_backups, named, open, place},
+        open::{is_repository, list_backups, named, open, place, repository_at},
         select::{BackupFilter, SourceList, check_later},
     },
     restore::Restore,
+    storage::Objects,
     text::source_text,
 };
 use jiff::Timestamp;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Opens the chosen backup, for a restore `in_place` over an existing tree or not; without a target, or
 /// with a named backup, the backup that FROM means.
@@ -42,8 +43,9 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
     if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
         return Ok(None);
     }
-    let (repository, recovery) = (Path::new(&restore.from), &restore.postgres.recovery);
-    let mut all = ClusterBackups::all(repository, &restore.filter)?;
+    let repository = repository_at(&restore.from)?;
+    let recovery = &restore.postgres.recovery;
+    let mut all = ClusterBackups::all(&repository, &restore.filter)?;
     let Some((newest, cluster)) = all.members().next_back() else {
         return Ok(None);
     };
@@ -57,7 +59,7 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
     // The servers of one cluster share one history, so recovery can choose among their backups. In
     // place, one server must not replace another without being named.
     if in_place || !(recovery.selects_backup() && is_one) {
-        restore.filter.must_be_one(&sources, repository)?;
+        restore.filter.must_be_one(&sources, &repository)?;
     }
     if recovery.selects_backup() && !is_one {
         let what = format!(
@@ -67,7 +69,7 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("name a backup: @ID; `fullbore list` shows them"));
     }
-    check_later(repository, &id)?;
+    check_later(&repository, &id)?;
     let id = match all.choose(recovery) {
         Some(chosen) => all.check_single_history(chosen)?,
         None => id,
@@ -78,26 +80,26 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
 /// The backups of clusters in a repository, oldest first; mostly of one cluster. Unreadable backups
 /// are left out.
 pub(crate) struct ClusterBackups {
-    repository: PathBuf,
+    repository: Arc<dyn Objects>,
     backups: Vec<Root>,
 }
 
 impl ClusterBackups {
     /// Returns the backups of the restored cluster; `None` if it does not come from a repository.
     pub(crate) fn of_cluster(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
-        let (repository, _) = place(&restore.from).ok()?;
-        let mut backups = Self::all(&repository, &BackupFilter::default()).ok()?;
+        let (location, _) = place(&restore.from).ok()?;
+        let mut backups = Self::all(&location.objects().ok()?, &BackupFilter::default()).ok()?;
         backups.retain_cluster(&cluster.system_identifier);
         Some(backups)
     }
 
-    fn all(repository: &Path, filter: &BackupFilter) -> Result<Self> {
+    fn all(repository: &Arc<dyn Objects>, filter: &BackupFilter) -> Result<Self> {
         let roots = list_backups(repository)?.filter_map(|(_, root)| root.ok());
         let clusters = roots.filter(|root| root.postgres.is_some());
         let selected = clusters
             .filter_map(|mut root| filter.selects_in(repository, &mut root).then_some(root));
         Ok(Self {
-            repository: repository.into(),
+            repository: repository.clone(),
             backups: selected.collect(),
         })
     }

@@ -4,8 +4,10 @@
 //! repository of another user is that user's.
 
 use crate::{
+    error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
     platform::{
+        self,
         dir::{FileKind, Stat},
         safe_file::Access,
     },
@@ -54,4 +56,23 @@ fn of_repository(root: &Path) -> (u32, Option<(u32, u32)>) {
         facts.permissions().mode() & 0o044,
         Some((facts.uid(), facts.gid())),
     )
+}
+
+/// Whoever owns the link may be led only where root, this user or the owner of what is there leads.
+pub(super) fn check_link_owner(backups: &Path) -> Result<()> {
+    let Ok(link) = backups.symlink_metadata() else {
+        return Ok(());
+    };
+    let Ok(target) = backups.metadata() else {
+        return Ok(());
+    };
+    if !link.is_symlink() || [0, platform::user().0, target.uid()].contains(&link.uid()) {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot use {backups:?}: it is a link of user {} into a directory of user {}",
+        link.uid(),
+        target.uid()
+    );
+    Err(Error::new(ErrorKind::Permission, what).hint("chown -h the link, if it is to be followed"))
 }

@@ -18,11 +18,12 @@ use super::{
     key::{MAX_KEY_BYTES, PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
 use crate::{
-    error::{Error, Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{layout::BACKUPS, seal::MAX_BYTES},
     platform::{
         debug,
         dir::{self, FileKind},
+        is_media_error,
         safe_file::{self, Access},
         write,
     },
@@ -38,7 +39,10 @@ use std::{
         unix::{ffi::OsStrExt, fs::FileExt},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -63,6 +67,8 @@ pub struct LocalObjects {
     open_files: Arc<OpenFiles>,
     /// Held while the version of an object is compared and the object replaced.
     replacing: Arc<Mutex<()>>,
+    /// Was the root there? Then it is not made again: its disk is gone, or it was removed.
+    was_root_there: Arc<AtomicBool>,
 }
 
 impl LocalObjects {
@@ -73,6 +79,7 @@ impl LocalObjects {
             storing: Storing::default(),
             open_files: Arc::default(),
             replacing: Arc::default(),
+            was_root_there: Arc::default(),
         }
     }
 
@@ -115,8 +122,12 @@ impl LocalObjects {
 
     fn make_dirs(&self, dir: &str) -> io::Result<()> {
         if !self.root.is_dir() {
+            if self.was_root_there.load(Relaxed) {
+                self.root.metadata()?;
+            }
             safe_file::create_dirs(&self.root, 0o700)?;
         }
+        self.was_root_there.store(true, Relaxed);
         let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
         for end in ends.filter(|end| *end > 0) {
             let (above, name) = split_key(&dir[..end]);
@@ -158,14 +169,26 @@ impl LocalObjects {
                 made => return made,
             }
         }
-        Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            "its directory is removed again and again",
-        ))
+        self.open_or_make_dir(dir)
+            .and_then(|dir| PartialFile::create(dir, name, access))
     }
 
     fn failed(&self, verb: &str, key: &str, error: io::Error) -> Error {
         Error::io(format!("could not {verb} {}", self.describe(key)), error)
+    }
+
+    /// The error of a read, by which a disk that does not give an object has damaged it.
+    fn failed_to_get(&self, verb: &str, key: &str, error: io::Error) -> Error {
+        failed_to_read(format!("could not {verb} {}", self.describe(key)), error)
+    }
+
+    /// Refuses a directory of all backups that is a link of one user into a directory of another. A link of root, of this user or of
+    /// the owner of the directory is followed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    pub fn check_backups_link(&self) -> Result<()> {
+        access::check_link_owner(&self.root.join(BACKUPS))
     }
 
     /// Writes an object under a partial name and gives it its key. False if it should be absent and is not.
@@ -242,7 +265,17 @@ impl LocalObjects {
         }
     }
 
-    /// Calls `visit` with the directory, key and size of each regular file below `prefix`, in no order.
+    /// Removes the empty directories in this one, which a delete that was killed has left.
+    fn remove_empty_dirs_in(&self, prefix: &str) {
+        let Ok(dir) = self.open_dir(prefix) else {
+            return;
+        };
+        for entry in dir::read_dir(&dir, &mut Vec::new()).into_iter().flatten() {
+            let _ = write::remove_dir_at(&dir, &entry.bytes); // it is no directory, or not empty
+        }
+    }
+
+    /// Calls `visit` with the directory, key and size of each regular file, and each link, below `prefix`, in no order.
     ///
     /// A partial file is visited by the key that it would have.
     fn visit_files(
@@ -279,7 +312,8 @@ impl LocalObjects {
                     && key.len() < MAX_KEY_BYTES
                 {
                     dirs.push(key);
-                } else if stat.kind == FileKind::File {
+                } else if matches!(stat.kind, FileKind::File | FileKind::Symlink) {
+                    // A link in place of an object is listed, so that it is found to be damage when it is read.
                     visit(&dir, key, stat.size)?;
                 }
             }
@@ -297,12 +331,14 @@ impl LocalObjects {
 
     fn opened(&self, key: &str) -> Result<Arc<File>> {
         let open = || {
-            self.find(key)
-                .and_then(|(dir, name)| safe_file::open_at(dir, name))
+            asked_twice(|| {
+                let (dir, name) = self.find(key)?;
+                safe_file::open_at(dir, name)
+            })
         };
         self.open_files
             .get_or_open(key, open)
-            .map_err(|error| self.failed("open", key, error))
+            .map_err(|error| self.failed_to_get("open", key, error))
     }
 }
 
@@ -319,7 +355,7 @@ impl Objects for LocalObjects {
         if let Err(error) = visited
             && (error.kind() != io::ErrorKind::NotADirectory || !self.is_object(prefix))
         {
-            return Err(self.failed("list", prefix, error));
+            return Err(self.failed_to_get("list", prefix, error));
         }
         listed.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(listed)
@@ -350,21 +386,21 @@ impl Objects for LocalObjects {
             }
         }
         out.resize(len, 0);
-        file.read_exact_at(out, offset)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => too_early(),
-                _ => Error::io(what(), error),
-            })
+        asked_twice(|| file.read_exact_at(out, offset)).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => too_early(),
+            _ => failed_to_read(what(), error),
+        })
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
         check_key(key)?;
-        let read = self
-            .find(key)
-            .and_then(|(dir, name)| read_all(safe_file::open_at(dir, name)?));
+        let read = asked_twice(|| {
+            let (dir, name) = self.find(key)?;
+            read_all(safe_file::open_at(dir, name)?)
+        });
         let bytes = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| self.failed("read", key, error))?,
+            read => read.map_err(|error| self.failed_to_get("read", key, error))?,
         };
         let version = version_of(&bytes);
         Ok(Some((bytes, version)))
@@ -377,7 +413,7 @@ impl Objects for LocalObjects {
             .and_then(|(dir, name)| dir::stat(dir, name.as_bytes()));
         match stat {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed("read", key, error)),
+            Err(error) => Err(self.failed_to_get("read", key, error)),
             Ok(stat) if stat.kind == FileKind::File => Ok(Some(stat.size)),
             Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
             Ok(_) => Err(
@@ -436,12 +472,20 @@ impl Objects for LocalObjects {
 
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
+        let mut partials = Vec::new();
         let removed = self.visit_files(prefix, &mut |dir, key, _| {
             if key.ends_with(PARTIAL_SUFFIX) {
                 partial::remove_if_dead(dir, split_key(&key).1)?;
+                partials.push(key);
             }
             Ok(())
         });
+        // Unfinished files may have been all that was in a directory, or a writer died before its first one.
+        self.remove_empty_dirs_in(prefix);
+        partials.push(format!("{prefix}/none"));
+        for key in partials {
+            self.remove_empty_dirs(&key);
+        }
         removed.map_err(|error| self.failed("remove unfinished files below", prefix, error))
     }
 
@@ -488,11 +532,36 @@ impl Objects for LocalObjects {
     }
 
     fn describe(&self, key: &str) -> String {
-        quoted(self.root.join(key).as_os_str().as_bytes())
+        if key.is_empty() {
+            quoted(self.root.as_os_str().as_bytes())
+        } else {
+            quoted(self.root.join(key).as_os_str().as_bytes())
+        }
     }
 
     fn as_local(&self) -> Option<&LocalObjects> {
         Some(self)
+    }
+}
+
+/// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
+fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match ask() {
+        Err(error) if is_media_error(&error) => ask(),
+        answer => answer,
+    }
+}
+
+/// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
+fn failed_to_read(what: String, error: io::Error) -> Error {
+    let kind = if is_media_error(&error) {
+        ErrorKind::Corrupt
+    } else {
+        ErrorKind::of(&error)
+    };
+    Error {
+        kind,
+        ..Error::io(what, error)
     }
 }
 

@@ -14,7 +14,10 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io::{self},
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// A file that is being written. Dropped without a name of an object, it is removed.
@@ -26,6 +29,8 @@ pub(super) struct PartialFile {
     partial: String,
     file: Arc<File>,
     is_locked: bool,
+    /// Has it the name of the object, so that nothing of its own name is left?
+    is_named: AtomicBool,
 }
 
 impl PartialFile {
@@ -45,6 +50,7 @@ impl PartialFile {
             partial,
             file,
             is_locked: true,
+            is_named: AtomicBool::new(false),
         };
         let is_removed = match write::lock_exclusive(&created.file) {
             Ok(true) => {
@@ -97,6 +103,7 @@ impl PartialFile {
             write::rename_at(&self.dir, old, &self.dir, new)?;
             true
         };
+        self.is_named.store(is_named, Relaxed);
         if is_named {
             write::fsync(&self.dir)?;
         }
@@ -106,6 +113,9 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
+        if *self.is_named.get_mut() {
+            return;
+        }
         match write::unlink_at(&self.dir, self.partial.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 debug(|| format!("could not remove {:?}: {error}", self.partial));
@@ -118,7 +128,14 @@ impl Drop for PartialFile {
 /// Removes a partial file whose writer is dead, or cannot be known to be alive.
 pub(super) fn remove_if_dead(dir: impl AsFd, partial: &str) -> io::Result<()> {
     let file = match safe_file::open_write_at(&dir, partial) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidData
+            ) =>
+        {
+            return Ok(()); // a link, as all that is no regular file, is not ours
+        }
         file => file?,
     };
     let is_alive = write::lock_exclusive(&file).is_ok_and(|is_free| !is_free);

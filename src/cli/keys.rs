@@ -1,0 +1,118 @@
+//! Arguments of `fullbore key`.
+
+use super::{args::EXIT_CODES, told, values::destination};
+use crate::{
+    command::key::{KeyChange, KeyCommand},
+    crypt::Access,
+    error::Result,
+    text::arguments::any_bytes,
+};
+use clap::{Args, Subcommand, ValueHint};
+use std::ffi::OsString;
+
+/// `fullbore key`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct KeyArgs {
+    #[command(subcommand)]
+    verb: KeyVerb,
+}
+
+/// The repository of a key.
+#[derive(Debug, Args)]
+struct KeyRepository {
+    /// An encrypted repository
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
+    repository: OsString,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyVerb {
+    /// List the keys of a repository
+    List {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// One JSON object for each key
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a key that reads and writes
+    Add {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The name of the key
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// age1… or "ssh-ed25519 AAAA…" [default: a new passphrase]
+        #[arg(long = "for", value_name = "RECIPIENT")]
+        recipient: Option<String>,
+    },
+    /// Add a key with which a host adds backups, and cannot read one
+    Put {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The name of the key
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// age1… or "ssh-ed25519 AAAA…" of the host
+        #[arg(long = "for", value_name = "RECIPIENT")]
+        recipient: String,
+    },
+    /// Remove a key
+    Remove {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The name of the key
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// The key is one that was made by `key put`
+        #[arg(long)]
+        put: bool,
+    },
+    /// Seal later backups with a new key
+    Rotate {
+        #[command(flatten)]
+        at: KeyRepository,
+    },
+}
+
+pub(super) fn key(args: KeyArgs) -> Result<u8> {
+    let (at, change) = match args.verb {
+        KeyVerb::List { at, json } => (at, KeyChange::List { json }),
+        KeyVerb::Add {
+            at,
+            name,
+            recipient,
+        } => {
+            let access = Access::Read;
+            let change = KeyChange::Add {
+                name,
+                recipient,
+                access,
+            };
+            (at, change)
+        }
+        KeyVerb::Put {
+            at,
+            name,
+            recipient,
+        } => {
+            let change = KeyChange::Add {
+                name,
+                recipient: Some(recipient),
+                access: Access::Put,
+            };
+            (at, change)
+        }
+        KeyVerb::Remove { at, name, put } => {
+            let access = if put { Access::Put } else { Access::Read };
+            (at, KeyChange::Remove { name, access })
+        }
+        KeyVerb::Rotate { at } => (at, KeyChange::Rotate),
+    };
+    let command = KeyCommand {
+        repository: at.repository,
+        change,
+    };
+    told(|out| command.run(out).map(|()| 0))
+}

@@ -1,0 +1,38 @@
+//! Encryption: files of the age format, the keys of a repository, and the keys of people.
+//!
+//! Everything that is sealed is a complete [age](https://age-encryption.org/v1) file, which stock `age -d` opens. Headers for people
+//! (recipients, ssh keys, passphrases, plugins) are made by the crate `age`; payloads are sealed here, chunk by chunk, as its own
+//! writer is half as fast and knows no positions.
+//!
+//! Nothing here knows where bytes are stored. No secret is printed: types that hold one have a [`Debug`](std::fmt::Debug) that
+//! leaves it out, and clear their memory when they are dropped.
+
+mod archive;
+mod identity;
+mod object;
+mod options;
+mod payload;
+mod recipient;
+mod ring;
+mod secret;
+mod ssh;
+mod wrapped;
+
+pub use archive::{OpeningReader, PositionalBytes, SealedFile, SealingWriter, is_sealed};
+pub use identity::{UserIdentity, parse_identities};
+pub use object::{
+    OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_object, plain_object_bytes, seal_object,
+    stored_object_bytes,
+};
+pub(crate) use object::{damaged_chunk, no_object};
+pub use options::{KeyOptions, Passphrase, Prompt};
+pub use payload::{
+    CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
+    sealed_bytes,
+};
+pub use recipient::{UserRecipient, parse_recipients};
+pub use ring::{Access, Generation, KeyRing};
+pub use secret::Secret;
+pub use ssh::SshRecipient;
+
+pub use wrapped::{is_for_passphrase, unwrap_secret, wrap_secret};

@@ -1,0 +1,252 @@
+//! The keys that a command was given: files, a passphrase, the environment, a person at a terminal.
+
+use super::identity::{UserIdentity, parse_identities};
+use crate::{
+    error::{Error, ErrorKind, Result, quoted},
+    platform::{debug, secrecy},
+};
+use age::{
+    Callbacks,
+    secrecy::{ExposeSecret, SecretString},
+};
+use std::{
+    env, fmt,
+    fs::File,
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+/// Bytes of a file with keys or a passphrase at most.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The variable that names a file with keys.
+const KEY_FILE_VARIABLE: &str = "FULLBORE_KEY_FILE";
+/// The variable that has a passphrase.
+const PASSPHRASE_VARIABLE: &str = "FULLBORE_PASSPHRASE";
+
+/// The options with which a command reads what is encrypted.
+#[derive(Debug, Clone, Default)]
+pub struct KeyOptions {
+    /// `--key FILE`, any number of them.
+    pub key_files: Vec<PathBuf>,
+    /// `--passphrase-file FILE`.
+    pub passphrase_file: Option<PathBuf>,
+    /// The passphrase itself, which no option can give: it would be seen in the list of processes.
+    pub passphrase: Option<Passphrase>,
+    /// May a person at the terminal be asked?
+    pub may_ask: bool,
+}
+
+/// A passphrase, which is never printed.
+#[derive(Clone)]
+pub struct Passphrase(SecretString);
+
+impl fmt::Debug for Passphrase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passphrase")
+    }
+}
+
+impl Passphrase {
+    /// From its text.
+    pub fn new(text: &str) -> Self {
+        Self(SecretString::from(text.to_owned()))
+    }
+
+    fn expose(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.0.expose_secret().to_owned())
+    }
+}
+
+impl KeyOptions {
+    /// Adds `FULLBORE_KEY_FILE` if no key file was given, and `FULLBORE_PASSPHRASE` if no passphrase was.
+    #[must_use]
+    pub fn with_environment(mut self) -> Self {
+        if self.key_files.is_empty() {
+            self.key_files
+                .extend(env::var_os(KEY_FILE_VARIABLE).map(PathBuf::from));
+        }
+        if self.passphrase_file.is_none() && self.passphrase.is_none() {
+            let text = env::var(PASSPHRASE_VARIABLE).ok().map(Zeroizing::new);
+            self.passphrase = text
+                .filter(|text| !text.is_empty())
+                .map(|text| Passphrase::new(&text));
+        }
+        self
+    }
+
+    /// Was any key given?
+    pub fn is_empty(&self) -> bool {
+        self.key_files.is_empty() && self.passphrase_file.is_none() && self.passphrase.is_none()
+    }
+
+    /// The keys in the files.
+    ///
+    /// # Errors
+    /// As [`parse_identities`], or the system's.
+    pub fn identities(&self) -> Result<Vec<UserIdentity>> {
+        let prompt = Prompt {
+            passphrase: self.given_passphrase()?,
+            may_ask: self.may_ask,
+        };
+        let mut identities = Vec::new();
+        for path in &self.key_files {
+            let bytes = read_small(path)?;
+            identities.extend(parse_identities(&bytes, &name_of(path), &prompt)?);
+        }
+        Ok(identities)
+    }
+
+    /// The passphrase that was given, or that a person at the terminal gives for `name`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn passphrase_for(&self, name: &str) -> Result<Option<Zeroizing<String>>> {
+        if let Some(passphrase) = self.given_passphrase()? {
+            return Ok(Some(passphrase.expose()));
+        }
+        if !self.may_ask {
+            return Ok(None);
+        }
+        ask(&format!("passphrase of {name}"))
+    }
+
+    /// A new passphrase: the one that was given, or one that a person at the terminal types twice.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if there is none, or if the two differ.
+    pub fn new_passphrase(&self) -> Result<Passphrase> {
+        if let Some(passphrase) = self.given_passphrase()? {
+            return Ok(passphrase);
+        }
+        let refused = |why| Error::new(ErrorKind::Usage, "cannot set a passphrase").because(why);
+        let first = if self.may_ask {
+            ask("new passphrase")?
+        } else {
+            None
+        };
+        let first = first.ok_or_else(|| {
+            refused("none was given").hint("give --passphrase-file FILE or set FULLBORE_PASSPHRASE")
+        })?;
+        let second = ask("the same again")?;
+        if second.as_ref() != Some(&first) {
+            return Err(refused("the two differ"));
+        }
+        Ok(Passphrase::new(&first))
+    }
+
+    fn given_passphrase(&self) -> Result<Option<Passphrase>> {
+        let Some(path) = &self.passphrase_file else {
+            return Ok(self.passphrase.clone());
+        };
+        let bytes = read_small(path)?;
+        let refused = |why| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("cannot read a passphrase from {}", name_of(path)),
+            )
+            .because(why)
+        };
+        let text = std::str::from_utf8(&bytes).map_err(|_| refused("it is not text"))?;
+        let line = text.lines().next().unwrap_or_default();
+        if line.is_empty() {
+            return Err(refused("its first line is empty"));
+        }
+        Ok(Some(Passphrase::new(line)))
+    }
+}
+
+impl From<Passphrase> for super::UserRecipient {
+    fn from(passphrase: Passphrase) -> Self {
+        Self::Passphrase(passphrase.0)
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    quoted(path.as_os_str().as_bytes())
+}
+
+fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    protect();
+    let failed = |error| Error::io(format!("could not read {}", name_of(path)), error);
+    let file = File::open(path).map_err(failed)?;
+    // With all room from the start: a vector that grows leaves copies of a secret behind. A pipe has no length.
+    let room = file
+        .metadata()
+        .map_or(0, |metadata| metadata.len())
+        .clamp(4096, MAX_FILE_BYTES);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room as usize + 1));
+    file.take(MAX_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Ok(bytes)
+}
+
+fn ask(question: &str) -> Result<Option<Zeroizing<String>>> {
+    protect();
+    secrecy::ask_secret(question)
+        .map_err(|error| Error::io("could not read from the terminal", error))
+}
+
+/// Keeps core dumps away from a process that has a key.
+pub(super) fn protect() {
+    if let Err(error) = secrecy::forbid_core_dumps() {
+        debug(|| format!("core dumps are not forbidden: {error}"));
+    }
+}
+
+/// Answers questions of plugins and of keys that have a passphrase of their own.
+#[derive(Debug, Clone, Default)]
+pub struct Prompt {
+    passphrase: Option<Passphrase>,
+    may_ask: bool,
+}
+
+impl Prompt {
+    /// The passphrase of a key in the file `name`.
+    pub(super) fn passphrase_of(&self, name: &str) -> Result<Zeroizing<String>> {
+        if let Some(passphrase) = &self.passphrase {
+            return Ok(passphrase.expose());
+        }
+        let typed = if self.may_ask {
+            ask(&format!("passphrase of {name}"))?
+        } else {
+            None
+        };
+        typed.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Permission,
+                format!("cannot open the key in {name}"),
+            )
+            .because("it has a passphrase, and none was given")
+            .hint("give --passphrase-file FILE or set FULLBORE_PASSPHRASE")
+        })
+    }
+}
+
+impl Callbacks for Prompt {
+    fn display_message(&self, message: &str) {
+        eprintln!("{message}");
+    }
+
+    fn confirm(&self, _: &str, _: &str, _: Option<&str>) -> Option<bool> {
+        None
+    }
+
+    fn request_public_string(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn request_passphrase(&self, description: &str) -> Option<SecretString> {
+        if !self.may_ask {
+            return self
+                .passphrase
+                .as_ref()
+                .map(|passphrase| passphrase.0.clone());
+        }
+        let typed = ask(description).ok()??;
+        Some(SecretString::from(typed.to_string()))
+    }
+}

@@ -1,0 +1,393 @@
+//! The key of a repository: its age identities, one for each generation, and two secrets.
+//!
+//! As text it is an age identity file, so that `age -d -i` takes it as it is; what age does not know stands in comments:
+//!
+//! ```text
+//! # fullbore: the key of a repository, keep it secret
+//! # fullbore-digest: <64 hexadecimal digits>
+//! # fullbore-generation: 2 <64 hexadecimal digits> age1…
+//! AGE-SECRET-KEY-1…
+//! # fullbore-generation: 1 <64 hexadecimal digits> age1…
+//! AGE-SECRET-KEY-1…
+//! ```
+//! The key of a host that only adds backups is the same text without the lines that begin with `AGE-SECRET-KEY-1`.
+
+use super::Secret;
+use crate::error::{Error, ErrorKind, Result};
+use age::{secrecy::ExposeSecret, x25519};
+use std::fmt;
+use zeroize::Zeroizing;
+
+const TITLE: &str = "# fullbore: the key of a repository, keep it secret\n";
+const DIGEST: &str = "# fullbore-digest: ";
+const GENERATION: &str = "# fullbore-generation: ";
+const OURS: &str = "# fullbore-";
+const IDENTITY: &str = "AGE-SECRET-KEY-1";
+
+/// Bytes of a ring as text at most: some 250 bytes a generation.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Permissions that a key gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Read and add backups.
+    Read,
+    /// Add backups only.
+    Put,
+}
+
+/// One generation of the key of a repository. Rotation adds one.
+#[derive(Clone)]
+pub struct Generation {
+    number: u32,
+    recipient: x25519::Recipient,
+    identity: Option<x25519::Identity>,
+    proof_secret: Secret,
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Generation {}", self.number)
+    }
+}
+
+impl Generation {
+    fn random(number: u32) -> Result<Self> {
+        let identity = x25519::Identity::generate();
+        Ok(Self {
+            number,
+            recipient: identity.to_public(),
+            identity: Some(identity),
+            proof_secret: Secret::random()?,
+        })
+    }
+
+    /// Its number, from 1.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The recipient that objects are sealed for.
+    pub fn recipient(&self) -> &x25519::Recipient {
+        &self.recipient
+    }
+
+    /// The identity that opens objects; absent in the key of a host that only adds backups.
+    pub(super) fn identity(&self) -> Option<&x25519::Identity> {
+        self.identity.as_ref()
+    }
+
+    /// The secret of the keyed hash that proves who wrote an object.
+    pub(super) fn proof_secret(&self) -> &Secret {
+        &self.proof_secret
+    }
+
+    /// A proof that a holder of this generation wrote `parts`, for the given use.
+    pub fn prove(&self, purpose: &str, parts: &[&[u8]]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(self.proof_secret.expose());
+        for part in [purpose.as_bytes()].iter().chain(parts) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.finalize()
+    }
+}
+
+/// The key of a repository.
+#[derive(Clone)]
+pub struct KeyRing {
+    /// The newest first.
+    generations: Vec<Generation>,
+    digest_secret: Secret,
+    may_seal: bool,
+}
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyRing")
+            .field("access", &self.access())
+            .field("generations", &self.generations)
+            .finish()
+    }
+}
+
+/// The error for a key that adds backups and cannot read.
+pub(super) fn only_adds(name: &str) -> Error {
+    Error::new(ErrorKind::Permission, format!("cannot read {name}"))
+        .because("the key that was given can add backups and cannot read them")
+        .hint("give the key of a person who may read this repository (--key FILE)")
+}
+
+impl KeyRing {
+    /// The key of a new repository.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`] if the system has no random bytes.
+    pub fn random() -> Result<Self> {
+        Ok(Self {
+            generations: vec![Generation::random(1)?],
+            digest_secret: Secret::random()?,
+            may_seal: true,
+        })
+    }
+
+    /// The same key with a new generation, for everything that is sealed from now on.
+    ///
+    /// # Errors
+    /// As [`KeyRing::random`]; [`ErrorKind::Permission`] if this key cannot read.
+    pub fn rotated(&self) -> Result<Self> {
+        if self.access() == Access::Put {
+            return Err(only_adds("the key of the repository"));
+        }
+        let mut ring = self.clone();
+        let number = self.newest().number.saturating_add(1);
+        ring.generations.insert(0, Generation::random(number)?);
+        ring.may_seal = true;
+        Ok(ring)
+    }
+
+    /// The same key, which seals nothing: a rotation was interrupted, and its generation may not be used.
+    #[must_use]
+    pub fn for_reading_only(mut self) -> Self {
+        self.may_seal = false;
+        self
+    }
+
+    /// The generation that seals something named `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] after [`KeyRing::for_reading_only`].
+    pub fn sealing_generation(&self, name: &str) -> Result<&Generation> {
+        if self.may_seal {
+            return Ok(self.newest());
+        }
+        Err(Error::new(ErrorKind::Permission, format!("cannot write {name}"))
+            .because("a rotation of the repository's key is under way or was interrupted, or an old keys/current.json was put back")
+            .hint("run `fullbore key rotate`, and the same command again"))
+    }
+
+    /// The key that a host gets which only adds backups.
+    #[must_use]
+    pub fn for_putting(&self) -> Self {
+        let mut ring = self.clone();
+        for generation in &mut ring.generations {
+            generation.identity = None;
+        }
+        ring
+    }
+
+    /// Permissions that the key gives.
+    pub fn access(&self) -> Access {
+        if self
+            .generations
+            .iter()
+            .all(|generation| generation.identity.is_some())
+        {
+            Access::Read
+        } else {
+            Access::Put
+        }
+    }
+
+    /// The newest generation.
+    pub fn newest(&self) -> &Generation {
+        // `parse`, `random` and `rotated` make no ring without one.
+        &self.generations[0]
+    }
+
+    /// A generation of which something is named `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if the ring does not have it.
+    pub fn generation(&self, number: u32, name: &str) -> Result<&Generation> {
+        let found = self
+            .generations
+            .iter()
+            .find(|generation| generation.number == number);
+        found.ok_or_else(|| {
+            let newest = self.newest().number;
+            let what = format!("cannot check {name}");
+            Error::new(ErrorKind::Permission, what)
+                .because(format!(
+                    "it says that generation {number} of the repository's key has sealed it, and the key that was given has \
+                     generations up to {newest}"
+                ))
+                .hint("if the key was rotated meanwhile, run the command again; if not, the object was changed")
+        })
+    }
+
+    /// The secret of the keyed BLAKE3 that digests of files and blocks are made with in this repository.
+    pub fn digest_secret(&self) -> &Secret {
+        &self.digest_secret
+    }
+
+    /// The pseudonym of a source in the clear head of a root: equal for equal sources, and says nothing else about them.
+    pub fn pseudonym(&self, source: &[u8]) -> String {
+        let key = blake3::derive_key(
+            "fullbore pseudonym of a source",
+            self.digest_secret.expose(),
+        );
+        let hash = blake3::keyed_hash(&Zeroizing::new(key), source);
+        format!("sealed-{}", &hash.to_hex()[..16])
+    }
+
+    /// The ring as text.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        // With room from the start: a string that grows leaves copies behind.
+        let mut text = Zeroizing::new(String::with_capacity(300 * (self.generations.len() + 1)));
+        text.push_str(TITLE);
+        text.push_str(DIGEST);
+        text.push_str(&self.digest_secret.to_hex());
+        text.push('\n');
+        for generation in &self.generations {
+            text.push_str(GENERATION);
+            text.push_str(&format!("{} ", generation.number));
+            text.push_str(&generation.proof_secret.to_hex());
+            text.push_str(&format!(" {}\n", generation.recipient));
+            if let Some(identity) = &generation.identity {
+                text.push_str(identity.to_string().expose_secret());
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Reads the text of a ring; messages call it `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is none, [`ErrorKind::Unsupported`] if it has a line of a newer program.
+    pub fn parse(text: &str, name: &str) -> Result<Self> {
+        let damaged = || {
+            Error::corrupt(format!("{name} is damaged"))
+                .because("its content is not the key of a repository")
+        };
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(damaged());
+        }
+        let mut digest_secret = None;
+        let mut generations: Vec<Generation> = Vec::new();
+        for line in text.lines() {
+            if let Some(hex) = line.strip_prefix(DIGEST) {
+                digest_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
+            } else if let Some(words) = line.strip_prefix(GENERATION) {
+                generations.push(parse_generation(words).ok_or_else(damaged)?);
+            } else if line.starts_with(IDENTITY) {
+                let generation = generations.last_mut().ok_or_else(damaged)?;
+                let identity: x25519::Identity = line.parse().map_err(|_| damaged())?;
+                let is_of_it = identity.to_public().to_string() == generation.recipient.to_string();
+                if !is_of_it || generation.identity.is_some() {
+                    return Err(damaged());
+                }
+                generation.identity = Some(identity);
+            } else if line.starts_with(OURS) {
+                let what = format!("cannot read {name}: it was written by a newer program");
+                return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+            } else if !line.starts_with('#') && !line.is_empty() {
+                return Err(damaged());
+            }
+        }
+        let is_newest_first = generations.is_sorted_by(|a, b| a.number > b.number);
+        let readable = generations
+            .iter()
+            .filter(|generation| generation.identity.is_some())
+            .count();
+        let is_whole = readable == 0 || readable == generations.len();
+        match digest_secret {
+            Some(digest_secret) if !generations.is_empty() && is_newest_first && is_whole => {
+                Ok(Self {
+                    generations,
+                    digest_secret,
+                    may_seal: true,
+                })
+            }
+            _ => Err(damaged()),
+        }
+    }
+}
+
+/// Number, secret and recipient of a generation.
+fn parse_generation(words: &str) -> Option<Generation> {
+    let (number, rest) = words.split_once(' ')?;
+    let (secret, recipient) = rest.split_once(' ')?;
+    Some(Generation {
+        number: number.parse().ok().filter(|number| *number > 0)?,
+        recipient: recipient.parse().ok()?,
+        identity: None,
+        proof_secret: Secret::from_hex(secret)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<KeyRing> {
+        KeyRing::parse(text, "the key")
+    }
+
+    #[test]
+    fn a_ring_is_read_as_it_was_written_and_never_printed() {
+        let ring = KeyRing::random().unwrap().rotated().unwrap();
+        let text = ring.to_text();
+        assert_eq!(*parsed(&text).unwrap().to_text(), *text);
+        assert_eq!(ring.access(), Access::Read);
+        assert_eq!(ring.newest().number(), 2);
+        let put = ring.for_putting();
+        assert_eq!(put.access(), Access::Put);
+        assert!(!put.to_text().contains(IDENTITY));
+        assert_eq!(parsed(&put.to_text()).unwrap().access(), Access::Put);
+        assert!(put.rotated().is_err());
+        for secret in text
+            .split_whitespace()
+            .filter(|word| word.len() >= 60 && !word.starts_with("age1"))
+        {
+            assert!(!format!("{ring:?}").contains(secret));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_ring_is_refused() {
+        let ring = KeyRing::random().unwrap().rotated().unwrap();
+        let text = ring.to_text();
+        let other = KeyRing::random().unwrap().to_text();
+        let lines: Vec<_> = text.lines().collect();
+        let without = |at: usize| {
+            let kept: Vec<_> = lines
+                .iter()
+                .enumerate()
+                .filter(|(line, _)| *line != at)
+                .collect();
+            kept.iter()
+                .map(|(_, line)| format!("{line}\n"))
+                .collect::<String>()
+        };
+        for line in 1..lines.len() {
+            // Without its generation an identity belongs to the one before, or to none.
+            let kind = parsed(&without(line)).map_err(|error| error.kind).err();
+            assert_eq!(kind, Some(ErrorKind::Corrupt), "without line {line}");
+        }
+        let swapped = text.replace(lines[3], other.lines().nth(3).unwrap());
+        assert!(
+            parsed(&swapped).is_err(),
+            "an identity of another repository"
+        );
+        assert!(parsed("").is_err());
+        let newer = format!("{}# fullbore-more: x\n", *text);
+        assert_eq!(parsed(&newer).unwrap_err().kind, ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn equal_sources_have_one_pseudonym_in_a_repository_and_another_elsewhere() {
+        let ring = KeyRing::random().unwrap();
+        assert_eq!(
+            ring.pseudonym(b"a"),
+            ring.rotated().unwrap().pseudonym(b"a")
+        );
+        assert_eq!(ring.pseudonym(b"a"), ring.for_putting().pseudonym(b"a"));
+        assert_ne!(ring.pseudonym(b"a"), ring.pseudonym(b"b"));
+        assert_ne!(
+            ring.pseudonym(b"a"),
+            KeyRing::random().unwrap().pseudonym(b"a")
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! Intents: the objects by which backups under way announce themselves.
+//!
+//! Whoever makes a backup holds the lease on its intent from before its first object until after its
+//! root. So whoever removes something knows which backups are alive, and what they refer to.
+
+use super::protocol::{Intent, intent_key};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::seal::seal,
+    platform,
+    storage::{Lease, Leased, Objects, Take},
+};
+use std::{sync::Arc, thread, time::Duration};
+
+/// Time between two attempts to take an intent that another process holds: most hold one for a moment, to
+/// see whether its backup is dead.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// An intent whose lease this process holds. Dropped, it stays for others to take.
+#[derive(Debug)]
+pub(super) struct HeldIntent {
+    objects: Arc<dyn Objects>,
+    lease: Box<dyn Lease>,
+    intent: Intent,
+}
+
+impl HeldIntent {
+    /// Announces a new backup.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if there is such an intent; the storage's.
+    pub(super) fn announce(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
+        let intent = intent_of(id, time);
+        let key = intent_key(id);
+        let leased = objects
+            .lease(&key, &seal(&intent)?, Take::New)
+            .inspect_err(|_| {
+                // It may be there though: no other backup has this id.
+                let _ = objects.delete(std::slice::from_ref(&key)); // the first error is returned
+            })?;
+        match leased {
+            Leased::Ours(lease) => Ok(Self {
+                objects: objects.clone(),
+                lease,
+                intent,
+            }),
+            _ => {
+                let what = format!("could not begin backup {id:?}: another has this id");
+                Err(Error::new(ErrorKind::Exists, what).hint("run the same command again"))
+            }
+        }
+    }
+
+    /// Announces that backup `id` is copied to here. Waits for others that hold its intent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the storage cannot tell whether another holds it; the storage's.
+    pub(super) fn take(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
+        let intent = intent_of(id, time);
+        let key = intent_key(id);
+        let body = seal(&intent)?;
+        let mut take = Take::DeadOrNew;
+        loop {
+            match objects.lease(&key, &body, take)? {
+                Leased::Ours(mut lease) => {
+                    lease.update(&body)?; // one that was taken from the dead says what they did
+                    return Ok(Self {
+                        objects: objects.clone(),
+                        lease,
+                        intent,
+                    });
+                }
+                Leased::Unknown => take = Take::New,
+                Leased::Held if take == Take::New => {
+                    let intent = objects.describe(&key);
+                    let what = format!("cannot copy backup {id:?}: {intent} is there");
+                    return Err(Error::new(ErrorKind::Unsupported, what)
+                        .because("the storage has no locks, so it may be under way")
+                        .hint(format!(
+                            "if it is not, remove {intent} and run the same command again"
+                        )));
+                }
+                Leased::Held | Leased::Absent => thread::sleep(RETRY),
+            }
+        }
+    }
+
+    /// The backup.
+    pub(super) fn id(&self) -> &str {
+        &self.intent.id
+    }
+
+    /// Adds to the backups that the intent names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`] if the lease was lost; the storage's.
+    pub(super) fn rely_on(&mut self, bases: &[String]) -> Result<()> {
+        self.intent.bases.extend_from_slice(bases);
+        self.intent.bases.sort_unstable();
+        self.intent.bases.dedup();
+        self.lease.update(&seal(&self.intent)?)
+    }
+
+    /// Is the lease surely held still?
+    pub(super) fn is_ours(&self) -> bool {
+        self.lease.is_ours()
+    }
+
+    /// Refuses to commit a backup whose lease may have been lost.
+    ///
+    /// # Errors
+    /// As [`taken_for_dead`].
+    pub(super) fn check(&self) -> Result<()> {
+        if self.is_ours() {
+            Ok(())
+        } else {
+            Err(taken_for_dead(&self.intent.id))
+        }
+    }
+
+    /// Deletes the intent: its backup is complete, or nothing of it is left.
+    pub(super) fn withdraw(self) {
+        // While the lease is held, so that the intent of another holder is never deleted.
+        if self.is_ours()
+            && let Err(error) = self.objects.delete(&[intent_key(&self.intent.id)])
+        {
+            platform::debug(|| error.line());
+        }
+    }
+}
+
+/// The error of a backup that cannot commit, because its process was stopped for longer than its lease.
+pub(super) fn taken_for_dead(id: &str) -> Error {
+    Error::new(
+        ErrorKind::Gone,
+        format!("cannot commit backup {id:?}: it was taken for dead"),
+    )
+    .because("it did not renew its lease in time, so a prune may have removed what it refers to")
+    .detail("nothing was committed")
+    .hint("run the same command again; a host that sleeps during its backup loses it")
+}
+
+fn intent_of(id: &str, time: &str) -> Intent {
+    Intent {
+        id: id.to_owned(),
+        host: platform::host_name(),
+        boot: platform::boot_id(),
+        pid: std::process::id(),
+        time: time.to_owned(),
+        bases: Vec::new(),
+    }
+}

@@ -1,0 +1,361 @@
+//! A wrapper that keeps small immutable objects, and small ranges of them, in a local directory.
+//!
+//! An object is taken from the cache only if the storage listed it before, with the length that the cache has: the storage alone says
+//! which objects there are. Every file of the cache has a digest over its name and content, so damage, or a file that was moved or
+//! exchanged, counts as absent. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
+
+use super::{
+    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
+    Version, key::is_below,
+};
+use crate::{error::Result, platform::debug, queue::Locked};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::SystemTime,
+};
+
+/// Bytes of an object or range that is worth keeping at most: more are read as fast anew.
+const MAX_ENTRY_BYTES: u64 = 8 << 20;
+
+/// Bytes of a digest, before everything else in a file.
+const DIGEST_BYTES: usize = 32;
+
+/// Where a cache is, and what it keeps.
+#[derive(Debug, Clone)]
+pub struct CacheSpec {
+    /// Its directory, which it makes.
+    pub dir: PathBuf,
+    /// Bytes of all its files at most; the ones that were not used for longest are deleted.
+    pub max_bytes: u64,
+    /// Does an object of this key never change while it is there?
+    pub is_immutable: fn(&str) -> bool,
+}
+
+/// Objects whose immutable small parts are kept in a local directory. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CachedObjects {
+    inner: Arc<dyn Objects>,
+    cache: Arc<Cache>,
+}
+
+#[derive(Debug)]
+struct Cache {
+    spec: CacheSpec,
+    /// Tells the objects of one storage from those of another.
+    storage: String,
+    /// The objects that the storage listed, with their lengths.
+    listed: Mutex<BTreeMap<String, u64>>,
+    /// Bytes of all files; `None` before the first one is written.
+    used_bytes: Mutex<Option<u64>>,
+    /// Numbers of files that are being written.
+    last_number: AtomicU64,
+}
+
+/// What a file of the cache has.
+struct CacheEntry<'a> {
+    key: &'a str,
+    /// The length of the whole object.
+    object_bytes: u64,
+    /// The range; `None` for the whole object with its version.
+    range: Option<(u64, u64)>,
+}
+
+impl CachedObjects {
+    /// Keeps what is read of `inner`.
+    pub fn new(inner: Arc<dyn Objects>, spec: CacheSpec) -> Self {
+        let cache = Cache {
+            spec,
+            storage: inner.describe(""),
+            listed: Mutex::default(),
+            used_bytes: Mutex::default(),
+            last_number: AtomicU64::new(0),
+        };
+        Self {
+            inner,
+            cache: Arc::new(cache),
+        }
+    }
+}
+
+impl Cache {
+    /// The length of an object that may be kept.
+    fn length_of(&self, key: &str) -> Option<u64> {
+        if !(self.spec.is_immutable)(key) {
+            return None;
+        }
+        self.listed.locked().get(key).copied()
+    }
+
+    fn forget(&self, key: &str) {
+        self.listed.locked().remove(key);
+    }
+
+    fn remember(&self, prefix: &str, objects: &[ListedObject]) {
+        let mut listed = self.listed.locked();
+        listed.retain(|key, _| !is_below(key, prefix));
+        let kept = objects
+            .iter()
+            .filter(|object| (self.spec.is_immutable)(&object.key));
+        listed.extend(kept.map(|object| (object.key.clone(), object.bytes)));
+    }
+
+    /// The name of a file says all that its content depends on.
+    fn name_of(&self, entry: &CacheEntry<'_>) -> String {
+        let text = format!(
+            "{}\n{}\n{}\n{:?}",
+            self.storage, entry.key, entry.object_bytes, entry.range
+        );
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.spec.dir.join(&name[..2]).join(name)
+    }
+
+    fn load(&self, entry: &CacheEntry<'_>) -> Option<Vec<u8>> {
+        let name = self.name_of(entry);
+        let path = self.path_of(&name);
+        let mut file = fs::read(&path).ok()?;
+        if file.len() < DIGEST_BYTES
+            || digest_of(&name, &file[DIGEST_BYTES..]) != file[..DIGEST_BYTES]
+        {
+            debug(|| format!("{path:?} is damaged"));
+            let _ = fs::remove_file(&path); // it counts as absent either way
+            return None;
+        }
+        if let Ok(used) = fs::File::open(&path) {
+            let _ = used.set_modified(SystemTime::now()); // only the order of deletions depends on it
+        }
+        file.drain(..DIGEST_BYTES);
+        Some(file)
+    }
+
+    fn keep(&self, entry: &CacheEntry<'_>, content: &[u8]) {
+        if content.len() as u64 > MAX_ENTRY_BYTES.min(self.spec.max_bytes / 4) {
+            return;
+        }
+        if let Err(error) = self.try_keep(entry, content) {
+            debug(|| format!("could not write to the cache {:?}: {error}", self.spec.dir));
+        }
+    }
+
+    fn try_keep(&self, entry: &CacheEntry<'_>, content: &[u8]) -> io::Result<()> {
+        let name = self.name_of(entry);
+        let path = self.path_of(&name);
+        let mut used = self.used_bytes.locked();
+        let before = match *used {
+            Some(bytes) => bytes,
+            None => files_below(&self.spec.dir)?
+                .iter()
+                .map(|file| file.bytes)
+                .sum(),
+        };
+        let now = before + (DIGEST_BYTES + content.len()) as u64;
+        *used = Some(if now > self.spec.max_bytes {
+            self.make_room()?
+        } else {
+            now
+        });
+        drop(used);
+        let dir = path.parent().unwrap_or(&self.spec.dir);
+        // Roots and pages name the files of a backup: only their owner may read them.
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)?;
+        let number = self.last_number.fetch_add(1, Relaxed);
+        let written = dir.join(format!("{name}.{}-{number}", process::id()));
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&written)?;
+        let done = file
+            .write_all(&digest_of(&name, content))
+            .and_then(|()| file.write_all(content))
+            .and_then(|()| fs::rename(&written, &path));
+        if done.is_err() {
+            let _ = fs::remove_file(&written); // what it leaves is counted, and deleted in its turn
+        }
+        done
+    }
+
+    /// Deletes the files that were not used for longest until a quarter is free, and returns the bytes that are left.
+    fn make_room(&self) -> io::Result<u64> {
+        let mut files = files_below(&self.spec.dir)?;
+        files.sort_by_key(|file| file.used);
+        let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        for file in files {
+            if bytes <= self.spec.max_bytes / 4 * 3 {
+                break;
+            }
+            if fs::remove_file(&file.path).is_ok() {
+                bytes -= file.bytes;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn digest_of(name: &str, content: &[u8]) -> [u8; DIGEST_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(name.as_bytes());
+    hasher.update(content);
+    hasher.finalize().into()
+}
+
+struct CacheFile {
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// The files of a cache, which are two levels deep.
+fn files_below(dir: &Path) -> io::Result<Vec<CacheFile>> {
+    let mut files = Vec::new();
+    let dirs = match fs::read_dir(dir) {
+        Ok(dirs) => dirs,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+        Err(error) => return Err(error),
+    };
+    for dir in dirs.flatten() {
+        for file in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
+            let Ok(meta) = file.metadata() else {
+                continue; // deleted by another process
+            };
+            files.push(CacheFile {
+                path: file.path(),
+                bytes: meta.len(),
+                used: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            });
+        }
+    }
+    Ok(files)
+}
+
+/// A whole object in a file: the length of its version, its version, its bytes.
+fn join_content(bytes: &[u8], version: &Version) -> Vec<u8> {
+    let version = version.as_str().as_bytes();
+    let length = (version.len() as u32).to_le_bytes();
+    [&length, version, bytes].concat()
+}
+
+fn split_content(content: &[u8]) -> Option<(Vec<u8>, Version)> {
+    let (length, rest) = content.split_first_chunk::<4>()?;
+    let (version, bytes) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    let version = std::str::from_utf8(version).ok()?;
+    Some((bytes.to_vec(), Version::new(version)))
+}
+
+impl Objects for CachedObjects {
+    fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
+        let objects = self.inner.list(prefix)?;
+        self.cache.remember(prefix, &objects);
+        Ok(objects)
+    }
+
+    fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let known = self.cache.length_of(key).filter(|bytes| {
+            let end = offset.checked_add(len as u64);
+            len > 0 && len as u64 <= MAX_ENTRY_BYTES && end.is_some_and(|end| end <= *bytes)
+        });
+        let Some(object_bytes) = known else {
+            return self.inner.read_at(key, offset, len, out);
+        };
+        let entry = CacheEntry {
+            key,
+            object_bytes,
+            range: Some((offset, len as u64)),
+        };
+        if let Some(content) = self
+            .cache
+            .load(&entry)
+            .filter(|content| content.len() == len)
+        {
+            *out = content;
+            return Ok(());
+        }
+        self.inner.read_at(key, offset, len, out)?;
+        self.cache.keep(&entry, out);
+        Ok(())
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+        let Some(object_bytes) = self.cache.length_of(key) else {
+            return self.inner.get(key);
+        };
+        let entry = CacheEntry {
+            key,
+            object_bytes,
+            range: None,
+        };
+        let kept = self
+            .cache
+            .load(&entry)
+            .and_then(|content| split_content(&content));
+        if let Some((bytes, version)) = kept.filter(|(bytes, _)| bytes.len() as u64 == object_bytes)
+        {
+            return Ok(Some((bytes, version)));
+        }
+        let got = self.inner.get(key)?;
+        if let Some((bytes, version)) = got
+            .as_ref()
+            .filter(|(bytes, _)| bytes.len() as u64 == object_bytes)
+        {
+            self.cache.keep(&entry, &join_content(bytes, version));
+        }
+        Ok(got)
+    }
+
+    fn stat(&self, key: &str) -> Result<Option<u64>> {
+        self.inner.stat(key)
+    }
+
+    fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        self.cache.forget(key);
+        self.inner.put(key, bytes, condition)
+    }
+
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
+        self.cache.forget(key);
+        self.inner.create(key)
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        keys.iter().for_each(|key| self.cache.forget(key));
+        self.inner.delete(keys)
+    }
+
+    fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        self.inner.abort_uploads(prefix)
+    }
+
+    fn settle(&self, prefix: &str) -> Result<()> {
+        self.inner.settle(prefix)
+    }
+
+    fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
+        self.inner.lease(key, body, take)
+    }
+
+    fn abilities(&self) -> StorageAbilities {
+        self.inner.abilities()
+    }
+
+    fn describe(&self, key: &str) -> String {
+        self.inner.describe(key)
+    }
+
+    fn as_local(&self) -> Option<&LocalObjects> {
+        self.inner.as_local()
+    }
+}

@@ -1,0 +1,587 @@
+//! The wrapped keys of a repository: one small age file for each person and each host.
+//!
+//! ```text
+//! keys/<name>.age        the key of the repository, wrapped for a person
+//! keys/<name>.put.age    the same without what opens objects, wrapped for a host that only adds backups
+//! keys/members           for whom each of them is wrapped; sealed like an object
+//! keys/current.json      the newest generation and its recipient; a repository without it is clear
+//! keys/change.json       the intent of a command that changes keys
+//! ```
+//! Of several that make a repository sealed at the same time, one puts `keys/current.json`; the key files of the others are refused then,
+//! as they have another recipient. A rotation writes all key files before it: a key file that is older than it was put back by the
+//! storage.
+
+use super::{KEYS, Leased, Objects, Put, PutIf, Take, Version};
+use crate::{
+    crypt::{
+        Access, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase, open_object,
+        seal_object, unwrap_secret, wrap_secret,
+    },
+    error::{Error, ErrorKind, Result},
+    format::seal::{open_sealed, seal},
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const MEMBERS: &str = "keys/members";
+const CURRENT: &str = "keys/current.json";
+/// The intent of whoever changes keys.
+const CHANGE: &str = "keys/change.json";
+const SUFFIX: &str = ".age";
+const PUT_SUFFIX: &str = ".put.age";
+
+/// What the proof of [`CURRENT`] is for.
+const PURPOSE: &str = "fullbore current generation v1";
+
+/// Times that a change is tried again which another one came before.
+const ATTEMPTS: usize = 5;
+
+/// A key file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyFile {
+    /// The name that the operator gave it.
+    pub name: String,
+    /// Permissions that it gives.
+    pub access: Access,
+    /// For whom it is wrapped, as `age1…`, `ssh-ed25519 …` or `passphrase`; unknown without a key that reads.
+    pub recipient: Option<String>,
+}
+
+impl KeyFile {
+    fn key(&self) -> String {
+        key_of(&self.name, self.access)
+    }
+}
+
+fn key_of(name: &str, access: Access) -> String {
+    let suffix = match access {
+        Access::Read => SUFFIX,
+        Access::Put => PUT_SUFFIX,
+    };
+    format!("{KEYS}/{name}{suffix}")
+}
+
+/// The newest generation, in the clear.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct CurrentGeneration {
+    generation: u32,
+    recipient: String,
+    /// Keyed BLAKE3 of both.
+    proof: String,
+}
+
+impl CurrentGeneration {
+    fn of(ring: &KeyRing) -> Self {
+        let newest = ring.newest();
+        let recipient = newest.recipient().to_string();
+        let proof = newest.prove(
+            PURPOSE,
+            &[&newest.number().to_le_bytes(), recipient.as_bytes()],
+        );
+        Self {
+            generation: newest.number(),
+            recipient,
+            proof: proof.to_hex().to_string(),
+        }
+    }
+
+    fn read(objects: &dyn Objects) -> Result<Option<(Self, Version)>> {
+        let Some((bytes, version)) = objects.get(CURRENT)? else {
+            return Ok(None);
+        };
+        Ok(Some((
+            open_sealed(&bytes, &objects.describe(CURRENT))?,
+            version,
+        )))
+    }
+}
+
+/// For whom the key files are wrapped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Members {
+    /// By the keys of their files.
+    recipients: BTreeMap<String, String>,
+}
+
+/// How a repository is to be read.
+#[derive(Debug, Clone)]
+pub enum RepositoryKey {
+    /// It is not encrypted.
+    Clear,
+    /// It is encrypted, and a key that was given opens it.
+    Opened(Box<KeyRing>),
+    /// It is encrypted, and no key was given.
+    Locked,
+}
+
+/// Is a repository encrypted?
+///
+/// # Errors
+/// The storage's.
+pub fn is_encrypted(objects: &dyn Objects) -> Result<bool> {
+    Ok(objects.stat(CURRENT)?.is_some())
+}
+
+/// Makes a repository encrypted, before anything else is in it.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if it is encrypted already, or if another makes it so at the same time; [`ErrorKind::Usage`] for a name that no
+/// key file may have.
+pub fn encrypt_repository(
+    objects: &dyn Objects,
+    name: &str,
+    recipient: &UserRecipient,
+) -> Result<KeyRing> {
+    check_name(name)?;
+    // One at a time: of two with one name for their key files, the second would write over the key that the first one uses.
+    alone(objects, || encrypt_alone(objects, name, recipient))
+}
+
+fn encrypt_alone(objects: &dyn Objects, name: &str, recipient: &UserRecipient) -> Result<KeyRing> {
+    let exists = || {
+        Error::new(
+            ErrorKind::Exists,
+            format!("cannot encrypt {}", objects.describe("")),
+        )
+        .because("it is encrypted already, with a key of its own")
+        .hint("run the command again with a key that opens it")
+    };
+    if is_encrypted(objects)? {
+        return Err(exists());
+    }
+    let ring = KeyRing::random()?;
+    let file = wrap_secret(ring.to_text().as_bytes(), std::slice::from_ref(recipient))?;
+    // What a killed attempt left is of no use to anyone: its repository was never made.
+    objects.put(&key_of(name, Access::Read), &file, &PutIf::Always)?;
+    let recipients = [(key_of(name, Access::Read), recipient.to_string())].into();
+    let members = seal(&Members { recipients })?;
+    objects.put(
+        MEMBERS,
+        &seal_object(MEMBERS, &members, &ring, None)?,
+        &PutIf::Always,
+    )?;
+    let current = seal(&CurrentGeneration::of(&ring))?;
+    match objects.put(CURRENT, &current, &PutIf::Absent)? {
+        Put::Done(_) => Ok(ring),
+        Put::Refused => Err(exists()),
+    }
+}
+
+/// Opens the key of a repository with what the options give; of several key files that open, the one with most permissions counts.
+///
+/// # Errors
+/// [`ErrorKind::Permission`] if none of the keys that were given opens it; [`ErrorKind::Usage`] if keys were given by options and the
+/// repository is not encrypted; [`ErrorKind::Corrupt`] if a key file was changed, replaced by an old one, or made by another.
+pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<RepositoryKey> {
+    let Some((current, _)) = CurrentGeneration::read(objects)? else {
+        return if options.is_empty() {
+            Ok(RepositoryKey::Clear)
+        } else {
+            Err(Error::new(
+                ErrorKind::Usage,
+                format!("cannot use a key for {}", objects.describe("")),
+            )
+            .because("it is not encrypted, or its keys were removed")
+            .hint("leave the key out if this repository should be clear"))
+        };
+    };
+    let identities = options.identities()?;
+    let mut rings = Vec::new();
+    let mut for_passphrase = Vec::new();
+    for file in key_files(objects)? {
+        let key = file.key();
+        let Some((bytes, _)) = objects.get(&key)? else {
+            continue;
+        };
+        if is_for_passphrase(&bytes) {
+            for_passphrase.push((file, bytes));
+        } else if let Some(ring) = open_file(objects, &file, &bytes, &identities)? {
+            rings.push((file, ring));
+        }
+    }
+    if rings.is_empty() && !for_passphrase.is_empty() {
+        rings.extend(open_by_passphrase(objects, for_passphrase, options)?);
+    }
+    let Some((file, ring)) = rings.into_iter().min_by_key(|(file, _)| file.access) else {
+        if options.is_empty() {
+            return Ok(RepositoryKey::Locked);
+        }
+        return Err(Error::new(
+            ErrorKind::Permission,
+            format!("cannot open {}", objects.describe("")),
+        )
+        .because("none of the keys that were given opens any of its key files")
+        .hint("`fullbore key list` shows for whom the repository has keys"));
+    };
+    check_ring(&ring, &current, &objects.describe(&file.key()))?;
+    // A generation that not every key file has yet seals nothing: its rotation was interrupted, and the next one replaces it.
+    let ring = if ring.newest().number() > current.generation {
+        ring.for_reading_only()
+    } else {
+        ring
+    };
+    Ok(RepositoryKey::Opened(Box::new(ring)))
+}
+
+fn open_by_passphrase(
+    objects: &dyn Objects,
+    files: Vec<(KeyFile, Vec<u8>)>,
+    options: &KeyOptions,
+) -> Result<Vec<(KeyFile, KeyRing)>> {
+    let mut rings = Vec::new();
+    let Some(passphrase) = options.passphrase_for(&objects.describe(""))? else {
+        return Ok(rings);
+    };
+    let identities = [UserIdentity::of_passphrase(&passphrase)];
+    for (file, bytes) in files {
+        if let Some(ring) = open_file(objects, &file, &bytes, &identities)? {
+            rings.push((file, ring));
+            break;
+        }
+    }
+    Ok(rings)
+}
+
+fn open_file(
+    objects: &dyn Objects,
+    file: &KeyFile,
+    bytes: &[u8],
+    identities: &[UserIdentity],
+) -> Result<Option<KeyRing>> {
+    let name = objects.describe(&file.key());
+    let Some(text) = unwrap_secret(bytes, identities, &name)? else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(&text)
+        .map_err(|_| Error::corrupt(format!("{name} is damaged")).because("it is not text"))?;
+    let ring = KeyRing::parse(text, &name)?;
+    if ring.access() == file.access {
+        return Ok(Some(ring));
+    }
+    Err(Error::corrupt(format!("{name} is damaged"))
+        .because("its name and its content differ in what the key permits"))
+}
+
+/// Is the ring that of this repository, and as new as it?
+fn check_ring(ring: &KeyRing, current: &CurrentGeneration, name: &str) -> Result<()> {
+    let damaged = |why: String| Error::corrupt(format!("{name} is damaged")).because(why);
+    let newest = ring.newest().number();
+    if newest < current.generation {
+        return Err(damaged(format!(
+            "it has generations up to {newest} of the repository's key, which is at {}: an old one was put in its place",
+            current.generation
+        ))
+        .hint("if the storage is to be trusted, add this key again with another one: fullbore key add"));
+    }
+    let generation = ring.generation(current.generation, name)?;
+    let proof = generation.prove(
+        PURPOSE,
+        &[
+            &current.generation.to_le_bytes(),
+            current.recipient.as_bytes(),
+        ],
+    );
+    let is_ours = generation.recipient().to_string() == current.recipient
+        && blake3::Hash::from_hex(&current.proof).is_ok_and(|found| found == proof);
+    if is_ours {
+        Ok(())
+    } else {
+        Err(damaged(
+            "it is the key of another repository, or keys/current.json was changed".to_owned(),
+        ))
+    }
+}
+
+/// The key files that are there, without their recipients.
+fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
+    let listed = objects.list(KEYS)?;
+    let files = listed.iter().filter_map(|object| {
+        let name = object.key.strip_prefix(KEYS)?.strip_prefix('/')?;
+        let (name, access) = match name.strip_suffix(PUT_SUFFIX) {
+            Some(name) => (name, Access::Put),
+            None => (name.strip_suffix(SUFFIX)?, Access::Read),
+        };
+        check_name(name).ok()?;
+        Some(KeyFile {
+            name: name.to_owned(),
+            access,
+            recipient: None,
+        })
+    });
+    Ok(files.collect())
+}
+
+/// The key files of a repository, by name; with a key that reads also for whom they are.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if the list of members was changed, or the storage's.
+pub fn list_keys(objects: &dyn Objects, ring: Option<&KeyRing>) -> Result<Vec<KeyFile>> {
+    let mut files = key_files(objects)?;
+    if let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) {
+        let (members, _) = read_members(objects, ring)?;
+        for file in &mut files {
+            file.recipient = members.recipients.get(&file.key()).cloned();
+        }
+    }
+    Ok(files)
+}
+
+fn read_members(objects: &dyn Objects, ring: &KeyRing) -> Result<(Members, PutIf)> {
+    let Some((bytes, version)) = objects.get(MEMBERS)? else {
+        return Ok((Members::default(), PutIf::Absent));
+    };
+    let name = objects.describe(MEMBERS);
+    let plain = open_object(MEMBERS, &bytes, ring, &name)?;
+    Ok((open_sealed(&plain, &name)?, PutIf::Version(version)))
+}
+
+/// Changes the list of members; another change at the same moment is not lost.
+fn change_members(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    change: impl Fn(&mut Members) -> Result<()>,
+) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let (mut members, condition) = read_members(objects, ring)?;
+        change(&mut members)?;
+        let sealed = seal_object(MEMBERS, &seal(&members)?, ring, None)?;
+        if objects.put(MEMBERS, &sealed, &condition)? != Put::Refused {
+            return Ok(());
+        }
+    }
+    Err(
+        Error::new(ErrorKind::Unreachable, "could not change the keys")
+            .because("others change them at the same time"),
+    )
+}
+
+/// Adds a key file for `recipient`.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if the name is taken, [`ErrorKind::Permission`] if `ring` cannot read, [`ErrorKind::Unreachable`] if the key
+/// was rotated at the same time, and the storage's.
+pub fn add_key(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+    access: Access,
+) -> Result<()> {
+    check_name(name)?;
+    require_reader(ring, "add a key")?;
+    let file = wrap_for(ring, access, recipient)?;
+    alone(objects, || {
+        add_file(objects, ring, name, recipient, access, &file)
+    })
+}
+
+fn add_file(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+    access: Access,
+    file: &[u8],
+) -> Result<()> {
+    let key = key_of(name, access);
+    let current = CurrentGeneration::read(objects)?.map(|(current, _)| current.generation);
+    if current != Some(ring.newest().number()) {
+        return Err(Error::new(
+            ErrorKind::Unreachable,
+            format!("could not add key {name:?}"),
+        )
+        .because("the key of the repository was rotated meanwhile, or a rotation was interrupted")
+        .hint("run the same command again; if it fails again, run `fullbore key rotate` first"));
+    }
+    let exists = || {
+        Error::new(ErrorKind::Exists, format!("cannot add key {name:?}"))
+            .because("there is one of this name")
+            .hint("choose another name, or remove that key first: fullbore key remove")
+    };
+    // The list comes first: what a rotation does not know it would leave behind with an old key.
+    change_members(objects, ring, |members| {
+        if members.recipients.contains_key(&key) && objects.stat(&key)?.is_some() {
+            return Err(exists());
+        }
+        members
+            .recipients
+            .insert(key.clone(), recipient.to_string());
+        Ok(())
+    })?;
+    match objects.put(&key, file, &PutIf::Absent)? {
+        Put::Done(_) => Ok(()),
+        Put::Refused => Err(exists()),
+    }
+}
+
+/// Does something to the keys while no other command does.
+fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    let could_not =
+        |why| Error::new(ErrorKind::Unreachable, "could not change the keys").because(why);
+    let lease = match objects.lease(CHANGE, b"", Take::DeadOrNew)? {
+        Leased::Ours(lease) => lease,
+        Leased::Unknown => {
+            return Err(could_not("an intent of a change is there, and the storage cannot tell whether its holder lives")
+                .hint("if no other command changes keys, remove keys/change.json"));
+        }
+        Leased::Held | Leased::Absent => {
+            return Err(could_not("another command changes them at this moment"));
+        }
+    };
+    let changed = change();
+    let deleted = objects.delete(&[CHANGE.to_owned()]);
+    drop(lease);
+    let value = changed?;
+    deleted.map(|()| value)
+}
+
+/// Removes a key file. Whoever had it can read with a copy of it all that was sealed so far: rotate the key afterwards.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Usage`] if it is the last one that reads.
+pub fn remove_key(
+    objects: &dyn Objects,
+    ring: Option<&KeyRing>,
+    name: &str,
+    access: Access,
+) -> Result<()> {
+    let files = key_files(objects)?;
+    let is_it = |file: &&KeyFile| file.name == name && file.access == access;
+    let what = format!("cannot remove key {name:?}");
+    if !files.iter().any(|file| is_it(&file)) {
+        return Err(Error::new(ErrorKind::NotFound, what).because("there is none of this name"));
+    }
+    let readers = files
+        .iter()
+        .filter(|file| file.access == Access::Read)
+        .count();
+    if access == Access::Read && readers == 1 {
+        return Err(Error::new(ErrorKind::Usage, what)
+            .because("it is the last key that reads this repository")
+            .hint("add another key first: fullbore key add"));
+    }
+    let key = key_of(name, access);
+    alone(objects, || {
+        objects.delete(std::slice::from_ref(&key))?;
+        let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
+            return Ok(());
+        };
+        change_members(objects, ring, |members| {
+            members.recipients.remove(&key);
+            Ok(())
+        })
+    })
+}
+
+/// Gives the repository a new key for everything that is sealed from now on, and wraps it anew for all that have a key file.
+///
+/// Small files only are written. A rotation that was interrupted leaves key files of both sorts, which all open everything that is there;
+/// the next rotation completes it. `passphrase` is asked for the name of each key file that has a passphrase.
+///
+/// # Errors
+/// [`ErrorKind::Permission`] if `ring` cannot read, or if a key file could not be wrapped again; then nothing was changed.
+pub fn rotate_key(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<KeyRing> {
+    require_reader(ring, "rotate the key")?;
+    alone(objects, || rotate_alone(objects, ring, passphrase))
+}
+
+fn rotate_alone(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<KeyRing> {
+    let Some((current, version)) = CurrentGeneration::read(objects)? else {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("cannot rotate the key of {}", objects.describe("")),
+        )
+        .because("it is not encrypted"));
+    };
+    if ring.newest().number() < current.generation {
+        return Err(
+            Error::new(ErrorKind::Unreachable, "could not rotate the key")
+                .because("another rotation ended first")
+                .hint("run the same command again"),
+        );
+    }
+    let rotated = ring.rotated()?;
+    let (members, _) = read_members(objects, ring)?;
+    // All are wrapped before one is written: a recipient that is not known stops the rotation, not the repository.
+    let mut wrapped = Vec::new();
+    for file in key_files(objects)? {
+        let recipient = recipient_of(&file, &members, passphrase)?;
+        wrapped.push((file.key(), wrap_for(&rotated, file.access, &recipient)?));
+    }
+    for (key, bytes) in &wrapped {
+        objects.put(key, bytes, &PutIf::Always)?;
+    }
+    let current = seal(&CurrentGeneration::of(&rotated))?;
+    if objects.put(CURRENT, &current, &PutIf::Version(version))? == Put::Refused {
+        return Err(
+            Error::new(ErrorKind::Unreachable, "could not rotate the key")
+                .because("another rotation ended first")
+                .hint("run the same command again"),
+        );
+    }
+    // Sealed with the new generation, so that the list cannot be made by whoever was removed.
+    change_members(objects, &rotated, |_| Ok(()))?;
+    Ok(rotated)
+}
+
+fn recipient_of(
+    file: &KeyFile,
+    members: &Members,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<UserRecipient> {
+    let refused = |why: &str| {
+        Error::new(
+            ErrorKind::Permission,
+            format!("cannot wrap the new key for {:?}", file.name),
+        )
+        .because(why.to_owned())
+        .hint("remove that key first, and add it again after the rotation")
+    };
+    match members.recipients.get(&file.key()).map(String::as_str) {
+        None => Err(refused("the list of keys does not say for whom it is")),
+        Some("passphrase") => {
+            passphrase(&file.name)?.ok_or_else(|| refused("its passphrase was not given"))
+        }
+        Some(text) => UserRecipient::parse(text),
+    }
+}
+
+fn wrap_for(ring: &KeyRing, access: Access, recipient: &UserRecipient) -> Result<Vec<u8>> {
+    let text = match access {
+        Access::Read => ring.to_text(),
+        Access::Put => ring.for_putting().to_text(),
+    };
+    wrap_secret(text.as_bytes(), std::slice::from_ref(recipient))
+}
+
+fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
+    match ring.access() {
+        Access::Read => Ok(()),
+        Access::Put => Err(Error::new(ErrorKind::Permission, format!("cannot {verb}"))
+            .because("the key that was given can add backups only")),
+    }
+}
+
+/// Refuses a name that a key file may not have.
+fn check_name(name: &str) -> Result<()> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    let is_valid = !name.is_empty()
+        && name.len() <= 64
+        && name.chars().all(is_plain)
+        && !name.starts_with('.')
+        && !name.ends_with(".put");
+    if is_valid {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(80).collect();
+    Err(Error::new(ErrorKind::Usage, format!("cannot name a key {shown:?}"))
+        .because("a name has up to 64 letters, digits and -_.@, does not begin with a full stop, and does not end in \".put\""))
+}

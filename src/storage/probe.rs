@@ -1,0 +1,49 @@
+//! Finds out whether a storage does conditional puts, as leases and the commit of a backup need them.
+
+use super::{Objects, Put, PutIf, Version};
+use crate::{
+    error::{ErrorKind, Result},
+    format::layout::letters,
+    platform::debug,
+};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Does the storage do puts on conditions, and refuse those whose condition does not hold?
+///
+/// Some object stores know no such conditions, and some that do not know them say nothing and overwrite. A new repository asks, once:
+/// five requests for one small object, `probe-` and a random name, which is deleted again where the storage permits that.
+///
+/// # Errors
+/// The storage's, but for what it says about conditions.
+pub fn probe(objects: &dyn Objects) -> Result<bool> {
+    let name = letters(RandomState::new().build_hasher().finish(), 12);
+    let key = format!("probe-{name}");
+    let does = does_conditional_puts(objects, &key);
+    if let Err(error) = objects.delete(&[key]) {
+        debug(|| format!("could not delete what a probe left: {}", error.line()));
+    }
+    match does {
+        Err(error) if error.kind == ErrorKind::Unsupported => Ok(false),
+        does => does,
+    }
+}
+
+fn does_conditional_puts(objects: &dyn Objects, key: &str) -> Result<bool> {
+    let put = |bytes: &[u8], condition: PutIf| objects.put(key, bytes, &condition);
+    let Put::Done(first) = put(b"first", PutIf::Absent)? else {
+        return Ok(false);
+    };
+    if put(b"again", PutIf::Absent)? != Put::Refused {
+        return Ok(false);
+    }
+    let Put::Done(second) = put(b"second", PutIf::Version(first.clone()))? else {
+        return Ok(false);
+    };
+    let is_stale_refused = put(b"third", PutIf::Version(first))? == Put::Refused;
+    Ok(is_stale_refused && holds(objects, key, b"second", &second)?)
+}
+
+fn holds(objects: &dyn Objects, key: &str, expected: &[u8], version: &Version) -> Result<bool> {
+    let got = objects.get(key)?;
+    Ok(got.is_some_and(|(bytes, there)| bytes == expected && there == *version))
+}

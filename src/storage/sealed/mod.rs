@@ -1,0 +1,400 @@
+//! A wrapper that seals objects before they are stored, and opens them when they are read.
+//!
+//! Each object becomes one age file with a key of its own ([`crate::crypt`]), which is bound to the object's key in the repository. Roots get a
+//! clear head and a sealed body ([`crate::format::root_parts`]). These objects stay as they are: `fullbore-repo.json`,
+//! `verify.json`, notes, and everything below `keys/`, `intents/` and `tombstones/`.
+//!
+//! Callers see plain bytes, plain lengths and plain positions. Three things differ from a storage without encryption:
+//!
+//! - [`StoredObject::parts`] are digests of the bytes as stored, so that a storage can be checked without a key. The length in it is plain;
+//!   [`stored_object_bytes`](crate::crypt::stored_object_bytes) gives the other one.
+//! - Uploads cannot be amended: a chunk would be sealed twice under one nonce.
+//! - The length of a root in [`Objects::list`] is that of the document as stored.
+//!
+//! Without a key ([`SealedObjects::locked`]) roots are read as their heads, and written if they were sealed before; lists,
+//! lengths, deletes and leases work; anything else that is sealed is refused with [`ErrorKind::Permission`].
+
+mod roots;
+mod upload;
+
+use super::{
+    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
+    Version, key::check_key,
+};
+use crate::{
+    crypt::{
+        Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver,
+        damaged_chunk, no_object, open_object, plain_object_bytes, seal_object,
+        stored_object_bytes,
+    },
+    error::{Error, ErrorKind, Result},
+    format::{
+        layout::{BACKUPS, COVERED, INTENTS, NOTES, REPOSITORY, TOMBSTONES},
+        seal::MAX_BYTES,
+    },
+    queue::Locked,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+/// Directory of the wrapped keys of a repository.
+pub const KEYS: &str = "keys";
+
+/// Objects whose headers are kept: a restore reads from some hundred segments by turns.
+const KEPT_HEADERS: usize = 4096;
+
+/// Objects of a storage, sealed. Clones share what they have opened.
+#[derive(Debug, Clone)]
+pub struct SealedObjects {
+    inner: Arc<dyn Objects>,
+    ring: Option<Arc<KeyRing>>,
+    opened: Arc<OpenedObjects>,
+    observer: Option<Arc<dyn SealObserver>>,
+}
+
+/// What is known of objects that were read, by their keys.
+#[derive(Debug, Default)]
+pub(super) struct OpenedObjects(Mutex<BTreeMap<String, Arc<ChunkOpener>>>);
+
+impl OpenedObjects {
+    pub(super) fn forget(&self, key: &str) {
+        self.0.locked().remove(key);
+    }
+
+    fn find(&self, key: &str) -> Option<Arc<ChunkOpener>> {
+        self.0.locked().get(key).cloned()
+    }
+
+    fn keep(&self, key: &str, opener: &Arc<ChunkOpener>) {
+        let mut kept = self.0.locked();
+        if kept.len() >= KEPT_HEADERS {
+            kept.clear();
+        }
+        kept.insert(key.to_owned(), opener.clone());
+    }
+}
+
+/// Is an object stored as it is?
+fn is_clear(key: &str) -> bool {
+    let (dir, _) = key.split_once('/').unwrap_or((key, ""));
+    let is_note =
+        dir == BACKUPS && key.split('/').count() == 3 && key.ends_with(&format!("/{NOTES}"));
+    is_note || [REPOSITORY, COVERED].contains(&key) || [KEYS, INTENTS, TOMBSTONES].contains(&dir)
+}
+
+impl SealedObjects {
+    /// Seals and opens with a key.
+    pub fn new(inner: Arc<dyn Objects>, ring: Arc<KeyRing>) -> Self {
+        Self {
+            inner,
+            ring: Some(ring),
+            opened: Arc::default(),
+            observer: None,
+        }
+    }
+
+    /// Without a key: maintenance only.
+    pub fn locked(inner: Arc<dyn Objects>) -> Self {
+        Self {
+            inner,
+            ring: None,
+            opened: Arc::default(),
+            observer: None,
+        }
+    }
+
+    /// Lets `observer` see each chunk that is sealed.
+    #[must_use]
+    pub fn with_observer(mut self, observer: Arc<dyn SealObserver>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The objects as they are stored: to check them by the digests in a root, and to copy them as they are to a storage with the same key.
+    pub fn as_stored(&self) -> &Arc<dyn Objects> {
+        &self.inner
+    }
+
+    /// The key, if there is one.
+    pub fn ring(&self) -> Option<&Arc<KeyRing>> {
+        self.ring.as_ref()
+    }
+
+    /// The key, to do something with an object.
+    fn ring_to(&self, verb: &str, key: &str) -> Result<&KeyRing> {
+        self.ring.as_deref().ok_or_else(|| {
+            Error::new(ErrorKind::Permission, format!("cannot {verb} {}", self.describe(key)))
+                .because("the repository is encrypted, and no key was given")
+                .hint("give a key of the repository: --key FILE, or a passphrase with --passphrase-file FILE")
+        })
+    }
+
+    /// The key, to read an object: one that only adds backups does not do.
+    fn ring_to_read(&self, key: &str) -> Result<&KeyRing> {
+        self.ring_to("read", key)
+    }
+
+    /// What opens the chunks of an object, and whether it was known before.
+    fn opener_of(&self, key: &str) -> Result<(Arc<ChunkOpener>, bool)> {
+        if let Some(opener) = self.opened.find(key) {
+            return Ok((opener, true));
+        }
+        let ring = self.ring_to_read(key)?;
+        let name = self.describe(key);
+        let stored = self.inner.stat(key)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("could not read {name}"))
+                .because("it is not there")
+        })?;
+        if stored < OBJECT_PREFIX_BYTES as u64 {
+            return Err(no_object(&name));
+        }
+        let mut prefix = Vec::new();
+        self.inner
+            .read_at(key, 0, OBJECT_PREFIX_BYTES, &mut prefix)?;
+        let header = ObjectHeader::parse(&prefix).ok_or_else(|| no_object(&name))?;
+        let opener = Arc::new(header.opener(key, stored, ring, &name)?);
+        self.opened.keep(key, &opener);
+        Ok((opener, false))
+    }
+
+    fn read_range(
+        &self,
+        opener: &ChunkOpener,
+        key: &str,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let Some((begin, stored)) = opener.chunks_of(offset, len as u64) else {
+            return Err(too_early(&self.describe(key), offset, len));
+        };
+        let stored = stored as usize;
+        self.inner
+            .read_at(key, OBJECT_PREFIX_BYTES as u64 + begin, stored, out)?;
+        if opener.open(out, offset, len) {
+            Ok(())
+        } else {
+            Err(damaged_chunk(&self.describe(key)))
+        }
+    }
+
+    /// Opens an object that was read whole.
+    fn open_whole(&self, key: &str, stored: Vec<u8>) -> Result<Vec<u8>> {
+        if is_clear(key) {
+            return Ok(stored);
+        }
+        let name = self.describe(key);
+        if let Some(document) = roots::RootDocument::of_key(key)
+            && !crate::crypt::is_sealed(&stored)
+        {
+            return document.open(stored, self.ring.as_deref(), &name);
+        }
+        open_object(key, &stored, self.ring_to_read(key)?, &name)
+    }
+
+    /// The stored form of an object that is put whole.
+    fn seal_whole(&self, key: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+        if is_clear(key) {
+            return Ok(bytes.to_vec());
+        }
+        if let Some(document) = roots::RootDocument::of_key(key) {
+            let sealed = document.seal(
+                bytes,
+                self.ring.as_deref(),
+                self.observer.clone(),
+                &self.describe(key),
+            )?;
+            if let Some(sealed) = sealed {
+                return Ok(sealed);
+            }
+        }
+        let ring = self.ring_to("write", key)?;
+        if stored_object_bytes(bytes.len() as u64) > MAX_BYTES {
+            let what = format!(
+                "cannot write {}: it has {} bytes",
+                self.describe(key),
+                bytes.len()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        seal_object(key, bytes, ring, self.observer.clone())
+    }
+
+    /// The length that a caller sees of an object of `stored` bytes, for any object but a root.
+    fn plain_length(&self, key: &str, stored: u64) -> u64 {
+        if is_clear(key) || roots::RootDocument::of_key(key).is_some() {
+            return stored;
+        }
+        // A length that no object has is damage. What is read of it is refused; here it has no bytes of use.
+        plain_object_bytes(stored).unwrap_or(0)
+    }
+}
+
+fn too_early(name: &str, offset: u64, len: usize) -> Error {
+    Error::corrupt(format!(
+        "could not read {len} bytes at byte {offset} of {name}"
+    ))
+    .because("it ends too early")
+}
+
+impl Objects for SealedObjects {
+    fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
+        let mut listed = self.inner.list(prefix)?;
+        for object in &mut listed {
+            object.bytes = self.plain_length(&object.key, object.bytes);
+        }
+        Ok(listed)
+    }
+
+    fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        check_key(key)?;
+        if is_clear(key) {
+            return self.inner.read_at(key, offset, len, out);
+        }
+        if roots::RootDocument::of_key(key).is_some() {
+            let name = self.describe(key);
+            let (bytes, _) = self.get(key)?.ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("could not read {name}"))
+                    .because("it is not there")
+            })?;
+            let end = offset
+                .checked_add(len as u64)
+                .filter(|end| *end <= bytes.len() as u64);
+            let end = end.ok_or_else(|| too_early(&name, offset, len))?;
+            out.clear();
+            out.extend_from_slice(&bytes[offset as usize..end as usize]);
+            return Ok(());
+        }
+        let (opener, was_known) = self.opener_of(key)?;
+        let read = self.read_range(&opener, key, offset, len, out);
+        match read {
+            // Another process may have replaced the object since its header was read.
+            Err(error) if was_known && error.kind == ErrorKind::Corrupt => {
+                self.opened.forget(key);
+                let (opener, _) = self.opener_of(key)?;
+                self.read_range(&opener, key, offset, len, out)
+            }
+            read => read,
+        }
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+        let Some((stored, version)) = self.inner.get(key)? else {
+            return Ok(None);
+        };
+        Ok(Some((self.open_whole(key, stored)?, version)))
+    }
+
+    fn stat(&self, key: &str) -> Result<Option<u64>> {
+        check_key(key)?;
+        if self.ring.is_some() && roots::RootDocument::of_key(key).is_some() {
+            return Ok(self.get(key)?.map(|(bytes, _)| bytes.len() as u64));
+        }
+        let stored = self.inner.stat(key)?;
+        Ok(stored.map(|stored| self.plain_length(key, stored)))
+    }
+
+    fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        check_key(key)?;
+        let stored = self.seal_whole(key, bytes)?;
+        let put = self.inner.put(key, &stored, condition);
+        self.opened.forget(key);
+        put
+    }
+
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
+        check_key(key)?;
+        if is_clear(key) || roots::RootDocument::of_key(key).is_some() {
+            let what = format!("cannot upload {}: it is put whole", self.describe(key));
+            return Err(Error::new(ErrorKind::Bug, what));
+        }
+        let ring = self.ring_to("write", key)?;
+        let sealer = crate::crypt::ObjectSealer::new(key, ring, self.observer.clone())?;
+        let inner = self.inner.create(key)?;
+        Ok(Box::new(upload::SealedUpload::new(
+            inner,
+            sealer,
+            key,
+            self.describe(key),
+            self.opened.clone(),
+        )))
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        let deleted = self.inner.delete(keys);
+        for key in keys {
+            self.opened.forget(key);
+        }
+        deleted
+    }
+
+    fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        self.inner.abort_uploads(prefix)
+    }
+
+    fn settle(&self, prefix: &str) -> Result<()> {
+        self.inner.settle(prefix)
+    }
+
+    fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
+        check_key(key)?;
+        if !is_clear(key) {
+            let what = format!("cannot lease {}: it is no intent", self.describe(key));
+            return Err(Error::new(ErrorKind::Bug, what));
+        }
+        self.inner.lease(key, body, take)
+    }
+
+    fn abilities(&self) -> StorageAbilities {
+        StorageAbilities {
+            amends: false,
+            ..self.inner.abilities()
+        }
+    }
+
+    fn describe(&self, key: &str) -> String {
+        self.inner.describe(key)
+    }
+
+    fn as_local(&self) -> Option<&LocalObjects> {
+        self.inner.as_local()
+    }
+}
+
+impl SealedObjects {
+    /// May backups be read with the key that was given?
+    pub fn access(&self) -> Option<Access> {
+        self.ring.as_deref().map(KeyRing::access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_maintenance_needs_is_clear() {
+        let id = "20261121T054501Z-k3f9qz";
+        let clear = [
+            "fullbore-repo.json".to_owned(),
+            "verify.json".to_owned(),
+            "keys/me.age".to_owned(),
+            format!("intents/{id}.json"),
+            format!("tombstones/{id}/manifest"),
+            format!("backups/{id}/notes.json"),
+        ];
+        assert!(clear.iter().all(|key| is_clear(key)));
+        let sealed = [
+            format!("backups/{id}/manifest"),
+            format!("backups/{id}/root.json"),
+            format!("backups/{id}/s01-000001.tar.zst"),
+            format!("backups/{id}/x/notes.json"),
+            "notes.json".to_owned(),
+            "keysx/a".to_owned(),
+            "wal/1/keys/a".to_owned(),
+        ];
+        assert!(!sealed.iter().any(|key| is_clear(key)));
+    }
+}

@@ -1,0 +1,151 @@
+//! Roots in a sealed repository: read and written as documents with a clear head and a sealed body.
+
+use crate::{
+    crypt::{Access, KeyRing, SealObserver, open_object, seal_object},
+    error::{Error, ErrorKind, Result},
+    format::{
+        layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
+        root::{Root, is_void},
+        root_parts::{RootParts, SealedBody, SealedRoot},
+    },
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use std::sync::Arc;
+
+/// What the proof of a document is for.
+const PURPOSE: &str = "fullbore root v1";
+
+/// A document that is a root, by its key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RootDocument<'a> {
+    backup: &'a str,
+    name: &'a str,
+}
+
+impl<'a> RootDocument<'a> {
+    /// `None` for the key of anything else.
+    pub(super) fn of_key(key: &'a str) -> Option<Self> {
+        let (backup, name) = key
+            .strip_prefix(BACKUPS)?
+            .strip_prefix('/')?
+            .split_once('/')?;
+        let is_root = is_backup_id(backup) && [ROOT, FORGOTTEN, PARTIAL].contains(&name);
+        is_root.then_some(Self { backup, name })
+    }
+
+    /// May a document that was written as `kind` stand here? A root that is forgotten moves, whether it was listed or partial; no
+    /// root moves the other way.
+    fn takes(&self, kind: &str) -> bool {
+        kind == self.name || self.name == FORGOTTEN && [ROOT, PARTIAL].contains(&kind)
+    }
+
+    /// The key that the body is sealed under: it stays the same when a root is forgotten.
+    fn body_key(&self) -> String {
+        format!("{BACKUPS}/{}/body of {ROOT}", self.backup)
+    }
+
+    /// The stored form; `None` for bytes that are no root, which are sealed like any object.
+    pub(super) fn seal(
+        &self,
+        bytes: &[u8],
+        ring: Option<&KeyRing>,
+        observer: Option<Arc<dyn SealObserver>>,
+        name: &str,
+    ) -> Result<Option<Vec<u8>>> {
+        // What was read without a key, or with one that only adds backups, is sealed already.
+        if let Ok(Some(sealed)) = SealedRoot::open(bytes, name) {
+            self.check(&sealed, ring, name)?;
+            return Ok(Some(bytes.to_vec()));
+        }
+        // A void root is known by its length in a listing: it is never sealed.
+        if is_void(bytes) || ring.is_none() && self.may_be_clear(bytes, name) {
+            return Ok(Some(bytes.to_vec()));
+        }
+        let Some(ring) = ring else {
+            return Ok(None);
+        };
+        let Some(parts) = RootParts::cut(bytes).filter(|parts| parts.id() == self.backup) else {
+            return Ok(None);
+        };
+        let generation = ring.sealing_generation(name)?;
+        let body = seal_object(&self.body_key(), &parts.body(), ring, observer)?;
+        let sealed = SealedBody {
+            kind: self.name.to_owned(),
+            generation: generation.number(),
+            body: BASE64_STANDARD.encode(body),
+            proof: String::new(),
+        };
+        let pseudonym = ring.pseudonym(&parts.source());
+        let prove = |proven: &[u8]| generation.prove(PURPOSE, &[proven]).to_hex().to_string();
+        parts.document(&pseudonym, sealed, prove).map(Some)
+    }
+
+    /// What a caller reads of a stored document: the whole root with a key that reads, else its head.
+    pub(super) fn open(
+        &self,
+        stored: Vec<u8>,
+        ring: Option<&KeyRing>,
+        name: &str,
+    ) -> Result<Vec<u8>> {
+        let Some(sealed) = SealedRoot::open(&stored, name)? else {
+            return if self.may_be_clear(&stored, name) {
+                Ok(stored)
+            } else {
+                Err(forged(name))
+            };
+        };
+        self.check(&sealed, ring, name)?;
+        let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
+            return Ok(stored);
+        };
+        let body = BASE64_STANDARD.decode(&sealed.sealed.body);
+        let body =
+            body.map_err(|error| Error::corrupt(format!("{name} is damaged")).because(error))?;
+        let body = open_object(&self.body_key(), &body, ring, name)?;
+        sealed.join(&body, name)
+    }
+
+    /// Is this the document of this backup, in this place, and did a holder of a key write it? Without a key only the first is known.
+    fn check(&self, sealed: &SealedRoot, ring: Option<&KeyRing>, name: &str) -> Result<()> {
+        if sealed.id() != self.backup || !self.takes(&sealed.sealed.kind) {
+            return Err(
+                Error::corrupt(format!("{name} is damaged")).because(format!(
+                    "it is {} of backup {:?}",
+                    sealed.sealed.kind,
+                    sealed.id()
+                )),
+            );
+        }
+        let Some(ring) = ring else {
+            return Ok(());
+        };
+        let generation = ring.generation(sealed.sealed.generation, name)?;
+        let proof = blake3::Hash::from_hex(&sealed.sealed.proof).map_err(|_| forged(name))?;
+        // The comparison of hashes takes the same time wherever they differ.
+        if generation.prove(PURPOSE, &[&sealed.proven_bytes()]) == proof {
+            Ok(())
+        } else {
+            Err(forged(name))
+        }
+    }
+
+    /// May a document stand here that no key has sealed? Only if it is of no use but to remove a backup, which a storage can do without it:
+    /// a void root, and a forgotten one without content.
+    fn may_be_clear(&self, bytes: &[u8], name: &str) -> bool {
+        match self.name {
+            ROOT => is_void(bytes),
+            FORGOTTEN => Root::open(bytes, name).is_ok_and(|root| {
+                root.id == self.backup
+                    && root.segments.is_empty()
+                    && root.pages.is_empty()
+                    && root.liveness.is_empty()
+            }),
+            _ => false,
+        }
+    }
+}
+
+fn forged(name: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{name} is damaged"))
+        .because("no key of this repository has sealed it: it was changed, or made by another")
+}

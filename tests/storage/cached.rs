@@ -1,0 +1,256 @@
+//! The cache of immutable objects: it saves requests, and nothing depends on it.
+
+use crate::suite::{get, pattern, put};
+use fullbore::storage::{
+    CacheSpec, CachedObjects, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
+    StorageAbilities, Take, Upload, probe,
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+const ROOT: &str = "backups/a/root.json";
+
+fn is_root(key: &str) -> bool {
+    key.ends_with("/root.json")
+}
+
+struct Cached {
+    dir: tempfile::TempDir,
+    recording: Recording,
+    max_bytes: u64,
+}
+
+fn cached() -> Cached {
+    Cached {
+        dir: tempfile::tempdir().unwrap(),
+        recording: Recording::new(Arc::new(MemoryObjects::new())),
+        max_bytes: 10 << 20,
+    }
+}
+
+impl Cached {
+    /// As a new process has it.
+    fn open(&self) -> Arc<dyn Objects> {
+        let spec = CacheSpec {
+            dir: self.dir.path().join("cache"),
+            max_bytes: self.max_bytes,
+            is_immutable: is_root,
+        };
+        Arc::new(CachedObjects::new(Arc::new(self.recording.clone()), spec))
+    }
+
+    fn reads(&self) -> u64 {
+        self.recording.count(Operation::Get).calls + self.recording.count(Operation::ReadAt).calls
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let below = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir)
+                .into_iter()
+                .flatten()
+                .map(|entry| entry.unwrap().path())
+                .collect()
+        };
+        below(&self.dir.path().join("cache"))
+            .iter()
+            .flat_map(|dir| below(dir))
+            .collect()
+    }
+}
+
+#[test]
+fn what_was_read_once_is_read_again_without_a_request() {
+    let cached = cached();
+    let objects = cached.open();
+    put(&objects, ROOT, b"a root");
+    put(&objects, "backups/a/other", b"other");
+    objects.list("").unwrap();
+    let version = objects.get(ROOT).unwrap().unwrap().1;
+    let mut out = Vec::new();
+    objects.read_at(ROOT, 2, 4, &mut out).unwrap();
+    get(&objects, "backups/a/other");
+    cached.recording.reset();
+    let objects = cached.open();
+    objects.list("backups").unwrap();
+    assert_eq!(
+        objects.get(ROOT).unwrap(),
+        Some((b"a root".to_vec(), version))
+    );
+    objects.read_at(ROOT, 2, 4, &mut out).unwrap();
+    assert_eq!(out, b"root");
+    assert_eq!(cached.reads(), 0);
+    get(&objects, "backups/a/other");
+    assert_eq!(cached.reads(), 1, "what may change is not kept");
+    let mode = fs::metadata(&cached.files()[0])
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o077, 0, "roots name files");
+}
+
+#[test]
+fn an_object_that_the_storage_does_not_list_is_not_taken_from_the_cache() {
+    let cached = cached();
+    let objects = cached.open();
+    put(&objects, ROOT, b"a root");
+    objects.list("").unwrap();
+    get(&objects, ROOT);
+    cached.recording.delete(&[ROOT.to_owned()]).unwrap();
+    let objects = cached.open();
+    assert_eq!(get(&objects, ROOT), None);
+    objects.list("").unwrap();
+    assert_eq!(get(&objects, ROOT), None);
+    // Another length is another object.
+    put(&objects, ROOT, b"another root");
+    objects.list("").unwrap();
+    assert_eq!(get(&objects, ROOT).unwrap(), b"another root");
+    objects.delete(&[ROOT.to_owned()]).unwrap();
+    assert_eq!(get(&objects, ROOT), None);
+}
+
+#[test]
+fn a_file_of_the_cache_that_is_damaged_or_exchanged_counts_as_absent() {
+    let cached = cached();
+    let objects = cached.open();
+    put(&objects, ROOT, b"a root");
+    put(&objects, "backups/b/root.json", b"b root");
+    objects.list("").unwrap();
+    get(&objects, ROOT);
+    get(&objects, "backups/b/root.json");
+    let files = cached.files();
+    assert_eq!(files.len(), 2);
+    let whole: Vec<_> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    let both = || {
+        assert_eq!(get(&objects, ROOT).unwrap(), b"a root");
+        assert_eq!(get(&objects, "backups/b/root.json").unwrap(), b"b root");
+    };
+    for at in 0..whole[0].len() {
+        let mut damaged = whole[0].clone();
+        damaged[at] ^= 1;
+        fs::write(&files[0], damaged).unwrap();
+        both();
+    }
+    fs::write(&files[0], &whole[1]).unwrap();
+    both();
+    fs::write(&files[0], b"").unwrap();
+    both();
+    fs::remove_dir_all(cached.dir.path().join("cache")).unwrap();
+    fs::write(cached.dir.path().join("cache"), b"a file in its place").unwrap();
+    both();
+}
+
+#[test]
+fn the_cache_stays_below_its_bound() {
+    let mut cached = cached();
+    cached.max_bytes = 1 << 20;
+    let objects = cached.open();
+    for number in 0..60 {
+        put(
+            &objects,
+            &format!("backups/{number}/root.json"),
+            &pattern(50_000, number),
+        );
+    }
+    put(&objects, "backups/large/root.json", &pattern(600_000, 1));
+    objects.list("").unwrap();
+    for number in 0..60 {
+        assert_eq!(
+            get(&objects, &format!("backups/{number}/root.json"))
+                .unwrap()
+                .len(),
+            50_000
+        );
+        let bytes: u64 = cached
+            .files()
+            .iter()
+            .map(|file| fs::metadata(file).unwrap().len())
+            .sum();
+        assert!(bytes <= cached.max_bytes + 51_000, "{bytes}");
+    }
+    get(&objects, "backups/large/root.json");
+    let largest = cached
+        .files()
+        .iter()
+        .map(|file| fs::metadata(file).unwrap().len())
+        .max();
+    assert!(
+        largest.unwrap() < 100_000,
+        "one object does not take the room of all"
+    );
+    cached.recording.reset();
+    get(&objects, "backups/59/root.json");
+    assert_eq!(cached.reads(), 0, "the latest is kept");
+}
+
+/// A store that knows no conditions and does not say so.
+#[derive(Debug)]
+struct Careless(MemoryObjects);
+
+impl Objects for Careless {
+    fn put(&self, key: &str, bytes: &[u8], _condition: &PutIf) -> fullbore::error::Result<Put> {
+        self.0.put(key, bytes, &PutIf::Always)
+    }
+    fn list(&self, prefix: &str) -> fullbore::error::Result<Vec<fullbore::storage::ListedObject>> {
+        self.0.list(prefix)
+    }
+    fn read_at(
+        &self,
+        key: &str,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> fullbore::error::Result<()> {
+        self.0.read_at(key, offset, len, out)
+    }
+    fn get(
+        &self,
+        key: &str,
+    ) -> fullbore::error::Result<Option<(Vec<u8>, fullbore::storage::Version)>> {
+        self.0.get(key)
+    }
+    fn stat(&self, key: &str) -> fullbore::error::Result<Option<u64>> {
+        self.0.stat(key)
+    }
+    fn create(&self, key: &str) -> fullbore::error::Result<Box<dyn Upload>> {
+        self.0.create(key)
+    }
+    fn delete(&self, keys: &[String]) -> fullbore::error::Result<()> {
+        self.0.delete(keys)
+    }
+    fn abort_uploads(&self, prefix: &str) -> fullbore::error::Result<()> {
+        self.0.abort_uploads(prefix)
+    }
+    fn settle(&self, prefix: &str) -> fullbore::error::Result<()> {
+        self.0.settle(prefix)
+    }
+    fn lease(
+        &self,
+        key: &str,
+        body: &[u8],
+        take: Take,
+    ) -> fullbore::error::Result<fullbore::storage::Leased> {
+        self.0.lease(key, body, take)
+    }
+    fn abilities(&self) -> StorageAbilities {
+        self.0.abilities()
+    }
+    fn describe(&self, key: &str) -> String {
+        self.0.describe(key)
+    }
+    fn as_local(&self) -> Option<&fullbore::storage::LocalObjects> {
+        None
+    }
+}
+
+#[test]
+fn a_probe_finds_out_a_storage_without_conditions_that_does_not_say_so() {
+    let memory = MemoryObjects::new();
+    assert!(probe(&memory).unwrap());
+    assert!(!probe(&memory.without_conditions()).unwrap());
+    assert!(!probe(&Careless(memory.clone())).unwrap());
+    assert!(memory.list("").unwrap().is_empty());
+}
