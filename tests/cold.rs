@@ -3,6 +3,8 @@
 
 #![allow(missing_docs)]
 
+#[path = "common/postgres.rs"]
+mod postgres;
 mod runs;
 
 use runs::{assert_same, fullbore, has, is_root, or_skip, shape, shell, temp, text};
@@ -211,6 +213,50 @@ fn a_restore_with_delta_compares_cold_files_in_few_requests() {
         "{batched} requests for {FILES} files, {single} without tricks"
     );
     assert_same(&before, &shape(&disk.tree()), "restored");
+}
+
+#[test]
+fn a_cluster_of_small_relations_is_read_in_few_requests() {
+    let dir = temp();
+    let Some(version) = postgres::debian() else {
+        return;
+    };
+    let Some(disk) = ColdDisk::with_tree(dir.path(), "mkfs.ext4 -q -F") else {
+        return;
+    };
+    let server = version.start(&[], &["full_page_writes = off"]);
+    server.psql(
+        "DO $$ BEGIN FOR at IN 1..500 LOOP
+            EXECUTE format('CREATE TABLE t%s AS SELECT %s AS number', at, at);
+        END LOOP; END $$",
+    );
+    server.stop("fast");
+    let cluster = disk.place.join("cluster");
+    shell("cp -a \"$1\" \"$2\"", args![server.data(), cluster]).ends_with(0);
+    let files = shell("find \"$1\" -type f -size +0 | wc -l", args![cluster]).ends_with(0);
+    let files: u64 = files.out.trim().parse().unwrap();
+    let backup = |to: &str, more: &[&str]| {
+        let args = args![
+            "backup",
+            cluster,
+            "--offline",
+            "--to",
+            dir.path().join(to),
+            "--quiet"
+        ];
+        let more = more.iter().map(std::ffi::OsString::from);
+        disk.reads_of(|| drop(fullbore(args.into_iter().chain(more)).ends_with(0)))
+    };
+    let batched = backup("batched", &[]);
+    let single = backup("single", &["--no-tricks"]);
+    assert!(
+        batched <= files * 3 / 10 && single >= files * 8 / 10,
+        "{batched} requests for {files} files, {single} without tricks"
+    );
+    let (store, restored) = (dir.path().join("batched"), dir.path().join("restored"));
+    fullbore(args!["restore", store, "--to", restored, "--quiet"]).ends_with(0);
+    let verify = version.program("pg_verifybackup");
+    shell("\"$1\" -n \"$2\"", args![verify, restored]).ends_with(0);
 }
 
 #[test]
