@@ -94,10 +94,10 @@ need_cargo() {
     fi
 }
 
-# The program, optimized.
+# The program, as $FULLBORE_PROFILE optimizes it.
 build() {
     say "building"
-    cargo build --release --locked
-    fullbore=${CARGO_TARGET_DIR:-target}/release/fullbore
-    fullbore=$(realpath "$fullbore")
+    local profile=${FULLBORE_PROFILE:-release}
+    cargo build --profile "$profile" --locked
+    fullbore=$(realpath "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/fullbore")
 }
