@@ -1,7 +1,7 @@
 //! Shows the progress of a run: a bar for people, JSON objects for programs.
 
 use super::{
-    args::OutputArgs,
+    options::OutputArgs,
     output::{aside, object_aside, told},
     report::not_captured,
 };
@@ -21,6 +21,9 @@ use std::{
     sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
     time::Duration,
 };
+
+/// The run time after which an estimate of the end is useful.
+pub(super) const A_MOMENT: Duration = Duration::from_secs(2);
 
 /// Seconds between two JSON objects.
 const JSON_SECONDS: f64 = 1.0;

@@ -1,6 +1,5 @@
 //! The options that select backups of a repository.
 
-use super::life::wanted;
 use crate::{
     backup::paths::source_path,
     error::Result,
@@ -85,4 +84,8 @@ fn retry(from: &OsStr, takes_id: bool) -> RetryLine {
         has_options: false,
         from: at,
     }
+}
+
+pub(super) fn wanted(text: &str) -> Result<TagRule, String> {
+    TagRule::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
 }

@@ -3,7 +3,7 @@
 //! A signal that was ignored when the program started (`nohup`) stays ignored. After the handler ran, the process ends by the
 //! signal, so that its parent sees it.
 
-use super::{A_MOMENT, args::Command, output::aside, report};
+use super::{args::Command, output::aside, progress::A_MOMENT, report};
 use crate::{
     error::{Error, ErrorKind},
     plan::SinkSpec,

@@ -78,15 +78,13 @@ impl KeyCommand {
                 text::line(out, &format!("key {name:?} was removed"))?;
                 text::line(
                     out,
-                    &format!(
-                        "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key"
-                    ),
+                    "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key",
                 )
             }
             KeyChange::Rotate => {
                 let (stored, ring) = opened_key(&location)?;
                 rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
-                text::line(out, &format!("later backups are sealed with a new key"))
+                text::line(out, "later backups are sealed with a new key")
             }
         }
     }

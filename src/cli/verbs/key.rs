@@ -1,6 +1,6 @@
 //! Arguments of `fullbore key`.
 
-use super::{args::EXIT_CODES, told, values::destination};
+use crate::cli::{options::EXIT_CODES, output::told, values::destination};
 use crate::{
     command::key::{KeyChange, KeyCommand},
     crypt::Access,
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 /// `fullbore key`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub(super) struct KeyArgs {
+pub(in crate::cli) struct KeyArgs {
     #[command(subcommand)]
     verb: KeyVerb,
 }
@@ -76,7 +76,7 @@ enum KeyVerb {
     },
 }
 
-pub(super) fn key(args: KeyArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
     let (at, change) = match args.verb {
         KeyVerb::List { at, json } => (at, KeyChange::List { json }),
         KeyVerb::Add {

@@ -15,7 +15,7 @@ use std::{
 /// What only a backup of a cluster knows.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "PostgreSQL")]
-pub(super) struct ClusterArgs {
+pub(in crate::cli) struct ClusterArgs {
     /// Restore a tablespace (its location, name or oid) elsewhere; can be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved))]
     tablespace: Vec<(Vec<u8>, PathBuf)>,

@@ -1,12 +1,11 @@
-//! Arguments of what is done to backups after they were made: forget, prune, tag, pin.
+//! `fullbore forget`.
 
-use super::{args::EXIT_CODES, select::no_filter, told, values::tag};
 use crate::{
-    command::{
-        forget::Forget,
-        prune::Prune,
-        tag::{Pin, TagCommand},
+    cli::{
+        output::told,
+        select::{no_filter, wanted},
     },
+    command::forget::Forget,
     error::Result,
     repo::retention::{self, RetentionRules},
 };
@@ -21,7 +20,7 @@ use std::ffi::OsString;
                   What is forgotten is freed by `fullbore prune`.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
 )]
-pub(super) struct ForgetArgs {
+pub(in crate::cli) struct ForgetArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: OsString,
@@ -80,61 +79,9 @@ enum Group {
     None,
 }
 
-/// `fullbore prune`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next.\n\
-                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 a root is damaged or lost (nothing was freed)"
-)]
-pub(super) struct PruneArgs {
-    /// The repository
-    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
-    repository: OsString,
-    /// Only say what would be freed
-    #[arg(long)]
-    dry_run: bool,
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-}
-
-/// `fullbore tag`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub(super) struct TagArgs {
-    /// A repository; @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "REPO[@BACKUP]")]
-    from: OsString,
-    /// Set these; without any, those there are are printed
-    #[arg(value_name = "KEY=VALUE", value_parser = tag)]
-    tags: Vec<(String, String)>,
-    /// Take this tag away; can be repeated
-    #[arg(long, value_name = "KEY")]
-    remove: Vec<String>,
-    /// One JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// `fullbore pin` and `fullbore unpin`.
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub(super) struct PinArgs {
-    /// A repository; @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "REPO[@BACKUP]")]
-    from: OsString,
-    /// One JSON object
-    #[arg(long)]
-    json: bool,
-}
-
 fn span(text: &str) -> Result<Span, String> {
     retention::span(text)
         .ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
-}
-
-pub(super) fn wanted(text: &str) -> Result<retention::TagRule, String> {
-    retention::TagRule::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
 }
 
 impl From<Keep> for RetentionRules {
@@ -152,7 +99,7 @@ impl From<Keep> for RetentionRules {
     }
 }
 
-pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ForgetArgs) -> Result<u8> {
     let filter = no_filter(&args.repository, false);
     let forget = Forget {
         filter,
@@ -164,36 +111,4 @@ pub(super) fn forget(args: ForgetArgs) -> Result<u8> {
         json: args.json,
     };
     told(|out| forget.run(out))
-}
-
-pub(super) fn prune(args: PruneArgs) -> Result<u8> {
-    let prune = Prune {
-        repository: args.repository,
-        dry_run: args.dry_run,
-        json: args.json,
-    };
-    told(|out| prune.run(out).map(|()| 0))
-}
-
-pub(super) fn tag_backup(args: TagArgs) -> Result<u8> {
-    let filter = no_filter(&args.from, true);
-    let tag = TagCommand {
-        from: args.from,
-        filter,
-        set: args.tags,
-        remove: args.remove,
-        json: args.json,
-    };
-    told(|out| tag.run(out).map(|()| 0))
-}
-
-pub(super) fn pin(args: PinArgs, pinned: bool) -> Result<u8> {
-    let filter = no_filter(&args.from, true);
-    let pin = Pin {
-        from: args.from,
-        filter,
-        pinned,
-        json: args.json,
-    };
-    told(|out| pin.run(out).map(|()| 0))
 }

@@ -1,0 +1,288 @@
+//! `fullbore backup`.
+
+use super::{backup_source::requested_cluster, init::say_new};
+use crate::{
+    backup::{Backup, Outcome, Subject, paths::Scope},
+    cli::{
+        html_report::{self, HtmlPage, HtmlReport},
+        options::{FRAME_BYTES, OutputArgs, RunArgs, UNREADABLE, memory},
+        output::printed,
+        progress::{A_MOMENT, Progress},
+        report,
+        storage::EncryptArgs,
+        values::{
+            CheckpointArg, Chunking, Readers, block_size, destination, frame_size, interval, rate,
+            readers, segment_size, stream_name, tag, threads,
+        },
+    },
+    error::{Error, ErrorKind, Result},
+    format::digest::Algorithm,
+    metrics::meter::Meter,
+    plan::{SinkSpec, Tuning},
+    platform,
+    postgres::request::Wal,
+    queue::start,
+    repo::{base::WantedBase, compare::Compare},
+    stage::codec::Codec,
+    text::{self, arguments::any_bytes, size},
+};
+use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
+use std::{
+    ffi::OsString,
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+/// `fullbore backup`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read, \
+                  4 damage was found (nothing was committed)"
+)]
+pub(in crate::cli) struct BackupArgs {
+    /// A directory (a repository, made on first use), FILE.tar.zst (or .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz), FILE.tar, - (standard output) or null: (nowhere, to measure)
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    pub(in crate::cli) to: OsString,
+    /// Fail if the repository is not there, as when its disk is not mounted; scheduled backups use this
+    #[arg(long)]
+    pub(in crate::cli) no_create: bool,
+    /// Back up standard input as a file of this name
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
+    pub(in crate::cli) stdin_name: Option<OsString>,
+    /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
+    pub(in crate::cli) connect: Option<String>,
+    /// PATH is the data directory of a cluster that was shut down
+    #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL")]
+    pub(in crate::cli) offline: bool,
+    /// Begin with a checkpoint at once, or with one that spares the disks [default: fast]
+    #[arg(
+        long,
+        value_enum,
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL"
+    )]
+    pub(in crate::cli) checkpoint: Option<CheckpointArg>,
+    /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere [default: included]
+    #[arg(
+        long,
+        value_enum,
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL"
+    )]
+    pub(in crate::cli) wal: Option<Wal>,
+    /// zstd[:LEVEL] (1; negative ones are faster), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
+    #[arg(long, value_name = "CODEC")]
+    pub(in crate::cli) compress: Option<Codec>,
+    /// Threads that compress [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(in crate::cli) workers: Option<NonZeroUsize>,
+    /// Threads that read each device, or auto: as many as it pays
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
+    pub(in crate::cli) readers: Readers,
+    /// All buffers together; at least 6 frames, and 4 for each further device
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub(in crate::cli) memory: u64,
+    /// Read at most so many bytes a second, so that others have the rest of the disk
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub(in crate::cli) max_rate: Option<NonZeroU64>,
+    /// Bytes that are compressed by themselves: a power of two, 64K to 64M [default: 1M, of a cluster 256K]
+    #[arg(long, value_name = "SIZE", value_parser = frame_size)]
+    pub(in crate::cli) frame_size: Option<u32>,
+    /// Take everything for new
+    #[arg(long, conflicts_with = "base", help_heading = "Incremental")]
+    pub(in crate::cli) full: bool,
+    /// Compare with this backup [default: the latest of the same source]
+    #[arg(long, value_name = "ID", help_heading = "Incremental")]
+    pub(in crate::cli) base: Option<String>,
+    /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
+    #[arg(long, value_enum, default_value_t = Compare::Inode, help_heading = "Incremental")]
+    pub(in crate::cli) compare: Compare,
+    /// Bytes that are compared and stored again if they changed: a power of two, 4K to 64M, and a frame if that is less [default: 1M, of a cluster 8K]
+    #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
+    pub(in crate::cli) block_size: Option<u32>,
+    /// How large files are cut to be compared: in blocks, or also where their content says, for files whose content shifts
+    #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental")]
+    pub(in crate::cli) chunking: Chunking,
+    /// Time after which what is stored so far is made durable: if the backup is cut off, the next one goes on from there; 0: after each frame
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = interval, help_heading = "Incremental")]
+    pub(in crate::cli) checkpoint_interval: Duration,
+    /// Stored bytes after which a repository begins a new segment; at least 1M
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
+    pub(in crate::cli) segment_size: u64,
+    /// How files are digested
+    #[arg(long, value_enum, default_value_t = Algorithm::Blake3)]
+    pub(in crate::cli) digest: Algorithm,
+    #[command(flatten)]
+    pub(in crate::cli) scope: Scope,
+    /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(in crate::cli) host: Option<String>,
+    /// Note this in the backup; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
+    pub(in crate::cli) tag: Vec<(String, String)>,
+    /// Only say what would be backed up; files are not opened
+    #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
+    pub(in crate::cli) dry_run: bool,
+    #[command(flatten)]
+    pub(in crate::cli) encrypt: EncryptArgs,
+    #[command(flatten)]
+    pub(in crate::cli) output: OutputArgs,
+    #[command(flatten)]
+    pub(in crate::cli) run: RunArgs,
+}
+
+/// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
+const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
+
+pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
+    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let to = args
+        .encrypt
+        .apply(to, &args.to, args.no_create, args.dry_run)?;
+    let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
+    let plan = plan(args, to, codec)?;
+    if dry_run {
+        return count(&plan, &output);
+    }
+    let paper = report.as_deref().map(HtmlReport::open).transpose()?;
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(&output, plan.to == SinkSpec::Stdout, report::SIDES);
+    if progress.is_drawn() && plan.subject.can_be_counted() {
+        count_beside(&plan, &meter);
+    }
+    let is_new = plan.to.is_new_repository();
+    let outcome = progress.watch(&meter, || plan.run(&meter));
+    progress.clear();
+    let Outcome {
+        root,
+        verdict,
+        unlike,
+        damage,
+        warnings,
+    } = outcome?;
+    let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
+    let mut lines = report::backup(&root, &verdict, &meter.waits.long_waits(), &place);
+    let before_last = lines.len() - 1;
+    let damaged = report::base_damage(&damage);
+    let held = plan.max_rate.map(report::held);
+    lines.splice(
+        before_last..before_last,
+        held.into_iter()
+            .chain(unlike.iter().map(report::anew))
+            .chain(damaged.clone())
+            .chain(report::warnings(&warnings)),
+    );
+    progress.lacks(&root, damaged);
+    if is_new && output.quiet {
+        say_new(&plan.to);
+    }
+    progress.end(&lines, || {
+        let mut result = report::backup_json(&root, &verdict);
+        result["new_repository"] = is_new.into();
+        result["unlike"] = report::anew_json(unlike.as_ref());
+        result["base_damage"] = damage.into();
+        result["warnings"] = warnings.clone().into();
+        result["waited"] = report::waited_json(&meter.waits.long_waits());
+        result
+    });
+    if let Some(paper) = paper {
+        lines.push(html_report::machine());
+        let (title, lines) = (&format!("backup {}", root.id), &lines);
+        paper.print(&HtmlPage {
+            title,
+            lines,
+            verdict: &verdict,
+            timeline: &meter.timeline(),
+            names: report::SIDES,
+        });
+    }
+    Ok(if root.totals.is_complete() {
+        0
+    } else {
+        UNREADABLE
+    })
+}
+
+/// Counts the source beside the run, so that the remaining time can be estimated; not for a run that ends within a moment.
+/// Without a thread there is no estimate. The thread ends with the process.
+fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
+    let (plan, meter) = (plan.clone(), meter.clone());
+    let count = move || {
+        std::thread::sleep(A_MOMENT);
+        if let Ok(found) = plan.count() {
+            meter.total_bytes.store(found.bytes, Relaxed);
+        }
+    };
+    let _ = start(count);
+}
+
+/// Prints what a backup would store.
+fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
+    let found = plan.count()?;
+    let line = serde_json::json!({
+        "type": "result", "dry_run": true, "files": found.files, "entries": found.entries, "bytes": found.bytes,
+        "unreadable": found.unreadable, "warnings": found.warnings,
+    });
+    printed(|out| {
+        match (output.json, output.quiet) {
+            (true, _) => text::json(out, &line)?,
+            (false, false) => report::would_be(&found)
+                .iter()
+                .try_for_each(|words| text::line(out, words))?,
+            (false, true) => {}
+        }
+        Ok(if found.unreadable == 0 { 0 } else { UNREADABLE })
+    })
+}
+
+fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {
+    if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "--base wants a repository: elsewhere every backup is full",
+        ));
+    }
+    let cluster = requested_cluster(&args)?;
+    let files = Scope {
+        looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
+        ..args.scope
+    };
+    let subject = match (cluster, args.stdin_name) {
+        (Some(request), _) => Subject::Cluster(request),
+        (None, Some(name)) => Subject::Stdin(name),
+        (None, None) => Subject::Files(files),
+    };
+    let usual = if matches!(subject, Subject::Cluster(_)) {
+        CLUSTER_FRAME_BYTES
+    } else {
+        FRAME_BYTES
+    };
+    let frame_bytes = args.frame_size.unwrap_or(usual);
+    Ok(Backup {
+        subject,
+        to,
+        no_create: args.no_create,
+        codec: codec.unwrap_or(Codec::Zstd(1)),
+        digest: args.digest,
+        max_rate: args.max_rate,
+        host: args.host,
+        tags: args.tag.into_iter().collect(),
+        base: WantedBase {
+            base: args.base,
+            full: args.full,
+            compare: args.compare,
+        },
+        checkpoint_interval: args.checkpoint_interval,
+        chunks: args.chunking == Chunking::Content,
+        block_bytes: args.block_size.map(u64::from),
+        tuning: Tuning {
+            workers: args.workers.unwrap_or_else(platform::cores),
+            readers: args.readers.0,
+            memory_bytes: memory(args.memory, frame_bytes),
+            frame_bytes,
+            segment_bytes: args.segment_size,
+        },
+    })
+}

@@ -1,0 +1,146 @@
+//! The source of a backup: a cluster, or a tree that is none.
+
+use super::backup::BackupArgs;
+use crate::{
+    backup::paths::warning_of,
+    cli::{output::aside, report, values::CheckpointArg},
+    error::{Error, ErrorKind, Result},
+    postgres::{
+        conninfo::{Environment, Params},
+        request::{ClusterRequest, ClusterServer, Wal},
+        stopped,
+    },
+};
+use std::path::Path;
+
+/// The cluster to back up, if the source is one.
+pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
+    let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
+    let server = match (&args.connect, &args.scope.paths[..]) {
+        (Some(settings), _) => ClusterServer::Running(params(settings)?),
+        (None, [path]) => match url(path) {
+            Some(_) if args.offline => {
+                let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
+                return Err(Error::new(ErrorKind::Usage, what));
+            }
+            Some(url) => ClusterServer::Running(params(&url)?),
+            None if args.offline => ClusterServer::Stopped(path.clone()),
+            None if is_settings(path) => {
+                // It may contain a password.
+                let what = "cannot back up what looks like the settings of a connection";
+                return Err(Error::new(ErrorKind::Usage, what)
+                    .hint("give them to --connect, or say postgres://user@host/"));
+            }
+            None => return tree(args).map(|()| None),
+        },
+        (None, _) if args.offline => {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "--offline takes exactly one PATH",
+            ));
+        }
+        (None, _) => return tree(args).map(|()| None),
+    };
+    if is_picky(args) {
+        let what = "cannot leave anything out of a cluster, or store it under other paths";
+        return Err(
+            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+        );
+    }
+    let fast = args.checkpoint != Some(CheckpointArg::Spread);
+    Ok(Some(ClusterRequest {
+        server,
+        fast,
+        wal: args.wal.unwrap_or(Wal::Included),
+    }))
+}
+
+/// Refuses options that do not apply: PostgreSQL options without a cluster, options that exclude files with a stream.
+fn tree(args: &BackupArgs) -> Result<()> {
+    if args.wal.is_some() || args.checkpoint.is_some() {
+        let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
+        return Err(Error::new(ErrorKind::Usage, what));
+    }
+    if args.stdin_name.is_some() && is_picky(args) {
+        let what = "cannot leave anything out of standard input, or store it under other paths";
+        return Err(
+            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+        );
+    }
+    let warnings: Vec<String> = args
+        .scope
+        .paths
+        .iter()
+        .filter_map(|path| warning_of(path))
+        .collect();
+    report::warnings(&warnings).for_each(aside);
+    let paths = &args.scope.paths;
+    paths.iter().try_for_each(|path| not_running(path))
+}
+
+/// Is there an option that selects files?
+fn is_picky(args: &BackupArgs) -> bool {
+    let scope = &args.scope;
+    let lists = [&scope.exclude, &scope.exclude_if_present];
+    lists.iter().any(|list| !list.is_empty())
+        || !scope.exclude_from.is_empty()
+        || scope.files_from.is_some()
+        || scope.exclude_caches
+        || scope.one_file_system
+        || scope.full_paths
+}
+
+fn params(text: &str) -> Result<Box<Params>> {
+    let params = Params::new(text, &Environment::of_process())?;
+    params
+        .warnings
+        .iter()
+        .for_each(|warning| aside(format_args!("warning: {warning}")));
+    Ok(Box::new(params))
+}
+
+/// Refuses the data directory of a running cluster as a path: its files would not be consistent.
+fn not_running(path: &Path) -> Result<()> {
+    if path.to_str().is_some_and(is_url) {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "cannot back up a cluster beside other paths",
+        )
+        .hint("give it alone"));
+    }
+    if !stopped::is_data_directory(path) {
+        return Ok(());
+    }
+    if stopped::is_running(path) {
+        let what = format!(
+            "cannot back up the cluster at {path:?}: it is running and no connection was given"
+        );
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
+    }
+    aside(format_args!(
+        "warning: {path:?} is the data directory of a cluster, and is backed up like any other tree: --offline makes sure that it \
+         was shut down, and takes its tablespaces too"
+    ));
+    Ok(())
+}
+
+/// Is it a connection string such as `host=… user=…`, and not an existing file?
+fn is_settings(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let mut names = text
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .map(|(name, _)| name);
+    !path.exists()
+        && names.any(|name| {
+            ["host", "hostaddr", "dbname", "user", "password", "service"].contains(&name)
+        })
+}
+
+fn is_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["postgres", "postgresql"]
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+}

@@ -1,0 +1,68 @@
+//! `fullbore bench`.
+
+use crate::{
+    cli::{options::PLAIN_EXIT_CODES, output::printed, values::threads},
+    command::bench::{Bench, BenchSubject, Figure},
+    error::Result,
+    platform,
+    stage::codec::Codec,
+    text::{self, size},
+};
+use clap::{Args, ValueHint};
+use std::{num::NonZeroUsize, path::PathBuf};
+
+/// `fullbore bench`.
+#[derive(Debug, Args)]
+#[command(after_help = PLAIN_EXIT_CODES)]
+pub(in crate::cli) struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    what: BenchSubject,
+    /// Read from here (read, pipeline), or write here (write) [default: the current directory]
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    path: Option<PathBuf>,
+    /// Codec for compress and pipeline
+    #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
+    compress: Codec,
+    /// Threads [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    workers: Option<NonZeroUsize>,
+    /// Bytes to move
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    size: u64,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: BenchArgs) -> Result<u8> {
+    let path = args.path.unwrap_or_else(|| ".".into());
+    let workers = args.workers.unwrap_or_else(platform::cores);
+    let bench = Bench {
+        what: args.what,
+        path,
+        codec: args.compress,
+        workers,
+        bytes: args.size,
+    };
+    let figures = bench.run()?;
+    printed(|out| {
+        for Figure { name, rate, remark } in &figures {
+            let rate = *rate as u64;
+            match args.json {
+                true => text::json(
+                    out,
+                    &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}),
+                )?,
+                false => text::line(
+                    out,
+                    &format!(
+                        "{name:<20} {:>12}   {remark}",
+                        crate::text::size::rate(rate, 1.0)
+                    ),
+                )?,
+            }
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,123 @@
+//! `fullbore copy-backup`.
+
+use super::init::say_new;
+use crate::{
+    cli::{
+        options::{OutputArgs, WRITES},
+        output::aside,
+        progress::Progress,
+        report,
+        select::SelectArgs,
+        values::threads,
+    },
+    command::copy::{CopiedBackup, Copy},
+    error::{Error, ErrorKind, Result},
+    metrics::meter::Meter,
+    plan::SinkSpec,
+    platform,
+    text::size::{bytes, counted, rate, seconds},
+};
+use clap::{Args, ValueHint};
+use serde_json::{Value, json};
+use std::{ffi::OsString, num::NonZeroUsize};
+
+/// `fullbore copy-backup`.
+#[derive(Debug, Args)]
+#[command(after_help = WRITES)]
+pub(in crate::cli) struct CopyArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPOSITORY[@BACKUP]")]
+    from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// Another repository, made on first use
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    to: OsString,
+    /// Fail if the repository it goes to is not there
+    #[arg(long)]
+    no_create: bool,
+    /// Objects that are copied at the same time [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    workers: Option<NonZeroUsize>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
+    let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
+    let is_new = to.is_new_repository();
+    let Some(storage) = to.storage() else {
+        let what = format!(
+            "cannot copy a backup to {:?}: it goes from repository to repository",
+            args.to
+        );
+        return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
+    };
+    let workers = args.workers.unwrap_or_else(platform::cores);
+    let filter = args.select.filter(&args.from, true)?;
+    let no_create = args.no_create;
+    let copy = Copy {
+        from: args.from,
+        filter,
+        to: storage.clone(),
+        no_create,
+        workers,
+    };
+    let meter = Meter::default();
+    let progress = Progress::new(&args.output, false, report::SIDES);
+    let copied = progress.watch(&meter, || copy.run(&meter));
+    progress.clear();
+    let copied = copied?;
+    copied
+        .warnings
+        .iter()
+        .for_each(|warning| aside(format_args!("warning: {warning}")));
+    if is_new && !args.output.json {
+        say_new(&to);
+    }
+    progress.end(&lines(&copied, &to.name()), || {
+        let mut result = json(&copied);
+        result["new_repository"] = is_new.into();
+        result
+    });
+    Ok(0)
+}
+
+/// The last lines of a copy.
+fn lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
+    let there = match copied.there {
+        0 => String::new(),
+        n => format!(
+            "; {}, {} were there",
+            counted(n, "object"),
+            bytes(copied.there_bytes)
+        ),
+    };
+    let (objects, content, time) = (
+        counted(copied.objects, "object"),
+        bytes(copied.bytes),
+        seconds(copied.seconds),
+    );
+    let others = match copied.others.len() {
+        0 => String::new(),
+        n => format!(
+            ", with what it needs of {}",
+            counted(n as u64, "other backup")
+        ),
+    };
+    let moved = format!(
+        "{objects}, {content} in {time}, {}{there}",
+        rate(copied.bytes, copied.seconds)
+    );
+    vec![
+        moved,
+        format!("backup {} is complete in {to}{others}", copied.id),
+    ]
+}
+
+/// The result of a copy as JSON.
+fn json(copied: &CopiedBackup) -> Value {
+    json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
+        "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
+        "warnings": copied.warnings})
+}

@@ -1,0 +1,112 @@
+//! `fullbore export`.
+
+use super::init::say_new;
+use crate::{
+    cli::{
+        options::{FRAME_BYTES, OutputArgs, WRITES, memory},
+        output::aside,
+        progress::Progress,
+        report::{self, backup_json, damage_json},
+        select::SelectArgs,
+        values::{destination, segment_size, threads},
+    },
+    command::export::{Export, Exported},
+    error::Result,
+    metrics::meter::Meter,
+    plan::SinkSpec,
+    platform,
+    stage::codec::Codec,
+    text::{arguments::any_bytes, size},
+};
+use clap::{Args, ValueHint};
+use serde_json::Value;
+use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
+
+/// `fullbore export`.
+#[derive(Debug, Args)]
+#[command(after_help = WRITES)]
+pub(in crate::cli) struct ExportArgs {
+    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    to: OsString,
+    /// Fail if the repository it goes to is not there
+    #[arg(long)]
+    no_create: bool,
+    /// zstd[:LEVEL], lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
+    #[arg(long, value_name = "CODEC")]
+    compress: Option<Codec>,
+    /// Leave out what is damaged, and list it
+    #[arg(long)]
+    keep_going: bool,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    workers: Option<NonZeroUsize>,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    memory: u64,
+    /// Stored bytes after which a repository begins a new segment
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
+    segment_size: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
+    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let filter = args.select.filter(&args.from, true)?;
+    let export = Export {
+        from: args.from,
+        filter,
+        no_create: args.no_create,
+        to,
+        codec,
+        keep_going: args.keep_going,
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: memory(args.memory, FRAME_BYTES),
+        segment_bytes: args.segment_size,
+    };
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
+    let is_new = export.to.is_new_repository();
+    let exported = progress.watch(&meter, || export.run(&meter));
+    progress.clear();
+    let exported = exported?;
+    let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
+    let mut lines: Vec<_> = exported
+        .warnings
+        .iter()
+        .map(|line| format!("harmless: {line}"))
+        .collect();
+    let new = if is_new { ", a new repository" } else { "" };
+    let place = format!(
+        "{}{new}, made of {}",
+        export.to.completion_text(),
+        exported.from
+    );
+    lines.extend(report::backup(root, verdict, &[], &place));
+    if is_new && args.output.quiet {
+        say_new(&export.to);
+    }
+    progress.end(&lines, || {
+        let mut result = export_json(&exported);
+        result["new_repository"] = is_new.into();
+        result
+    });
+    report::damage(&exported.damage).iter().for_each(aside);
+    Ok(exported.exit_code())
+}
+
+/// The result of an export as JSON.
+fn export_json(exported: &Exported) -> Value {
+    let mut json = backup_json(&exported.outcome.root, &exported.outcome.verdict);
+    let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
+    let complete = damage.is_empty() && exported.outcome.root.totals.is_complete();
+    (json["complete"], json["from"]) = (complete.into(), exported.from.clone().into());
+    (json["damage"], json["warnings"]) = (damage.into(), exported.warnings.clone().into());
+    json
+}

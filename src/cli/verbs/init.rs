@@ -1,0 +1,71 @@
+//! `fullbore init`.
+
+use crate::{
+    cli::{
+        options::{OutputArgs, PLAIN_EXIT_CODES},
+        output::{aside, told},
+        storage::EncryptArgs,
+        values::destination,
+    },
+    error::{Error, ErrorKind, Result},
+    plan::SinkSpec,
+    repo::writer,
+    text::{self, arguments::any_bytes},
+};
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+
+/// `fullbore init`.
+#[derive(Debug, Args)]
+#[command(after_help = PLAIN_EXIT_CODES)]
+pub(in crate::cli) struct InitArgs {
+    /// The directory of the repository; the directory above it has to be there
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
+    repository: OsString,
+    #[command(flatten)]
+    encrypt: EncryptArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Makes an empty repository.
+pub(in crate::cli) fn run(args: InitArgs) -> Result<u8> {
+    let (to, _) = SinkSpec::parse(&args.repository, None)?;
+    let to = args.encrypt.apply(to, &args.repository, false, false)?;
+    let Some(objects) = to.storage() else {
+        let what = format!(
+            "cannot make a repository of {:?}: that is no name of a directory",
+            args.repository
+        );
+        return Err(Error::new(ErrorKind::Usage, what));
+    };
+    let is_new = writer::init(
+        &**objects,
+        &jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%SZ")
+            .to_string(),
+    )?;
+    match (args.output.json, args.output.quiet, is_new) {
+        (true, ..) => {
+            return told(|out| {
+                text::json(
+                    out,
+                    &serde_json::json!({"type": "result", "new_repository": is_new}),
+                )
+                .map(|()| 0)
+            });
+        }
+        (_, _, true) => say_new(&to),
+        (_, false, false) => aside(format_args!(
+            "{} is a repository already; nothing was changed",
+            to.name()
+        )),
+        (_, true, false) => {}
+    }
+    Ok(0)
+}
+
+/// Reports a new repository, with `--quiet` too: a disk that is not mounted looks like an empty directory.
+pub(super) fn say_new(to: &SinkSpec) {
+    aside(format_args!("{} is a new repository", to.name()));
+}

@@ -1,0 +1,32 @@
+//! `fullbore pin` and `fullbore unpin`.
+
+use crate::{
+    cli::{options::EXIT_CODES, output::told, select::no_filter},
+    command::tag::Pin,
+    error::Result,
+};
+use clap::Args;
+use std::ffi::OsString;
+
+/// `fullbore pin` and `fullbore unpin`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(in crate::cli) struct PinArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPO[@BACKUP]")]
+    from: OsString,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: PinArgs, pinned: bool) -> Result<u8> {
+    let filter = no_filter(&args.from, true);
+    let pin = Pin {
+        from: args.from,
+        filter,
+        pinned,
+        json: args.json,
+    };
+    told(|out| pin.run(out).map(|()| 0))
+}

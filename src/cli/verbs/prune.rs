@@ -1,0 +1,32 @@
+//! `fullbore prune`.
+
+use crate::{cli::output::told, command::prune::Prune, error::Result};
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+
+/// `fullbore prune`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next.\n\
+                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 a root is damaged or lost (nothing was freed)"
+)]
+pub(in crate::cli) struct PruneArgs {
+    /// The repository
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
+    repository: OsString,
+    /// Only say what would be freed
+    #[arg(long)]
+    dry_run: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
+    let prune = Prune {
+        repository: args.repository,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    told(|out| prune.run(out).map(|()| 0))
+}

@@ -1,0 +1,193 @@
+//! `fullbore restore`.
+
+use super::{restore_cluster::ClusterArgs, restore_plan, restore_report};
+use crate::{
+    cli::{
+        html_report::{self, HtmlPage, HtmlReport},
+        options::{FRAME_BYTES, OutputArgs, RunArgs, memory, selected},
+        output::{aside, printed, told},
+        progress::Progress,
+        report,
+        select::SelectArgs,
+        values::{target, threads},
+    },
+    error::{Result, quoted},
+    format::{entry::EntryPath, root::EntryName},
+    metrics::meter::Meter,
+    platform,
+    restore::{Restore, delta::Delta},
+    target::layout::TargetMount,
+    text::{self, size},
+};
+use clap::{
+    Args, ValueHint,
+    builder::{PathBufValueParser, TypedValueParser},
+};
+use serde_json::json;
+use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
+
+/// `fullbore restore`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
+)]
+pub(in crate::cli) struct RestoreArgs {
+    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    pub(in crate::cli) from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// The directory to restore into: absent or empty, unless --overwrite or --delta
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
+    pub(in crate::cli) to: Option<PathBuf>,
+    /// Only these, and what is below them
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written
+    #[arg(long)]
+    pub(in crate::cli) plan: bool,
+    /// Restore into a directory that holds something; files that are in the way are replaced
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    delta: DeltaArgs,
+    /// Restore what is not damaged, and list the rest
+    #[arg(long)]
+    keep_going: bool,
+    /// Owners by number, even where their names are known
+    #[arg(long)]
+    numeric_owner: bool,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    workers: Option<NonZeroUsize>,
+    /// All buffers together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    memory: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// How to restore into a tree that is there.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DeltaArgs {
+    /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
+    #[arg(long, requires = "to", conflicts_with = "overwrite")]
+    delta: bool,
+    /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first, by --plan too. What the backup is read from stays, and what is mounted there and not in it
+    #[arg(long, requires = "delta", conflicts_with = "overwrite")]
+    pub(in crate::cli) delete: bool,
+}
+
+pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
+    let filter = args.select.filter(&args.from, true)?;
+    let restore = Restore {
+        from: args.from,
+        filter,
+        to: args.to.clone().unwrap_or_default(),
+        paths: selected(args.paths),
+        overwrite: args.overwrite,
+        keep_going: args.keep_going,
+        numeric_owner: args.numeric_owner,
+        postgres: args.cluster.into(),
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: memory(args.memory, FRAME_BYTES),
+        say_elsewhere: elsewhere(args.output.json, args.output.quiet),
+    };
+    let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
+    if args.plan {
+        if args.delta.delete {
+            Delta::new(&restore, true, &say).plan_deletions()?;
+        }
+        return restore_plan::run(restore, args.to, args.output.json);
+    }
+    let paper = args
+        .run
+        .report
+        .as_deref()
+        .map(HtmlReport::open)
+        .transpose()?;
+    let meter = Arc::new(Meter::default());
+    let progress = Progress::new(&args.output, false, report::ENDS);
+    let summary = progress.watch(&meter, || match args.delta.delta {
+        true => Delta::new(&restore, args.delta.delete, &say).run(&meter),
+        false => restore.run(&meter),
+    });
+    progress.clear();
+    let summary = summary?;
+    let verdict = meter.verdict();
+    let mut lines = restore_report::lines(&summary, &meter, &verdict, &restore.to);
+    progress.end(&lines, || restore_report::json(&summary, &meter, &verdict));
+    if args.output.quiet || args.output.json {
+        summary.next[..summary.needed]
+            .iter()
+            .for_each(|step| aside(format_args!("next: {step}")));
+    }
+    report::damage(&summary.damage).iter().for_each(aside);
+    if let Some(paper) = paper {
+        lines.push(html_report::machine());
+        let (title, lines, timeline) = (
+            &format!("restore of {}", summary.id),
+            &lines,
+            &meter.timeline(),
+        );
+        paper.print(&HtmlPage {
+            title,
+            lines,
+            verdict: &verdict,
+            timeline,
+            names: report::ENDS,
+        });
+    }
+    Ok(summary.exit_code())
+}
+
+/// Say what will be removed. A reader that has gone has read enough.
+///
+/// # Errors
+/// Of standard output: what is not told is not removed.
+fn say_removed(paths: &[EntryPath], json: bool, quiet: bool) -> Result<()> {
+    printed(|out| {
+        for path in paths.iter().filter(|_| !quiet || json) {
+            let line = match json {
+                true => json!({"type": "delete", "path": EntryName(path.clone())}).to_string(),
+                false => format!("delete: {}", quoted(path)),
+            };
+            text::line(out, &line)?;
+        }
+        Ok(0)
+    })
+    .map(drop)
+}
+
+/// What says of each place outside of the target that it will be written to.
+fn elsewhere(json: bool, quiet: bool) -> fn(&[TargetMount]) {
+    match (json, quiet) {
+        (true, _) => |mounts| {
+            let line = |mount: &TargetMount| {
+                let directory = EntryName(mount.directory.as_os_str().as_bytes().to_vec());
+                json!({"type": "elsewhere", "path": EntryName(mount.at.clone()), "directory": directory})
+                    .to_string()
+            };
+            let _ = told(|out| {
+                mounts
+                    .iter()
+                    .try_for_each(|mount| text::line(out, &line(mount)))
+                    .map(|()| 0)
+            });
+        },
+        (false, false) => |mounts| {
+            mounts.iter().for_each(|mount| {
+                aside(format_args!(
+                    "elsewhere: {} goes to {:?}",
+                    quoted(&mount.at),
+                    mount.directory
+                ));
+            });
+        },
+        (false, true) => |_| (),
+    }
+}

@@ -1,0 +1,86 @@
+//! `fullbore restore --plan`.
+
+use crate::{
+    cli::output::printed,
+    error::Result,
+    restore::{
+        Restore,
+        estimate::{EstimateRequest, RestoreEstimate},
+    },
+    text::{self, size},
+};
+use std::path::PathBuf;
+
+/// `fullbore restore --plan`.
+pub(super) fn run(restore: Restore, target: Option<PathBuf>, json: bool) -> Result<u8> {
+    let contract = EstimateRequest { restore, target }.run()?;
+    printed(|out| {
+        match json {
+            true => text::json(out, &contract)?,
+            false => contract_lines(&contract)
+                .iter()
+                .try_for_each(|line| text::line(out, line))?,
+        }
+        Ok(0)
+    })
+}
+
+fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
+    let (fetched, frames) = (
+        size::bytes(contract.fetched_bytes),
+        size::counted(contract.frames, "frame"),
+    );
+    let segments = format!(
+        "{} of {}",
+        size::counted(contract.segments, "segment"),
+        size::counted(contract.backups, "backup")
+    );
+    let speed = |name: &str, rate: f64, seconds: f64| match rate {
+        0.0 => format!("{name:<13} nothing"),
+        rate => format!(
+            "{name:<13} {}, {}",
+            size::rate(rate as u64, 1.0),
+            size::seconds(seconds)
+        ),
+    };
+    let [(_, read), (_, decode), (_, write)] = contract.seconds();
+    let threads = size::counted(contract.workers as u64, "thread");
+    let mut lines = vec![
+        format!("backup        {}", contract.id),
+        format!(
+            "wanted        {}, {}",
+            size::counted(contract.files, "file"),
+            size::bytes(contract.bytes)
+        ),
+        format!("fetch         {fetched} in {frames}, from {segments}"),
+        format!(
+            "amplification {:.2} bytes fetched for each that is wanted, {:.2} decoded for each of content",
+            contract.fetch_amplification(),
+            contract.decode_amplification()
+        ),
+        speed("read", contract.read_rate, read),
+        format!(
+            "{} by {threads}",
+            speed("decode", contract.decode_rate, decode)
+        ),
+    ];
+    lines.push(match contract.write_rate {
+        Some(rate) => speed("write", rate, write),
+        None => "write         not measured".to_owned(),
+    });
+    let (least, most) = (
+        size::seconds(contract.least_seconds),
+        size::seconds(contract.most_seconds),
+    );
+    lines.push(format!(
+        "expected      {least} to {most}, as these overlap; the limit is to {}",
+        contract.limit
+    ));
+    lines.extend(
+        contract
+            .notes
+            .iter()
+            .map(|note| format!("note          {note}")),
+    );
+    lines
+}

@@ -1,0 +1,221 @@
+//! The last lines of a restore.
+
+use crate::{
+    cli::report::{ENDS, damage_json, limit, shares},
+    error::quoted,
+    format::root::EntryName,
+    metrics::meter::{LimitVerdict, Meter},
+    restore::{Summary, delta::DeltaChanges},
+    text::size::{bytes, count, counted, rate, seconds},
+};
+use serde_json::{Value, json};
+use std::{path::Path, sync::atomic::Ordering::Relaxed};
+
+/// The last lines of a restore.
+pub(super) fn lines(
+    summary: &Summary,
+    meter: &Meter,
+    verdict: &LimitVerdict,
+    to: &Path,
+) -> Vec<String> {
+    let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
+    let read = meter.stored_bytes.load(Relaxed);
+    let mut lines: Vec<_> = summary
+        .notes
+        .iter()
+        .map(|note| format!("note: {note}"))
+        .collect();
+    lines.push(format!(
+        "{}, {} in {}, {}{}",
+        counted(files, "file"),
+        bytes(content),
+        seconds(verdict.seconds),
+        rate(content, verdict.seconds),
+        if read > 0 {
+            format!("; {} read", bytes(read))
+        } else {
+            String::new()
+        },
+    ));
+    lines.extend(summary.changes.iter().map(changes));
+    lines.push(limit(verdict, ENDS));
+    lines.push(restored(summary, to));
+    lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
+    lines
+}
+
+/// The first line for a tar that has no root.
+pub(super) const BARE: &str = "nothing says what should be in it";
+
+/// The content of the target: all of a backup, or the parts that were requested.
+fn restored(summary: &Summary, to: &Path) -> String {
+    let to = to.display();
+    let is_bare = summary.id.is_empty();
+    let (parts, is) = parts(summary);
+    let whole = match (is_bare, &*summary.source) {
+        (true, _) => "the archive".to_owned(),
+        // A root that was rebuilt may not know.
+        (false, ":") => format!("backup {}", summary.id),
+        (false, source) => format!("backup {} of {source}", summary.id),
+    };
+    let subject = parts
+        .as_ref()
+        .map_or_else(|| whole.clone(), |parts| format!("{parts} of {whole}"));
+    match (summary.damage.len(), summary.lacking.is_captured()) {
+        (0, _) if is_bare => format!("{subject} {is} restored in \"{to}\"; {BARE}"),
+        (0, true) if summary.digested => {
+            format!("{subject} {is} restored in \"{to}\", every digest matched")
+        }
+        (0, true) => format!(
+            "{subject} {is} restored in \"{to}\"; the backup has no digests of files to compare"
+        ),
+        (0, false) => {
+            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what was captured {of}by {whole} is restored in \"{to}\"")
+        }
+        (_, _) if is_bare => {
+            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what came {of}before the damage is restored in \"{to}\"")
+        }
+        (_, _) => format!("what is whole of {subject} is restored in \"{to}\""),
+    }
+}
+
+/// The number of parts that are named at the end of a restore.
+const PARTS: usize = 3;
+
+/// The names of the parts that were requested, and the verb for them; `None` for the whole backup.
+fn parts(summary: &Summary) -> (Option<String>, &'static str) {
+    let of = |names: Vec<String>, what: &str| {
+        let more = names.len().saturating_sub(PARTS);
+        let named = names
+            .iter()
+            .take(PARTS)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let is = if names.len() == 1 { "is" } else { "are" };
+        (Some(format!("{what}{named}{more}")), is)
+    };
+    match (&summary.paths[..], &summary.databases[..]) {
+        ([], []) => (None, "is"),
+        (paths @ [_, ..], _) => of(paths.iter().map(|path| quoted(path)).collect(), ""),
+        ([], [name]) => of(vec![format!("{name:?}")], "database "),
+        ([], names) => of(
+            names.iter().map(|name| format!("{name:?}")).collect(),
+            "databases ",
+        ),
+    }
+}
+
+/// The result of a restore as JSON.
+pub(super) fn json(summary: &Summary, meter: &Meter, verdict: &LimitVerdict) -> Value {
+    let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
+    let paths: Vec<_> = summary
+        .paths
+        .iter()
+        .map(|path| EntryName(path.clone()))
+        .collect();
+    json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
+        "paths": paths, "databases": summary.databases,
+        "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
+        "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
+        "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
+        "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
+        "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
+        "changes": summary.changes.as_ref().map(changes_json), "damage": damaged})
+}
+
+/// What a restore into what was there found there.
+fn changes(changes: &DeltaChanges) -> String {
+    let DeltaChanges {
+        same,
+        changed,
+        removed,
+        written_bytes,
+    } = changes;
+    let removed = if *removed > 0 {
+        format!(", {} removed", count(*removed))
+    } else {
+        String::new()
+    };
+    let files = counted(*changed, "file");
+    format!(
+        "{files} changed, {} the same{removed}; {} written",
+        count(*same),
+        bytes(*written_bytes)
+    )
+}
+
+/// The same as JSON.
+fn changes_json(changes: &DeltaChanges) -> serde_json::Value {
+    json!({"same": changes.same, "changed": changes.changed, "removed": changes.removed,
+        "written_bytes": changes.written_bytes})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::damage::Damage;
+
+    #[test]
+    fn the_last_line_of_a_restore_names_the_parts_that_were_asked_for() {
+        let (id, source) = ("B".to_owned(), "h:/t".to_owned());
+        let said = |paths: &[&str], databases: &[&str], damaged: bool| {
+            let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+            let databases = databases.iter().map(|name| (*name).to_owned()).collect();
+            let one = Damage {
+                what: "a frame".to_owned(),
+                detail: Vec::new(),
+                files: Vec::new(),
+            };
+            let damage = if damaged { vec![one] } else { Vec::new() };
+            let (id, source) = (id.clone(), source.clone());
+            let summary = Summary {
+                id,
+                source,
+                paths,
+                databases,
+                damage,
+                digested: true,
+                ..Summary::default()
+            };
+            restored(&summary, Path::new("x"))
+        };
+        let matched = "restored in \"x\", every digest matched";
+        assert_eq!(
+            said(&[], &[], false),
+            format!("backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&["a/f"], &[], false),
+            format!("\"a/f\" of backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&["a", "b"], &[], false),
+            format!("\"a\", \"b\" of backup B of h:/t are {matched}")
+        );
+        let five = said(&["a", "b", "c", "d", "e"], &[], false);
+        assert_eq!(
+            five,
+            format!("\"a\", \"b\", \"c\" and 2 more of backup B of h:/t are {matched}")
+        );
+        assert_eq!(
+            said(&[], &["shop"], false),
+            format!("database \"shop\" of backup B of h:/t is {matched}")
+        );
+        assert_eq!(
+            said(&[], &["a", "b"], false),
+            format!("databases \"a\", \"b\" of backup B of h:/t are {matched}")
+        );
+        assert_eq!(
+            said(&["a"], &[], true),
+            "what is whole of \"a\" of backup B of h:/t is restored in \"x\""
+        );
+    }
+}

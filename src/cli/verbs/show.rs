@@ -1,0 +1,33 @@
+//! `fullbore show`.
+
+use crate::{
+    cli::{options::EXIT_CODES, output::printed, select::SelectArgs},
+    command::show::Show,
+    error::Result,
+};
+use clap::Args;
+use std::ffi::OsString;
+
+/// `fullbore show`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(in crate::cli) struct ShowArgs {
+    /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: ShowArgs) -> Result<u8> {
+    let filter = args.select.filter(&args.from, true)?;
+    let show = Show {
+        from: args.from,
+        filter,
+        json: args.json,
+    };
+    printed(|out| show.run(out).map(|()| 0))
+}

@@ -1,0 +1,39 @@
+//! `fullbore tag`.
+
+use crate::{
+    cli::{options::EXIT_CODES, output::told, select::no_filter, values::tag},
+    command::tag::TagCommand,
+    error::Result,
+};
+use clap::Args;
+use std::ffi::OsString;
+
+/// `fullbore tag`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(in crate::cli) struct TagArgs {
+    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    #[arg(value_name = "REPO[@BACKUP]")]
+    from: OsString,
+    /// Set these; without any, those there are are printed
+    #[arg(value_name = "KEY=VALUE", value_parser = tag)]
+    tags: Vec<(String, String)>,
+    /// Take this tag away; can be repeated
+    #[arg(long, value_name = "KEY")]
+    remove: Vec<String>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: TagArgs) -> Result<u8> {
+    let filter = no_filter(&args.from, true);
+    let tag = TagCommand {
+        from: args.from,
+        filter,
+        set: args.tags,
+        remove: args.remove,
+        json: args.json,
+    };
+    told(|out| tag.run(out).map(|()| 0))
+}

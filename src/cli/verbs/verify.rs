@@ -1,0 +1,170 @@
+//! `fullbore verify`.
+
+use super::verify_report;
+use crate::{
+    cli::{
+        options::OutputArgs,
+        output::{aside, told},
+        progress::Progress,
+        report,
+        select::SelectArgs,
+        values::{threads, time},
+    },
+    error::Result,
+    metrics::meter::Meter,
+    repo::open::place,
+    storage::Found,
+    text::{self, size::bytes},
+    verify::{
+        Verify,
+        sample::{SampleAmount, SampleVerify, Sampled},
+    },
+};
+use clap::{Args, ValueHint};
+use serde_json::json;
+use std::{
+    ffi::{OsStr, OsString},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
+
+/// `fullbore verify`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found"
+)]
+pub(in crate::cli) struct VerifyArgs {
+    /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
+    #[arg(value_name = "FROM[@BACKUP]")]
+    from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// Read and check every byte
+    #[arg(long)]
+    data: bool,
+    #[command(flatten)]
+    sample: SampleArgs,
+    /// Compare with this tree, and list the differences
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    against: Option<PathBuf>,
+    /// Threads that compute [default: the processors this process may use]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    workers: Option<NonZeroUsize>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// How much of the data is checked.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SampleArgs {
+    /// Check so much of the data, what was checked longest ago first: 5%
+    #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against", "host", "path", "tag"])]
+    sample: Option<f64>,
+    /// Check data for so long, what was checked longest ago first: 30m, 2h
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample", "host", "path", "tag"])]
+    time: Option<Duration>,
+}
+
+impl SampleArgs {
+    /// Is a part of the data to be checked?
+    fn amount(&self) -> Option<SampleAmount> {
+        self.sample
+            .map(SampleAmount::Share)
+            .or(self.time.map(SampleAmount::Time))
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let share = number
+        .filter(|number| *number > 0.0 && *number <= 100.0)
+        .map(|number| number / 100.0);
+    share.ok_or_else(|| "use a number above 0 and up to 100, as 5%".to_owned())
+}
+
+/// Check, and say what was found.
+///
+/// # Errors
+/// As [`Verify::run`].
+pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
+    if let Some(amount) = args.sample.amount() {
+        return sample(args, amount);
+    }
+    let filter = args.select.filter(&args.from, true)?;
+    let verify = Verify {
+        from: args.from,
+        filter,
+        data: args.data,
+        against: args.against,
+        workers: args.workers.unwrap_or_else(crate::platform::cores),
+    };
+    let meter = Meter::default();
+    let progress = Progress::new(&args.output, false, report::SIDES);
+    let found = progress.watch(&meter, || verify.run(&meter));
+    progress.clear();
+    let found = found?;
+    if !args.output.json {
+        told(|out| found.print(out).map(|()| 0))?;
+    }
+    let last = verify_report::last_line(&found, verify.against.as_deref());
+    let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
+    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || {
+        verify_report::json(&found)
+    });
+    Ok(found.exit_code())
+}
+
+/// `fullbore verify --sample` and `--for`.
+///
+/// # Errors
+/// As [`Sample::run`].
+fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
+    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let (found, sampled) = SampleVerify {
+        repository: args.from,
+        amount,
+        workers,
+    }
+    .run(&Meter::default())?;
+    let Sampled {
+        bytes: now,
+        of_bytes,
+        never_bytes,
+        oldest,
+        forgotten,
+    } = &sampled;
+    if args.output.json {
+        let mut line = verify_report::json(&found);
+        line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
+            "forgotten": forgotten});
+        return told(|out| text::json(out, &line).map(|()| found.exit_code()));
+    }
+    told(|out| found.print(out).map(|()| 0))?;
+    if args.output.quiet {
+        return Ok(found.exit_code());
+    }
+    let never = if *never_bytes > 0 {
+        format!("; {} were never checked", bytes(*never_bytes))
+    } else {
+        String::new()
+    };
+    aside(format_args!(
+        "{} of {} of data were checked{never}",
+        bytes(*now),
+        bytes(*of_bytes)
+    ));
+    forgotten.iter().for_each(|why| {
+        aside(format_args!(
+            "note: the next run does not know of it: {why}"
+        ))
+    });
+    aside(verify_report::last_line(&found, None));
+    Ok(found.exit_code())
+}
+
+/// Is it a repository, or a backup in one?
+fn is_of_repository(from: &OsStr) -> bool {
+    place(from)
+        .is_ok_and(|(location, _)| matches!(location.look(), Found::Repository | Found::Directory))
+}

@@ -1,0 +1,156 @@
+//! The last lines of a verification.
+
+use super::restore_report::BARE;
+use crate::cli::report::{NAMED, damage_json};
+use crate::{
+    format::root::EntryName,
+    text::size::{count, counted, seconds},
+    verify::{VerifyVerdict as Found, losses::EntryLoss},
+};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The last line of a verification.
+/// `against` is the tree that the backup was compared with.
+pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
+    let what = if found.data {
+        "every byte"
+    } else {
+        "the structure"
+    };
+    let entries = counted(found.entries, "entry");
+    let (subject, is) = match &*found.id {
+        "" if found.is_bare => ("the tar".to_owned(), "is"),
+        "" => (counted(found.backups as u64, "backup"), "are"),
+        id => (format!("backup {id}"), "is"),
+    };
+    let trailed = if found.is_trailed {
+        "; what comes after its end is none of it"
+    } else {
+        ""
+    };
+    match found.exit_code() {
+        0 if found.is_bare => {
+            let time = seconds(found.seconds);
+            format!(
+                "the tar has its end, and all checksums of its {entries} are right, in {time}; {BARE}{trailed}"
+            )
+        }
+        0 => {
+            let lacking = match found.not_captured {
+                0 => String::new(),
+                n => format!(
+                    "; {} more could not be captured, or were given up by a repair",
+                    count(n)
+                ),
+            };
+            let wrong = match found.bad_pages {
+                0 => String::new(),
+                n => format!(
+                    "; {} had wrong page checksums when they were backed up",
+                    counted(n, "file")
+                ),
+            };
+            let same =
+                against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
+            format!(
+                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
+                seconds(found.seconds)
+            )
+        }
+        1 => {
+            format!(
+                "{subject} {is} sound, and the tree differs in {}",
+                counted(found.differences.len() as u64, "place")
+            )
+        }
+        _ if found.of > 1 && !found.damaged.is_empty() => damaged_ones(found),
+        _ => format!(
+            "{subject} {is} damaged in {}; {}",
+            places(found),
+            losers(found)
+        ),
+    }
+}
+
+/// The hint about damage in a repository.
+pub(super) fn after_damage(found: &Found) -> Option<String> {
+    let hint = match (found.exit_code(), found.lost.is_empty()) {
+        (4, true) => {
+            "`fullbore repair` says what can be made anew; the rest no file needs: it goes with the backups that stored it"
+        }
+        (4, false) => {
+            "`fullbore repair --data` says what can be made anew, and what is lost; where it has marked that (--yes), the next backup \
+             stores again what is there still, as `fullbore backup --full` does at once"
+        }
+        _ => return None,
+    };
+    Some(format!("hint:  {hint}"))
+}
+
+/// The damaged ones of several backups; the first few are named.
+fn damaged_ones(found: &Found) -> String {
+    let (ids, is) = (
+        &found.damaged,
+        if found.damaged.len() == 1 {
+            "is"
+        } else {
+            "are"
+        },
+    );
+    let mut names = ids
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if ids.len() > NAMED {
+        names.push_str(&format!(" and {} more", ids.len() - NAMED));
+    }
+    let of = format!(
+        "{} of {}",
+        count(ids.len() as u64),
+        counted(found.of as u64, "backup")
+    );
+    format!(
+        "{of} {is} damaged in {}: {names}; {}",
+        places(found),
+        losers(found)
+    )
+}
+
+fn places(found: &Found) -> String {
+    counted((found.damage.len() + found.warnings.len()) as u64, "place")
+}
+
+fn losers(found: &Found) -> String {
+    match found.lost.len() {
+        // A stream that lacks its end does not say how much is missing.
+        0 if found.is_bare => "what else is lost nothing says".to_owned(),
+        0 => "no file is lost".to_owned(),
+        n => format!("{} lost something", counted(n as u64, "backup")),
+    }
+}
+
+/// The result of a verification as JSON.
+pub(super) fn json(found: &Found) -> Value {
+    let differences: Vec<_> = found
+        .differences
+        .iter()
+        .map(|d| json!({"path": EntryName(d.path.clone()), "what": d.what}))
+        .collect();
+    let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
+    let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
+    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
+        "entries": found.entries, "not_captured": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
+        "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
+}
+
+fn loss_json(loss: &EntryLoss) -> Value {
+    let files: Vec<_> = loss
+        .files
+        .iter()
+        .map(|path| EntryName(path.clone()))
+        .collect();
+    json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
+}
