@@ -1,4 +1,4 @@
-//! A backup as it would be with a root that is not written yet.
+//! A backup as it would be with a root that has not been written yet.
 
 use super::{
     Archive,
@@ -12,7 +12,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A backup as it would be with a rebuilt root, which is not written yet.
+/// Reads a backup with a rebuilt root that has not been written yet.
 pub(crate) struct Virtual {
     stored: BackupObjects,
     root: Vec<u8>,
@@ -20,10 +20,10 @@ pub(crate) struct Virtual {
 }
 
 impl Virtual {
-    /// Open it.
+    /// Opens the preview.
     ///
     /// # Errors
-    /// If what was rebuilt cannot be read.
+    /// If the rebuilt pages cannot be read.
     pub(crate) fn open(
         objects: &Arc<dyn Objects>,
         root: &Root,

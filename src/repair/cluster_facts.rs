@@ -1,4 +1,4 @@
-//! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
+//! Finds the facts of a PostgreSQL cluster in the files of its backup, after the root was lost.
 
 use crate::archive::small_file::small_file;
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Add the facts of a cluster to a rebuilt root, if it is of one. Names of databases and tablespaces are in the catalog
-/// alone, and unknown.
+/// Adds the facts of a cluster to a rebuilt root, if it is a backup of one. Names of databases and
+/// tablespaces are only in the catalog, and stay unknown.
 ///
 /// # Errors
-/// Of reading the files.
+/// Errors of reading the files.
 pub(crate) fn add(
     objects: &Arc<dyn Objects>,
     root: &mut Root,
@@ -78,7 +78,7 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
+/// Returns `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
 fn start(label: &str) -> Option<String> {
     let rest = label
         .lines()
@@ -86,13 +86,14 @@ fn start(label: &str) -> Option<String> {
     rest.split(' ').next().map(str::to_owned)
 }
 
-/// Where the WAL ends that a `backup_manifest` speaks of. The range of the latest timeline comes first, and in names quotes are escaped.
+/// Returns the end of the WAL range in a `backup_manifest`. The range of the latest timeline comes
+/// first, and names have escaped quotes.
 fn stop(manifest: &str) -> Option<String> {
     let rest = manifest.split_once("\"End-LSN\": \"")?.1;
     rest.split('"').next().map(str::to_owned)
 }
 
-/// Links, pipes and devices that its manifest cannot describe.
+/// Returns links, pipes and devices, which a `backup_manifest` cannot describe.
 fn unlisted(archive: &Archive) -> Vec<EntryName> {
     let items = archive.records(&Selection::default(), false).flatten();
     let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
@@ -115,7 +116,8 @@ fn wal_segments(archive: &Archive) -> Vec<String> {
     names
 }
 
-/// Numbers and places, as `tablespace_map` has them: a number, a space, a path in which line feeds are escaped.
+/// Returns numbers and locations from a `tablespace_map`: a number, a space, a path with escaped
+/// line feeds.
 fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
     let lines = map.split(|c| *c == b'\n').filter_map(|line| {
         let at = line.iter().position(|c| *c == b' ')?;

@@ -1,8 +1,9 @@
-//! A root from what it was about: labels, page copies, seek tables and the manifest.
+//! Rebuilds a root from labels, page copies, seek tables and the manifest.
 //!
-//! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
-//! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
-//! there now. Nothing is written here.
+//! Facts that only the root had (host, paths, tags, figures of the run) are lost. So are references
+//! to whole pages of other backups: a root that may have had some is marked as incomplete.
+//! Checksums of stored parts are computed again, from the present bytes. This module writes no
+//! object.
 
 use super::{cluster_facts, cut_off, frame_index::Index, totals::describe};
 use crate::archive::unnamed_losses;
@@ -34,15 +35,15 @@ use std::{
     sync::Arc,
 };
 
-/// Higher numbers of streams and segments are not looked for.
+/// Higher numbers of streams and segments are not tried.
 const MOST: u32 = 1 << 16;
 
-/// What was put together again.
+/// A rebuilt root.
 pub(crate) struct Rebuilt {
     pub(crate) root: Root,
-    /// Pages and where they are in the manifest.
+    /// Pages, and their places in the manifest.
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
-    /// What is lost for good.
+    /// The permanent losses, in words.
     pub(crate) notes: Vec<String>,
 }
 
@@ -51,33 +52,35 @@ pub(crate) struct FoundPage {
     pub(crate) stream: u32,
     pub(crate) segment: u32,
     pub(crate) offset: u64,
-    /// Bytes of the segment before it, or before the page that stands before it in the manifest: where it belongs.
+    /// Its place in the order: the bytes of the segment before it, or before the page that precedes
+    /// it in the manifest.
     pub(crate) order: u64,
     pub(crate) stored: Vec<u8>,
     pub(crate) page: ManifestPage,
-    /// Is it in the segment too?
+    /// Whether the segment has a copy of it.
     pub(crate) is_copied: bool,
 }
 
-/// What the segments of a backup say of it.
+/// The facts from the segments of a backup.
 struct Gathered {
-    /// With facts of the segments, and the options that these tell.
+    /// With the facts of the segments, and the options that follow from these.
     root: Root,
     found: Vec<FoundPage>,
     lost: Vec<LostPage>,
-    /// Does a label say that it was compared with others?
+    /// Whether a label says that the backup had a base.
     is_incremental: bool,
 }
 
-/// A copy of a page in a segment that cannot be read.
+/// An unreadable copy of a page in a segment.
 struct LostPage {
-    /// Where it stands, in words.
+    /// Its place, in words.
     place: String,
     /// Stored bytes of its frame.
     frame_bytes: u64,
 }
 
-/// Has the manifest a page of that length of which no copy was found in a segment? Then it is that one.
+/// Returns whether the manifest has a page of that length without a copy in a segment: that is the
+/// lost one.
 fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
     found.iter().any(|page| {
         let frame_bytes = (page.stored.len() + SERVICE_HEADER_BYTES) as u64;
@@ -85,10 +88,10 @@ fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
     })
 }
 
-/// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
+/// Rebuilds the root of backup `id`; the roots of `others` may have the places of its pages.
 ///
 /// # Errors
-/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
+/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if there are no pages to rebuild it from.
 pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) -> Result<Rebuilt> {
     let names = segments(&**objects, id)?;
     let codec = names
@@ -120,7 +123,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
         is_incremental: false,
     };
     let mut notes = Vec::new();
-    // Behind what is damaged of a segment without a seek table there may have been more.
+    // A damaged segment without a seek table may have had more frames after the damage.
     let mut is_unsure = false;
     let numbers: Vec<(u32, u32)> = names
         .iter()
@@ -151,7 +154,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
     let cut_off = cut_off::give_up(&mut found)?;
     if cut_off > 0 {
         notes.push(format!(
-            "{} went on in pages of other backups, and cannot be restored",
+            "{} continued in pages of other backups, and cannot be restored",
             counted(cut_off as u64, "file")
         ));
     }
@@ -166,9 +169,9 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
             .map(|page| format!("the page at {} is lost with the entries in it", page.place));
         let gone = gaps
             .iter()
-            .map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
+            .map(|(stream, number)| format!("segment {number} of stream {stream} is missing"));
         notes.extend(pages.chain(gone));
-        notes.push("no page of the manifest says what is lost".to_owned());
+        notes.push("no page of the manifest lists the lost entries".to_owned());
     }
     let pages: Vec<_> = found
         .into_iter()
@@ -179,7 +182,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
     Ok(Rebuilt { root, pages, notes })
 }
 
-/// The label of any segment of backup `id` that says which repository it is in.
+/// Returns the label of any segment of backup `id` that names its repository.
 pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
     let names = segments(&**objects, id).ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
@@ -207,7 +210,7 @@ fn nothing(id: &str) -> Error {
         .because("no page of its manifest is left")
 }
 
-/// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
+/// Returns `2026-11-21T05:45:01Z` for an id that begins with `20261121T054501Z`.
 fn time_of(id: &str) -> String {
     let part = |from: usize, to: usize| id.get(from..to).unwrap_or_default();
     let (day, time) = (
@@ -220,7 +223,8 @@ fn time_of(id: &str) -> String {
     )
 }
 
-/// Stream, number and codec of every segment of a backup, in order. zstd stands for frames of raw blocks too: a label tells.
+/// Returns stream, number and codec of every segment of a backup, in order. The codec zstd includes
+/// frames of raw blocks: the label tells them apart.
 fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
     let parsed = |name: &String| {
         let (stream, number) = layout::segment_numbers(name)?;
@@ -237,7 +241,7 @@ fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
     Ok(found)
 }
 
-/// Facts of a segment; its pages and the sizes of its frames go to `gathered`.
+/// Returns the facts of a segment; adds its pages and the sizes of its frames to `gathered`.
 fn segment(
     store: &BackupObjects,
     codec: Codec,
@@ -273,7 +277,7 @@ fn segment(
         }
     }
     if !index.has_table {
-        // Like a segment of a backup that died: records speak of it, the root does not describe it.
+        // Like a segment of a dead backup: records refer to it, but the root does not describe it.
         return Err(Error::corrupt(format!(
             "the seek table of {} is lost",
             store.name(&object)
@@ -289,10 +293,10 @@ fn segment(
     })
 }
 
-/// Length and CRC-64 of each part of a segment.
+/// Returns the length of a segment, and the CRC-64 of each of its parts.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
@@ -307,7 +311,7 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
     Ok((len, parts))
 }
 
-/// Stored and plain bytes of every frame.
+/// Returns stored and plain bytes of every frame.
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
@@ -329,7 +333,8 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
     parse_seek_table(&bytes).ok_or_else(damaged)
 }
 
-/// Take in the service frame at `at`. Gives whether it could be read, as what fills a place that was not needed can.
+/// Reads the service frame at `at`. Returns whether it could be read, or is the filler of an unused
+/// place.
 fn service(
     store: &BackupObjects,
     object: &ObjectName,
@@ -367,7 +372,7 @@ fn service(
     Ok(true)
 }
 
-/// Does the frame at byte `at` hold nothing? Then its tag is eight zeros.
+/// Returns whether the frame at byte `at` is a filler. Its tag is eight zeros.
 fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool> {
     let mut header = Vec::new();
     let there = store
@@ -378,7 +383,8 @@ fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool
     Ok(header.iter().skip(8).all(|byte| *byte == 0))
 }
 
-/// What the service frame at byte `at` is, and what it holds; `None` if none is there.
+/// Returns the type and the payload of the service frame at byte `at`; `None` if there is no
+/// service frame.
 fn service_frame(
     store: &BackupObjects,
     object: &ObjectName,
@@ -402,8 +408,9 @@ fn service_frame(
     Ok(Some((service, bytes)))
 }
 
-/// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only
-/// the manifest has are found there: their segment is gone, or a repair wrote them, behind those that they replace.
+/// Returns the known places of pages in the manifest, by their digests: from the remains of the
+/// manifest, or from other roots. Pages that only the manifest has are added to `found`: their
+/// segment is lost, or a repair wrote them after the pages that they replace.
 fn known(
     id: &str,
     others: &[Archive],
@@ -433,7 +440,8 @@ fn known(
     known
 }
 
-/// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
+/// Adds a page that only the manifest has: in place of pages with the same records, or after
+/// `behind`, the previous page of its stream.
 fn add(
     found: &mut Vec<FoundPage>,
     stored: Vec<u8>,
@@ -488,7 +496,7 @@ fn add(
     }
 }
 
-/// The paths of the first and the last record.
+/// Returns the paths of the first and the last record.
 fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
     Some((
         &page.records.first()?.entry.path,
@@ -496,7 +504,8 @@ fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
     ))
 }
 
-/// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
+/// Returns the end of the manifest, as far as it exists or other backups refer to it. They may
+/// refer to pages that are unknown here.
 fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
     let named = others
         .iter()
@@ -508,8 +517,8 @@ fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
         .max(store.len(&ObjectName::Manifest(String::new())).unwrap_or(0))
 }
 
-/// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known
-/// to be; the others follow behind.
+/// Returns the place of each page in the manifest, which has at least `least` bytes. Other backups
+/// may refer to these places: pages with a known place keep it; the others follow after them.
 fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> = found
@@ -534,7 +543,8 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
     placed.collect()
 }
 
-/// The pages of what is there of a manifest, one after the other as far as they can be read, and whether that is all of it.
+/// Returns the pages in the remains of a manifest, up to the first unreadable one, and whether that
+/// is the whole manifest.
 fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
     let object = ObjectName::Manifest(String::new());
     let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
@@ -555,7 +565,7 @@ fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) 
     (found, is_whole && at > 0 && at == bytes.len())
 }
 
-/// The segments that were before others that are there, and are not there.
+/// Returns the missing segments with a number below that of an existing one.
 fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let is_there: HashSet<_> = numbers.iter().copied().collect();
     let mut last: BTreeMap<u32, u32> = BTreeMap::new();
@@ -570,7 +580,7 @@ fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     all.filter(|id| !is_there.contains(id)).collect()
 }
 
-/// Say in the root itself what is not known any more.
+/// Records the unknown facts in the root itself.
 fn forget_nothing(root: &mut Root, is_incremental: bool, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
     root.tags.insert("rebuilt".to_owned(), lost.to_owned());

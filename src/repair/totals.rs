@@ -1,4 +1,4 @@
-//! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
+//! Computes the totals of a rebuilt root from its pages: places, references, and counts.
 
 use super::root::FoundPage;
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
     pipeline::liveness::References,
 };
 
-/// Small backups have small frames only; nothing can be written with a limit like that.
+/// Small backups have small frames only, but a backup cannot use a smaller limit than this.
 const LEAST_FRAME_BYTES: u64 = 64 << 10;
 
-/// What pages say of the backup.
+/// Fills in the facts of the root that follow from its pages.
 pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     let mut references = References::default();
     let mut last: Option<(u32, bool, entry::EntryPath)> = None;
@@ -24,7 +24,7 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
         let Some(first) = found.page.records.first() else {
             continue;
         };
-        // Late entries are the one thing in a stream that is out of order.
+        // Only late entries are out of order in a stream.
         let late = last.as_ref().is_some_and(|(stream, late, path)| {
             *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
         });
@@ -72,7 +72,8 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     root.liveness.extend(others);
 }
 
-/// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
+/// Returns the block size of a file from its record: the power of two that divides its data into
+/// this many blocks.
 fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part = record.described_bytes();
@@ -94,7 +95,7 @@ fn count(root: &mut Root, record: &Record) {
         None => {}
     }
     if record.more {
-        return; // what the file is, its last part says
+        return; // the last part of the file has its state
     }
     let totals: &mut BackupTotals = &mut root.totals;
     totals.entries += 1;

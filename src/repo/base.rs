@@ -1,8 +1,10 @@
-//! The backups that a new one is compared with.
+//! The earlier backups that a new one is compared with.
 //!
-//! The base is the latest complete backup of the same source; beside it stands what is durable of one that came after it and
-//! was cut off. What they refer to must be there: segments that are missing, or about to be pruned, count as if they held
-//! nothing; what is missing though nobody prunes it is noted. Some of the segments of which little is live are not referred to any more, so that they can go.
+//! The base is the latest complete backup of the same source. If a later backup of the source was
+//! interrupted, its durable part is a second base. A new backup refers to a segment only if the
+//! segment exists and is not about to be pruned; a missing segment that no prune is deleting is
+//! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
+//! can delete them.
 
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
@@ -35,27 +37,27 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Which base is wanted, and what is trusted.
+/// Which base the user wants, and how the comparison detects changes.
 #[derive(Debug, Clone, Default)]
 pub struct WantedBase {
-    /// An id or its beginning; else the latest.
+    /// An id or its beginning; the latest backup if absent.
     pub base: Option<String>,
-    /// None at all.
+    /// Whether to use no base at all.
     pub full: bool,
-    /// What is taken as proof that a file has not changed.
+    /// The proof that a file has not changed.
     pub compare: Compare,
 }
 
-/// What the new backup is of, and how it is stored.
+/// The source of the new backup, and how the backup is stored.
 #[derive(Debug)]
 pub struct Like<'a> {
     /// Host and paths.
     pub origin: &'a SourceInfo,
-    /// The cluster that the files are of, if they are of one.
+    /// The cluster that the files belong to, if any.
     pub cluster: Option<&'a ClusterInfo>,
-    /// Codec, digest and block size must be the same, or nothing can be referred to.
+    /// Codec, digest and block size must be the same, or no content can be referred to.
     pub options: &'a BackupOptions,
-    /// The options by which something is left out.
+    /// The options that exclude files.
     pub left_out: &'a [String],
 }
 
@@ -64,7 +66,7 @@ pub struct Like<'a> {
 pub struct Unlike {
     /// Its id.
     pub backup: String,
-    /// What is different.
+    /// The difference.
     pub why: &'static str,
 }
 
@@ -75,7 +77,7 @@ pub struct Base {
     sizes: HashMap<SegmentId, Size>,
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
-    /// Segments that should not be.
+    /// Fragmented segments, which should not be referred to.
     worn: HashSet<SegmentId>,
     frame_bytes: u64,
     block_bytes: u64,
@@ -84,12 +86,15 @@ pub struct Base {
 }
 
 impl Base {
-    /// Find the base of a new backup in a repository, and say what was found to be damaged or missing, though nobody prunes
-    /// it; nothing of that is referred to. `refer` announces the backups that are referred to and
-    /// says which of them, and of their objects, cannot be.
+    /// Finds the base of a new backup in a repository.
+    ///
+    /// Reports objects that are damaged, or missing although no prune deletes them, and refers to
+    /// none of them. `refer` announces the backups that are referred to, and returns those backups
+    /// and objects that cannot be used.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one; else
+    /// the errors of `refer`.
     pub fn find(
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
@@ -116,7 +121,7 @@ impl Base {
         }
     }
 
-    /// The latest backup of the same source, and why it is no base; none if there is none.
+    /// Returns the latest backup of the same source that cannot be a base, with the reason.
     pub fn unlike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Option<Unlike> {
         let why = |backup: &String| match differs(
             &Archive::open_backup(objects, backup).ok()?.root,
@@ -150,7 +155,7 @@ impl Base {
             let mut manifests = HashMap::new();
             for (id, live, Size { bytes, data }) in segments(&archive.root) {
                 let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
-                // What is referred to keeps its manifest, and a commit asks for it.
+                // A backup that is referred to must keep its manifest: the commit checks that.
                 let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
                 let manifest = manifests
                     .entry(id.backup.clone())
@@ -187,7 +192,7 @@ impl Base {
         }
     }
 
-    /// The pages of which a copy, or none, could be read so far.
+    /// The pages of which some or all copies could not be read so far.
     pub fn damage(&self) -> BTreeSet<String> {
         self.damage.locked().clone()
     }
@@ -204,7 +209,7 @@ impl Base {
             .collect()
     }
 
-    /// The one cluster that all that is known is of.
+    /// Returns the cluster of the base, if there is only one base.
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),
@@ -212,7 +217,7 @@ impl Base {
         }
     }
 
-    /// A scan, with what is known of each object.
+    /// Adds to each object of a scan its record in the base.
     pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
         let cursors = self
             .archives
@@ -226,7 +231,8 @@ impl Base {
         })
     }
 
-    /// Say how large the segments are that are referred to. Frames that were met out of order may have been counted twice.
+    /// Fills in the sizes of the segments that are referred to. Frames that were found out of order
+    /// may be counted twice.
     pub fn measure(&self, live: &mut [Live]) {
         for live in live {
             let Size { bytes, data } = self.sizes.get(&live.id()).copied().unwrap_or_default();
@@ -235,7 +241,8 @@ impl Base {
         }
     }
 
-    /// What of a record may be referred to; `None`: nothing. What is in worn segments is stored again, of a large file only that.
+    /// Returns the part of a record that may be referred to; `None` if no part may be. Content in
+    /// fragmented segments is stored again; of a large file, only that part.
     pub(super) fn usable(&self, known: BaseEntry) -> Option<BaseEntry> {
         if self.lost.is_empty() && self.worn.is_empty() {
             return Some(known);
@@ -285,12 +292,13 @@ impl Base {
             {
                 Some(known.store_found_again(places))
             }
-            // One that can be stored only as a whole is, if that is worth it.
+            // A file that can be stored only as a whole is, if that is worth it.
             () => (len > self.frame_bytes && again < len / 4).then_some(known),
         }
     }
 
-    /// A file at a path that no base has, or that another had: one that had another?
+    /// Returns whether the file with this inode had another path, for a path that is not in the
+    /// base or belonged to another file.
     pub(super) fn moved(
         &self,
         scanned: &Scanned,
@@ -303,7 +311,7 @@ impl Base {
     }
 }
 
-/// Is what a base says of a file's times and inode worth anything now (rule 22)?
+/// Returns whether the times and inodes in a base can be trusted now (rule 22).
 fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     let begun = base.time.parse::<jiff::Timestamp>();
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
@@ -318,15 +326,16 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     past && alike
 }
 
-/// Bytes of a segment, and those that are live as long as all that is in it is kept. Copies of pages and headers of what has no
-/// content are no reason to store a segment again: they would be there again.
+/// Bytes of a segment, and the live ones as long as the whole backup is kept. Copies of pages and
+/// headers of entries without content are no reason to store a segment again: the new segment would
+/// contain them again.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     bytes: u64,
     data: u64,
 }
 
-/// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
+/// Returns each segment that a backup refers to, with its live bytes and its size.
 fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
     let named = |id: SegmentId| SegmentId {
         backup: if id.backup.is_empty() {
@@ -351,7 +360,7 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             .iter()
             .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
         {
-            // A root that was rebuilt does not say what of it can be kept.
+            // A rebuilt root does not say how many bytes are live.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
                 Size {
@@ -373,14 +382,14 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             },
         }
     };
-    // Frames are counted without what is between them.
+    // Frames are counted without the bytes between them.
     root.liveness
         .iter()
         .map(|live| (named(live.id()), live.bytes, size(live)))
         .collect()
 }
 
-/// What there is to say of an object that is not there, or not so many bytes of it.
+/// Returns the complaint about an object that is missing or too short.
 fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> {
     let name = || archive.store().name(&object);
     match archive.store().len(&object) {
@@ -391,7 +400,8 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
     }
 }
 
-/// The latest complete backup that is like this one, and what is there of a dead one that is later.
+/// Returns the latest complete backup of this source, and the durable part of a later one that
+/// died.
 fn candidates(
     objects: &Arc<dyn Objects>,
     wanted: &WantedBase,
@@ -409,7 +419,7 @@ fn candidates(
     );
     platform::debug(|| {
         format!(
-            "{} backups were cut off and can be gone on from",
+            "{} backups were interrupted and can be resumed",
             partial.len()
         )
     });
@@ -421,7 +431,7 @@ fn candidates(
             None
         }
     });
-    // One of some names has little of what another one wants.
+    // A backup of some names contains few of the files that another one wants.
     let is_part = |left_out: &[String]| {
         left_out
             .iter()
@@ -447,7 +457,8 @@ fn candidates(
     Ok(found)
 }
 
-/// Are all manifests there that it refers to? Not those of a copy that was cut off.
+/// Returns whether all manifests that the backup refers to exist. An interrupted copy lacks some of
+/// them.
 fn has_manifests(archive: &Archive) -> bool {
     let mut ids = archive.root.referenced_backups().into_iter().chain([""]);
     ids.all(|id| {
@@ -475,7 +486,7 @@ fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<
     }
 }
 
-/// The id of the latest backup of the same source.
+/// Returns the id of the latest backup of the same source.
 fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
     let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
     let alike = list_backups(objects)?
@@ -485,13 +496,13 @@ fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
             "could not find a backup in {} that could be the base",
             objects.describe("")
         );
-        Error::new(ErrorKind::NotFound, what).because("it has none of this source")
+        Error::new(ErrorKind::NotFound, what).because("it has no backup of this source")
     })
 }
 
 const OTHER_SOURCE: &str = "it is of another source";
 
-/// Why a backup cannot be the base of this one.
+/// Returns the reason why a backup cannot be the base of this one.
 fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
     let (then, now) = (&base.options, like.options);
     let same_source = match (&base.postgres, like.cluster) {

@@ -1,9 +1,14 @@
-//! Check backups: their structure, or every byte.
+//! Checks backups: their structure, or every byte.
 //!
-//! Structure is each root, every copy of every page, the size and seek table of every segment, that each extent lies in a
-//! frame that the seek table knows, that those of a file are all of it, and that the root mentions what is referred to. With
-//! `data`, all stored bytes are compared with their checksums, all frames decoded and all files digested. What several
-//! backups share is looked at once; what is damaged is said with the files of each backup that are lost with it.
+//! The structure is each root, every copy of every page, and the size and seek table of every
+//! segment. Each extent must lie in a frame of the seek table, the extents of a file must cover the
+//! whole file, and the root must list every segment that its pages refer to. With `data`, all
+//! stored bytes are compared with their checksums, all frames decoded and all files digested.
+//! Objects that several backups share are checked once; damage is reported with the files of each
+//! backup that are lost.
+//!
+//! Belongs here: finding damage, and naming the losses. Does not belong here: any change to a
+//! repository (`repair`).
 
 pub mod compare_tree;
 pub(crate) mod data;
@@ -48,58 +53,59 @@ use std::{
 };
 use stream::{Looked, look};
 
-/// What to check, and how.
+/// The options of a check.
 #[derive(Debug, Clone)]
 pub struct Verify {
-    /// `FROM[@BACKUP]`, or `-` for standard input; of a repository without a backup named, all of them.
+    /// `FROM[@BACKUP]`, or `-` for standard input; for a repository without `@BACKUP`, all its
+    /// backups.
     pub from: OsString,
-    /// Selects the backups that are checked.
+    /// Selects the backups to check.
     pub filter: BackupFilter,
-    /// Every byte?
+    /// Whether to check every byte.
     pub data: bool,
-    /// A tree on disk to compare with; then of a repository the last backup is meant.
+    /// A tree on disk to compare with; for a repository, with its latest backup.
     pub against: Option<PathBuf>,
     /// Threads that read, decode and digest at first; more while they only wait.
     pub workers: NonZeroUsize,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct VerifyVerdict {
-    /// The backup; empty if there are several, or none.
+    /// The backup; empty if there are several, or if there is no backup.
     pub id: String,
-    /// How many backups were looked at.
+    /// Number of backups that were checked.
     pub backups: usize,
-    /// How many there are, with those whose roots cannot be read.
+    /// Number of backups that exist, including those with an unreadable root.
     pub of: usize,
-    /// Those of which something is damaged, whether that does harm or not, oldest first.
+    /// Backups with damage, harmful or not, oldest first.
     pub damaged: Vec<String>,
-    /// Was every byte looked at?
+    /// Whether every byte was checked.
     pub data: bool,
-    /// Was it a tar of which nothing says what should be in it?
+    /// Whether the input was a tar without a manifest to compare with.
     pub is_bare: bool,
-    /// Of a stream: did something follow the end of the tar that is none of it?
+    /// For a stream: whether foreign data follows the end of the tar.
     pub is_trailed: bool,
-    /// Entries that were looked at; those that several backups share, once.
+    /// Number of checked entries; an entry that several backups share counts once.
     pub entries: u64,
-    /// Entries of all of them that were not captured: there is nothing to check.
+    /// Number of entries that were not captured, and so cannot be checked.
     pub not_captured: u64,
-    /// Pages that had wrong checksums in the server's files, as their backups noted.
+    /// Pages that had wrong checksums in the server's files, as their backups recorded.
     pub bad_pages: u64,
-    /// Everything that is damaged.
+    /// All damage.
     pub damage: Vec<Damage>,
-    /// What is lost with it, by backup.
+    /// The losses that the damage causes, by backup.
     pub lost: Vec<EntryLoss>,
-    /// Damage that does no harm, as another copy is whole.
+    /// Harmless damage: another copy is intact.
     pub warnings: Vec<String>,
-    /// How the tree on disk differs, in path order.
+    /// The differences of the tree on disk, in path order.
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
 
 impl VerifyVerdict {
-    /// 4 for damage, even if it does no harm yet; 1 for differences; 0.
+    /// Returns 4 for damage, even if it is still harmless; 1 for differences; else 0.
     pub fn exit_code(&self) -> u8 {
         match (
             self.damage.is_empty() && self.warnings.is_empty(),
@@ -111,7 +117,7 @@ impl VerifyVerdict {
         }
     }
 
-    /// Print damage, what is lost and differences, one a line or paragraph.
+    /// Prints damage, losses and differences, one a line or paragraph.
     ///
     /// # Errors
     /// Those of `out`.
@@ -144,11 +150,11 @@ impl VerifyVerdict {
 }
 
 impl Verify {
-    /// Do it.
+    /// Runs the check.
     ///
     /// # Errors
-    /// What makes checking impossible: FROM is not there, or the root of the one backup is damaged. Other damage is in
-    /// the verdict.
+    /// Errors that make the check impossible: FROM does not exist, or the root of the only backup
+    /// is damaged. All other damage is in the verdict.
     pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
             return self.run_repository(&repository_at(&self.from)?, meter);
@@ -164,7 +170,7 @@ impl Verify {
         }
     }
 
-    /// Check a backup that is open.
+    /// Checks an open backup.
     ///
     /// # Errors
     /// As [`Verify::run`].
@@ -186,7 +192,7 @@ impl Verify {
         })
     }
 
-    /// The backups to check, and those of which the root is damaged: what they are of is not known.
+    /// Returns the backups to check, and those with a damaged root, whose sources are unknown.
     fn selected(&self, repository: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
         let (mut archives, lost_roots) = open_some(repository)?;
         archives.retain_mut(|archive| self.filter.selects_in(repository, &mut archive.root));
@@ -196,8 +202,8 @@ impl Verify {
         }
     }
 
-    /// Check the backups of a repository. What is not there because a backup was forgotten in the meantime is no damage: then it
-    /// is looked at again, what is left.
+    /// Checks the backups of a repository. Objects that are missing because a backup was forgotten
+    /// meanwhile are no damage: then the remaining backups are checked again.
     fn run_repository(
         &self,
         repository: &Arc<dyn Objects>,
@@ -220,7 +226,7 @@ impl Verify {
     }
 }
 
-/// Look again until nothing that was looked at was forgotten in the meantime.
+/// Repeats `look` until no checked backup was forgotten meanwhile.
 pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> {
     loop {
         match look() {
@@ -232,18 +238,19 @@ pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> 
     }
 }
 
-/// A check under way.
+/// A check in progress.
 pub(crate) struct Check<'a> {
     pub(crate) stock: Inventory,
     pub(crate) bad: DamageSet,
     pub(crate) report: Report,
     pub(crate) meter: &'a Meter,
     data: bool,
-    /// The segments that each backup was seen to refer to.
+    /// The segments that the pages of each backup refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
 }
 
-/// What is known of segments: their frames, and which are not there at all. Of a damaged one only decoding can tell.
+/// The frames of the segments, and the segments that are missing. Only decoding can show which
+/// frames of a damaged segment are intact.
 #[derive(Default)]
 pub(crate) struct Tables {
     pub(crate) frames: HashMap<SegmentId, SegmentFrames>,
@@ -269,14 +276,15 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What was noted of backups after they were made.
+    /// Checks the annotations of the backups.
     fn notes(&self, repository: &dyn Objects) -> Result<()> {
         let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
-        let lost = "tags that it was given later are lost, and whether it is pinned";
+        let lost =
+            "tags that were added later are lost, and it is unknown whether the backup is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
             self.report.mark_damaged_backup(&root.id);
             self.report.note(format!(
-                "{}; what others need of that backup is not in it",
+                "{}; other backups need objects of that backup, which the document does not describe",
                 error.line()
             ));
         }
@@ -287,8 +295,8 @@ impl<'a> Check<'a> {
             .try_for_each(|error| self.report.add((error.detail(lost), Vec::new())))
     }
 
-    /// Is the verdict good, or at least of backups that are all still there? What was missing of one that was forgotten in the
-    /// meantime may have been pruned.
+    /// Returns whether the verdict is good, or all checked backups still exist. Objects of a backup
+    /// that was forgotten meanwhile may have been pruned.
     pub(crate) fn is_final(
         &self,
         verdict: &VerifyVerdict,
@@ -326,7 +334,7 @@ impl<'a> Check<'a> {
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
-    /// Everything but the data; gives the frames of the segments.
+    /// Checks all but the data, and returns the frames of the segments.
     pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
         let tables = self.segments()?;
         self.pages(workers, &tables)?;
@@ -348,7 +356,7 @@ impl<'a> Check<'a> {
             lost.iter().any(|loss| loss.backup == ***id) || damaged_backups.contains(**id)
         };
         let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
-        // What was forgotten is of those that refer to it.
+        // Damage to the document of a forgotten backup is counted for the backups that refer to it.
         let gone: Vec<&str> = damaged_backups
             .iter()
             .filter(|id| !ids.contains(id))
@@ -407,7 +415,8 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Sizes and seek tables. A segment that is not there or has no table gives no frames, and is reported.
+    /// Checks sizes and seek tables. A segment that is missing or has no table gives no frames, and
+    /// is reported.
     fn segments(&self) -> Result<Tables> {
         let mut tables = Tables::default();
         for place in &self.stock.segments {
@@ -435,14 +444,14 @@ impl<'a> Check<'a> {
             }
             ErrorKind::Corrupt if self.data => self.report.add((error, Vec::new())),
             ErrorKind::Corrupt => self.report.add((
-                error.detail("`--data` finds out which of its frames are whole"),
+                error.detail("`--data` finds out which of its frames are intact"),
                 Vec::new(),
             )),
             _ => Err(error),
         }
     }
 
-    /// Every copy of every page, and what its records refer to.
+    /// Checks every copy of every page, and the references of its records.
     fn pages(&self, workers: NonZeroUsize, tables: &Tables) -> Result<()> {
         workers::work(
             &workers.into(),
@@ -464,7 +473,7 @@ impl<'a> Check<'a> {
             match archive.read_copy(at, &copy) {
                 Ok(page) if page.records.len() as u64 == at.entries => whole = whole.or(Some(page)),
                 Ok(_) => {
-                    let what = "a manifest page has another number of entries than the root says";
+                    let what = "a manifest page and the root differ in the number of entries";
                     errors.push((copy.0, Error::corrupt(what)));
                 }
                 Err(error) if error.kind == ErrorKind::Gone => return Err(error),
@@ -477,7 +486,7 @@ impl<'a> Check<'a> {
                 .next()
                 .map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
         };
-        // A segment that is not there is told of by itself.
+        // A missing segment is reported by itself.
         let is_told = |object: &ObjectName| matches!(object, ObjectName::Segment(id) if tables.missing.contains(&full(archive, id)));
         for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
             self.report.mark_damaged_backup(owner);
@@ -506,13 +515,13 @@ impl<'a> Check<'a> {
             String::new()
         };
         self.report.add((
-            error.detail(format!("it describes {what}{of}; no other copy is whole")),
+            error.detail(format!("it describes {what}{of}; there is no intact copy")),
             Vec::new(),
         ))
     }
 
-    /// Do the extents of a page lie in frames that there are, and are they all of each file? With `data` a look at the content tells that,
-    /// also of files that go on over pages.
+    /// Checks that the extents of a page lie in existing frames, and cover each file. With `data`,
+    /// the content check covers that, even for files that continue over pages.
     fn records(&self, sheet: &PageRef, page: ManifestPage, tables: &Tables) -> Result<()> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
@@ -570,7 +579,7 @@ impl<'a> Check<'a> {
         };
         let error = match checked {
             Ok(()) if fits || tables.missing.contains(segment) => return,
-            Ok(()) => Error::corrupt("the manifest wants more of it than it holds"),
+            Ok(()) => Error::corrupt("the manifest refers to bytes beyond its end"),
             Err(error) => error,
         };
         let key = (
@@ -585,7 +594,8 @@ impl<'a> Check<'a> {
             .push(item.entry.path.clone());
     }
 
-    /// A root mentions every segment that its pages speak of: what is not mentioned would be removed as not needed.
+    /// Checks that the root lists every segment that its pages refer to: a prune would delete the
+    /// others.
     fn mentions(&self) -> Result<()> {
         let used = std::mem::take(&mut *self.used.locked());
         for (archive, used) in self.stock.archives.iter().zip(used) {
@@ -600,7 +610,7 @@ impl<'a> Check<'a> {
             for id in unknown {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));
                 let what = format!("the root of backup {:?} is wrong", root.id);
-                let why = format!("it does not mention segment {name}, which its pages refer to");
+                let why = format!("it does not list segment {name}, which its pages refer to");
                 self.report.mark_damaged_backup(&root.id);
                 self.report
                     .add((Error::corrupt(what).because(why), Vec::new()))?;
@@ -610,5 +620,5 @@ impl<'a> Check<'a> {
     }
 }
 
-/// A frame that is not where records say, and whose they are.
+/// A frame that is not where records expect it, and the files of those records.
 type Misplaced = ((SegmentId, FrameAt), Error, Vec<EntryPath>);

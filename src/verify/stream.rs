@@ -1,4 +1,4 @@
-//! Looking into a tar that comes as a stream: what is in it, and whether it is whole.
+//! Reads a tar that comes as a stream: lists its entries, and checks whether it is intact.
 
 use super::{VerifyVerdict, losses::EntryLoss};
 use crate::{
@@ -29,15 +29,15 @@ use std::{
     time::Instant,
 };
 
-/// What `FROM[@BACKUP]` is to a command that only looks.
+/// The input of a command that only reads.
 pub(crate) enum Looked {
-    /// A backup that has pages to look into.
+    /// A backup with pages.
     Backup(Box<Archive>),
-    /// Standard input, or a file of some other program.
+    /// Standard input, or a file of another program.
     Stream(Box<dyn Read + Send>),
 }
 
-/// Open `FROM[@BACKUP]`, or standard input if that is `-`.
+/// Opens `FROM[@BACKUP]`, or standard input for `-`.
 ///
 /// # Errors
 /// As [`open_any`].
@@ -56,7 +56,8 @@ pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
     }
 }
 
-/// Call `each` for every entry: as the pages of the stream describe it if there are some, else as its member does.
+/// Calls `each` for every entry: with the record from the pages of the stream, or with the member
+/// if there are no pages.
 ///
 /// # Errors
 /// Those of the stream and of `each`.
@@ -66,7 +67,7 @@ pub(crate) fn entries(
 ) -> Result<()> {
     let meter = Meter::default();
     let mut members = Members::of(input, SelfCheck::default(), &meter);
-    // Of a stream that has pages the first members may come before that is known.
+    // The first members of a stream with pages may come before it is known that it has pages.
     let mut held = Some(Vec::new());
     loop {
         let found = members.next();
@@ -114,10 +115,10 @@ pub(crate) fn entries(
     members.end().map(|_| ())
 }
 
-/// The root of an archive that comes as a stream.
+/// Returns the root of an archive that comes as a stream.
 ///
 /// # Errors
-/// Those of the stream; [`Kind::Unsupported`] if it has none.
+/// Those of the stream; [`Kind::Unsupported`] if it has no root.
 pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = Members::of(input, SelfCheck::default(), &meter);
@@ -130,17 +131,17 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let none = || {
         Error::new(
             ErrorKind::Unsupported,
-            "cannot show this: it is a tar that says nothing of itself",
+            "cannot show this: it is a tar without metadata of fullbore",
         )
-        .hint("`fullbore list` shows what is in it")
+        .hint("`fullbore list` shows its entries")
     };
     members.self_check.root().cloned().ok_or_else(none)
 }
 
-/// Read all of a stream, and compare it with what it says of itself.
+/// Reads a whole stream, and compares its members with its own records.
 ///
 /// # Errors
-/// What is no damage: that is in the verdict.
+/// Errors other than damage, which is in the verdict.
 pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<VerifyVerdict> {
     let (start, report) = (Instant::now(), Report::new(true));
     let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
@@ -182,7 +183,7 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     })
 }
 
-/// Read every member, and digest the content of files. Did something follow that is none?
+/// Reads every member, and digests the content of files. Returns whether foreign data follows.
 fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
     let mut data = Vec::new();
     while let Some(found) = members.next()? {
