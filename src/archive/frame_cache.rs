@@ -16,17 +16,17 @@ use std::{
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A frame of any backup: its segment, and its offset in the segment.
-pub(crate) type Place = (SegmentId, u64);
+pub(crate) type FrameKey = (SegmentId, u64);
 
 /// The decoder and buffer of one thread.
-type Hand = (Decompressor, Vec<u8>);
+type FrameDecoder = (Decompressor, Vec<u8>);
 
 /// Fetches and decodes frames of an archive, for any number of threads. Two threads that need the
 /// same frame at the same moment both decode it.
 pub(crate) struct FrameCache {
     archive: Arc<Archive>,
-    hands: Mutex<Vec<Hand>>,
-    kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
+    hands: Mutex<Vec<FrameDecoder>>,
+    kept: Mutex<VecDeque<(FrameKey, Arc<Vec<u8>>)>>,
 }
 
 impl FrameCache {
@@ -86,7 +86,7 @@ impl FrameCache {
         Ok((plain, wrong))
     }
 
-    fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {
+    fn keep(&self, place: FrameKey, plain: Arc<Vec<u8>>) {
         let mut kept = self.kept.locked();
         kept.push_back((place, plain));
         while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES

@@ -13,13 +13,13 @@ use crate::{
 use std::sync::Arc;
 
 /// Reads a backup with a rebuilt root that has not been written yet.
-pub(crate) struct Virtual {
+pub(crate) struct PreviewObjects {
     stored: BackupObjects,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
 }
 
-impl Virtual {
+impl PreviewObjects {
     /// Opens the preview.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Virtual {
     }
 }
 
-impl ObjectReader for Virtual {
+impl ObjectReader for PreviewObjects {
     fn read_at(
         &self,
         object: &ObjectName,

@@ -50,7 +50,7 @@ pub struct FrameJob<H> {
 #[derive(Debug)]
 pub struct WantedRun<H> {
     /// The file that the run belongs to.
-    pub of: Of<H>,
+    pub of: RunOwner<H>,
     /// Bytes of the frame before it.
     pub inner: u32,
     /// Its length.
@@ -59,7 +59,7 @@ pub struct WantedRun<H> {
 
 /// A whole file.
 #[derive(Debug)]
-pub enum Of<H> {
+pub enum RunOwner<H> {
     /// A whole file.
     Whole(PageItem),
     /// A part of a file, from this offset of its data.
@@ -77,7 +77,7 @@ impl<H> WantedRun<H> {
 
     /// Returns whether the content is correct although the checksum of the frame is wrong.
     pub fn is_saved(&self, plain: &[u8]) -> bool {
-        matches!(&self.of, Of::Whole(item) if is_saved(item, self.content(plain)))
+        matches!(&self.of, RunOwner::Whole(item) if is_saved(item, self.content(plain)))
     }
 
     /// Returns how much it counts among the waiting pieces.
@@ -88,8 +88,8 @@ impl<H> WantedRun<H> {
     /// Returns the record of its file.
     pub fn item(&self) -> &PageItem {
         match &self.of {
-            Of::Whole(item) => item,
-            Of::Part(shared, _) => &shared.item,
+            RunOwner::Whole(item) => item,
+            RunOwner::Part(shared, _) => &shared.item,
         }
     }
 }
@@ -101,7 +101,7 @@ pub struct ScheduleShared<H> {
     pub item: PageItem,
     /// The consumer's own value for this item.
     pub handle: H,
-    joined: Mutex<Joined>,
+    joined: Mutex<JoinedPieces>,
     /// Its records and their described lengths, if only its blocks have digests. The digests span
     /// all extents.
     blocks: Mutex<Vec<(PageItem, u64)>>,
@@ -109,10 +109,10 @@ pub struct ScheduleShared<H> {
 }
 
 #[derive(Debug, Default)]
-struct Joined {
+struct JoinedPieces {
     joiner: Joiner,
     /// Pieces that arrived before earlier ones: usually as many as there are jobs under way.
-    early: BTreeMap<u64, (u64, Hash)>,
+    early: BTreeMap<u64, (u64, PieceHash)>,
     /// Whether a piece cannot be hashed by itself.
     unknown: bool,
     /// Bytes of data joined so far, and arrived so far.
@@ -125,7 +125,7 @@ struct Joined {
 
 /// The hash of a piece, and the units of its blocks; `None` if the piece cannot be hashed by
 /// itself.
-pub type Hash = Option<(Hashed, u64)>;
+pub type PieceHash = Option<(Hashed, u64)>;
 
 /// The state of a file after a piece.
 #[derive(Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub enum ContentEnd {
 }
 
 impl<H> ScheduleShared<H> {
-    fn joined(&self) -> MutexGuard<'_, Joined> {
+    fn joined(&self) -> MutexGuard<'_, JoinedPieces> {
         self.joined.locked()
     }
 
@@ -151,7 +151,7 @@ impl<H> ScheduleShared<H> {
     }
 
     /// Hashes a piece that starts at `offset` of the data.
-    pub fn hash(&self, options: &BackupOptions, offset: u64, content: &[u8]) -> Hash {
+    pub fn hash(&self, options: &BackupOptions, offset: u64, content: &[u8]) -> PieceHash {
         let may_be_digested = self.item.more || self.item.digest.is_some();
         let algorithm = if may_be_digested {
             options.digest
@@ -183,7 +183,7 @@ impl<H> ScheduleShared<H> {
 
     /// Records that a piece is written, or damaged. The call for the last piece returns the state
     /// of the file.
-    pub fn done(&self, offset: u64, len: u64, hash: Hash) -> ContentEnd {
+    pub fn done(&self, offset: u64, len: u64, hash: PieceHash) -> ContentEnd {
         let mut joined = self.joined();
         joined.seen += len;
         joined.unknown |= hash.is_none();
@@ -203,7 +203,7 @@ impl<H> ScheduleShared<H> {
         }
     }
 
-    fn end(&self, joined: &mut Joined) -> ContentEnd {
+    fn end(&self, joined: &mut JoinedPieces) -> ContentEnd {
         match (joined.digest, joined.wrong) {
             _ if self.is_damaged() => ContentEnd::Damaged("a frame of it is damaged".to_owned()),
             (_, Some(at)) => {
@@ -244,8 +244,8 @@ pub fn check_pieces<H, C>(
     part: impl Fn(&ScheduleShared<H>, u64, &[u8]) -> C,
 ) -> Vec<C> {
     let is_hashed = |wanted: &&WantedRun<H>| match &wanted.of {
-        Of::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
-        Of::Part(..) => false,
+        RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
+        RunOwner::Part(..) => false,
     };
     let contents: Vec<&[u8]> = pieces
         .iter()
@@ -254,8 +254,8 @@ pub fn check_pieces<H, C>(
         .collect();
     let mut found = digests(&contents).into_iter();
     let mut check = |wanted: &WantedRun<H>| match &wanted.of {
-        Of::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
-        Of::Whole(item) => whole(match item.digest {
+        RunOwner::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
+        RunOwner::Whole(item) => whole(match item.digest {
             Some(wanted @ Digest::Blake3(_)) => compare(wanted, found.next()),
             _ => check_whole(item, wanted.content(plain)),
         }),
@@ -278,7 +278,7 @@ fn check_with(item: &PageItem, algorithm: Algorithm, content: &[u8]) -> ContentE
 }
 
 /// Turns records into jobs.
-pub struct Planner<H, S> {
+pub struct JobPlanner<H, S> {
     send: S,
     jobs: Vec<FrameJob<H>>,
     of_frame: HashMap<(SegmentId, u64), usize>,
@@ -289,7 +289,7 @@ pub struct Planner<H, S> {
     going_on: HashMap<Vec<u8>, (Arc<ScheduleShared<H>>, u64)>,
 }
 
-impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
+impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     /// Makes a planner that passes jobs to `send`.
     pub fn new(send: S) -> Self {
         Self {
@@ -325,7 +325,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: Of::Whole(item),
+                    of: RunOwner::Whole(item),
                     inner: extent.inner,
                     len: extent.len,
                 },
@@ -380,7 +380,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: Of::Part(shared.clone(), at),
+                    of: RunOwner::Part(shared.clone(), at),
                     inner: extent.inner,
                     len: extent.len,
                 },
@@ -480,13 +480,13 @@ fn share<H: Default>(item: &PageItem) -> Arc<ScheduleShared<H>> {
 /// Collects jobs that make up one stretch of a file, so that a worker can write it at once. If
 /// scattered parts of a file changed again and again, a stretch is in as many frames as there were
 /// backups.
-pub struct Stretches<H, S> {
+pub struct StretchBuffer<H, S> {
     send: S,
     bytes: u64,
     jobs: Vec<FrameJob<H>>,
 }
 
-impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
+impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
     /// Passes the jobs to `send`; a stretch has this many bytes.
     pub fn new(bytes: u64, send: S) -> Self {
         Self {
@@ -518,12 +518,12 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
     /// Returns the stretch that contains all pieces of a job.
     fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
         let of = |wanted: &'a WantedRun<H>| match &wanted.of {
-            Of::Part(shared, offset) => {
+            RunOwner::Part(shared, offset) => {
                 let [first, last] =
                     [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
                 (first == last).then_some((shared, first))
             }
-            Of::Whole(_) => None,
+            RunOwner::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
         let same = |other: (&Arc<ScheduleShared<H>>, u64)| {

@@ -30,7 +30,7 @@ use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     platform,
     repo::{
-        base::{Base, Like, Unlike, WantedBase},
+        base::{Base, NewBackup, Unlike, WantedBase},
         compare::Compare,
         ids,
     },
@@ -240,7 +240,7 @@ impl Backup {
         let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
         let options = self.options();
         let left_out = self.subject.left_out();
-        let like = Like {
+        let like = NewBackup {
             origin: &subject.origin,
             cluster: facts.as_ref(),
             options: &options,

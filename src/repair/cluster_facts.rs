@@ -2,7 +2,7 @@
 
 use crate::archive::small_file::small_file;
 use crate::{
-    archive::{Archive, Selection, preview::Virtual},
+    archive::{Archive, Selection, preview::PreviewObjects},
     error::Result,
     format::root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
     postgres::{
@@ -24,7 +24,7 @@ pub(crate) fn add(
     root: &mut Root,
     pages: &[(u64, Vec<u8>)],
 ) -> Result<()> {
-    let archive = Virtual::open(objects, root, pages)?;
+    let archive = PreviewObjects::open(objects, root, pages)?;
     let text = |path: &[u8]| {
         small_file(&archive, path)
             .ok()

@@ -22,7 +22,7 @@ const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 /// The places of the frames of a segment.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct FrameIndex {
     /// Frames with data.
     pub(crate) data: Vec<FrameSpan>,
     /// The other frames: number of frames before it, its offset, its stored bytes.
@@ -31,7 +31,7 @@ pub(crate) struct Index {
     pub(crate) has_table: bool,
 }
 
-impl Index {
+impl FrameIndex {
     /// Reads the index of segment `id`.
     ///
     /// # Errors

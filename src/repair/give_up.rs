@@ -26,7 +26,7 @@ use std::collections::HashSet;
 const REASON: &str = "it was backed up, and lost by damage to the repository";
 
 /// The remaining part of a backup.
-pub(crate) struct Rest {
+pub(crate) struct RemainingBackup {
     pub(crate) root: Root,
     /// Pages to add to its manifest.
     pub(crate) added: Vec<(u64, Vec<u8>)>,
@@ -46,10 +46,10 @@ pub(crate) fn forgo(
     archive: &Archive,
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
-) -> Result<Rest> {
+) -> Result<RemainingBackup> {
     let sums = RemadeSums::of(archive)?;
     let files = lost(archive, loss);
-    let mut rest = Rest {
+    let mut rest = RemainingBackup {
         root: archive.root.clone(),
         added: Vec::new(),
         lost: files.iter().cloned().collect(),
@@ -178,7 +178,7 @@ fn end(archive: &Archive) -> u64 {
     )
 }
 
-impl Rest {
+impl RemainingBackup {
     /// Records that a page is lost: the names of its entries are unknown.
     fn leave_out(&mut self, at: &PageAt) {
         unnamed_losses::record_page_loss(&mut self.root, &at.first.0, at.entries);

@@ -41,8 +41,8 @@ use crate::{
     text::counted,
     verify::{Verify, VerifyVerdict, losses::EntryLoss},
 };
-use give_up::{Rest, forgo};
-use root::{Rebuilt, label, rebuild};
+use give_up::{RemainingBackup, forgo};
+use root::{RebuiltRoot, label, rebuild};
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsString,
@@ -470,8 +470,8 @@ fn last_resort() -> String {
     "`fullbore restore - < SEGMENT` restores the readable part of the tar in a segment".to_owned()
 }
 
-fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
-    let Rebuilt { root, pages, notes } = rebuilt;
+fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: RebuiltRoot) -> RepairStep {
+    let RebuiltRoot { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
     let what = format!("rebuild the root of backup {id:?}, with {entries}");
@@ -565,7 +565,7 @@ fn forgo_step(
 }
 
 /// Returns the number of lost entries, in words.
-fn things(rest: &Rest, lost: &[String]) -> String {
+fn things(rest: &RemainingBackup, lost: &[String]) -> String {
     if rest.unnamed.is_empty() {
         counted(lost.len() as u64, "file")
     } else {

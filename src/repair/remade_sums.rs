@@ -5,7 +5,7 @@
 //! bytes are damaged, and the checksums of the segment's parts are computed again from the present
 //! bytes. Otherwise every later check would report damage that harms no file.
 
-use super::{frame_index::Index, root::sum};
+use super::{frame_index::FrameIndex, root::sum};
 use crate::{
     archive::{Archive, object::ObjectName},
     error::Result,
@@ -35,7 +35,7 @@ impl RemadeSums {
     pub(crate) fn of(archive: &Archive) -> Result<Self> {
         let mut sums = Self::default();
         for id in segments_with_lost_pages(archive) {
-            let Ok(index) = Index::read(archive.store(), archive.codec, &id) else {
+            let Ok(index) = FrameIndex::read(archive.store(), archive.codec, &id) else {
                 continue;
             };
             if !decodes(archive, &id, &index) {
@@ -91,7 +91,7 @@ fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
 }
 
 /// Returns whether every frame with data decodes.
-fn decodes(archive: &Archive, id: &SegmentId, index: &Index) -> bool {
+fn decodes(archive: &Archive, id: &SegmentId, index: &FrameIndex) -> bool {
     let mut decompressor = archive.codec.decompressor();
     let mut stored = Vec::new();
     let mut plain = Vec::new();

@@ -5,7 +5,7 @@
 //! Checksums of stored parts are computed again, from the present bytes. This module writes no
 //! object.
 
-use super::{cluster_facts, cut_off, frame_index::Index, totals::describe};
+use super::{cluster_facts, cut_off, frame_index::FrameIndex, totals::describe};
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{
@@ -39,7 +39,7 @@ use std::{
 const MOST: u32 = 1 << 16;
 
 /// A rebuilt root.
-pub(crate) struct Rebuilt {
+pub(crate) struct RebuiltRoot {
     pub(crate) root: Root,
     /// Pages, and their places in the manifest.
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
@@ -62,7 +62,7 @@ pub(crate) struct FoundPage {
 }
 
 /// The facts from the segments of a backup.
-struct Gathered {
+struct GatheredFacts {
     /// With the facts of the segments, and the options that follow from these.
     root: Root,
     found: Vec<FoundPage>,
@@ -92,7 +92,11 @@ fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if there are no pages to rebuild it from.
-pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) -> Result<Rebuilt> {
+pub(crate) fn rebuild(
+    objects: &Arc<dyn Objects>,
+    id: &str,
+    others: &[Archive],
+) -> Result<RebuiltRoot> {
     let names = segments(&**objects, id)?;
     let codec = names
         .first()
@@ -116,7 +120,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
         },
         ..Root::default()
     };
-    let mut gathered = Gathered {
+    let mut gathered = GatheredFacts {
         root,
         found: Vec::new(),
         lost: Vec::new(),
@@ -139,7 +143,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
             }
         }
     }
-    let Gathered {
+    let GatheredFacts {
         mut root,
         mut found,
         mut lost,
@@ -179,7 +183,7 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
         .map(|(found, at)| (*at, found.stored))
         .collect();
     cluster_facts::add(objects, &mut root, &pages)?;
-    Ok(Rebuilt { root, pages, notes })
+    Ok(RebuiltRoot { root, pages, notes })
 }
 
 /// Returns the label of any segment of backup `id` that names its repository.
@@ -193,7 +197,7 @@ pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
             stream,
             number,
         };
-        let index = Index::read(&store, codec, &segment).ok()?;
+        let index = FrameIndex::read(&store, codec, &segment).ok()?;
         let object = ObjectName::Segment(segment);
         let labels = index.service.into_iter().filter_map(|(_, at, _)| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
@@ -246,7 +250,7 @@ fn segment(
     store: &BackupObjects,
     codec: Codec,
     (stream, number): (u32, u32),
-    gathered: &mut Gathered,
+    gathered: &mut GatheredFacts,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
@@ -255,7 +259,7 @@ fn segment(
     };
     let object = ObjectName::Segment(id.clone());
     let (bytes, parts) = sum(store, &object)?;
-    let index = Index::read(store, codec, &id)?;
+    let index = FrameIndex::read(store, codec, &id)?;
     let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.2)));
     let largest = index
         .data
@@ -340,7 +344,7 @@ fn service(
     object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
-    gathered: &mut Gathered,
+    gathered: &mut GatheredFacts,
 ) -> Result<bool> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
         return is_filler(store, object, at);

@@ -10,7 +10,7 @@ use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
     open::{LATEST, backup_ids, cut_off_ids, list_backups, pick},
-    renames::Moved,
+    renames::RenameIndex,
     select::BackupFilter,
 };
 use crate::{
@@ -50,7 +50,7 @@ pub struct WantedBase {
 
 /// The source of the new backup, and how the backup is stored.
 #[derive(Debug)]
-pub struct Like<'a> {
+pub struct NewBackup<'a> {
     /// Host and paths.
     pub origin: &'a SourceInfo,
     /// The cluster that the files belong to, if any.
@@ -74,14 +74,14 @@ pub struct Unlike {
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: CompareRules,
-    sizes: HashMap<SegmentId, Size>,
+    sizes: HashMap<SegmentId, SegmentSize>,
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
     /// Fragmented segments, which should not be referred to.
     worn: HashSet<SegmentId>,
     frame_bytes: u64,
     block_bytes: u64,
-    moved: Mutex<Moved>,
+    moved: Mutex<RenameIndex>,
     damage: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -98,7 +98,7 @@ impl Base {
     pub fn find(
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
-        like: &Like<'_>,
+        like: &NewBackup<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
         let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
@@ -122,7 +122,7 @@ impl Base {
     }
 
     /// Returns the latest backup of the same source that cannot be a base, with the reason.
-    pub fn unlike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Option<Unlike> {
+    pub fn unlike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Option<Unlike> {
         let why = |backup: &String| match differs(
             &Archive::open_backup(objects, backup).ok()?.root,
             like,
@@ -139,7 +139,7 @@ impl Base {
     fn new(
         archives: Vec<Archive>,
         wanted: &WantedBase,
-        like: &Like<'_>,
+        like: &NewBackup<'_>,
         referred: Referred,
         damage: &mut BTreeSet<String>,
     ) -> Self {
@@ -153,7 +153,7 @@ impl Base {
             (HashMap::new(), HashMap::new(), referred.tombstones);
         for archive in &archives {
             let mut manifests = HashMap::new();
-            for (id, live, Size { bytes, data }) in segments(&archive.root) {
+            for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
                 let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
                 // A backup that is referred to must keep its manifest: the commit checks that.
                 let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
@@ -166,7 +166,7 @@ impl Base {
                 } else if lost.insert(id.clone()) && !referred.manifests.contains(&id.backup) {
                     damage.extend(segment.into_iter().chain(manifest));
                 }
-                sizes.insert(id, Size { bytes, data });
+                sizes.insert(id, SegmentSize { bytes, data });
             }
         }
         let refers_to_pages = referred.manifests.is_empty();
@@ -235,7 +235,8 @@ impl Base {
     /// may be counted twice.
     pub fn measure(&self, live: &mut [Live]) {
         for live in live {
-            let Size { bytes, data } = self.sizes.get(&live.id()).copied().unwrap_or_default();
+            let SegmentSize { bytes, data } =
+                self.sizes.get(&live.id()).copied().unwrap_or_default();
             (live.of_bytes, live.data_bytes) = (bytes, data);
             live.bytes = live.bytes.min(live.of_bytes);
         }
@@ -312,7 +313,7 @@ impl Base {
 }
 
 /// Returns whether the times and inodes in a base can be trusted now (rule 22).
-fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
+fn is_trusted(base: &Root, like: &NewBackup<'_>) -> bool {
     let begun = base.time.parse::<jiff::Timestamp>();
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
     let alike = match (&base.postgres, like.cluster) {
@@ -330,13 +331,13 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
 /// headers of entries without content are no reason to store a segment again: the new segment would
 /// contain them again.
 #[derive(Debug, Clone, Copy, Default)]
-struct Size {
+struct SegmentSize {
     bytes: u64,
     data: u64,
 }
 
 /// Returns each segment that a backup refers to, with its live bytes and its size.
-fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
+fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
     let named = |id: SegmentId| SegmentId {
         backup: if id.backup.is_empty() {
             root.id.clone()
@@ -363,16 +364,16 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             // A rebuilt root does not say how many bytes are live.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
-                Size {
+                SegmentSize {
                     bytes: own.bytes,
                     data: own.bytes.saturating_sub(copies),
                 }
             }
-            Some(own) => Size {
+            Some(own) => SegmentSize {
                 bytes: own.bytes,
                 data: live.data_bytes,
             },
-            None => Size {
+            None => SegmentSize {
                 bytes: live.of_bytes,
                 data: if live.data_bytes > 0 {
                     live.data_bytes
@@ -405,7 +406,7 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
 fn candidates(
     objects: &Arc<dyn Objects>,
     wanted: &WantedBase,
-    like: &Like<'_>,
+    like: &NewBackup<'_>,
     gone: &HashSet<String>,
     damage: &mut BTreeSet<String>,
 ) -> Result<Vec<Archive>> {
@@ -469,7 +470,7 @@ fn has_manifests(archive: &Archive) -> bool {
     })
 }
 
-fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<Archive> {
+fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &NewBackup<'_>) -> Result<Archive> {
     let id = if base == LATEST {
         latest_alike(objects, like)?
     } else {
@@ -487,7 +488,7 @@ fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<
 }
 
 /// Returns the id of the latest backup of the same source.
-fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
+fn latest_alike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Result<String> {
     let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
     let alike = list_backups(objects)?
         .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
@@ -503,7 +504,7 @@ fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
 const OTHER_SOURCE: &str = "it is of another source";
 
 /// Returns the reason why a backup cannot be the base of this one.
-fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
+fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
     let (then, now) = (&base.options, like.options);
     let same_source = match (&base.postgres, like.cluster) {
         (Some(then), Some(now)) => then.system_identifier == now.system_identifier,

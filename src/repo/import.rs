@@ -27,7 +27,7 @@ use crate::{
 use std::sync::Arc;
 
 /// A backup that is being copied to here.
-pub struct Incoming {
+pub struct IncomingBackup {
     objects: Arc<dyn Objects>,
     id: String,
     /// The sealed root of the backup.
@@ -44,7 +44,7 @@ pub struct Incoming {
 /// An object that a backup needs: backup, name, and its least number of bytes.
 pub type NeededObject = (String, String, u64);
 
-impl Incoming {
+impl IncomingBackup {
     /// Opens or makes the repository of these objects, and announces a backup: its root, sealed and
     /// parsed, and the sealed roots, if any, of the `others` that it refers to.
     ///

@@ -340,11 +340,11 @@ pub fn settle(objects: &dyn Objects, id: &str) -> Result<()> {
 }
 
 /// Leases on the intents of backups, by id.
-pub(super) type Claims = BTreeMap<String, Box<dyn Lease>>;
+pub(super) type HeldLeases = BTreeMap<String, Box<dyn Lease>>;
 
 /// A backup that is alive.
 #[derive(Debug, Default)]
-pub struct Alive {
+pub struct LiveBackup {
     /// The bases that its intent names.
     pub bases: Vec<String>,
     /// Whether it cannot be found out if the backup is alive.
@@ -360,8 +360,8 @@ pub struct Alive {
 pub(super) fn alive(
     objects: &dyn Objects,
     announced: &[String],
-    ours: &Claims,
-) -> Result<BTreeMap<String, Alive>> {
+    ours: &HeldLeases,
+) -> Result<BTreeMap<String, LiveBackup>> {
     let mut alive = BTreeMap::new();
     for id in announced.iter().filter(|id| !ours.contains_key(*id)) {
         let key = intent_key(id);
@@ -376,7 +376,7 @@ pub(super) fn alive(
         // The ids become parts of keys.
         let mut bases = intent.map_or_else(Vec::new, |intent| intent.bases);
         bases.retain(|id| is_backup_id(id));
-        alive.insert(id.clone(), Alive { bases, is_doubtful });
+        alive.insert(id.clone(), LiveBackup { bases, is_doubtful });
     }
     Ok(alive)
 }
@@ -487,7 +487,7 @@ fn remove_files(objects: &dyn Objects, id: &str) -> Result<()> {
 pub(super) fn fence(
     objects: &dyn Objects,
     announced: &[String],
-    alive: &BTreeMap<String, Alive>,
+    alive: &BTreeMap<String, LiveBackup>,
 ) -> Result<()> {
     let dead: HashSet<&String> = announced
         .iter()

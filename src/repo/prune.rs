@@ -32,7 +32,7 @@
 
 use super::{
     protocol::{
-        Claims, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
+        HeldLeases, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
     },
     roots::{
@@ -55,14 +55,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// By id.
-    pub backups: BTreeMap<String, Remains>,
+    pub backups: BTreeMap<String, BackupRemains>,
     /// Backups that were skipped, because it cannot be found out whether they are alive.
     pub doubtful: Vec<String>,
 }
 
 /// The outcome for a backup that is not listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct BackupRemains {
     /// Deleted objects.
     pub freed: ObjectCount,
     /// Objects that are kept because other backups refer to them.
@@ -106,7 +106,7 @@ impl Pruned {
         self.sum(|remains| remains.cut_off)
     }
 
-    fn sum(&self, of: impl Fn(&Remains) -> ObjectCount) -> ObjectCount {
+    fn sum(&self, of: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
         self.backups
             .values()
             .map(of)
@@ -144,9 +144,9 @@ impl PruneCandidate {
 /// or is lost, or if the storage cannot tell whether a backup is running: then nothing was deleted.
 /// Or the storage's; then the next prune continues.
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
-    let mut first = Survey::look(objects)?;
+    let mut first = PruneSurvey::look(objects)?;
     let claims = if dry {
-        Claims::new()
+        HeldLeases::new()
     } else {
         first.claim(objects)?
     };
@@ -170,7 +170,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
 }
 
 /// The state of the repository in step 0.
-struct Survey {
+struct PruneSurvey {
     /// Objects by backup, without the live backups.
     files: BTreeMap<String, BackupFiles>,
     documents: Documents,
@@ -186,12 +186,12 @@ struct Survey {
     own_intents: BTreeSet<String>,
 }
 
-impl Survey {
+impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
     fn look(objects: &dyn Objects) -> Result<Self> {
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
-        let alive = alive(objects, &announced, &Claims::new())?;
+        let alive = alive(objects, &announced, &HeldLeases::new())?;
         alive.keys().for_each(|id| drop(files.remove(id)));
         let doubtful: Vec<String> = alive
             .into_iter()
@@ -272,7 +272,7 @@ impl Survey {
     /// Takes the intents of all backups that have candidates. From here on no other process begins
     /// an object of these backups: a copy restores a backup under its former names. A backup whose
     /// intent another process holds, or whose state has changed, is skipped.
-    fn claim(&mut self, objects: &dyn Objects) -> Result<Claims> {
+    fn claim(&mut self, objects: &dyn Objects) -> Result<HeldLeases> {
         let has_candidate: BTreeSet<&String> = self
             .candidates
             .iter()
@@ -295,7 +295,7 @@ impl Survey {
             .filter(has_rest)
             .cloned()
             .collect();
-        let mut claims = Claims::new();
+        let mut claims = HeldLeases::new();
         for id in ids {
             let claimed = match self.take_intent(objects, &id) {
                 // A full storage cannot store the lease, and needs the prune all the more. Without
@@ -376,7 +376,7 @@ impl Survey {
     fn look_again(
         &self,
         objects: &dyn Objects,
-        claims: &Claims,
+        claims: &HeldLeases,
         dry: bool,
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
@@ -404,7 +404,7 @@ impl Survey {
         objects: &dyn Objects,
         named: &BTreeSet<String>,
         kept: &HashSet<String>,
-        claims: &Claims,
+        claims: &HeldLeases,
     ) -> Result<()> {
         let mut going: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut marks: Vec<String> = Vec::new();
@@ -440,7 +440,7 @@ impl Survey {
         objects: &dyn Objects,
         (id, files): (&String, &BackupFiles),
         named: &BTreeSet<String>,
-        claims: &Claims,
+        claims: &HeldLeases,
     ) -> Result<()> {
         if claims.contains_key(id) && files.state() != Some(BackupState::Listed) {
             objects.abort_uploads(&dir(id))?;
@@ -476,7 +476,7 @@ impl Survey {
         for (id, files) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
-            let mut remains = Remains::default();
+            let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
                 let amount = match (going.contains(&key), is_unlisted, state) {
@@ -487,7 +487,7 @@ impl Survey {
                 };
                 amount.add(name, files.bytes(name).unwrap_or(0));
             }
-            if remains != Remains::default() {
+            if remains != BackupRemains::default() {
                 remains.by = holders.get(&id[..]).cloned().unwrap_or_default();
                 pruned.backups.insert(id.clone(), remains);
             }
@@ -513,7 +513,7 @@ impl Survey {
 
 /// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these
 /// names.
-fn must_be_ours(objects: &dyn Objects, id: &str, claims: &Claims) -> Result<()> {
+fn must_be_ours(objects: &dyn Objects, id: &str, claims: &HeldLeases) -> Result<()> {
     if claims.get(id).is_none_or(|lease| lease.is_ours()) {
         return Ok(());
     }

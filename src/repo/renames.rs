@@ -31,20 +31,20 @@ const KEPT_PAGES: usize = 4;
 
 /// The index of the files of a base by inode.
 #[derive(Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct RenameIndex {
     asked: usize,
     found: usize,
     read: usize,
-    index: Option<Vec<Place>>,
+    index: Option<Vec<RenamedRecord>>,
     /// The pages that were used last, the latest first: files below a renamed directory follow each
     /// other.
     pages: Vec<(u32, Arc<ManifestPage>)>,
 }
 
 /// A file: its inode, and the page and index of its record.
-type Place = (u64, u32, u32);
+type RenamedRecord = (u64, u32, u32);
 
-impl Moved {
+impl RenameIndex {
     /// Returns all parts of the record of the file of `archive` that has the inode of `entry`.
     /// Their pages are not kept.
     pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<PageItem>> {
@@ -83,7 +83,7 @@ impl Moved {
     }
 }
 
-fn index(archive: &Archive) -> Vec<Place> {
+fn index(archive: &Archive) -> Vec<RenamedRecord> {
     let (mut places, mut least) = (Vec::new(), 0);
     for number in 0..archive.root.pages.len() {
         let page = match archive.page(number) {
@@ -110,11 +110,11 @@ fn index(archive: &Archive) -> Vec<Place> {
     if places.len() > MAX_FILES {
         shorten(&mut places);
     }
-    let mut places: Vec<Place> = places.into_iter().map(|(_, place)| place).collect();
+    let mut places: Vec<RenamedRecord> = places.into_iter().map(|(_, place)| place).collect();
     places.sort_unstable();
     // Files with the same inode number are on several devices, so the number does not identify one
     // of them.
-    let mut unique: Vec<Place> = Vec::with_capacity(places.len());
+    let mut unique: Vec<RenamedRecord> = Vec::with_capacity(places.len());
     let alone = |at: usize| {
         let inode = places[at].0;
         (at == 0 || places[at - 1].0 != inode)
@@ -129,7 +129,7 @@ fn index(archive: &Archive) -> Vec<Place> {
 }
 
 /// Keeps the largest files, and returns the size of the smallest of them.
-fn shorten(places: &mut Vec<(u64, Place)>) -> u64 {
+fn shorten(places: &mut Vec<(u64, RenamedRecord)>) -> u64 {
     places.select_nth_unstable_by(MAX_FILES, |a, b| b.0.cmp(&a.0));
     places.truncate(MAX_FILES);
     places.iter().map(|(size, _)| *size).min().unwrap_or(0)

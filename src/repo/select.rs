@@ -123,14 +123,14 @@ impl BackupFilter {
             "could not find a backup in {} that {self} selects",
             objects.describe("")
         );
-        let tags = |kin: &Kin| match self.tags.is_empty() || kin.tags.is_empty() {
+        let tags = |kin: &SourceBackups| match self.tags.is_empty() || kin.tags.is_empty() {
             true => String::new(),
             false => format!(
                 ", with {}",
                 kin.tags.iter().cloned().collect::<Vec<_>>().join(" ")
             ),
         };
-        let line = |kin: &Kin| format!("{kin}{}", tags(kin));
+        let line = |kin: &SourceBackups| format!("{kin}{}", tags(kin));
         let error = all.list(Error::new(ErrorKind::NotFound, what), |error, kin| {
             error.detail(line(kin))
         });
@@ -218,7 +218,7 @@ impl BackupFilter {
     }
 
     /// Returns how a user selects this source: the command, or only the end of it.
-    fn way(&self, kin: &Kin, all: &SourceList) -> String {
+    fn way(&self, kin: &SourceBackups, all: &SourceList) -> String {
         let line = &self.retry;
         // A later backup with a lost root may be of this source.
         let is_clear = !all.0.iter().any(|kin| kin.source.is_unknown());
@@ -329,11 +329,11 @@ pub fn check_later(objects: &Arc<dyn Objects>, newest: &str) -> Result<()> {
 
 /// The sources of some backups, in the order of their first backups.
 #[derive(Debug, Default)]
-pub struct SourceList(Vec<Kin>);
+pub struct SourceList(Vec<SourceBackups>);
 
 /// The backups of one source.
 #[derive(Debug)]
-struct Kin {
+struct SourceBackups {
     source: SourceInfo,
     backups: usize,
     /// Id and time of the newest.
@@ -351,7 +351,7 @@ impl SourceList {
             .position(|kin| kin.source == root.source)
             .unwrap_or_else(|| {
                 let (newest, time) = Default::default();
-                self.0.push(Kin {
+                self.0.push(SourceBackups {
                     source: root.source.clone(),
                     backups: 0,
                     newest,
@@ -371,7 +371,7 @@ impl SourceList {
     }
 
     /// Calls `add` with the error and each source, and notes how many sources are not listed.
-    fn list(&self, error: Error, add: impl Fn(Error, &Kin) -> Error) -> Error {
+    fn list(&self, error: Error, add: impl Fn(Error, &SourceBackups) -> Error) -> Error {
         let error = self.0.iter().take(LISTED_SOURCES).fold(error, add);
         match self.0.len().saturating_sub(LISTED_SOURCES) {
             0 => error,
@@ -380,7 +380,7 @@ impl SourceList {
     }
 }
 
-impl std::fmt::Display for Kin {
+impl std::fmt::Display for SourceBackups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let source = text_of(&self.source);
         match self.backups {

@@ -162,7 +162,7 @@ struct CompareWorker {
 }
 
 /// The target of a link on disk, and its attributes, or why they could not be read.
-type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
+type ObjectMetadata = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
 
 impl Against<'_> {
     fn note(&self, path: &[u8], what: impl Into<String>) {
@@ -319,7 +319,7 @@ impl Against<'_> {
         })
     }
 
-    fn look(&self, hand: &mut CompareWorker, path: &[u8]) -> io::Result<Looks> {
+    fn look(&self, hand: &mut CompareWorker, path: &[u8]) -> io::Result<ObjectMetadata> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };

@@ -10,7 +10,7 @@ use crate::{
     archive::{
         Archive, Selection,
         object::ObjectName,
-        schedule::{self, ContentEnd, Of, Planner, check_pieces, misfit},
+        schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
     error::{Error, Result},
     format::{
@@ -157,7 +157,7 @@ impl ContentCheck<'_> {
             send(DataTask::Frame(at, job))
         };
         let all = Selection::default();
-        let mut planner = Planner::new(&mut hand_out);
+        let mut planner = JobPlanner::new(&mut hand_out);
         let mut before = self
             .stock
             .before(at)
@@ -348,7 +348,7 @@ fn was_looked_at(
 }
 
 fn spoil(wanted: &schedule::WantedRun<()>) {
-    if let Of::Part(shared, offset) = &wanted.of {
+    if let RunOwner::Part(shared, offset) = &wanted.of {
         shared.spoil();
         shared.done(*offset, wanted.len.into(), None);
     }

@@ -40,10 +40,10 @@ pub struct EntryLoss {
 
 /// All damage found.
 #[derive(Debug, Default)]
-pub(crate) struct DamageSet(Mutex<Things>);
+pub(crate) struct DamageSet(Mutex<FoundDamage>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Things {
+pub(crate) struct FoundDamage {
     /// Missing segments.
     missing: HashSet<SegmentId>,
     /// Damaged frames, and whether digests can identify the intact files in them.
@@ -56,14 +56,14 @@ pub(crate) struct Things {
     pages: BTreeMap<usize, Vec<String>>,
 }
 
-impl Things {
+impl FoundDamage {
     fn has_file(&self, archive: &Archive, item: &PageItem) -> bool {
         !self.files.is_empty() && self.files.contains(&fingerprint(archive, item))
     }
 }
 
 impl DamageSet {
-    fn things(&self) -> MutexGuard<'_, Things> {
+    fn things(&self) -> MutexGuard<'_, FoundDamage> {
         self.0.locked()
     }
 
@@ -122,7 +122,7 @@ fn fingerprint(archive: &Archive, item: &PageItem) -> u64 {
 }
 
 /// The number of files of one backup with frames in one place, and the first of them.
-type Touched = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
+type AffectedFiles = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
 
 /// Names the lost files, and reports the affected files with each missing segment and damaged part.
 pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<EntryLoss> {
@@ -132,7 +132,7 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
         return Vec::new();
     }
     let places = places(stock, &things, report);
-    let mut touched = Touched::new();
+    let mut touched = AffectedFiles::new();
     let mut losses = Vec::new();
     for (at, archive) in stock.archives.iter().enumerate() {
         let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
@@ -173,9 +173,9 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
 
 /// A damaged range whose files are to be reported: segment, from, to, and the first words of its
 /// error.
-type Hole = (SegmentId, u64, u64, String);
+type DamagedRange = (SegmentId, u64, u64, String);
 
-fn places(stock: &Inventory, things: &Things, report: &Report) -> Vec<Hole> {
+fn places(stock: &Inventory, things: &FoundDamage, report: &Report) -> Vec<DamagedRange> {
     let name = |segment: &SegmentId| {
         let reads = stock
             .segments
@@ -209,9 +209,9 @@ fn places(stock: &Inventory, things: &Things, report: &Report) -> Vec<Hole> {
 fn lost_files(
     at: usize,
     archive: &Archive,
-    things: &Things,
-    places: &[Hole],
-    touched: &mut Touched,
+    things: &FoundDamage,
+    places: &[DamagedRange],
+    touched: &mut AffectedFiles,
 ) -> (Vec<EntryPath>, BTreeMap<EntryPath, EntryPath>) {
     let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
     let (all, mut stored) = (Selection::default(), StoredContent::salvaging());
@@ -257,7 +257,7 @@ fn lost_files(
 fn lacks_frames(
     archive: &Archive,
     item: &PageItem,
-    things: &Things,
+    things: &FoundDamage,
     stored: &mut StoredContent,
 ) -> bool {
     let mut frames = item.extents.iter().map(|extent| {
@@ -276,7 +276,7 @@ fn lacks_frames(
     })
 }
 
-fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &Hole) -> bool {
+fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &DamagedRange) -> bool {
     item.extents
         .iter()
         .map(|extent| &extent.frame)

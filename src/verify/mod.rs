@@ -51,7 +51,7 @@ use std::{
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
-use stream::{Looked, look};
+use stream::{InspectedInput, look};
 
 /// The options of a check.
 #[derive(Debug, Clone)]
@@ -160,13 +160,13 @@ impl Verify {
             return self.run_repository(&repository_at(&self.from)?, meter);
         }
         match look(&self.from, &self.filter)? {
-            Looked::Backup(archive) => self.run_archive(*archive, meter),
-            Looked::Stream(_) if self.against.is_some() => Err(Error::new(
+            InspectedInput::Backup(archive) => self.run_archive(*archive, meter),
+            InspectedInput::Stream(_) if self.against.is_some() => Err(Error::new(
                 ErrorKind::Usage,
                 "cannot compare a stream, or a tar of another program, with a tree",
             )
             .hint("put it into a file that fullbore wrote, or restore it")),
-            Looked::Stream(input) => stream::verify(input, meter),
+            InspectedInput::Stream(input) => stream::verify(input, meter),
         }
     }
 
@@ -179,7 +179,7 @@ impl Verify {
         let repository = place(&self.from)
             .ok()
             .and_then(|(location, _)| location.objects().ok());
-        let check = Check::new(vec![archive], repository.as_deref(), self.data, meter);
+        let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
@@ -213,7 +213,7 @@ impl Verify {
         until_final(|| {
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
-            let check = Check::new(archives, Some(&**repository), self.data, meter);
+            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);
             let lost = lost_roots
                 .into_iter()
                 .map(|(id, error)| check.no_root(id, error))
@@ -239,7 +239,7 @@ pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> 
 }
 
 /// A check in progress.
-pub(crate) struct Check<'a> {
+pub(crate) struct RunningCheck<'a> {
     pub(crate) stock: Inventory,
     pub(crate) bad: DamageSet,
     pub(crate) report: Report,
@@ -252,12 +252,12 @@ pub(crate) struct Check<'a> {
 /// The frames of the segments, and the segments that are missing. Only decoding can show which
 /// frames of a damaged segment are intact.
 #[derive(Default)]
-pub(crate) struct Tables {
+pub(crate) struct SegmentTables {
     pub(crate) frames: HashMap<SegmentId, SegmentFrames>,
     missing: HashSet<SegmentId>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> RunningCheck<'a> {
     pub(crate) fn new(
         archives: Vec<Archive>,
         repository: Option<&dyn Objects>,
@@ -335,7 +335,7 @@ impl<'a> Check<'a> {
     }
 
     /// Checks all but the data, and returns the frames of the segments.
-    pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<Tables> {
+    pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
         let tables = self.segments()?;
         self.pages(workers, &tables)?;
         self.mentions()?;
@@ -417,8 +417,8 @@ impl<'a> Check<'a> {
 
     /// Checks sizes and seek tables. A segment that is missing or has no table gives no frames, and
     /// is reported.
-    fn segments(&self) -> Result<Tables> {
-        let mut tables = Tables::default();
+    fn segments(&self) -> Result<SegmentTables> {
+        let mut tables = SegmentTables::default();
         for place in &self.stock.segments {
             match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
@@ -428,7 +428,12 @@ impl<'a> Check<'a> {
         Ok(tables)
     }
 
-    fn bad_segment(&self, place: &SegmentPlace, error: Error, tables: &mut Tables) -> Result<()> {
+    fn bad_segment(
+        &self,
+        place: &SegmentPlace,
+        error: Error,
+        tables: &mut SegmentTables,
+    ) -> Result<()> {
         self.report.mark_damaged_backup(&place.id.backup);
         match error.kind {
             ErrorKind::NotFound => {
@@ -452,7 +457,7 @@ impl<'a> Check<'a> {
     }
 
     /// Checks every copy of every page, and the references of its records.
-    fn pages(&self, workers: NonZeroUsize, tables: &Tables) -> Result<()> {
+    fn pages(&self, workers: NonZeroUsize, tables: &SegmentTables) -> Result<()> {
         workers::work(
             &workers.into(),
             || (),
@@ -461,7 +466,7 @@ impl<'a> Check<'a> {
         )
     }
 
-    fn sheet(&self, sheet: &PageRef, tables: &Tables) -> Result<()> {
+    fn sheet(&self, sheet: &PageRef, tables: &SegmentTables) -> Result<()> {
         let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
         let owner = if at.backup.is_empty() {
             &archive.root.id
@@ -522,7 +527,7 @@ impl<'a> Check<'a> {
 
     /// Checks that the extents of a page lie in existing frames, and cover each file. With `data`,
     /// the content check covers that, even for files that continue over pages.
-    fn records(&self, sheet: &PageRef, page: ManifestPage, tables: &Tables) -> Result<()> {
+    fn records(&self, sheet: &PageRef, page: ManifestPage, tables: &SegmentTables) -> Result<()> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
         for item in items(archive, page) {
@@ -547,7 +552,7 @@ impl<'a> Check<'a> {
             .for_each(|archive| all[*archive].extend(used.iter().cloned()));
         drop(all);
         bad.into_values()
-            .try_for_each(|(frame, error, files): Misplaced| {
+            .try_for_each(|(frame, error, files): MisplacedFrame| {
                 let damage = frame_damage(archive, &frame, error, files);
                 if self.bad.frame(&frame.0, &frame.1, false) {
                     self.report.add(damage)
@@ -561,9 +566,9 @@ impl<'a> Check<'a> {
         &self,
         item: &PageItem,
         extent: &Extent,
-        tables: &Tables,
+        tables: &SegmentTables,
         used: &mut HashSet<SegmentId>,
-        bad: &mut BTreeMap<(String, u32, u32, u64), Misplaced>,
+        bad: &mut BTreeMap<(String, u32, u32, u64), MisplacedFrame>,
     ) {
         let (segment, frame) = (item.segment(&extent.frame), extent.frame);
         if !used.contains(segment) {
@@ -621,4 +626,4 @@ impl<'a> Check<'a> {
 }
 
 /// A frame that is not where records expect it, and the files of those records.
-type Misplaced = ((SegmentId, FrameAt), Error, Vec<EntryPath>);
+type MisplacedFrame = ((SegmentId, FrameAt), Error, Vec<EntryPath>);

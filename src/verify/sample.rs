@@ -6,7 +6,7 @@
 //! checked every time. Intact parts are recorded in the repository, if it can be written to.
 
 use super::{
-    Check, Tables, VerifyVerdict,
+    RunningCheck, SegmentTables, VerifyVerdict,
     data::{ContentCheck, DataWorker, StoredPart, checksum, span},
     losses::blame,
     seek_tables::SegmentFrames,
@@ -99,7 +99,7 @@ impl SampleVerify {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(objects)?;
-        let check = Check::new(archives, Some(&**objects), false, meter);
+        let check = RunningCheck::new(archives, Some(&**objects), false, meter);
         let mut lost = no_roots
             .into_iter()
             .map(|(id, error)| check.no_root(id, error))
@@ -118,7 +118,12 @@ impl SampleVerify {
     }
 
     /// Returns the parts to check, in order, up to the requested share.
-    fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &VerifyMemory) -> Vec<StoredPart> {
+    fn parts(
+        &self,
+        check: &RunningCheck<'_>,
+        tables: &SegmentTables,
+        covered: &VerifyMemory,
+    ) -> Vec<StoredPart> {
         let mut parts = all(check, tables);
         let when =
             |part: &StoredPart| covered.when(&check.stock.segments[part.place].id, part.index);
@@ -147,13 +152,13 @@ impl SampleVerify {
     /// Returns the checked parts, and whether they are intact.
     fn parts_checked(
         &self,
-        check: &Check<'_>,
-        tables: &Tables,
+        check: &RunningCheck<'_>,
+        tables: &SegmentTables,
         parts: &[StoredPart],
-    ) -> Result<Checked> {
+    ) -> Result<CheckedParts> {
         let start = Instant::now(); // the structure of all backups does not count as a part
-        let checked = Mutex::new(Checked::new());
-        let Check {
+        let checked = Mutex::new(CheckedParts::new());
+        let RunningCheck {
             stock,
             bad,
             report,
@@ -182,10 +187,10 @@ impl SampleVerify {
 }
 
 /// Parts, and whether they are intact.
-type Checked = HashMap<StoredPart, bool>;
+type CheckedParts = HashMap<StoredPart, bool>;
 
 /// Returns every part, of segments that exist, that has a checksum or frames.
-fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
+fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
     let places = check.stock.segments.iter().enumerate();
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
     let parts = there.flat_map(|(at, place)| {
@@ -213,7 +218,7 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
 
 /// Adds the frames that records refer to, for segments without known checksums and seek table. That
 /// is so if the document of a dead or forgotten backup is damaged.
-fn add_loose(check: &Check<'_>, tables: &mut Tables) {
+fn add_loose(check: &RunningCheck<'_>, tables: &mut SegmentTables) {
     let is_loose = |place: &&SegmentPlace| {
         place.parts.is_empty()
             && matches!(tables.frames.get(&place.id), Some(SegmentFrames::Within(_)))
@@ -227,11 +232,11 @@ fn add_loose(check: &Check<'_>, tables: &mut Tables) {
     let loose = known_frames(&check.stock.archives, loose);
     let found = loose
         .into_iter()
-        .map(|(id, frames)| (id, SegmentFrames::Table(frames.into_iter().collect())));
+        .map(|(id, frames)| (id, SegmentFrames::FrameTable(frames.into_iter().collect())));
     tables.frames.extend(found);
 }
 
-fn bytes(check: &Check<'_>, part: &StoredPart) -> u64 {
+fn bytes(check: &RunningCheck<'_>, part: &StoredPart) -> u64 {
     let (from, to) = span(&check.stock.segments[part.place], part.index);
     to - from
 }
@@ -239,7 +244,7 @@ fn bytes(check: &Check<'_>, part: &StoredPart) -> u64 {
 /// Decodes the frames that begin in a part, and returns whether all are intact.
 fn frames(
     content: &ContentCheck<'_>,
-    tables: &Tables,
+    tables: &SegmentTables,
     hand: &mut DataWorker,
     part: &StoredPart,
 ) -> Result<bool> {
@@ -287,10 +292,10 @@ fn frames(
 /// share.
 fn remember(
     objects: &dyn Objects,
-    check: &Check<'_>,
+    check: &RunningCheck<'_>,
     mut covered: VerifyMemory,
     all: &[StoredPart],
-    checked: &Checked,
+    checked: &CheckedParts,
 ) -> Sampled {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -20,7 +20,7 @@ use crate::{
 /// The frames of a segment, ascending.
 pub(crate) enum SegmentFrames {
     /// All of them.
-    Table(Vec<FrameSpan>),
+    FrameTable(Vec<FrameSpan>),
     /// There is no table, because the segment was not completed; it has this many bytes.
     Within(u64),
 }
@@ -28,7 +28,7 @@ pub(crate) enum SegmentFrames {
 impl SegmentFrames {
     /// Returns the frames that begin from byte `from` on and before `to`.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[FrameSpan] {
-        let Self::Table(frames) = self else {
+        let Self::FrameTable(frames) = self else {
             return &[];
         };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
@@ -38,7 +38,7 @@ impl SegmentFrames {
     /// Checks that such a frame exists.
     pub(crate) fn check(&self, frame: &FrameAt) -> Result<()> {
         let frames = match self {
-            Self::Table(frames) => frames,
+            Self::FrameTable(frames) => frames,
             Self::Within(len) => {
                 let end = frame.offset.checked_add(frame.stored_len.into());
                 let fits = end.is_some_and(|end| end <= *len);
@@ -104,7 +104,7 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
                 .unwrap_or_else(|| Err(damaged("its seek table lists frames that are missing")))
         })?;
     }
-    Ok(SegmentFrames::Table(table))
+    Ok(SegmentFrames::FrameTable(table))
 }
 
 fn missing(error: Error, name: String) -> Error {
@@ -142,10 +142,10 @@ fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> boo
 }
 
 /// All frames of a segment.
-pub(crate) type Table = Vec<FrameSpan>;
+pub(crate) type FrameTable = Vec<FrameSpan>;
 
 /// Returns whether the table has as many plain bytes as the root.
-fn fits(table: &Table, segment: &SegmentPlace) -> bool {
+fn fits(table: &FrameTable, segment: &SegmentPlace) -> bool {
     let Some(plain_bytes) = segment.plain_bytes else {
         return true;
     };
@@ -153,7 +153,7 @@ fn fits(table: &Table, segment: &SegmentPlace) -> bool {
 }
 
 /// Reads the seek table at the end of `object`.
-fn table(archive: &Archive, object: &ObjectName) -> Result<Option<Table>> {
+fn table(archive: &Archive, object: &ObjectName) -> Result<Option<FrameTable>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
@@ -177,7 +177,7 @@ fn table(archive: &Archive, object: &ObjectName) -> Result<Option<Table>> {
         offset += u64::from(stored);
         (at, stored, plain)
     };
-    let mut table: Table = sizes.into_iter().map(&mut place).collect();
+    let mut table: FrameTable = sizes.into_iter().map(&mut place).collect();
     // A reserved place that was not needed is an entry of zero bytes.
     table.retain(|(_, stored, _)| *stored > 0);
     // Skippable frames begin with their length: that of the table itself must be right too. Of the

@@ -17,7 +17,7 @@ use crate::{
     },
     report::damage::Report,
     tar::{
-        members::Members,
+        members::TarMembers,
         self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
     },
 };
@@ -30,7 +30,7 @@ use std::{
 };
 
 /// The input of a command that only reads.
-pub(crate) enum Looked {
+pub(crate) enum InspectedInput {
     /// A backup with pages.
     Backup(Box<Archive>),
     /// Standard input, or a file of another program.
@@ -41,17 +41,17 @@ pub(crate) enum Looked {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
+pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
     if from == "-" {
         filter.must_be_empty(from)?;
-        return Ok(Looked::Stream(Box::new(BlockedCalls(stdin()))));
+        return Ok(InspectedInput::Stream(Box::new(BlockedCalls(stdin()))));
     }
     match open_any(from, filter)? {
-        OpenedFrom::Backup(archive) => Ok(Looked::Backup(archive)),
+        OpenedFrom::Backup(archive) => Ok(InspectedInput::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            Ok(Looked::Stream(Box::new(file)))
+            Ok(InspectedInput::Stream(Box::new(file)))
         }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn entries(
     mut each: impl FnMut(&Record) -> Result<()>,
 ) -> Result<()> {
     let meter = Meter::default();
-    let mut members = Members::of(input, SelfCheck::default(), &meter);
+    let mut members = TarMembers::of(input, SelfCheck::default(), &meter);
     // The first members of a stream with pages may come before it is known that it has pages.
     let mut held = Some(Vec::new());
     loop {
@@ -121,7 +121,7 @@ pub(crate) fn entries(
 /// Those of the stream; [`Kind::Unsupported`] if it has no root.
 pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
-    let mut members = Members::of(input, SelfCheck::default(), &meter);
+    let mut members = TarMembers::of(input, SelfCheck::default(), &meter);
     pass(&mut members, &meter)?;
     members
         .self_check
@@ -144,7 +144,7 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
 /// Errors other than damage, which is in the verdict.
 pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<VerifyVerdict> {
     let (start, report) = (Instant::now(), Report::new(true));
-    let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
+    let mut members = TarMembers::of(input, SelfCheck::of(Selection::default()), meter);
     let mut is_trailed = false;
     report.tolerate(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
     let SelfCheck { lacking, .. } = &members.self_check;
@@ -184,7 +184,7 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
 }
 
 /// Reads every member, and digests the content of files. Returns whether foreign data follows.
-fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
+fn pass(members: &mut TarMembers<'_>, meter: &Meter) -> Result<bool> {
     let mut data = Vec::new();
     while let Some(found) = members.next()? {
         meter.entries.fetch_add(1, Relaxed);

@@ -21,7 +21,7 @@ use crate::{
         unopened::UnopenedObject,
         xattr,
     },
-    queue::{Answer, Promise},
+    queue::{Promise, PromisedValue},
 };
 use std::{
     cell::Cell,
@@ -136,7 +136,7 @@ pub(crate) struct Child {
 /// The listing of a directory, if it was made before the walk needs it.
 pub(crate) enum ListingState {
     Not,
-    Asked(Answer<io::Result<Listing>>),
+    Asked(PromisedValue<io::Result<Listing>>),
     Listed(io::Result<Listing>),
 }
 
@@ -713,8 +713,10 @@ impl TreeInner {
     fn is_cache_tag(&self, dir: &OwnedFd) -> bool {
         let mut head = Vec::new();
         let tag = dir::open_read(dir, CACHE_TAG_NAME);
-        tag.and_then(|fd| read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::Cache::Keep))
-            .is_ok_and(|_| head == CACHE_TAG)
+        tag.and_then(|fd| {
+            read::read_full(&fd, &mut head, 0, CACHE_TAG.len(), read::PageCacheUse::Keep)
+        })
+        .is_ok_and(|_| head == CACHE_TAG)
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{
         self,
         dir::{self, Stat},
         owner::OwnerNames,
-        read::{self, Cache},
+        read::{self, PageCacheUse},
         uring::Closer,
         xattr,
     },
@@ -352,18 +352,18 @@ impl TreeInner {
         dir::open_read(dir, rel)
     }
 
-    pub(super) fn cache(&self) -> Cache {
+    pub(super) fn cache(&self) -> PageCacheUse {
         if platform::tricks() {
-            Cache::Drop
+            PageCacheUse::Drop
         } else {
-            Cache::Keep
+            PageCacheUse::Keep
         }
     }
 
     /// Returns how a small file is read.
-    fn cache_of(&self, scanned: &Scanned) -> Cache {
+    fn cache_of(&self, scanned: &Scanned) -> PageCacheUse {
         if scanned.is_read_ahead {
-            Cache::DropAll
+            PageCacheUse::DropAll
         } else {
             self.cache()
         }
@@ -653,7 +653,7 @@ impl TreeInner {
         &self,
         fd: &OwnedFd,
         entry: &Entry,
-        cache: Cache,
+        cache: PageCacheUse,
         buf: &mut Vec<u8>,
     ) -> Result<(usize, io::Result<bool>)> {
         self.append_header(entry, buf)?;
@@ -750,7 +750,7 @@ impl TreeInner {
         &self,
         fd: &OwnedFd,
         entry: &Entry,
-        cache: Cache,
+        cache: PageCacheUse,
         buf: &mut Vec<u8>,
     ) -> io::Result<bool> {
         let want = entry.data_len() as usize;
@@ -783,7 +783,7 @@ struct CopiedFile {
     inner: usize,
     /// Whether the content has the length that the header promises.
     read: io::Result<bool>,
-    cache: Cache,
+    cache: PageCacheUse,
     /// Attributes after the copy, if they were needed.
     now: Option<Stat>,
     /// Whether the file is another one than in the scan.
