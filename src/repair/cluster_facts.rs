@@ -25,20 +25,36 @@ pub(crate) fn add(
     pages: &[(u64, Vec<u8>)],
 ) -> Result<()> {
     let archive = PreviewObjects::open(objects, root, pages)?;
-    let text = |path: &[u8]| {
-        small_file(&archive, path)
-            .ok()
-            .flatten()
-            .map(|(_, bytes)| bytes)
+    let control = file_of(&archive, PG_CONTROL).and_then(|bytes| Control::parse(&bytes));
+    root.postgres = control.map(|control| cluster_of(&archive, &control));
+    Ok(())
+}
+
+/// Returns the content of a small file; `None` if it is missing or unreadable.
+fn file_of(archive: &Archive, path: &[u8]) -> Option<Vec<u8>> {
+    let (_, bytes) = small_file(archive, path).ok().flatten()?;
+    Some(bytes)
+}
+
+fn text_of(archive: &Archive, path: &[u8]) -> Option<String> {
+    let bytes = file_of(archive, path)?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Returns the facts from the control file and the other files of a cluster.
+fn cluster_of(archive: &Archive, control: &Control) -> ClusterInfo {
+    let version = text_of(archive, b"PG_VERSION").unwrap_or_default();
+    let label = text_of(archive, BACKUP_LABEL);
+    let wal = wal_segments(archive);
+    let stop_lsn = if label.is_some() {
+        text_of(archive, b"backup_manifest")
+            .as_deref()
+            .and_then(stop)
+            .unwrap_or_default()
+    } else {
+        control.wal_end().to_string()
     };
-    let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else {
-        return Ok(());
-    };
-    let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
-    let version = text(b"PG_VERSION").map(line).unwrap_or_default();
-    let label = text(BACKUP_LABEL).map(line);
-    let wal = wal_segments(&archive);
-    let cluster = ClusterInfo {
+    ClusterInfo {
         major: version.parse().unwrap_or(0),
         version,
         system_identifier: control.system_identifier.to_string(),
@@ -49,14 +65,7 @@ pub(crate) fn add(
             .is_some_and(|label| label.contains("BACKUP FROM: standby")),
         checksums: control.checksum_version > 0,
         start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
-        stop_lsn: match label {
-            Some(_) => text(b"backup_manifest")
-                .map(line)
-                .as_deref()
-                .and_then(stop)
-                .unwrap_or_default(),
-            None => control.wal_end().to_string(),
-        },
+        stop_lsn,
         stopped: String::new(),
         wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
@@ -65,17 +74,14 @@ pub(crate) fn add(
         has_restore_command: false,
         data_directory: EntryName::default(),
         configuration: Vec::new(),
-        tablespaces: text(b"tablespace_map")
+        tablespaces: file_of(archive, b"tablespace_map")
             .map(|map| tablespaces(&map))
             .unwrap_or_default(),
         tablespaces_meanwhile: Vec::new(),
-        unlisted: unlisted(&archive),
-        databases: databases(&archive),
+        unlisted: unlisted(archive),
+        databases: databases(archive),
         witness: None,
-    };
-    drop(archive);
-    root.postgres = Some(cluster);
-    Ok(())
+    }
 }
 
 /// Returns `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.

@@ -69,6 +69,83 @@ struct GatheredFacts {
     lost: Vec<LostPage>,
     /// Whether a label says that the backup had a base.
     is_incremental: bool,
+    /// Whether a damaged segment without a seek table may have had more frames after the damage.
+    is_unsure: bool,
+    /// Errors of damaged segments, then the permanent losses.
+    notes: Vec<String>,
+}
+
+impl GatheredFacts {
+    /// Reads the segments of backup `id`.
+    fn read(store: &BackupObjects, id: &str, codec: Codec, numbers: &[(u32, u32)]) -> Self {
+        let mut gathered = Self {
+            root: bare_root(id, codec),
+            found: Vec::new(),
+            lost: Vec::new(),
+            is_incremental: false,
+            is_unsure: false,
+            notes: Vec::new(),
+        };
+        for at in numbers {
+            match segment(store, codec, *at, &mut gathered) {
+                Ok(segment) => gathered.root.segments.push(segment),
+                Err(error) => {
+                    gathered.is_unsure = true;
+                    gathered.notes.push(error.line());
+                }
+            }
+        }
+        gathered
+    }
+
+    /// Removes files that the remaining pages describe only in part.
+    fn give_up_cut_off(&mut self) -> Result<()> {
+        let files = cut_off::give_up(&mut self.found)?;
+        if files > 0 {
+            let files = counted(files as u64, "file");
+            self.notes.push(format!(
+                "{files} continued in pages of other backups, and cannot be restored"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Records that entries with unknown names are lost, with unreadable pages or missing segments.
+    fn note_losses(&mut self, gaps: &[(u32, u32)]) {
+        unnamed_losses::record_segment_loss(&mut self.root);
+        for page in &self.lost {
+            let place = &page.place;
+            self.notes.push(format!(
+                "the page at {place} is lost with the entries in it"
+            ));
+        }
+        for (stream, number) in gaps {
+            self.notes
+                .push(format!("segment {number} of stream {stream} is missing"));
+        }
+        self.notes
+            .push("no page of the manifest lists the lost entries".to_owned());
+    }
+}
+
+/// Returns a root with the facts that follow from the id and the codec.
+fn bare_root(id: &str, codec: Codec) -> Root {
+    Root {
+        format: FORMAT,
+        id: id.to_owned(),
+        tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
+        time: time_of(id),
+        finished: time_of(id),
+        source: SourceInfo {
+            contents: true,
+            ..SourceInfo::default()
+        },
+        options: BackupOptions {
+            codec: codec.name().to_owned(),
+            ..BackupOptions::default()
+        },
+        ..Root::default()
+    }
 }
 
 /// An unreadable copy of a page in a segment.
@@ -104,79 +181,36 @@ pub(crate) fn rebuild(
         .ok_or_else(|| nothing(id))?;
     let store = BackupObjects::new(objects, id);
     store.set_suffix(codec.suffix());
-    let root = Root {
-        format: FORMAT,
-        id: id.to_owned(),
-        tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
-        time: time_of(id),
-        finished: time_of(id),
-        source: SourceInfo {
-            contents: true,
-            ..SourceInfo::default()
-        },
-        options: BackupOptions {
-            codec: codec.name().to_owned(),
-            ..BackupOptions::default()
-        },
-        ..Root::default()
-    };
-    let mut gathered = GatheredFacts {
-        root,
-        found: Vec::new(),
-        lost: Vec::new(),
-        is_incremental: false,
-    };
-    let mut notes = Vec::new();
-    // A damaged segment without a seek table may have had more frames after the damage.
-    let mut is_unsure = false;
     let numbers: Vec<(u32, u32)> = names
         .iter()
         .map(|(stream, number, _)| (*stream, *number))
         .collect();
-    for (stream, number, _) in names {
-        let at = (stream, number);
-        match segment(&store, codec, at, &mut gathered) {
-            Ok(segment) => gathered.root.segments.push(segment),
-            Err(error) => {
-                is_unsure = true;
-                notes.push(error.line());
-            }
-        }
+    let mut gathered = GatheredFacts::read(&store, id, codec, &numbers);
+    let (in_manifest, is_whole) = manifest(&store);
+    let known = known(id, others, in_manifest, &mut gathered.found);
+    let GatheredFacts { found, lost, .. } = &mut gathered;
+    lost.retain(|page| !is_in_manifest(page, found));
+    if gathered.found.is_empty() {
+        return Err(nothing(id).detail(gathered.notes.join("; ")));
+    }
+    gathered.give_up_cut_off()?;
+    let placed = place(&known, end(&store, id, others), &mut gathered.found);
+    describe(&mut gathered.root, &gathered.found, &placed);
+    forget_nothing(
+        &mut gathered.root,
+        gathered.is_incremental,
+        &mut gathered.notes,
+    );
+    let gaps = gaps(&numbers);
+    if !is_whole && (!gathered.lost.is_empty() || !gaps.is_empty() || gathered.is_unsure) {
+        gathered.note_losses(&gaps);
     }
     let GatheredFacts {
         mut root,
-        mut found,
-        mut lost,
-        is_incremental,
+        found,
+        notes,
+        ..
     } = gathered;
-    let (in_manifest, is_whole) = manifest(&store);
-    let known = known(id, others, in_manifest, &mut found);
-    lost.retain(|page| !is_in_manifest(page, &found));
-    if found.is_empty() {
-        return Err(nothing(id).detail(notes.join("; ")));
-    }
-    let cut_off = cut_off::give_up(&mut found)?;
-    if cut_off > 0 {
-        notes.push(format!(
-            "{} continued in pages of other backups, and cannot be restored",
-            counted(cut_off as u64, "file")
-        ));
-    }
-    let placed = place(&known, end(&store, id, others), &mut found);
-    describe(&mut root, &found, &placed);
-    forget_nothing(&mut root, is_incremental, &mut notes);
-    let gaps = gaps(&numbers);
-    if !is_whole && (!lost.is_empty() || !gaps.is_empty() || is_unsure) {
-        unnamed_losses::record_segment_loss(&mut root);
-        let pages = lost
-            .iter()
-            .map(|page| format!("the page at {} is lost with the entries in it", page.place));
-        let gone = gaps
-            .iter()
-            .map(|(stream, number)| format!("segment {number} of stream {stream} is missing"));
-        notes.extend(pages.chain(gone));
-        notes.push("no page of the manifest lists the lost entries".to_owned());
-    }
     let pages: Vec<_> = found
         .into_iter()
         .zip(&placed)

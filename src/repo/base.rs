@@ -19,7 +19,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
-        page::{Extent, PageItem, SegmentId, describe_whole_file},
+        page::{PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
@@ -149,25 +149,12 @@ impl Base {
             digests,
             unfinished: digests && like.cluster.is_none(),
         };
-        let (mut sizes, mut counts, mut lost) =
-            (HashMap::new(), HashMap::new(), referred.tombstones);
+        let mut segments = BaseSegments {
+            lost: referred.tombstones,
+            ..BaseSegments::default()
+        };
         for archive in &archives {
-            let mut manifests = HashMap::new();
-            for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
-                let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
-                // A backup that is referred to must keep its manifest: the commit checks that.
-                let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
-                let manifest = manifests
-                    .entry(id.backup.clone())
-                    .or_insert_with(manifest)
-                    .clone();
-                if segment.is_none() && manifest.is_none() {
-                    counts.insert(id.clone(), (live, data));
-                } else if lost.insert(id.clone()) && !referred.manifests.contains(&id.backup) {
-                    damage.extend(segment.into_iter().chain(manifest));
-                }
-                sizes.insert(id, SegmentSize { bytes, data });
-            }
+            segments.add(archive, &referred.manifests, damage);
         }
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -182,9 +169,9 @@ impl Base {
         Self {
             archives: archives.collect(),
             rules,
-            sizes,
-            lost,
-            worn: fragmentation::chosen(counts),
+            sizes: segments.sizes,
+            lost: segments.lost,
+            worn: fragmentation::chosen(segments.live),
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
@@ -248,53 +235,29 @@ impl Base {
         if self.lost.is_empty() && self.worn.is_empty() {
             return Some(known);
         }
-        let extents = || {
-            known
-                .parts
-                .iter()
-                .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)))
-        };
-        let is_in = |set: &HashSet<SegmentId>, (item, extent): (&PageItem, &Extent)| {
-            set.contains(item.segment(&extent.frame))
-        };
-        if extents().any(|at| is_in(&self.lost, at)) {
+        if runs_in(&known, &self.lost).next().is_some() {
             return None;
         }
-        let places = extents().scan(0, |at, (item, extent)| {
-            let offset = std::mem::replace(at, *at + u64::from(extent.len));
-            Some((
-                is_in(&self.worn, (item, extent)),
-                ByteRun {
-                    offset,
-                    len: extent.len.into(),
-                },
-            ))
-        });
-        let places: Vec<ByteRun> = places
-            .filter_map(|(worn, run)| worn.then_some(run))
-            .collect();
+        let fragmented: Vec<ByteRun> = runs_in(&known, &self.worn).collect();
+        let again = sizes::sum(fragmented.iter().map(|run| run.len));
+        if again == 0 {
+            return Some(known);
+        }
         let entry = &known.parts[0].entry;
-        let (len, again) = (
-            entry.data_len(),
-            sizes::sum(places.iter().map(|run| run.len)),
-        );
-        let by_blocks = self.rules.digests
-            && known.has_blocks()
-            && !known.has_chunks()
-            && matches!(entry.kind, EntryKind::File { map: None, .. });
-        match () {
-            () if again == 0 => Some(known),
-            () if len > self.frame_bytes && by_blocks => {
-                Some(known.store_again(fragmentation::blocks(places, self.block_bytes, len)))
-            }
-            () if len > self.frame_bytes
-                && self.rules.digests
-                && (known.has_blocks() || known.has_chunks()) =>
-            {
-                Some(known.store_found_again(places))
-            }
+        let len = entry.data_len();
+        if len <= self.frame_bytes {
+            return None;
+        }
+        let digests = self.rules.digests;
+        let is_dense = matches!(entry.kind, EntryKind::File { map: None, .. });
+        if digests && known.has_blocks() && !known.has_chunks() && is_dense {
+            let blocks = fragmentation::blocks(fragmented, self.block_bytes, len);
+            Some(known.store_again(blocks))
+        } else if digests && (known.has_blocks() || known.has_chunks()) {
+            Some(known.store_found_again(fragmented))
+        } else {
             // A file that can be stored only as a whole is, if that is worth it.
-            () => (len > self.frame_bytes && again < len / 4).then_some(known),
+            (again < len / 4).then_some(known)
         }
     }
 
@@ -309,6 +272,58 @@ impl Base {
         let parts = self.moved.locked().find(archive, &scanned.entry)?;
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         describe_whole_file(&parts).then_some((parts, trust))
+    }
+}
+
+/// Returns the runs of a file's data that are in these segments.
+fn runs_in<'a>(
+    known: &'a BaseEntry,
+    segments: &'a HashSet<SegmentId>,
+) -> impl Iterator<Item = ByteRun> + 'a {
+    let extents = known
+        .parts
+        .iter()
+        .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)));
+    let mut at = 0;
+    extents.filter_map(move |(item, extent)| {
+        let offset = at;
+        let len = u64::from(extent.len);
+        at += len;
+        segments
+            .contains(item.segment(&extent.frame))
+            .then_some(ByteRun { offset, len })
+    })
+}
+
+/// The segments that the bases refer to.
+#[derive(Default)]
+struct BaseSegments {
+    sizes: HashMap<SegmentId, SegmentSize>,
+    /// Live bytes, and all bytes of data, of the segments that can be referred to.
+    live: HashMap<SegmentId, (u64, u64)>,
+    /// Segments that must not be referred to.
+    lost: HashSet<SegmentId>,
+}
+
+impl BaseSegments {
+    /// Adds the segments of one base. Missing objects are damage, unless their manifest is one of
+    /// the `deleted` ones.
+    fn add(&mut self, archive: &Archive, deleted: &HashSet<String>, damage: &mut BTreeSet<String>) {
+        let mut manifests = HashMap::new();
+        for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
+            let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
+            // A backup that is referred to must keep its manifest: the commit checks that.
+            let manifest = manifests
+                .entry(id.backup.clone())
+                .or_insert_with_key(|id| missing(archive, ObjectName::Manifest(id.clone()), 0))
+                .clone();
+            if segment.is_none() && manifest.is_none() {
+                self.live.insert(id.clone(), (live, data));
+            } else if self.lost.insert(id.clone()) && !deleted.contains(&id.backup) {
+                damage.extend(segment.into_iter().chain(manifest));
+            }
+            self.sizes.insert(id, SegmentSize { bytes, data });
+        }
     }
 }
 
@@ -413,49 +428,54 @@ fn candidates(
     if let Some(base) = &wanted.base {
         return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
-    let mut found = Vec::new();
-    let (complete, partial) = (
-        backup_ids(&**objects)?,
-        cut_off_ids(&**objects).unwrap_or_default(),
-    );
+    let complete = backup_ids(&**objects)?;
+    let partial = cut_off_ids(&**objects).unwrap_or_default();
     platform::debug(|| {
         format!(
             "{} backups were interrupted and can be resumed",
             partial.len()
         )
     });
-    let there = complete.iter().rev().filter(|id| !gone.contains(*id));
-    let mut alike = there.filter_map(|id| match Archive::open_backup(objects, id) {
-        Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
+    let is_left = |id: &&String| !gone.contains(*id);
+    let latest = latest_complete(objects, complete.iter().rev().filter(is_left), like, damage);
+    let is_later = |id: &&String| latest.as_ref().is_none_or(|latest| **id > latest.root.id);
+    let interrupted = partial
+        .iter()
+        .rev()
+        .filter(is_later)
+        .filter(is_left)
+        .filter_map(|id| Archive::open_partial(objects, id).ok())
+        .find(|archive| differs(&archive.root, like).is_none() && has_manifests(archive));
+    Ok(interrupted.into_iter().chain(latest).collect())
+}
+
+/// Returns the latest complete backup of this source among `ids`, which are newest first.
+fn latest_complete<'a>(
+    objects: &Arc<dyn Objects>,
+    ids: impl Iterator<Item = &'a String>,
+    like: &NewBackup<'_>,
+    damage: &mut BTreeSet<String>,
+) -> Option<Archive> {
+    let mut alike = ids.filter_map(|id| match Archive::open_backup(objects, id) {
+        Ok(archive) => differs(&archive.root, like).is_none().then_some(archive),
         Err(error) => {
             damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
             None
         }
     });
     // A backup of some names contains few of the files that another one wants.
-    let is_part = |left_out: &[String]| {
-        left_out
-            .iter()
-            .any(|option| option.starts_with("--files-from"))
-    };
     let suits = |archive: &Archive| is_part(like.left_out) || !is_part(&archive.root.left_out);
-    let latest = match alike.next() {
+    match alike.next() {
         Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
         latest => latest,
-    };
-    let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
-    let is_good =
-        |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
-    let cut_off = partial
+    }
+}
+
+/// Returns whether the options choose single names of the source.
+fn is_part(left_out: &[String]) -> bool {
+    left_out
         .iter()
-        .rev()
-        .filter(|id| after(id) && !gone.contains(*id));
-    let cut_off = cut_off
-        .filter_map(|id| Archive::open_partial(objects, id).ok())
-        .find(is_good);
-    found.extend(cut_off);
-    found.extend(latest);
-    Ok(found)
+        .any(|option| option.starts_with("--files-from"))
 }
 
 /// Returns whether all manifests that the backup refers to exist. An interrupted copy lacks some of

@@ -87,24 +87,8 @@ impl RetentionRules {
         order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
         let mut reasons: Vec<Vec<String>> = vec![Vec::new(); group.len()];
         for (count, name, period) in self.counts() {
-            let mut seen = BTreeSet::new();
-            for at in &order {
-                let is_new = match period {
-                    "" => seen.insert(group[*at].id.clone()),
-                    _ => seen.insert(
-                        group[*at]
-                            .time
-                            .to_zoned(zone.clone())
-                            .strftime(period)
-                            .to_string(),
-                    ),
-                };
-                if seen.len() > count as usize {
-                    break;
-                }
-                if is_new {
-                    reasons[*at].push(name.to_owned());
-                }
+            for at in newest_of_periods(group, &order, count, period, zone) {
+                reasons[at].push(name.to_owned());
             }
         }
         let since = self.since(group, now, zone);
@@ -118,17 +102,8 @@ impl RetentionRules {
                 reasons.push("pinned".to_owned());
             }
         }
-        let kept = || {
-            group
-                .iter()
-                .zip(&reasons)
-                .filter(|(_, reasons)| !reasons.is_empty())
-        };
-        if kept().count() > 0
-            && !kept().any(|(candidate, _)| candidate.complete)
-            && let Some(newest) = order.iter().find(|at| group[**at].complete)
-        {
-            reasons[*newest].push("last complete".to_owned());
+        if let Some(at) = last_complete(group, &order, &reasons) {
+            reasons[at].push("last complete".to_owned());
         }
         reasons
     }
@@ -155,6 +130,53 @@ impl RetentionRules {
                 .map_or(Timestamp::MIN, |since: Zoned| since.timestamp()),
         )
     }
+}
+
+/// Returns the newest backup of each of the last `count` periods that have a backup. `order` is
+/// newest first; an empty `period` makes each backup a period of its own.
+fn newest_of_periods(
+    group: &[RetentionCandidate],
+    order: &[usize],
+    count: u32,
+    period: &str,
+    zone: &TimeZone,
+) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let mut newest = Vec::new();
+    for at in order {
+        let candidate = &group[*at];
+        let is_new = if period.is_empty() {
+            seen.insert(candidate.id.clone())
+        } else {
+            let time = candidate.time.to_zoned(zone.clone());
+            seen.insert(time.strftime(period).to_string())
+        };
+        if seen.len() > count as usize {
+            break;
+        }
+        if is_new {
+            newest.push(*at);
+        }
+    }
+    newest
+}
+
+/// Returns the newest complete backup, if backups are kept and all of them are incomplete.
+fn last_complete(
+    group: &[RetentionCandidate],
+    order: &[usize],
+    reasons: &[Vec<String>],
+) -> Option<usize> {
+    let kept = group
+        .iter()
+        .zip(reasons)
+        .filter(|(_, reasons)| !reasons.is_empty());
+    let mut complete = kept.map(|(candidate, _)| candidate.complete).peekable();
+    complete.peek()?;
+    if complete.any(|is_complete| is_complete) {
+        return None;
+    }
+    order.iter().copied().find(|at| group[*at].complete)
 }
 
 impl TagRule {

@@ -351,30 +351,7 @@ impl<'a> RunningCheck<'a> {
             .chain(without_root)
             .collect();
         ids.sort_unstable();
-        let damaged_backups = self.report.damaged_backups();
-        let is_damaged = |id: &&&String| {
-            lost.iter().any(|loss| loss.backup == ***id) || damaged_backups.contains(**id)
-        };
-        let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
-        // Damage to the document of a forgotten backup is counted for the backups that refer to it.
-        let gone: Vec<&str> = damaged_backups
-            .iter()
-            .filter(|id| !ids.contains(id))
-            .map(String::as_str)
-            .collect();
-        let refers = |archive: &&Archive| {
-            archive
-                .root
-                .referenced_backups()
-                .iter()
-                .any(|other| gone.contains(other))
-        };
-        damaged.extend(
-            archives
-                .iter()
-                .filter(refers)
-                .map(|archive| &archive.root.id),
-        );
+        let damaged = self.damaged_ids(&ids, &lost);
         let id = if ids.len() == 1 {
             ids[0].clone()
         } else {
@@ -383,7 +360,7 @@ impl<'a> RunningCheck<'a> {
         VerifyVerdict {
             id,
             of: ids.len(),
-            damaged: damaged.into_iter().cloned().collect(),
+            damaged,
             backups: self.stock.archives.len(),
             data: self.data,
             is_bare: false,
@@ -401,6 +378,27 @@ impl<'a> RunningCheck<'a> {
             differences: Vec::new(),
             seconds: start.elapsed().as_secs_f64(),
         }
+    }
+
+    /// Returns which of these backups have damage or losses, in order.
+    fn damaged_ids(&self, ids: &[&String], lost: &[EntryLoss]) -> Vec<String> {
+        let damaged_backups = self.report.damaged_backups();
+        let has_loss = |id: &str| lost.iter().any(|loss| loss.backup == id);
+        let is_damaged = |id: &&&String| has_loss(id) || damaged_backups.contains(**id);
+        let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
+        // Damage to the document of a forgotten backup is counted for the backups that refer to it.
+        let gone: Vec<&str> = damaged_backups
+            .iter()
+            .filter(|id| !ids.contains(id))
+            .map(String::as_str)
+            .collect();
+        let refers = |archive: &&Archive| {
+            let others = archive.root.referenced_backups();
+            others.iter().any(|other| gone.contains(other))
+        };
+        let referring = self.stock.archives.iter().filter(refers);
+        damaged.extend(referring.map(|archive| &archive.root.id));
+        damaged.into_iter().cloned().collect()
     }
 
     pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<EntryLoss> {

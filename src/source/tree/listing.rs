@@ -381,7 +381,26 @@ impl TreeInner {
         let fd = dir.ok().map(|(fd, _)| fd);
         let is_only_way = top.is_some_and(|top| top.role == TopRole::Above)
             && (is_bare || !self.is_entered_anyway(fd, parent, &path, &name.bytes));
-        // A top within another one replaces the object at its path.
+        let mut child = self.child_of_name(dir, top, path, name);
+        child.is_only_way = is_only_way;
+        let entry = &child.scanned.entry;
+        let is_late_exclusion = !is_exempt
+            && !is_kind_known
+            && self.is_excluded(&entry.path, is_directory(&child.scanned));
+        let is_own = entry.is_file() && self.is_own(&child);
+        let is_skipped = self.skips_silently(entry, &child.scanned.state);
+        (!is_skipped && !is_own && !is_late_exclusion).then_some(child)
+    }
+
+    /// Reads the attributes of a name in a directory. A top within another one replaces the object
+    /// at its path.
+    fn child_of_name(
+        &self,
+        dir: Result<(&OwnedFd, &Stat), &io::Error>,
+        top: Option<&Top>,
+        path: EntryPath,
+        name: &dir::DirName,
+    ) -> Child {
         let place = match top {
             Some(top) => Ok((&top.dir, top.file_name())),
             None => dir.map(|(fd, _)| (fd, &name.bytes[..])),
@@ -393,13 +412,7 @@ impl TreeInner {
         let parent_stat = dir.ok().map(|(_, now)| now);
         child.scanned.home = parent_stat.map(|stat| (stat.dev, stat.inode));
         child.scanned.exposed = parent_stat.is_none_or(|stat| self.is_writable_by_others(stat));
-        child.is_only_way = is_only_way;
-        let is_late_exclusion = !is_exempt
-            && !is_kind_known
-            && self.is_excluded(&child.scanned.entry.path, is_directory(&child.scanned));
-        let is_own = child.scanned.entry.is_file() && self.is_own(&child);
-        let is_skipped = self.skips_silently(&child.scanned.entry, &child.scanned.state);
-        (!is_skipped && !is_own && !is_late_exclusion).then_some(child)
+        child
     }
 
     fn child_at(&self, dir: &OwnedFd, name: &[u8], path: EntryPath) -> Child {

@@ -272,13 +272,20 @@ impl<'a> DeltaBatch<'a> {
             let _ = target.last.set(item.clone());
             self.add_ended(target.clone());
         }
+        self.send_stretches(&target, &item, send)
+    }
+
+    /// Sends the stretches of a record of a large file.
+    fn send_stretches(
+        &self,
+        target: &Arc<PatchTarget>,
+        item: &PageItem,
+        send: &mut dyn FnMut(CompareUnit) -> Result<()>,
+    ) -> Result<()> {
         let mut offset = item.from;
-        for range in stretches(&item, self.block_bytes()) {
-            let len = sizes::sum(
-                item.extents[range.clone()]
-                    .iter()
-                    .map(|extent| u64::from(extent.len)),
-            );
+        for range in stretches(item, self.block_bytes()) {
+            let extents = item.extents[range.clone()].iter();
+            let len = sizes::sum(extents.map(|extent| u64::from(extent.len)));
             send(CompareUnit::Stretch(
                 target.clone(),
                 item.clone(),
