@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod case_folding;
+pub(crate) mod directories;
 pub mod final_file;
 pub mod in_place;
 pub mod layout;
