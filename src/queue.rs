@@ -4,6 +4,8 @@
 //! Threads sleep while they wait, and a change wakes only threads that sleep. A channel spins and
 //! yields first, and a bare condition variable makes a system call for every notification: either
 //! cost a system call for every four small files of a backup.
+//!
+//! Belongs here: waiting and waking. Does not belong here: the work of the threads.
 
 mod rate_limit;
 

@@ -235,8 +235,8 @@ pub fn check_whole(item: &PageItem, content: &[u8]) -> ContentEnd {
     }
 }
 
-/// Returns a result for each piece of a frame: for a whole file its end (whole files are hashed together), for another piece the value that
-/// `part` returns.
+/// Returns a result for each piece of a frame: for a whole file its end (whole files are hashed
+/// together), for another piece the value that `part` returns.
 pub fn check_pieces<H, C>(
     pieces: &[WantedRun<H>],
     plain: &[u8],

@@ -1,8 +1,9 @@
-//! Losses that a backup cannot name: entries that went with its root, with a segment or with a page of its manifest.
+//! Losses that a backup cannot name: entries that went with its root, with a segment or with a page
+//! of its manifest.
 //!
-//! No remaining page lists these entries, so their names are unknown. The repaired root records the loss as an entry with the
-//! empty path, or with the path of the first lost entry. An export copies the record, and a restore of a part that may be
-//! affected prints it.
+//! No remaining page lists these entries, so their names are unknown. The repaired root records the
+//! loss as an entry with the empty path, or with the path of the first lost entry. An export copies
+//! the record, and a restore of a part that may be affected prints it.
 
 use super::{Archive, Selection};
 use crate::{

@@ -1,6 +1,9 @@
 //! The backup engine: opens the source, finds the base, runs the streams and commits the root.
 //!
 //! `source` and `postgres` define sources, `pipeline` moves frames, `sink` and `repo` store them.
+//!
+//! Belongs here: the order of the steps of a backup, and the options that only a backup has. Does
+//! not belong here: the steps themselves.
 
 pub(crate) mod division;
 pub(crate) mod named_paths;

@@ -51,8 +51,8 @@ pub fn open_write_at(dir: impl AsFd, name: &str) -> io::Result<File> {
     open_as(dir, Path::new(name), OFlags::RDWR | NEVER)
 }
 
-/// Open the file `name` in `dir` for writes that pass by the page cache: address, offset and length of each are multiples of the
-/// block size of its device.
+/// Open the file `name` in `dir` for writes that pass by the page cache: address, offset and length
+/// of each are multiples of the block size of its device.
 ///
 /// # Errors
 /// `EINVAL` where the file system has none; or as [`open`].

@@ -98,6 +98,12 @@ impl GatheredFacts {
         gathered
     }
 
+    /// Removes the lost pages that the manifest has.
+    fn drop_found_pages(&mut self) {
+        let found = &self.found;
+        self.lost.retain(|page| !is_in_manifest(page, found));
+    }
+
     /// Removes files that the remaining pages describe only in part.
     fn give_up_cut_off(&mut self) -> Result<()> {
         let files = cut_off::give_up(&mut self.found)?;
@@ -188,8 +194,7 @@ pub(crate) fn rebuild(
     let mut gathered = GatheredFacts::read(&store, id, codec, &numbers);
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut gathered.found);
-    let GatheredFacts { found, lost, .. } = &mut gathered;
-    lost.retain(|page| !is_in_manifest(page, found));
+    gathered.drop_found_pages();
     if gathered.found.is_empty() {
         return Err(nothing(id).detail(gathered.notes.join("; ")));
     }

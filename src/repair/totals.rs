@@ -67,7 +67,8 @@ fn page_at(found: &FoundPage, manifest_offset: u64, late: bool) -> PageAt {
     }
 }
 
-/// Fills in the sizes of segments and pages, and the sizes of frames and blocks if they are unknown.
+/// Fills in the sizes of segments and pages, and the sizes of frames and blocks if they are
+/// unknown.
 fn add_sizes(root: &mut Root) {
     let segments = root.segments.iter().map(|segment| segment.bytes);
     let pages = root.pages.iter().map(|page| page.bytes);

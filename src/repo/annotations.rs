@@ -41,7 +41,7 @@ impl Annotations {
             return Ok(Self::default());
         };
         let damaged = |error: Error| {
-            error.hint("`fullbore tag`, `pin` or `unpin` writes it anew if it is removed")
+            error.hint("remove it; then `fullbore tag`, `pin` or `unpin` writes a new one")
         };
         let notes: Self = open_sealed(&bytes, &format!("{key:?}")).map_err(damaged)?;
         if notes.format > FORMAT {

@@ -70,7 +70,8 @@ pub struct Unlike {
     pub why: &'static str,
 }
 
-/// The backups that the next one of their source is compared with, and their segments that it may refer to.
+/// The backups that the next one of their source is compared with, and their segments that it may
+/// refer to.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: CompareRules,

@@ -1,4 +1,5 @@
-//! Compares a scan with the manifests of earlier backups: both are in archive order, so they are merged as they come.
+//! Compares a scan with the manifests of earlier backups: both are in archive order, so they are
+//! merged as they come.
 //!
 //! A file whose metadata is unchanged is not read. A file that may have been modified while the
 //! base was made, within the granularity of the clock, is read and compared, as is every file that

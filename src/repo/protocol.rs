@@ -400,7 +400,7 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 /// # Errors
 /// Those of [`roots::documents`], which shows whether others refer to the backup: then its intent
 /// stays, because a directory that has neither a document nor an intent counts as one that has lost
-/// its root. or errors of the storage.
+/// its root. Or errors of the storage.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
     // An intent that cannot be removed, because a link is in its place, must not prevent the
     // removal of the others.

@@ -29,7 +29,8 @@ pub enum FoundDirectory {
 /// Opens all directories, oldest first.
 ///
 /// # Errors
-/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; errors of the storage.
+/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; errors of
+/// the storage.
 pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirectory)>> {
     let Repository { id, .. } = read_repository(&**objects)?;
     let mut all = Vec::new();

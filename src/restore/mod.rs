@@ -5,6 +5,10 @@
 //! and write. A second pass, from the last record to the first, makes hard links and gives
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the
 //! number of files.
+//!
+//! Belongs here: which entries are restored, in which order, and which existing files are replaced
+//! or deleted. Does not belong here: writing to the tree (`target`), and reading the backup
+//! (`archive`).
 
 pub(crate) mod checks;
 pub(crate) mod cluster;
@@ -191,8 +195,8 @@ impl Restore {
         })
     }
 
-    /// Plans and checks the restore, and opens the target. Also returns the files that do not belong
-    /// to the backup, if they are to be removed.
+    /// Plans and checks the restore, and opens the target. Also returns the files that do not
+    /// belong to the backup, if they are to be removed.
     fn prepare<'a>(
         &self,
         archive: Archive,

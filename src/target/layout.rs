@@ -218,8 +218,8 @@ fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     }
 }
 
-/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner without write
-/// permission passes, because the restore can add this permission.
+/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner
+/// without write permission passes, because the restore can add this permission.
 fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
     let there = deepest_existing(path).map_err(failed)?;

@@ -201,7 +201,8 @@ impl Against<'_> {
         self.leave(levels, |level| entry::is_within(path, &level.path));
         let mut inode = None;
         if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
-            // The directory of the path may not be on disk. Then this is the name of that directory.
+            // The directory of the path may not be on disk. Then this is the name of that
+            // directory.
             let name = entry::child_component(&level.path, path);
             inode = level.names.remove(name);
         }
@@ -283,7 +284,8 @@ impl Against<'_> {
         }
     }
 
-    /// An object that cannot be examined counts as different; a lack of memory or descriptors is an error.
+    /// An object that cannot be examined counts as different; a lack of memory or descriptors is an
+    /// error.
     fn note_failed(&self, path: &[u8], what: &str, error: io::Error) -> Result<()> {
         if is_shortage(&error) {
             return Err(Error::io(
@@ -377,7 +379,8 @@ impl Against<'_> {
         same
     }
 
-    /// Another name of a file must lead to the same inode; differences of that inode are reported for the file.
+    /// Another name of a file must lead to the same inode; differences of that inode are reported
+    /// for the file.
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
         let (root, beneath) = self.roots.of(target);
         let (parent, name) = entry::split(beneath);

@@ -255,8 +255,8 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
 
-/// Stands in the place of a root that must not come any more: the writer of that backup was taken for dead, and what it refers
-/// to may be gone.
+/// Stands in the place of a root that must not come any more: the writer of that backup was taken
+/// for dead, and what it refers to may be gone.
 #[derive(Debug, Serialize, Deserialize)]
 struct VoidRoot {
     void: bool,

@@ -443,14 +443,15 @@ pub fn anonymous_file(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns whether the file system of `fd` lets several threads write directly to one allocated file at the same time: ext4 and
-/// XFS do. Others were not measured.
+/// Returns whether the file system of `fd` lets several threads write directly to one allocated
+/// file at the same time: ext4 and XFS do. Others were not measured.
 pub fn takes_direct_writes(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|kind| [0xef53, 0x5846_5342].contains(&kind))
 }
 
-/// Renames within a directory unless the new name exists; returns false then. A file system that cannot refuse the rename is asked
-/// by a hard link; without hard links, two renames at the same moment may both succeed.
+/// Renames within a directory unless the new name exists; returns false then. A file system that
+/// cannot refuse the rename is asked by a hard link; without hard links, two renames at the same
+/// moment may both succeed.
 ///
 /// # Errors
 /// The system's; then nothing was renamed.

@@ -124,8 +124,9 @@ fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
     })
 }
 
-/// Allocates `len` bytes at `offset`, the end of the space allocated so far, and moves the end of the file behind them. Returns
-/// false, and changes nothing, where [`preallocate`] would not allocate either.
+/// Allocates `len` bytes at `offset`, the end of the space allocated so far, and moves the end of
+/// the file behind them. Returns false, and changes nothing, where [`preallocate`] would not
+/// allocate either.
 ///
 /// # Errors
 /// `ENOSPC`, `EDQUOT` or `EFBIG`; the file may have become longer.

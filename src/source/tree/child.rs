@@ -49,8 +49,8 @@ impl TreeInner {
         )
     }
 
-    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without the
-    /// tops, the directory would not be entered.
+    /// Reads the attributes of these names; a name that is gone has vanished. `is_bare`: without
+    /// the tops, the directory would not be entered.
     pub(super) fn build_children(
         &self,
         dir: Result<(&OwnedFd, &Stat), &io::Error>,

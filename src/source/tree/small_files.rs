@@ -121,8 +121,8 @@ impl TreeInner {
         CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
     }
 
-    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing to
-    /// the stream.
+    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing
+    /// to the stream.
     fn append_member(
         &self,
         mut scanned: Scanned,
