@@ -4,6 +4,8 @@
 //! Threads sleep while they wait, and a change wakes only threads that sleep. A channel spins and
 //! yields first, and a bare condition variable makes a system call for every notification: either
 //! cost a system call for every four small files of a backup.
+//!
+//! Belongs here: waiting and waking. Does not belong here: the work of the threads.
 
 mod rate_limit;
 
@@ -254,12 +256,12 @@ pub struct Promise<T>(Arc<Queue<T>>);
 
 /// The other end of a [`Promise`].
 #[derive(Debug)]
-pub struct Answer<T>(Arc<Queue<T>>);
+pub struct PromisedValue<T>(Arc<Queue<T>>);
 
 /// Creates a promise and its other end.
-pub fn promise<T>() -> (Promise<T>, Answer<T>) {
+pub fn promise<T>() -> (Promise<T>, PromisedValue<T>) {
     let queue = Arc::new(Queue::default());
-    (Promise(queue.clone()), Answer(queue))
+    (Promise(queue.clone()), PromisedValue(queue))
 }
 
 impl<T> Promise<T> {
@@ -275,7 +277,7 @@ impl<T> Drop for Promise<T> {
     }
 }
 
-impl<T> Answer<T> {
+impl<T> PromisedValue<T> {
     /// Waits for the value; `None` if the promise was broken.
     pub fn wait(self) -> Option<T> {
         self.0.pop()

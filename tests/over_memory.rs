@@ -228,6 +228,10 @@ fn a_backup_that_was_taken_for_dead_commits_nothing() {
     root.options.codec = "zstd".to_owned();
     let error = Box::new(writer).commit(&seal(&root).unwrap()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Gone);
-    assert!(error.line().contains("taken for dead"), "{}", error.line());
+    assert!(
+        error.line().contains("took it for dead"),
+        "{}",
+        error.line()
+    );
     assert_eq!(memory.get(&key).unwrap().unwrap().0, b"void");
 }

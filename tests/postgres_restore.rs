@@ -575,7 +575,8 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         Place::with(&fixture, |_| {})
     };
     // What `repair` says in a root that it made anew.
-    let reason = "the root was lost: what this backup shared with others by whole pages is not in it any more";
+    let reason =
+        "the root was lost: entries that this backup shared with others by whole pages are missing";
     let lost = |online| {
         let place = Place { dir: temp() };
         let mut root = cluster().write_repository(&place.at("repo"));

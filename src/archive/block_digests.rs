@@ -1,4 +1,4 @@
-//! Content against the digests that a record has of its blocks.
+//! Compares content with the block digests in a record.
 
 use crate::format::{
     digest::{Algorithm, Piece, is_block_size, piece},
@@ -7,10 +7,10 @@ use crate::format::{
 };
 use std::ops::Range;
 
-/// Larger blocks are not compared: one is held in memory.
+/// Larger blocks are not compared, because a whole block is held in memory.
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
 
-/// Does the record say the digest of each block of what it describes, which is so `len`?
+/// Returns whether the record has a digest for each block of its `len` bytes.
 pub fn are_digested(record: &Record, len: u64, options: &BackupOptions) -> bool {
     let block = options.block_bytes;
     let whole = is_block_size(block)
@@ -20,8 +20,8 @@ pub fn are_digested(record: &Record, len: u64, options: &BackupOptions) -> bool 
     whole && options.digest == Algorithm::Blake3 && record.entry.data_len() > block
 }
 
-/// The blocks of `len` bytes of data at `offset`, where one begins, and whether each is what the record says, if that says it.
-/// Less may be `found` than that.
+/// Returns the blocks of `len` bytes of data at `offset`, where a block begins, and whether each
+/// has the digest in the record, if there is one. `found` may have fewer bytes than that.
 pub fn judged(
     record: &Record,
     block: u64,
@@ -56,8 +56,8 @@ pub fn judged(
         .collect()
 }
 
-/// Where in these bytes of the data at `offset` is a block that is not what the record says, which describes `len` of them? Only
-/// whole ones are looked at.
+/// Returns the offset of the first block in these bytes, of the data at `offset`, that differs from
+/// its digest in the record, which describes `len` bytes. Only whole blocks are compared.
 pub fn first_wrong(
     record: &Record,
     len: u64,

@@ -1,4 +1,4 @@
-//! Where the content of one stored file is.
+//! The places that the content of one stored file occupies.
 
 use super::{
     Archive,
@@ -16,10 +16,11 @@ use crate::{
     stage::codec::Codec,
 };
 
-/// A file with all of its records: several, if it goes on over pages. Takes 16 bytes for each extent besides the pages.
+/// A file with all of its records: several, if it continues over pages. Takes 16 bytes for each
+/// extent besides the pages.
 pub(crate) struct FileContent {
     known: BaseEntry,
-    /// Where in the data each extent begins, its part, and its index in there.
+    /// Offset of each extent in the data, its part, and its index in that part.
     extents: Vec<(u64, u32, u32)>,
 }
 
@@ -29,12 +30,14 @@ pub(crate) struct FrameRange<'a> {
     pub(crate) frame: FrameAt,
     inner: usize,
     len: usize,
-    /// Is it all that the file's extent there holds, and the extent nearly all of the frame?
+    /// Whether the range is all that the file's extent holds, and the extent nearly the whole
+    /// frame.
     alone: bool,
 }
 
 impl FileContent {
-    /// From the records of one file, in order, at least one; `None` if they do not say where all of it is.
+    /// From the records of one file, in order, at least one; `None` if they do not cover the whole
+    /// file.
     pub(crate) fn new(parts: Vec<PageItem>) -> Option<Self> {
         if !are_contiguous(&parts) {
             return None;
@@ -74,7 +77,7 @@ impl FileContent {
         self.last().digest
     }
 
-    /// Where `len` bytes at `offset` of the data are.
+    /// Returns the frame ranges that hold `len` bytes at `offset` of the data.
     pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
         let first = self
             .extents
@@ -102,15 +105,16 @@ impl FileContent {
         })
     }
 
-    /// Is this all of the file, though the checksum of its frame is wrong?
+    /// Returns whether this is the whole file, although the checksum of its frame is wrong.
     pub(crate) fn is_saved(&self, content: &[u8]) -> bool {
         self.known.parts.len() == 1 && is_saved(self.last(), content)
     }
 
-    /// Are these the bytes at `offset`? Only where their frame had no checksum of its own, as far as the digests tell.
+    /// Checks the bytes at `offset` by digest. Only bytes whose frame has no checksum of its own
+    /// are checked.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they are not.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they differ.
     pub(crate) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
         let damaged = |why: String| {
             Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why)
@@ -145,7 +149,7 @@ impl FileContent {
         };
         match found.iter().zip(wanted).position(differs) {
             Some(at) => Err(damaged(format!(
-                "the digest of block {} is another",
+                "the digest of block {} is different",
                 offset / block + at as u64 + 1
             ))),
             None => Ok(()),
@@ -154,17 +158,17 @@ impl FileContent {
 }
 
 impl FrameRange<'_> {
-    /// Its bytes of what came out of its frame.
+    /// Returns the bytes of this range from the decoded frame.
     pub(crate) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
         plain
             .get(self.inner..)
             .and_then(|rest| rest.get(..self.len))
     }
 
-    /// Append the bytes to `buf`.
+    /// Appends the bytes to `buf`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or the system's.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or an error of the system.
     pub(crate) fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(

@@ -1,4 +1,4 @@
-//! Decoded frames, kept a moment: small files that follow each other share one.
+//! Decoded frames, kept for a short time: consecutive small files share a frame.
 
 use super::Archive;
 use crate::{
@@ -12,21 +12,21 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Plain bytes that are kept, for all threads together.
+/// Most plain bytes that are kept, for all threads together.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// A frame of any backup: its segment and where it begins there.
-pub(crate) type Place = (SegmentId, u64);
+/// A frame of any backup: its segment, and its offset in the segment.
+pub(crate) type FrameKey = (SegmentId, u64);
 
-/// What one thread decodes with.
-type Hand = (Decompressor, Vec<u8>);
+/// The decoder and buffer of one thread.
+type FrameDecoder = (Decompressor, Vec<u8>);
 
-/// Fetches and decodes frames of an archive, for any number of threads. Two that want the same frame at the same moment both
-/// decode it.
+/// Fetches and decodes frames of an archive, for any number of threads. Two threads that need the
+/// same frame at the same moment both decode it.
 pub(crate) struct FrameCache {
     archive: Arc<Archive>,
-    hands: Mutex<Vec<Hand>>,
-    kept: Mutex<VecDeque<(Place, Arc<Vec<u8>>)>>,
+    hands: Mutex<Vec<FrameDecoder>>,
+    kept: Mutex<VecDeque<(FrameKey, Arc<Vec<u8>>)>>,
 }
 
 impl FrameCache {
@@ -38,7 +38,7 @@ impl FrameCache {
         }
     }
 
-    /// What comes out of a frame of which only the checksum is wrong.
+    /// Returns the decoded bytes of a frame even if its checksum is wrong.
     ///
     /// # Errors
     /// As [`Frames::plain`].
@@ -46,10 +46,10 @@ impl FrameCache {
         Ok(self.decode(segment, frame)?.0)
     }
 
-    /// The plain bytes of a frame; `keep` them if others will want them too.
+    /// Returns the plain bytes of a frame; `keep` them if other threads will need them.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or the system's.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or an error of the system.
     pub(crate) fn plain(
         &self,
         segment: &SegmentId,
@@ -74,7 +74,7 @@ impl FrameCache {
         Ok(plain)
     }
 
-    /// The plain bytes, with what is wrong with the checksum if that is all.
+    /// Returns the plain bytes, and the checksum error if the checksum is the only fault.
     fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
         let hand = self.hands.locked().pop();
         let (mut decompressor, mut stored) =
@@ -86,7 +86,7 @@ impl FrameCache {
         Ok((plain, wrong))
     }
 
-    fn keep(&self, place: Place, plain: Arc<Vec<u8>>) {
+    fn keep(&self, place: FrameKey, plain: Arc<Vec<u8>>) {
         let mut kept = self.kept.locked();
         kept.push_back((place, plain));
         while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES

@@ -1,6 +1,6 @@
-//! Entries of a restore that the backup could not capture as they were.
+//! Entries of a restore that the backup could not capture completely.
 //!
-//! The last lines of the backup said so; but whoever restores it may be somebody else, years later.
+//! The report of the backup listed them; but the restore may be run by another person, years later.
 
 use crate::{
     error::quoted,
@@ -8,16 +8,16 @@ use crate::{
     text::counted,
 };
 
-/// See the module.
+/// The counts of incomplete entries, with the first of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MissingParts {
-    /// Entries that were not captured: nothing of them is restored.
+    /// Entries that were not captured, and are not restored.
     pub unreadable: u64,
-    /// Files with pages whose checksums were wrong already: they are restored as they were.
+    /// Files whose page checksums were wrong in the source: they are restored as they were.
     pub bad_pages: u64,
-    /// Why there may be less than there was, and nobody can name it.
+    /// Why an unknown number of entries may be missing.
     pub unnamed: Option<&'static str>,
-    /// Files that were written to while they were read: that is no lack, but they may be torn.
+    /// Files that were written to while they were read: their content may be torn.
     changed: u64,
     first_unreadable: String,
     first_bad: String,
@@ -33,17 +33,17 @@ impl MissingParts {
         }
     }
 
-    /// Is all there as it was?
+    /// Returns whether every entry is complete and correct.
     pub fn is_empty(&self) -> bool {
         self.is_captured() && self.bad_pages == 0
     }
 
-    /// Is all there, right or wrong?
+    /// Returns whether every entry is complete, correct or not.
     pub fn is_captured(&self) -> bool {
         self.unreadable == 0 && self.unnamed.is_none()
     }
 
-    /// A record that is wanted. What vanished before it was read is not missed.
+    /// Counts a wanted record. A file that vanished before it was read is not missing.
     pub(crate) fn note(&mut self, record: &Record) {
         let (count, first, why) = match &record.state {
             _ if record.more => return,
@@ -60,7 +60,7 @@ impl MissingParts {
         *count += 1;
     }
 
-    /// One line for each of the four, if there is something to say.
+    /// Returns a line for each of the four counts that is not zero.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {

@@ -1,8 +1,10 @@
-//! A stored backup, to be read: its root, its pages, its frames.
+//! A stored backup, for reading: its root, its pages, its frames.
 //!
-//! Reads nothing before it is needed: one file of a large backup costs the root, one or two pages and its frames. Checks every
-//! page against the digest in the root, and takes a damaged page from its copy in a segment. Reading order (`schedule`) is here;
-//! writing a tree is in `target`, deciding what to restore in `restore`.
+//! Objects are read only when they are needed: one file of a large backup costs the root, one or
+//! two pages and its frames. Every page is checked against the digest in the root, and a damaged
+//! page is read from its copy in a segment. Belongs here: everything that reads a backup, and the
+//! reading order ([`schedule`]). Does not belong here: writing a tree (`target`), and the decision
+//! which entries to restore (`restore`).
 
 pub mod block_digests;
 pub(crate) mod extents;
@@ -36,18 +38,18 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A larger frame is refused before memory is taken.
+/// A larger frame is refused before memory is allocated.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
-/// Decoded pages that are kept.
+/// Decoded pages that stay in memory.
 const KEPT_PAGES: usize = 2;
 
 /// A stored backup.
 pub struct Archive {
     /// Its root.
     pub root: Root,
-    /// How its frames are compressed.
+    /// The compression of its frames.
     pub codec: Codec,
-    /// Id of the repository it is in; empty for a one-file archive.
+    /// Id of its repository; empty for a one-file archive.
     pub repository: String,
     store: Box<dyn ObjectReader>,
     kept: Mutex<Vec<(usize, Arc<ManifestPage>)>>,
@@ -56,7 +58,7 @@ pub struct Archive {
     warn: Box<dyn Fn(Error) + Send + Sync>,
 }
 
-/// The entries that are wanted: these paths, what is below them, and the directories above them.
+/// The wanted entries: these paths, the entries below them, and the directories above them.
 #[derive(Debug, Clone, Default)]
 pub struct Selection(Arc<WantedPaths>);
 
@@ -64,12 +66,12 @@ pub struct Selection(Arc<WantedPaths>);
 struct WantedPaths {
     paths: Vec<EntryPath>,
     tops: HashSet<EntryPath>,
-    /// They and all above them, in archive order.
+    /// The paths and all directories above them, in archive order.
     way: Vec<EntryPath>,
 }
 
 impl Selection {
-    /// From paths as a person writes them: `./a/`, `/a` and `a` are the same. No paths: everything.
+    /// From paths as a user writes them: `./a/`, `/a` and `a` are the same. No paths: all entries.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a path with `..`.
@@ -92,12 +94,12 @@ impl Selection {
         })))
     }
 
-    /// The paths, as the backup has them.
+    /// Returns the paths, as the backup has them.
     pub fn paths(&self) -> &[EntryPath] {
         &self.0.paths
     }
 
-    /// Is `path` wanted?
+    /// Returns whether `path` is wanted.
     pub fn takes(&self, path: &[u8]) -> bool {
         self.holds(path)
             || self
@@ -107,12 +109,13 @@ impl Selection {
                 .is_ok()
     }
 
-    /// Is `path` one of the paths, or below one?
+    /// Returns whether `path` is one of the paths, or below one.
     pub fn holds(&self, path: &[u8]) -> bool {
         self.0.paths.is_empty() || prefixes(path).any(|above| self.0.tops.contains(above))
     }
 
-    /// Can a page that begins with `first` and ends at `next` or before hold a path that is wanted?
+    /// Returns whether a page that begins with `first` and ends at `next` or before can contain a
+    /// wanted path.
     fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
         let behind = self
             .0
@@ -123,7 +126,8 @@ impl Selection {
     }
 }
 
-/// `a/b/c` gives the empty path, `a`, `a/b`, `a/b/c`.
+/// Returns the path and all directories above it: `a/b/c` gives the empty path, `a`, `a/b`,
+/// `a/b/c`.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let cuts = (0..path.len())
         .filter(|i| path[*i] == b'/')
@@ -143,24 +147,24 @@ fn normal(path: &[u8]) -> Result<EntryPath> {
     Err(Error::new(
         ErrorKind::Usage,
         format!(
-            "cannot select {}: it is no path of a backup",
+            "cannot select {}: it is not a path in a backup",
             crate::error::quoted(&path)
         ),
     ))
 }
 
 impl Archive {
-    /// Open one-file archive `path`; `None` if this program did not write it.
+    /// Opens the one-file archive `path`; `None` if fullbore did not write it.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it is damaged, or the system's error.
+    /// [`Kind::Corrupt`] if it is damaged, or an error of the system.
     pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
         OneFileObjects::open(path)?
             .map(|store| Self::with_store(Box::new(store)))
             .transpose()
     }
 
-    /// Open backup `id` of a repository.
+    /// Opens backup `id` of a repository.
     ///
     /// # Errors
     /// As [`Archive::open_file`].
@@ -168,7 +172,7 @@ impl Archive {
         Self::of_repository(BackupObjects::new(objects, id), id)
     }
 
-    /// Open what is durable of backup `id`, which has not ended.
+    /// Opens the durable part of backup `id`, which has not ended.
     ///
     /// # Errors
     /// As [`Archive::open_file`].
@@ -184,7 +188,7 @@ impl Archive {
         Self::with_root(root, Box::new(store))
     }
 
-    /// Open whatever `store` holds.
+    /// Opens the backup in `store`.
     ///
     /// # Errors
     /// As [`Archive::open_file`].
@@ -206,8 +210,8 @@ impl Archive {
         })
     }
 
-    /// Its segments are called by its id, as another backup does that refers to it; with `pages_know`, pages
-    /// know where they are stored.
+    /// Names its segments by its id, as another backup that refers to it does; with `pages_know`,
+    /// pages record where they are stored.
     #[must_use]
     pub fn as_base(mut self, pages_know: bool) -> Self {
         self.is_base = true;
@@ -215,30 +219,31 @@ impl Archive {
         self
     }
 
-    /// Call `warn` for damage that does no harm, as a copy was whole. From any thread.
+    /// Calls `warn`, from any thread, for damage that is harmless because a copy is intact.
     #[must_use]
     pub fn warn_with(mut self, warn: impl Fn(Error) + Send + Sync + 'static) -> Self {
         self.warn = Box::new(warn);
         self
     }
 
-    /// Is it one file, with its pages and root in its only segment?
+    /// Returns whether it is one file, with its pages and root in its only segment.
     pub fn is_one_file(&self) -> bool {
         self.store.is_one_file()
     }
 
-    /// What its objects are read from.
+    /// Returns the reader of its objects.
     pub fn store(&self) -> &dyn ObjectReader {
         &*self.store
     }
 
-    /// Put the stored bytes of a frame into `out`.
+    /// Reads the stored bytes of a frame into `out`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if the segment is missing or ends before, [`Kind::Gone`], or the system's error.
+    /// [`Kind::Corrupt`] if the segment is missing or too short, [`Kind::Gone`], or the system's
+    /// error.
     pub fn fetch(&self, segment: &SegmentId, frame: &FrameAt, out: &mut Vec<u8>) -> Result<()> {
         if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
-            return Err(Error::corrupt("a frame is larger than a frame can be"));
+            return Err(Error::corrupt("a frame is larger than the limit"));
         }
         let object = ObjectName::Segment(segment.clone());
         self.store
@@ -246,10 +251,10 @@ impl Archive {
             .map_err(missing_is_damage)
     }
 
-    /// The page at `index` of the root's list.
+    /// Returns the page at `index` of the root's list.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if no copy of it is whole; [`Kind::Gone`] if the backup was forgotten.
+    /// [`Kind::Corrupt`] if every copy is damaged; [`Kind::Gone`] if the backup was forgotten.
     pub fn page(&self, index: usize) -> Result<Arc<ManifestPage>> {
         let mut kept = self.kept.locked();
         if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
@@ -263,12 +268,12 @@ impl Archive {
         Ok(page)
     }
 
-    /// Keep no pages, as who goes from backup to backup.
+    /// Drops the pages in memory, for a caller that reads many backups.
     pub fn let_go(&self) {
         self.kept.locked().clear();
     }
 
-    /// Read the page `at` from the first of its copies that is whole; it is not kept.
+    /// Reads the page `at` from its first intact copy; the page is not kept.
     ///
     /// # Errors
     /// As [`Archive::page`].
@@ -290,12 +295,12 @@ impl Archive {
         }
         let first = crate::error::quoted(&at.first.0);
         Err(damage.detail(format!(
-            "it describes {} entries from {first} on; no other copy is whole",
+            "it describes {} entries from {first} on; there is no intact copy",
             at.entries
         )))
     }
 
-    /// The places a page is stored at, the one to read first in front.
+    /// Returns the places of the copies of a page, in reading order.
     pub fn copies(&self, at: &PageAt) -> Vec<(ObjectName, u64)> {
         let segment = SegmentId {
             backup: at.backup.clone(),
@@ -306,10 +311,10 @@ impl Archive {
             .manifest_offset
             .map(|offset| (ObjectName::Manifest(at.backup.clone()), offset));
         if at.segment == 0 {
-            return manifest.into_iter().collect(); // written by a repair, which adds nothing to segments
+            return manifest.into_iter().collect(); // a repair wrote it, which adds no copies to segments
         }
         let copy = ObjectName::Segment(segment);
-        // A segment of another backup may have gone when nothing but its pages was needed any more.
+        // A segment of another backup may have been deleted once only its pages were needed.
         let absent = !at.backup.is_empty()
             && self
                 .store
@@ -319,7 +324,7 @@ impl Archive {
         manifest.into_iter().chain(copy).collect()
     }
 
-    /// Read the page `at` from one of its copies.
+    /// Reads the page `at` from one of its copies.
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if this copy is damaged or missing; [`Kind::Gone`] if the backup was forgotten.
@@ -339,7 +344,7 @@ impl Archive {
             )));
         }
         let mut page = ManifestPage::decode(&stored)?;
-        // To the page, its own backup is the one without a name.
+        // In the page, its own backup has no name.
         let home = if at.backup.is_empty() && self.is_base {
             &self.root.id
         } else {
@@ -352,7 +357,8 @@ impl Archive {
                 segment.backup.clear();
             }
         }
-        // Who refers to a page keeps the manifest that it is in, and not the segment of another copy.
+        // A backup that refers to a page keeps the manifest with the page, but not the segment with
+        // another copy.
         let is_referable = self.pages_know && matches!(copy.0, ObjectName::Manifest(_));
         page.origin = is_referable.then(|| {
             Arc::new(PageAt {
@@ -363,12 +369,13 @@ impl Archive {
         Ok(page)
     }
 
-    /// Indices of the pages that can hold entries of `selection`, for each sequence of a stream in order.
+    /// Returns the indices of the pages that can contain entries of `selection`, for each sequence
+    /// of a stream in order.
     pub fn pages(&self, selection: &Selection) -> Vec<Vec<usize>> {
         self.pages_where(|first, next| selection.reaches(first, next))
     }
 
-    /// Those of which `wants` says so, by the path that a page begins with, and that the next one does.
+    /// Returns the pages that `wants` accepts, by the first path of the page and of the next page.
     fn pages_where(&self, wants: impl Fn(&[u8], Option<&[u8]>) -> bool) -> Vec<Vec<usize>> {
         let pages = &self.root.pages;
         let sequence = |page: &PageAt| (page.stream, page.late);
@@ -393,19 +400,20 @@ impl Archive {
         sequences.iter().map(of).collect()
     }
 
-    /// All records of `selection` in archive order, or in the reverse; streams are merged.
+    /// Returns all records of `selection` in archive order, or in reverse order; streams are
+    /// merged.
     ///
-    /// A page that cannot be read gives one error; the records of the others follow it.
+    /// An unreadable page gives one error; the records of the other pages follow.
     pub fn records(&self, selection: &Selection, backwards: bool) -> Records<&Self> {
         Records::new(self, selection, backwards, |_| true)
     }
 
-    /// All records in archive order, as [`Archive::records`].
+    /// Returns all records in archive order, as [`Archive::records`].
     pub fn into_records(self: Arc<Self>) -> Records<Arc<Self>> {
         Records::new(self, &Selection::default(), false, |_| true)
     }
 
-    /// The records of `selection` in archive order, but only those on pages that `wants` says.
+    /// Returns the records of `selection` in archive order, from the pages that `wants` accepts.
     pub fn records_on(
         &self,
         selection: &Selection,
@@ -414,17 +422,18 @@ impl Archive {
         Records::new(self, selection, false, wants)
     }
 
-    /// All records that came late, or all others, in archive order.
+    /// Returns all late records, or all others, in archive order.
     pub fn sequence(archive: Arc<Self>, late: bool) -> Records<Arc<Self>> {
         Records::new(archive, &Selection::default(), false, |page| {
             page.late == late
         })
     }
 
-    /// The records of `path`: several if they go on over pages, none if it is not there.
+    /// Returns the records of `path`: several if they continue over pages, an empty list if `path`
+    /// is not in the backup.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if a page that might hold it is damaged.
+    /// [`Kind::Corrupt`] if a page that might contain the path is damaged.
     pub fn find(&self, path: &[u8]) -> Result<Vec<PageItem>> {
         let parts = self.look(path, |record| record.entry.path == path)?;
         match parts
@@ -440,7 +449,7 @@ impl Archive {
         }
     }
 
-    /// Is `path` in the backup, itself or as a directory above something?
+    /// Returns whether `path` is in the backup, as an entry or as a directory above one.
     ///
     /// # Errors
     /// As [`Archive::find`].
@@ -452,8 +461,8 @@ impl Archive {
                 .is_empty())
     }
 
-    /// Directories of which nothing was backed up but the way to the paths of the source, which are stored under their whole
-    /// names. What else is in them nobody looked at.
+    /// Returns the directories that lead to the paths of the source, if those are stored under
+    /// their whole names. The backup did not read the other entries in these directories.
     ///
     /// # Errors
     /// As [`Archive::find`].
@@ -463,7 +472,7 @@ impl Archive {
         let mut ways = HashSet::new();
         for top in &tops {
             if self.root.source.contents || self.find(top)?.is_empty() {
-                return Ok(HashSet::new()); // under the last name alone
+                return Ok(HashSet::new()); // stored under the last name alone
             }
             let above = (0..top.len())
                 .filter(|at| top[*at] == b'/')
@@ -474,7 +483,8 @@ impl Archive {
         Ok(ways)
     }
 
-    /// The last record of the file at `path`, which has its digest; `None` if it is not there or cannot be read.
+    /// Returns the last record of the file at `path`, which has its digest; `None` if the file is
+    /// not in the backup or cannot be read.
     pub fn last_of(&self, path: &[u8]) -> Option<PageItem> {
         self.pages_at(path).into_iter().rev().find_map(|index| {
             let page = self.page(index).ok()?;
@@ -485,7 +495,7 @@ impl Archive {
         })
     }
 
-    /// The pages that records of `path` may be on, or what stands right behind its place.
+    /// Returns the pages that may have records of `path`, or the entry after its place.
     fn pages_at(&self, path: &[u8]) -> Vec<usize> {
         let is_between = |first: &[u8], next: Option<&[u8]>| {
             entry::order(first, path).is_le()
@@ -494,7 +504,7 @@ impl Archive {
         self.pages_where(is_between).into_iter().flatten().collect()
     }
 
-    /// The records that match, at or right behind the place where `path` stands.
+    /// Returns the matching records at the place of `path`, or right after it.
     fn look(&self, path: &[u8], matches: impl Fn(&Record) -> bool) -> Result<Vec<PageItem>> {
         let mut found = Vec::new();
         for index in self.pages_at(path) {
@@ -508,7 +518,7 @@ impl Archive {
     }
 }
 
-/// Is the file at `path` an archive that this program wrote, whole or damaged?
+/// Returns whether the file at `path` is an archive that fullbore wrote, intact or damaged.
 pub fn is_archive(path: &std::path::Path) -> bool {
     OneFileObjects::open(path).map_or_else(
         |error| error.kind == ErrorKind::Corrupt,
@@ -516,7 +526,7 @@ pub fn is_archive(path: &std::path::Path) -> bool {
     )
 }
 
-/// What an object is missing of is damage to the backup, not a wrong name.
+/// An error of an object that is missing counts as damage to the backup, not as a wrong name.
 fn missing_is_damage(error: Error) -> Error {
     match error.kind {
         ErrorKind::NotFound => Error {
@@ -529,7 +539,7 @@ fn missing_is_damage(error: Error) -> Error {
 
 fn no_copy(at: &PageAt) -> Error {
     Error::corrupt(format!(
-        "the manifest page of {} is nowhere",
+        "the manifest page of {} is missing",
         crate::error::quoted(&at.first.0)
     ))
 }
@@ -545,7 +555,7 @@ fn read_root(store: &dyn ObjectReader) -> Result<Root> {
     Root::open(&bytes, &name)
 }
 
-/// The error of a path that a backup does not have.
+/// The error of a path that is not in the backup.
 pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
     Error::new(
         ErrorKind::NotFound,
@@ -555,5 +565,5 @@ pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
             archive.root.id
         ),
     )
-    .hint("`fullbore list FROM@BACKUP` shows what there is; paths begin at the root of the backup")
+    .hint("`fullbore list FROM@BACKUP` shows its paths, which begin at the root of the backup")
 }

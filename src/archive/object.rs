@@ -1,7 +1,7 @@
-//! Where the bytes of a stored backup are read from: the objects of a repository, or one archive file.
+//! Reads the bytes of a stored backup: from the objects of a repository, or from one archive file.
 //!
-//! All is read by position, from any thread. Nothing here knows what the bytes mean, except that a
-//! one-file archive says at its end where its root is.
+//! All reads are at an offset, from any thread. This module does not interpret the bytes, except
+//! the end of a one-file archive, which contains the place of its root.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -29,12 +29,12 @@ use std::{
     },
 };
 
-/// One of the things a backup is stored as.
+/// An object of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectName {
     /// The root.
     Root,
-    /// All pages of a backup, one after the other; of this backup if it is not named.
+    /// All pages of a backup, one after the other; of this backup if the name is empty.
     Manifest(String),
     /// Frames.
     Segment(SegmentId),
@@ -42,11 +42,11 @@ pub enum ObjectName {
 
 /// Reads objects of one backup, and segments of others that it refers to.
 pub trait ObjectReader: Send + Sync {
-    /// Replace the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
+    /// Replaces the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if the object is not there, [`Kind::Gone`] if the backup was forgotten, [`Kind::Corrupt`] if the object
-    /// ends before, or the system's error.
+    /// [`Kind::NotFound`] if the object does not exist, [`Kind::Gone`] if the backup was forgotten,
+    /// [`Kind::Corrupt`] if the object is too short, or an error of the system.
     fn read_at(
         &self,
         object: &ObjectName,
@@ -55,21 +55,21 @@ pub trait ObjectReader: Send + Sync {
         out: &mut Vec<u8>,
     ) -> Result<()>;
 
-    /// Bytes of `object`.
+    /// Returns the size of `object`.
     ///
     /// # Errors
     /// As [`Store::read_at`].
     fn len(&self, object: &ObjectName) -> Result<u64>;
 
-    /// What messages call `object`, in quotes.
+    /// Returns the name of `object` for messages, in quotes.
     fn name(&self, object: &ObjectName) -> String;
 
-    /// Is it one file, with pages and root in its only segment?
+    /// Returns whether it is one file, with pages and root in its only segment.
     fn is_one_file(&self) -> bool {
         false
     }
 
-    /// What it reads from, so that a restore into what that is in leaves it alone.
+    /// Returns the files it reads from, so that a restore does not overwrite them.
     fn places(&self) -> Vec<Place> {
         Vec::new()
     }
@@ -86,7 +86,7 @@ pub struct BackupObjects {
 }
 
 impl BackupObjects {
-    /// Backup `id` of the repository. Nothing is read yet.
+    /// Makes a reader of backup `id` of the repository, without reading anything.
     pub fn new(objects: &Arc<dyn Objects>, id: &str) -> Self {
         Self {
             objects: objects.clone(),
@@ -97,7 +97,7 @@ impl BackupObjects {
         }
     }
 
-    /// As far as it came, if it has not ended.
+    /// Makes a reader of the durable part of a backup that has not ended.
     pub fn partial(objects: &Arc<dyn Objects>, id: &str) -> Self {
         Self {
             root: layout::PARTIAL,
@@ -105,21 +105,22 @@ impl BackupObjects {
         }
     }
 
-    /// How the names of its segments end; `tar.zst` until this is called. Known once the root was read.
+    /// Sets the suffix of its segment names, which is known once the root was read; `tar.zst` until
+    /// then.
     pub fn set_suffix(&self, suffix: &'static str) {
         let _ = self.suffix.set(suffix);
     }
 
-    /// Its root was read. What is missing from now on is damage only as long as the root is there: that goes first of a backup
-    /// that is forgotten.
+    /// Records that its root was read. From here on a missing object is damage only while the root
+    /// exists: a forgotten backup loses its root first.
     pub fn set_had_root(&self) {
         self.had_root.store(true, Relaxed);
     }
 
-    /// All bytes of the root, which is read by one request.
+    /// Returns all bytes of the root, with one request.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none, or if it only says that no root may come; or the storage's.
+    /// [`ErrorKind::NotFound`] if the root does not exist, or is void; or errors of the storage.
     pub fn root_bytes(&self) -> Result<Vec<u8>> {
         let key = self.key(&ObjectName::Root);
         match self.objects.get(&key)? {
@@ -136,7 +137,7 @@ impl BackupObjects {
         }
         let repository = self.objects.describe("");
         if is_absent(layout::REPOSITORY) {
-            let what = format!("repository {repository} is not there any more");
+            let what = format!("repository {repository} does not exist any more");
             return Error::new(ErrorKind::Gone, what)
                 .because("it was moved or removed while it was read");
         }
@@ -145,7 +146,7 @@ impl BackupObjects {
             format!("backup {:?} is not in {repository} any more", self.backup),
         )
         .because("it was forgotten while it was read")
-        .hint("`fullbore list` shows which backups there are")
+        .hint("`fullbore list` shows the backups")
     }
 
     fn key(&self, object: &ObjectName) -> String {
@@ -164,7 +165,7 @@ impl BackupObjects {
     }
 }
 
-/// The storage's own error of an object that is absent.
+/// Returns the storage's own error for a missing object.
 fn absent(objects: &dyn Objects, key: &str) -> Error {
     match objects.read_at(key, 0, 0, &mut Vec::new()) {
         Err(error) if error.kind == ErrorKind::NotFound => error,
@@ -172,7 +173,7 @@ fn absent(objects: &dyn Objects, key: &str) -> Error {
             ErrorKind::NotFound,
             format!("could not open {}", objects.describe(key)),
         )
-        .because("it is not there"),
+        .because("it does not exist"),
     }
 }
 
@@ -216,10 +217,11 @@ pub struct OneFileObjects {
 }
 
 impl OneFileObjects {
-    /// Open the archive at `path`; `None` if it is a file that this program did not write.
+    /// Opens the archive at `path`; `None` if fullbore did not write the file.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it begins as an archive of ours and does not end as one, or the system's error.
+    /// [`Kind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
+    /// system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = open_file(path, |path| File::open(path))?;
         match locate(&file, path)? {
@@ -230,19 +232,20 @@ impl OneFileObjects {
             })),
             None if !is_ours(&file, path)? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
-                .because("its end does not say where its root is")
-                .hint("`fullbore restore - < FILE` restores what its stream still holds")),
+                .because("its end does not contain the place of its root")
+                .hint("`fullbore restore - < FILE` restores the readable part of its stream")),
         }
     }
 
-    /// Did this program write what stands at `path`, damaged or not? What cannot be read is no proof.
+    /// Returns whether fullbore wrote the file at `path`, damaged or not. A file that cannot be
+    /// read does not count.
     pub fn is_ours(path: &Path) -> bool {
         open_file(path, |path| File::open(path))
             .and_then(|file| is_ours(&file, path))
             .unwrap_or(false)
     }
 
-    /// Where in the file this object begins.
+    /// Returns the offset of this object in the file.
     fn start(&self, object: &ObjectName) -> Result<u64> {
         match object {
             ObjectName::Root => Ok(self.root.offset),
@@ -293,7 +296,8 @@ impl ObjectReader for OneFileObjects {
     }
 }
 
-/// Where the root is: the locator stands before the seek table, or at the very end where there is none.
+/// Finds the root: the locator is before the seek table, or at the very end if there is no seek
+/// table.
 fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
     let len = file_len(file, path)?;
     let mut bytes = Vec::new();
@@ -315,7 +319,8 @@ fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
     Ok(Locator::parse(&bytes).filter(within))
 }
 
-/// Does it begin with a frame and a label? That frame is empty in zstd and holds data in lz4; a filler may follow it.
+/// Returns whether the file begins with a frame and a label. That frame is empty in zstd and has
+/// data in lz4; a filler may follow it.
 fn is_ours(file: &File, path: &Path) -> Result<bool> {
     let start = head(file, path, 0)?;
     let mut at = if start.starts_with(&EMPTY_ZSTD) {
@@ -335,14 +340,14 @@ fn is_ours(file: &File, path: &Path) -> Result<bool> {
     )
 }
 
-/// Blocks of the first frame of lz4, at most: 64 MiB in blocks of 4 MiB, and one more.
+/// Most blocks in the first frame of lz4: 64 MiB in blocks of 4 MiB, and one more.
 const MAX_LZ4_BLOCKS: usize = 17;
 
-/// The length of the frame of lz4 that a file begins with; 0 if it does not. Ours have a checksum of the content and none
-/// of blocks.
+/// Returns the length of the lz4 frame at the start of a file; 0 if there is none. Frames of
+/// fullbore have a checksum of the content and none of blocks.
 fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
     const START: [u8; 4] = 0x184D_2204u32.to_le_bytes();
-    let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // is the size of the content there?
+    let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // with or without the size of the content
     for _ in 0..if start.starts_with(&START) {
         MAX_LZ4_BLOCKS
     } else {
@@ -358,7 +363,7 @@ fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
     Ok(0)
 }
 
-/// A few bytes at `at`, zeros where the file ends before.
+/// Returns a few bytes at `at`, filled with zeros at the end of the file.
 fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
     let (mut bytes, there) = (
         Vec::new(),
@@ -377,11 +382,12 @@ fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
 
 fn file_len(file: &File, path: &Path) -> Result<u64> {
     Ok(asked_twice(|| file.metadata())
-        .map_err(|e| failed(format!("could not look at {path:?}"), e))?
+        .map_err(|e| failed(format!("could not examine {path:?}"), e))?
         .len())
 }
 
-/// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
+/// Asks a second time, because a disk may succeed then; a repair would give up data that it did not
+/// get.
 fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match ask() {
         Err(error) if is_media_error(&error) => ask(),
@@ -389,7 +395,8 @@ fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
+/// A sector that cannot be read counts as damage, like a flipped bit: the rest of the object may be
+/// intact.
 fn failed(what: String, error: io::Error) -> Error {
     let kind = if is_media_error(&error) {
         ErrorKind::Corrupt
@@ -402,7 +409,7 @@ fn failed(what: String, error: io::Error) -> Error {
     }
 }
 
-/// Checks the length against the file before memory is taken.
+/// Checks the length against the file before it allocates memory.
 fn read_exactly(
     file: &File,
     path: &Path,
@@ -411,8 +418,8 @@ fn read_exactly(
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let end = offset.saturating_add(len as u64);
-    // A megabyte costs less to read than to ask for: the length of the file is looked at for what is larger only. No file is so
-    // long that the system would not take the offset.
+    // The length of the file is only checked for larger reads: reading a megabyte costs less than
+    // the check. No file is so long that the system would not take the offset.
     if end > i64::MAX as u64 || len > 1 << 20 && end > file_len(file, path)? {
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }

@@ -1,4 +1,4 @@
-//! A backup as it would be with a root that is not written yet.
+//! A backup as it would be with a root that has not been written yet.
 
 use super::{
     Archive,
@@ -12,18 +12,18 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A backup as it would be with a rebuilt root, which is not written yet.
-pub(crate) struct Virtual {
+/// Reads a backup with a rebuilt root that has not been written yet.
+pub(crate) struct PreviewObjects {
     stored: BackupObjects,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
 }
 
-impl Virtual {
-    /// Open it.
+impl PreviewObjects {
+    /// Opens the preview.
     ///
     /// # Errors
-    /// If what was rebuilt cannot be read.
+    /// If the rebuilt pages cannot be read.
     pub(crate) fn open(
         objects: &Arc<dyn Objects>,
         root: &Root,
@@ -39,7 +39,7 @@ impl Virtual {
     }
 }
 
-impl ObjectReader for Virtual {
+impl ObjectReader for PreviewObjects {
     fn read_at(
         &self,
         object: &ObjectName,

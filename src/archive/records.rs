@@ -1,7 +1,7 @@
 //! The records of a stored backup, one after the other.
 //!
-//! What a file is that goes on over pages, its last part says: only at its end it is known whether all of it could be read, and
-//! of a stream, how long it is.
+//! The state of a file that continues over pages is in its last part: only that part shows whether
+//! the whole file could be read, and how long a stream is.
 
 use super::{Archive, Selection};
 use crate::{
@@ -22,18 +22,19 @@ pub struct Records<A: Deref<Target = Archive>> {
     backwards: bool,
 }
 
-/// How far one stream was read.
+/// The read position in one stream.
 struct RecordCursor {
-    /// Pages not opened yet; the next one is the last.
+    /// Pages that have not been opened yet; the next one is last.
     pages: Vec<usize>,
     now: Option<OpenPage>,
-    /// The next record, until it is the turn of this stream.
+    /// The next record, until its turn among the streams.
     ready: Option<PageItem>,
-    /// The last part of the file that was met last, if it goes on over pages; `None` in it if there is none that can be read.
+    /// The last part of the latest file that continues over pages; `None` in it if that part cannot
+    /// be read.
     last: Option<(EntryPath, Option<PageItem>)>,
 }
 
-/// A page, by its number in the root, and how many of its records have passed.
+/// A page, by its number in the root, and the number of its records that have been returned.
 struct OpenPage {
     number: usize,
     page: Arc<ManifestPage>,
@@ -68,7 +69,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
         }
     }
 
-    /// Bring the cursor to its next wanted record; it has none at the end of the stream.
+    /// Moves the cursor to its next wanted record; at the end of the stream there is none.
     fn settle(&mut self, at: usize) -> Result<()> {
         let (archive, cursor) = (&*self.archive, &mut self.cursors[at]);
         while cursor.ready.is_none() {
@@ -106,7 +107,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
 }
 
 impl<A: Deref<Target = Archive>> Drop for Records<A> {
-    /// Who goes through many backups, one after the other, does not keep pages of each.
+    /// A caller that reads many backups does not keep pages of each.
     fn drop(&mut self) {
         self.archive.let_go();
     }
@@ -144,7 +145,8 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
     }
 }
 
-/// The record of page `number` as its file turned out; `None` if it has nothing to say. `last` is kept from part to part.
+/// Returns the record of page `number` in the final state of its file; `None` if the record is
+/// empty then. `last` is kept from part to part.
 fn settled_at(
     archive: &Archive,
     number: usize,
@@ -162,11 +164,11 @@ fn settled_at(
     }
     match known {
         Some((_, Some(last))) => settled(item, last),
-        _ => Some(item), // where the backup ends that was cut off, or at a page that is damaged, as will be said
+        _ => Some(item), // at the end of an interrupted backup, or before a damaged page, which is reported later
     }
 }
 
-/// The last part of the file of which a part is the last record of page `number`.
+/// Returns the last part of the file whose part is the last record of page `number`.
 fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> {
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
@@ -178,7 +180,8 @@ fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> 
     (last.entry.path == path && !last.more).then_some(last)
 }
 
-/// A part of a file, given its last part. Of one that is not stored after all, there is one record without content.
+/// Returns a part of a file in the state of its last part. A file that is not stored after all has
+/// one record without content.
 pub(crate) fn settled(part: PageItem, last: &PageItem) -> Option<PageItem> {
     match last.state.is_stored() {
         true if part.entry == last.entry && part.state == last.state => Some(part),

@@ -1,8 +1,9 @@
-//! What to do with the frames of a backup: records in, jobs out.
+//! Turns records into jobs: one for each frame of a backup.
 //!
-//! A job is one frame with everything that is wanted of it, so that each frame is fetched and decoded once however many
-//! files want it. Jobs come out in the order in which the records first need them, which is the order of the
-//! segments; what is held back is bounded by `WINDOW` pieces, whatever the number of files.
+//! A job is one frame with all wanted pieces of it, so that each frame is fetched and decoded once,
+//! however many files need it. Jobs come out in the order in which the records first need them,
+//! which is the order of the segments. At most `WINDOW` pieces are held back, whatever the number
+//! of files.
 
 use super::block_digests::{are_digested, first_wrong};
 use crate::{
@@ -24,20 +25,22 @@ use std::{
     },
 };
 
-/// Pieces that wait for others of the same frame: those of about a page. One more for every KiB of attributes.
+/// Most pieces that wait for others of the same frame: about those of a page. Each KiB of
+/// attributes counts as one more.
 const WINDOW: usize = 8192;
 const XATTRS: usize = 1 << 10;
-/// Of a longer file the records are not kept for their blocks: relations are no longer, and others have a digest.
+/// The records of a longer file are not kept for their block digests: relations are shorter, and
+/// other files have a digest.
 const MOST_OF_BLOCKS: u64 = 1 << 32;
 /// Entries without content in one job.
 const BATCH: usize = 128;
 
-/// A frame, and what is wanted of it.
+/// A frame, and the wanted pieces of it.
 #[derive(Debug)]
 pub struct FrameJob<H> {
-    /// Where it is; `None` if all that is wanted has no content.
+    /// The frame; `None` if no wanted entry has content.
     pub frame: Option<(SegmentId, FrameAt)>,
-    /// What is wanted of its content.
+    /// The wanted pieces of its content.
     pub pieces: Vec<WantedRun<H>>,
     /// Entries without content: empty files, symbolic links, pipes and devices.
     pub bare: Vec<PageItem>,
@@ -46,25 +49,25 @@ pub struct FrameJob<H> {
 /// A run of a decoded frame.
 #[derive(Debug)]
 pub struct WantedRun<H> {
-    /// Of which file.
-    pub of: Of<H>,
+    /// The file that the run belongs to.
+    pub of: RunOwner<H>,
     /// Bytes of the frame before it.
     pub inner: u32,
     /// Its length.
     pub len: u32,
 }
 
-/// Which file a run belongs to.
+/// A whole file.
 #[derive(Debug)]
-pub enum Of<H> {
-    /// All of a file.
+pub enum RunOwner<H> {
+    /// A whole file.
     Whole(PageItem),
-    /// Some of it, from this offset of its data.
+    /// A part of a file, from this offset of its data.
     Part(Arc<ScheduleShared<H>>, u64),
 }
 
 impl<H> WantedRun<H> {
-    /// Its bytes.
+    /// Returns the bytes of the run.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         plain
             .get(self.inner as usize..)
@@ -72,71 +75,74 @@ impl<H> WantedRun<H> {
             .unwrap_or_default()
     }
 
-    /// Of a frame whose checksum is wrong: is it what it was all the same?
+    /// Returns whether the content is correct although the checksum of the frame is wrong.
     pub fn is_saved(&self, plain: &[u8]) -> bool {
-        matches!(&self.of, Of::Whole(item) if is_saved(item, self.content(plain)))
+        matches!(&self.of, RunOwner::Whole(item) if is_saved(item, self.content(plain)))
     }
 
-    /// What it counts for among those that wait.
+    /// Returns how much it counts among the waiting pieces.
     fn weight(&self) -> usize {
         1 + xattr_bytes(&self.item().entry.xattrs) / XATTRS
     }
 
-    /// The record of its file.
+    /// Returns the record of its file.
     pub fn item(&self) -> &PageItem {
         match &self.of {
-            Of::Whole(item) => item,
-            Of::Part(shared, _) => &shared.item,
+            RunOwner::Whole(item) => item,
+            RunOwner::Part(shared, _) => &shared.item,
         }
     }
 }
 
-/// A file in several pieces, which come in any order, from any thread.
+/// A file in several pieces, which arrive in any order, from any thread.
 #[derive(Debug)]
 pub struct ScheduleShared<H> {
-    /// Its record; the first, if it goes on over pages.
+    /// Its record; the first one, if it continues over pages.
     pub item: PageItem,
     /// The consumer's own value for this item.
     pub handle: H,
-    joined: Mutex<Joined>,
-    /// Its records, if only its blocks have digests, and how much each describes: all extents are asked for that.
+    joined: Mutex<JoinedPieces>,
+    /// Its records and their described lengths, if only its blocks have digests. The digests span
+    /// all extents.
     blocks: Mutex<Vec<(PageItem, u64)>>,
     damaged: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Joined {
+struct JoinedPieces {
     joiner: Joiner,
-    /// Pieces that came before those in front of them. As many as jobs are under way, in an ordinary backup.
-    early: BTreeMap<u64, (u64, Hash)>,
-    /// Was there a piece that cannot be hashed by itself?
+    /// Pieces that arrived before earlier ones: usually as many as there are jobs under way.
+    early: BTreeMap<u64, (u64, PieceHash)>,
+    /// Whether a piece cannot be hashed by itself.
     unknown: bool,
-    /// Bytes of data joined so far, and seen so far.
+    /// Bytes of data joined so far, and arrived so far.
     next: u64,
     seen: u64,
     digest: Option<Digest>,
-    /// Where a block of it is wrong.
+    /// Offset of a wrong block.
     wrong: Option<u64>,
 }
 
-/// What was hashed of a piece, and the units its blocks have; `None` if it cannot be hashed by itself.
-pub type Hash = Option<(Hashed, u64)>;
+/// The hash of a piece, and the units of its blocks; `None` if the piece cannot be hashed by
+/// itself.
+pub type PieceHash = Option<(Hashed, u64)>;
 
-/// What became of a file with its last piece.
+/// The state of a file after a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ContentEnd {
     /// There are more pieces.
     NotYet,
-    /// It is what it was.
+    /// The content is correct.
     Right,
-    /// It is not.
+    /// The content is wrong, with the reason.
     Damaged(String),
-    /// All pieces were there, but only reading the file can say if it is right: hash its data and compare with this.
+    /// All pieces arrived, but only reading the file can show whether it is correct: hash its data
+    /// and compare with this.
     Unknown(Digest),
 }
 
 impl<H> ScheduleShared<H> {
-    fn joined(&self) -> MutexGuard<'_, Joined> {
+    fn joined(&self) -> MutexGuard<'_, JoinedPieces> {
         self.joined.locked()
     }
 
@@ -144,8 +150,8 @@ impl<H> ScheduleShared<H> {
         self.blocks.locked()
     }
 
-    /// Hash a piece that starts at `offset` of the data.
-    pub fn hash(&self, options: &BackupOptions, offset: u64, content: &[u8]) -> Hash {
+    /// Hashes a piece that starts at `offset` of the data.
+    pub fn hash(&self, options: &BackupOptions, offset: u64, content: &[u8]) -> PieceHash {
         let may_be_digested = self.item.more || self.item.digest.is_some();
         let algorithm = if may_be_digested {
             options.digest
@@ -165,18 +171,19 @@ impl<H> ScheduleShared<H> {
         piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
     }
 
-    /// Is some piece damaged?
+    /// Returns whether a piece is damaged.
     pub fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }
 
-    /// Some piece of it is damaged.
+    /// Records that a piece is damaged.
     pub fn spoil(&self) {
         self.damaged.store(true, Relaxed);
     }
 
-    /// A piece is where it belongs, or spoilt. The call that brings the last one learns how the file ended.
-    pub fn done(&self, offset: u64, len: u64, hash: Hash) -> ContentEnd {
+    /// Records that a piece is written, or damaged. The call for the last piece returns the state
+    /// of the file.
+    pub fn done(&self, offset: u64, len: u64, hash: PieceHash) -> ContentEnd {
         let mut joined = self.joined();
         joined.seen += len;
         joined.unknown |= hash.is_none();
@@ -196,12 +203,12 @@ impl<H> ScheduleShared<H> {
         }
     }
 
-    fn end(&self, joined: &mut Joined) -> ContentEnd {
+    fn end(&self, joined: &mut JoinedPieces) -> ContentEnd {
         match (joined.digest, joined.wrong) {
             _ if self.is_damaged() => ContentEnd::Damaged("a frame of it is damaged".to_owned()),
-            (_, Some(at)) => ContentEnd::Damaged(format!(
-                "its block at byte {at} is not what the manifest says"
-            )),
+            (_, Some(at)) => {
+                ContentEnd::Damaged(format!("its block at byte {at} differs from the manifest"))
+            }
             (None, None) => ContentEnd::Right,
             (Some(wanted), None) if joined.unknown => ContentEnd::Unknown(wanted),
             (Some(wanted), None) => compare(wanted, take(&mut joined.joiner).finish()),
@@ -214,12 +221,12 @@ fn compare(wanted: Digest, found: Option<Digest>) -> ContentEnd {
         Some(found) if found != wanted => {
             ContentEnd::Damaged(format!("its digest is {found}, the manifest says {wanted}"))
         }
-        // Nothing was hashed: the algorithm is one this build leaves alone.
+        // Without a hash: this build does not have the algorithm.
         _ => ContentEnd::Right,
     }
 }
 
-/// Is the content of a whole file what its record says?
+/// Checks the content of a whole file against its record.
 pub fn check_whole(item: &PageItem, content: &[u8]) -> ContentEnd {
     match item.digest {
         None => ContentEnd::Right,
@@ -228,8 +235,8 @@ pub fn check_whole(item: &PageItem, content: &[u8]) -> ContentEnd {
     }
 }
 
-/// Returns a result for each piece of a frame: for a whole file its end (whole files are hashed together), for another piece the value that
-/// `part` returns.
+/// Returns a result for each piece of a frame: for a whole file its end (whole files are hashed
+/// together), for another piece the value that `part` returns.
 pub fn check_pieces<H, C>(
     pieces: &[WantedRun<H>],
     plain: &[u8],
@@ -237,8 +244,8 @@ pub fn check_pieces<H, C>(
     part: impl Fn(&ScheduleShared<H>, u64, &[u8]) -> C,
 ) -> Vec<C> {
     let is_hashed = |wanted: &&WantedRun<H>| match &wanted.of {
-        Of::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
-        Of::Part(..) => false,
+        RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
+        RunOwner::Part(..) => false,
     };
     let contents: Vec<&[u8]> = pieces
         .iter()
@@ -247,8 +254,8 @@ pub fn check_pieces<H, C>(
         .collect();
     let mut found = digests(&contents).into_iter();
     let mut check = |wanted: &WantedRun<H>| match &wanted.of {
-        Of::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
-        Of::Whole(item) => whole(match item.digest {
+        RunOwner::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),
+        RunOwner::Whole(item) => whole(match item.digest {
             Some(wanted @ Digest::Blake3(_)) => compare(wanted, found.next()),
             _ => check_whole(item, wanted.content(plain)),
         }),
@@ -256,7 +263,8 @@ pub fn check_pieces<H, C>(
     pieces.iter().map(&mut check).collect()
 }
 
-/// Is this all of the content of a file, as its BLAKE3 says? Without one nothing is known of what comes out of a damaged frame.
+/// Returns whether this is the whole content of a file, by its BLAKE3 digest. Without that digest,
+/// the bytes of a damaged frame cannot be checked.
 pub fn is_saved(item: &PageItem, content: &[u8]) -> bool {
     matches!(item.digest, Some(Digest::Blake3(_)))
         && check_whole(item, content) == ContentEnd::Right
@@ -270,19 +278,19 @@ fn check_with(item: &PageItem, algorithm: Algorithm, content: &[u8]) -> ContentE
 }
 
 /// Turns records into jobs.
-pub struct Planner<H, S> {
+pub struct JobPlanner<H, S> {
     send: S,
     jobs: Vec<FrameJob<H>>,
     of_frame: HashMap<(SegmentId, u64), usize>,
-    /// The frame used last in each stream: the next page may want more of it.
+    /// The frame used last in each stream: the next page may need more of it.
     latest: HashMap<u32, (SegmentId, u64)>,
     waiting: usize,
     bare: Vec<PageItem>,
     going_on: HashMap<Vec<u8>, (Arc<ScheduleShared<H>>, u64)>,
 }
 
-impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
-    /// Hand jobs to `send`.
+impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
+    /// Makes a planner that passes jobs to `send`.
     pub fn new(send: S) -> Self {
         Self {
             send,
@@ -295,10 +303,11 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
         }
     }
 
-    /// The next record, of anything that is stored but directories and hard links.
+    /// Adds the next record, of any stored entry except directories and hard links.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if its extents are not as long as its data; and those of `send`.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the sum of its extents is not the length
+    /// of its data; and those of `send`.
     pub fn add(&mut self, item: PageItem) -> Result<()> {
         if item.extents.is_empty() && item.from == 0 && !item.more {
             return self.add_bare(item);
@@ -316,7 +325,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: Of::Whole(item),
+                    of: RunOwner::Whole(item),
                     inner: extent.inner,
                     len: extent.len,
                 },
@@ -371,7 +380,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: Of::Part(shared.clone(), at),
+                    of: RunOwner::Part(shared.clone(), at),
                     inner: extent.inner,
                     len: extent.len,
                 },
@@ -401,7 +410,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
         });
     }
 
-    /// Hand over the jobs, but at first not those that the next records may add to.
+    /// Sends the jobs, but without `all` keeps those that the next records may extend.
     fn flush(&mut self, all: bool) -> Result<()> {
         self.of_frame.clear();
         let mut kept = Vec::new();
@@ -427,7 +436,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
             }
         }
         self.jobs = kept;
-        // A frame with more files than the window holds must not be kept for ever.
+        // A frame with more files than the window must not be kept for ever.
         if self.waiting >= WINDOW {
             self.flush(true)
         } else {
@@ -435,10 +444,11 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
         }
     }
 
-    /// Hand over what is left.
+    /// Sends the remaining jobs.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) for a record that goes on and never does; and those of `send`.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) for a record that announces a continuation
+    /// without one; and those of `send`.
     pub fn finish(mut self) -> Result<()> {
         self.flush(true)?;
         self.send_bare()?;
@@ -449,7 +459,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> Planner<H, S> {
     }
 }
 
-/// The error of a file whose records do not say where all of it is.
+/// The error of a file whose records do not cover its whole content.
 pub fn misfit(path: &[u8]) -> Error {
     Error::corrupt(format!(
         "the manifest does not say where all of {} is",
@@ -467,16 +477,17 @@ fn share<H: Default>(item: &PageItem) -> Arc<ScheduleShared<H>> {
     })
 }
 
-/// Jobs that make up one stretch of a file, so that who does them can write it at once. Of a file that was changed here and
-/// there, again and again, a stretch is in as many frames as there were backups.
-pub struct Stretches<H, S> {
+/// Collects jobs that make up one stretch of a file, so that a worker can write it at once. If
+/// scattered parts of a file changed again and again, a stretch is in as many frames as there were
+/// backups.
+pub struct StretchBuffer<H, S> {
     send: S,
     bytes: u64,
     jobs: Vec<FrameJob<H>>,
 }
 
-impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
-    /// Hand them to `send`; a stretch has so many bytes.
+impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
+    /// Passes the jobs to `send`; a stretch has this many bytes.
     pub fn new(bytes: u64, send: S) -> Self {
         Self {
             send,
@@ -485,7 +496,7 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
         }
     }
 
-    /// The next job.
+    /// Adds the next job.
     ///
     /// # Errors
     /// Those of `send`.
@@ -504,15 +515,15 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
         Ok(())
     }
 
-    /// The stretch that all pieces of a job are in.
+    /// Returns the stretch that contains all pieces of a job.
     fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
         let of = |wanted: &'a WantedRun<H>| match &wanted.of {
-            Of::Part(shared, offset) => {
+            RunOwner::Part(shared, offset) => {
                 let [first, last] =
                     [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
                 (first == last).then_some((shared, first))
             }
-            Of::Whole(_) => None,
+            RunOwner::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
         let same = |other: (&Arc<ScheduleShared<H>>, u64)| {
@@ -524,7 +535,7 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> Stretches<H, S> {
             .then_some(first)
     }
 
-    /// Hand over what is left.
+    /// Sends the remaining jobs.
     ///
     /// # Errors
     /// Those of `send`.

@@ -15,7 +15,7 @@ use crate::{
 /// The largest file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Entry and content of a small file of a backup; `None` if it is not there.
+/// Returns entry and content of a small file of a backup; `None` if it is not there.
 pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = parts_of(archive, path)?;
     let Some(first) = items
@@ -53,7 +53,7 @@ pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry
     }
 }
 
-/// The parts of the file at `path`, under this name also if that is another name of a file.
+/// Returns the parts of the file at `path`, under this name even if it is another name of a file.
 fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<PageItem>> {
     let items = archive.find(path)?;
     let Some(EntryKind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else {

@@ -1,8 +1,9 @@
-//! Losses that a backup cannot name: entries that went with its root, with a segment or with a page of its manifest.
+//! Losses that a backup cannot name: entries that went with its root, with a segment or with a page
+//! of its manifest.
 //!
-//! No remaining page lists these entries, so their names are unknown. The repaired root records the loss as an entry with the
-//! empty path, or with the path of the first lost entry. An export copies the record, and a restore of a part that may be
-//! affected prints it.
+//! No remaining page lists these entries, so their names are unknown. The repaired root records the
+//! loss as an entry with the empty path, or with the path of the first lost entry. An export copies
+//! the record, and a restore of a part that may be affected prints it.
 
 use super::{Archive, Selection};
 use crate::{
@@ -15,13 +16,15 @@ use crate::{
 
 /// Recorded in a root that was rebuilt: pages it shared with others are lost.
 const REASON: &str =
-    "the root was lost: what this backup shared with others by whole pages is not in it any more";
+    "the root was lost: entries that this backup shared with others by whole pages are missing";
 /// Recorded for a lost segment, or a lost part of one.
-const OF_A_SEGMENT: &str = "the root was lost, and a segment with it or a part of one: nobody knows what that held, it is not in this backup any more";
+const OF_A_SEGMENT: &str =
+    "the root was lost, and a segment or a part of one: the entries in it are unknown and missing";
 /// Recorded for a lost page, with the count of its entries before it.
 const OF_A_PAGE: &str = "entries from here on were lost with a page of the manifest";
 /// Printed for a lost page.
-const WITH_A_PAGE: &str = "entries that nobody can name were lost with a page of the manifest: they are not in this backup any more";
+const WITH_A_PAGE: &str =
+    "entries with unknown names were lost with a page of the manifest: they are missing";
 
 /// Records in the root that pages shared with other backups are lost.
 pub(crate) fn record_root_loss(root: &mut Root) {
@@ -47,7 +50,7 @@ pub(crate) fn record_segment_loss(root: &mut Root) {
     );
 }
 
-/// Say in the root that so many entries are lost, of which this would be the first.
+/// Records in the root that this many entries are lost, of which this would be the first.
 pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
     note(
         root,
@@ -59,7 +62,7 @@ pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
     );
 }
 
-/// Say in the root of an export what that of the backup says.
+/// Copies the losses of a backup to the root of its export.
 pub(crate) fn copy_losses(root: &mut Root, of: &Root) {
     for lost in of
         .not_captured
@@ -75,14 +78,14 @@ pub(crate) fn copy_losses(root: &mut Root, of: &Root) {
     }
 }
 
-/// Before all that has a name: that list may be cut.
+/// Inserts the loss before all named entries: the end of that list may be dropped.
 fn note(root: &mut Root, lost: NotCaptured, entries: u64) {
     root.totals.unreadable = root.totals.unreadable.saturating_add(entries);
     root.not_captured.insert(0, lost);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
 }
 
-/// Does it speak of something without a name?
+/// Returns the reason if the entry stands for losses without a name.
 fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
     match &lost.reason {
         reason if lost.path.0.is_empty() && reason == REASON => Some(REASON),
@@ -92,10 +95,10 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
     }
 }
 
-/// Why there may be less of what is selected than there was, if that is so. A single file is there, or it is not.
+/// Returns why the selection may be incomplete, if it may be. A single file is there, or it is not.
 ///
 /// # Errors
-/// [`ErrorKind::Gone`], or the system's.
+/// [`ErrorKind::Gone`], or an error of the system.
 pub(crate) fn loss_affects(
     archive: &Archive,
     selection: &Selection,
@@ -104,7 +107,7 @@ pub(crate) fn loss_affects(
         return Ok(None);
     };
     for path in selection.paths() {
-        // On a page that is lost it may be anything.
+        // A lost page may have had any entry.
         let found = archive.find(path).or_else(|e| {
             if e.kind == ErrorKind::Corrupt {
                 Ok(Vec::new())

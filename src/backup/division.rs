@@ -5,7 +5,7 @@ use super::named_paths::NamedPath;
 use crate::{
     error::{Error, Result},
     format::entry::{EntryPath, is_within, order},
-    platform::{self, dir},
+    platform::{self, FileSystemMount, dir},
     source::tree::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
@@ -167,17 +167,7 @@ impl Division {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
         let whole = source_tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
-            let below = mount
-                .path
-                .strip_prefix(path)
-                .unwrap_or(&mount.path)
-                .as_os_str()
-                .as_bytes();
-            let below = if at.is_empty() {
-                below.to_vec()
-            } else {
-                [at, b"/", below].concat()
-            };
+            let below = path_in_archive(at, path, &mount.path);
             let Some(around) = self.innermost(&below).cloned() else {
                 continue;
             };
@@ -193,12 +183,7 @@ impl Division {
                 self.closed.entry(below.clone()).or_default();
             } else if split
                 && mount.device != device
-                && !self.passes_around(mount.device, &below)
-                && let Ok(stat) = mount.path.metadata()
-                && !whole.leaves_out(&below, stat.is_dir())
-                && let Ok(top) = open_top(below.clone(), &mount.path, stat.is_dir(), TopRole::Mounted)
-                // Otherwise the surrounding walk handles it like any unreadable directory.
-                && dir::stat(&top.dir, top.name.as_deref().unwrap_or(b".")).is_ok()
+                && let Some(top) = self.top_of_mount(&mount, &below, &whole)
             {
                 device = mount.device;
                 self.elsewhere.insert(below.clone());
@@ -211,6 +196,26 @@ impl Division {
             });
         }
         Ok(())
+    }
+
+    /// Opens a mount for a walk of its own. Returns `None` if the surrounding walk is to handle it,
+    /// such as a mount that is excluded or unreadable.
+    fn top_of_mount(
+        &self,
+        mount: &FileSystemMount,
+        below: &[u8],
+        whole: &SourceTree,
+    ) -> Option<Top> {
+        if self.passes_around(mount.device, below) {
+            return None;
+        }
+        let is_dir = mount.path.metadata().ok()?.is_dir();
+        if whole.leaves_out(below, is_dir) {
+            return None;
+        }
+        let top = open_top(below.to_vec(), &mount.path, is_dir, TopRole::Mounted).ok()?;
+        let name = top.name.as_deref().unwrap_or(b".");
+        dir::stat(&top.dir, name).is_ok().then_some(top)
     }
 
     /// Of a directory that must not be listed, delivers only the next step towards `to`, at each
@@ -227,6 +232,17 @@ impl Division {
                 .insert(name.to_vec());
             dir = [&dir[..], b"/", name].concat();
         }
+    }
+}
+
+/// Returns the path in the archive of a mount below `path`, which is stored as `at`.
+fn path_in_archive(at: &[u8], path: &Path, mount: &Path) -> EntryPath {
+    let below = mount.strip_prefix(path).unwrap_or(mount);
+    let below = below.as_os_str().as_bytes();
+    if at.is_empty() {
+        below.to_vec()
+    } else {
+        [at, b"/", below].concat()
     }
 }
 

@@ -1,6 +1,9 @@
 //! The backup engine: opens the source, finds the base, runs the streams and commits the root.
 //!
 //! `source` and `postgres` define sources, `pipeline` moves frames, `sink` and `repo` store them.
+//!
+//! Belongs here: the order of the steps of a backup, and the options that only a backup has. Does
+//! not belong here: the steps themselves.
 
 pub(crate) mod division;
 pub(crate) mod named_paths;
@@ -30,7 +33,7 @@ use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     platform,
     repo::{
-        base::{Base, Like, Unlike, WantedBase},
+        base::{Base, NewBackup, Unlike, WantedBase},
         compare::Compare,
         ids,
     },
@@ -240,7 +243,7 @@ impl Backup {
         let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
         let options = self.options();
         let left_out = self.subject.left_out();
-        let like = Like {
+        let like = NewBackup {
             origin: &subject.origin,
             cluster: facts.as_ref(),
             options: &options,
@@ -502,8 +505,7 @@ fn complete_root(
     base: Option<&Base>,
     meter: &Meter,
 ) -> Root {
-    let verdict = meter.verdict();
-    let mut earlier: BTreeMap<SegmentId, Live> = BTreeMap::new();
+    let mut earlier = EarlierSegments::default();
     for laid in laid {
         root.totals += &laid.totals;
         let kept = laid.kept.iter().copied().chain(std::iter::repeat(0));
@@ -512,24 +514,12 @@ fn complete_root(
             data_bytes: kept,
             ..segment.fully_live()
         }));
-        for live in laid.live {
-            let sum = earlier.entry(live.id()).or_insert_with(|| Live {
-                frames: 0,
-                bytes: 0,
-                ..live.clone()
-            });
-            sizes::add(&mut sum.frames, live.frames);
-            sizes::add(&mut sum.bytes, live.bytes);
-        }
+        earlier.add(laid.live);
         root.segments.extend(laid.segments);
         root.pages.extend(laid.pages);
         root.not_captured.extend(laid.not_captured);
     }
-    let mut earlier: Vec<Live> = earlier.into_values().collect();
-    if let Some(base) = base {
-        base.measure(&mut earlier);
-    }
-    root.liveness.extend(earlier);
+    root.liveness.extend(earlier.measured(base));
     root.not_captured.truncate(MAX_NOT_CAPTURED);
     let own_pages = root
         .pages
@@ -542,12 +532,41 @@ fn complete_root(
     root.finished = jiff::Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%SZ")
         .to_string();
+    let verdict = meter.verdict();
     root.run = RunStats {
         seconds: verdict.seconds,
         limit: verdict.limit.name().to_owned(),
         shares: verdict.table(),
     };
     root
+}
+
+/// The segments of earlier backups that the streams refer to, with the sums of their references.
+#[derive(Default)]
+struct EarlierSegments(BTreeMap<SegmentId, Live>);
+
+impl EarlierSegments {
+    /// Adds the references of one stream.
+    fn add(&mut self, references: Vec<Live>) {
+        for live in references {
+            let sum = self.0.entry(live.id()).or_insert_with(|| Live {
+                frames: 0,
+                bytes: 0,
+                ..live.clone()
+            });
+            sizes::add(&mut sum.frames, live.frames);
+            sizes::add(&mut sum.bytes, live.bytes);
+        }
+    }
+
+    /// Returns the segments with their sizes from the base.
+    fn measured(self, base: Option<&Base>) -> Vec<Live> {
+        let mut all: Vec<Live> = self.0.into_values().collect();
+        if let Some(base) = base {
+            base.measure(&mut all);
+        }
+        all
+    }
 }
 
 /// Returns ID and time of an exported backup. The time is still that of the capture, and the ID

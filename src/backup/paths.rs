@@ -33,16 +33,19 @@ use std::{
 /// Which files are backed up, as the command line says it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Scope {
-    /// Files and directories; one directory alone: its contents are the root of the backup. Or postgres://… for a running cluster
+    /// Files and directories; one directory alone: its contents are the root of the backup. Or
+    /// postgres://… for a running cluster
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// Leave out what matches this pattern, as in .gitignore; can be repeated
     ///
-    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Another one that begins with / is at the root
-    /// of the backup, as `fullbore list` prints paths. One that matched nothing is named at the end.
+    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH.
+    /// Another one that begins with / is at the root of the backup, as `fullbore list` prints
+    /// paths. One that matched nothing is named at the end.
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     pub exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file; those of --exclude come after them, as --exclude '!NAME'; can be repeated
+    /// Leave out what matches a pattern in this file; those of --exclude come after them, as
+    /// --exclude '!NAME'; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub exclude_from: Vec<PathBuf>,
     /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
@@ -51,7 +54,8 @@ pub struct Scope {
     /// Leave out the contents of directories that hold this name, but not of a PATH itself
     #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
     pub exclude_if_present: Vec<OsString>,
-    /// Back up only the names in this file, one a line, relative to PATH, and not what is below them; - for standard input
+    /// Back up only the names in this file, one a line, relative to PATH, and not what is below
+    /// them; - for standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files_from: Option<PathBuf>,
     /// The names of --files-from end in NUL

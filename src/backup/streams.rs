@@ -68,32 +68,7 @@ impl Streams<'_> {
         meter.sink.set_threads(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
-        let frame_bytes = self.tuning.frame_bytes;
-        let mut streams = Vec::new();
-        for ((source, sink), (threads, number)) in sources
-            .iter()
-            .zip(sinks)
-            .zip(stream_threads.iter().zip(1..))
-        {
-            let told = source.clone();
-            let tell: EntryListener =
-                Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
-            let lay = StreamWriter::new(self.layout.clone(), meter.clone(), number, sink, tell)?;
-            let clock = self
-                .checkpoints
-                .map(|checkpoints| (checkpoints, Instant::now(), number));
-            let (source, drained) = (source.clone(), Some(DrainedSignal(source.clone())));
-            streams.push(StreamRun {
-                source,
-                drained,
-                threads,
-                lay,
-                frame_bytes,
-                window: self.window(&depths),
-                clock,
-                stop: &stop,
-            });
-        }
+        let streams = self.stream_runs((sources, sinks), &stream_threads, &depths, &stop)?;
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
@@ -110,6 +85,42 @@ impl Streams<'_> {
             drop(done);
             laid
         })
+    }
+
+    /// Makes the run of each stream, which has not started yet.
+    fn stream_runs<'a>(
+        &'a self,
+        (sources, sinks): (&[Arc<dyn Source>], Vec<Box<dyn Sink>>),
+        stream_threads: &'a [Threads],
+        depths: &Depths,
+        stop: &'a AtomicBool,
+    ) -> Result<Vec<StreamRun<'a>>> {
+        let mut streams = Vec::new();
+        for ((source, sink), (threads, number)) in sources
+            .iter()
+            .zip(sinks)
+            .zip(stream_threads.iter().zip(1..))
+        {
+            let told = source.clone();
+            let tell: EntryListener =
+                Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
+            let layout = self.layout.clone();
+            let lay = StreamWriter::new(layout, self.meter.clone(), number, sink, tell)?;
+            let clock = self
+                .checkpoints
+                .map(|checkpoints| (checkpoints, Instant::now(), number));
+            streams.push(StreamRun {
+                source: source.clone(),
+                drained: Some(DrainedSignal(source.clone())),
+                threads,
+                lay,
+                frame_bytes: self.tuning.frame_bytes,
+                window: self.window(depths),
+                clock,
+                stop,
+            });
+        }
+        Ok(streams)
     }
 
     /// Returns the limits of a window in which small files are read ahead: at most the bytes that a

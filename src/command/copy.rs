@@ -19,7 +19,7 @@ use crate::{
     pipeline::workers,
     repo::{
         annotations::Annotations,
-        import::Incoming,
+        import::IncomingBackup,
         inventory::{KnownFrames, nothing_known},
         open::{open, place},
         select::BackupFilter,
@@ -132,7 +132,7 @@ impl Copy {
         let sealed = base_roots(&archive, &known)?;
         let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
         let root = read_whole(&archive, &ObjectName::Root)?;
-        let incoming = Incoming::begin(self.to.clone(), root, &archive.root, &sealed)?;
+        let incoming = IncomingBackup::begin(self.to.clone(), root, &archive.root, &sealed)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
@@ -210,7 +210,7 @@ impl Copy {
 /// The state that all workers of a copy share.
 struct CopyRun<'a> {
     archive: &'a Archive,
-    incoming: &'a Incoming,
+    incoming: &'a IncomingBackup,
     meter: &'a Meter,
     /// Number and bytes of objects that need not be copied.
     there: (AtomicU64, AtomicU64),

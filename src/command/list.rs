@@ -19,7 +19,7 @@ use crate::{
     },
     storage::Objects,
     text,
-    verify::stream::{self, Looked, look},
+    verify::stream::{self, InspectedInput, look},
 };
 use serde::Serialize;
 use std::{
@@ -62,8 +62,8 @@ impl List {
         }
         let selection = Selection::new(&self.paths)?;
         match look(&self.from, &self.filter)? {
-            Looked::Backup(archive) => self.print_entries(&archive, &selection, out)?,
-            Looked::Stream(input) => self.print_members(input, &selection, out)?,
+            InspectedInput::Backup(archive) => self.print_entries(&archive, &selection, out)?,
+            InspectedInput::Stream(input) => self.print_members(input, &selection, out)?,
         }
         Ok(0)
     }

@@ -5,7 +5,7 @@ use crate::{
     repo::{
         open::{read_repository, repository_at},
         protocol,
-        prune::{ObjectCount, Pruned, Remains, prune},
+        prune::{BackupRemains, ObjectCount, Pruned, prune},
     },
     text,
 };
@@ -63,7 +63,7 @@ impl Prune {
         let frees = if self.dry_run { "would free" } else { "freed" };
         for (
             id,
-            Remains {
+            BackupRemains {
                 freed,
                 held,
                 cut_off,
@@ -126,7 +126,7 @@ impl Prune {
             };
         for (
             id,
-            Remains {
+            BackupRemains {
                 freed,
                 held,
                 cut_off,

@@ -9,7 +9,7 @@ use crate::{
     },
     repo::{annotations::Annotations, open::place, select::BackupFilter},
     text,
-    verify::stream::{self, Looked, look},
+    verify::stream::{self, InspectedInput, look},
 };
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
@@ -32,9 +32,9 @@ impl Show {
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let (root, pinned) = match look(&self.from, &self.filter)? {
-            Looked::Stream(input) => (stream::root(input)?, false),
-            Looked::Backup(archive) if archive.is_one_file() => (archive.root, false),
-            Looked::Backup(archive) => {
+            InspectedInput::Stream(input) => (stream::root(input)?, false),
+            InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, false),
+            InspectedInput::Backup(archive) => {
                 let notes = place(&self.from).and_then(|(location, _)| {
                     Annotations::read(&*location.objects()?, &archive.root.id)
                 });

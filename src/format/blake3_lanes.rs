@@ -184,8 +184,8 @@ impl Forest {
         }
     }
 
-    /// Merges the values of each tree `(start, count)`, level by level, until its first value is that
-    /// of the root. Every tree has at least two chunks.
+    /// Merges the values of each tree `(start, count)`, level by level, until its first value is
+    /// that of the root. Every tree has at least two chunks.
     fn merge_to_roots(&mut self, trees: Vec<(usize, usize)>) {
         let mut level = trees.clone();
         loop {

@@ -28,7 +28,8 @@ pub enum Algorithm {
     Blake3,
     /// CRC-32C, finds accidents only
     Crc32c,
-    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew
+    /// No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have
+    /// checksums, and --delta writes all files anew
     None,
 }
 

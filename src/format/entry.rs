@@ -25,7 +25,8 @@ pub struct Entry {
     pub ctime: Time,
     /// Inode number; zero if unknown.
     pub inode: u64,
-    /// Extended attributes as the system names them (`user.x`, `security.capability`, `system.posix_acl_access` raw).
+    /// Extended attributes as the system names them (`user.x`, `security.capability`,
+    /// `system.posix_acl_access` raw).
     pub xattrs: Vec<Xattr>,
 }
 
@@ -160,7 +161,8 @@ pub struct Owner {
     pub group: Arc<str>,
 }
 
-/// A time since 1970: whole seconds (negative before) and nanoseconds added to them, 0 to 999,999,999.
+/// A time since 1970: whole seconds (negative before) and nanoseconds added to them, 0 to
+/// 999,999,999.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
     /// Whole seconds, rounded towards the past.

@@ -1,16 +1,14 @@
 //! Names in a repository.
 //!
 //! ```text
-//! fullbore-repo.json                 format, repository id, creation
-//! verify.json                        what `verify --sample` has checked, and when
-//! backups/<id>/s01-000001.tar.zst    segments
-//! backups/<id>/manifest              pages
-//! backups/<id>/root.json             the commit
-//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it is left
-//! backups/<id>/notes.json            what was noted of a backup after it was made: tags, whether it is pinned
-//! backups/<id>/partial.json          a root of what is durable of a backup under way, for the one that goes on after it
-//! intents/<id>.json                  a backup under way
-//! tombstones/<id>/<name>             an object of a backup that prune wants to delete
+//! fullbore-repo.json                 format, repository id, creation verify.json
+//! what `verify --sample` has checked, and when backups/<id>/s01-000001.tar.zst    segments
+//! backups/<id>/manifest              pages backups/<id>/root.json             the commit
+//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it
+//! is left backups/<id>/notes.json            what was noted of a backup after it was made: tags,
+//! whether it is pinned backups/<id>/partial.json          a root of what is durable of a backup
+//! under way, for the one that goes on after it intents/<id>.json                  a backup under
+//! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
 //! ```
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,9 @@
 //! The format, byte by byte: tar headers, pages, roots, service frames.
 //!
 //! Everything here is pure and does no I/O. Input is never trusted; every reader is fuzzed.
+//!
+//! Belongs here: every stored byte and its limits. Does not belong here: where the bytes are stored
+//! (`storage`), and when objects may be removed (`repo`).
 
 mod blake3_lanes;
 pub mod chunk;

@@ -1,11 +1,14 @@
 //! A root in two parts: a clear head, which says what maintenance needs, and a body that is sealed.
 //!
-//! The head has the id, times, sizes, tags, bases, segments, places and digests of pages, and liveness. So `list`, `forget`, `prune`, `copy-backup` and the
-//! structure part of `verify` work on it alone. It is a [`Root`](super::root::Root) whose private fields are empty. Everything else is
-//! in the body: host, paths, options that excluded something, PostgreSQL facts, what was not captured, statistics, the paths in
-//! the list of pages. A member that is not known here is private.
+//! The head has the id, times, sizes, tags, bases, segments, places and digests of pages, and
+//! liveness. So `list`, `forget`, `prune`, `copy-backup` and the structure part of `verify` work on
+//! it alone. It is a [`Root`](super::root::Root) whose private fields are empty. Everything else is
+//! in the body: host, paths, options that excluded something, PostgreSQL facts, what was not
+//! captured, statistics, the paths in the list of pages. A member that is not known here is
+//! private.
 //!
-//! In a repository, the head has one more member, [`SealedBody`]. This module cuts and joins; it neither encrypts nor checks a proof.
+//! In a repository, the head has one more member, [`SealedBody`]. This module cuts and joins; it
+//! neither encrypts nor checks a proof.
 
 use super::seal::{open_sealed, seal};
 use crate::error::{Error, Result};
@@ -34,7 +37,8 @@ const DIGEST: &str = "blake3";
 /// The body of a root, and the proof of both parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedBody {
-    /// Which document it is part of: a listed root may not take the place of a partial one, nor the reverse.
+    /// Which document it is part of: a listed root may not take the place of a partial one, nor the
+    /// reverse.
     pub kind: String,
     /// Generation of the key that the proof was made with.
     pub generation: u32,
@@ -52,8 +56,8 @@ pub struct RootParts {
 }
 
 impl RootParts {
-    /// Cuts a root that [`seal`] wrote. `None` if the bytes are no such document, or would not be the same after
-    /// [`RootParts::join`].
+    /// Cuts a root that [`seal`] wrote. `None` if the bytes are no such document, or would not be
+    /// the same after [`RootParts::join`].
     pub fn cut(root: &[u8]) -> Option<Self> {
         let mut all: Map<String, Value> = open_sealed(root, "").ok()?;
         all.remove(DIGEST);
@@ -95,7 +99,8 @@ impl RootParts {
         Value::Object(self.body.clone()).to_string().into_bytes()
     }
 
-    /// The document of a repository: the head, in which `pseudonym` stands for the source, and a sealed body.
+    /// The document of a repository: the head, in which `pseudonym` stands for the source, and a
+    /// sealed body.
     ///
     /// `prove` gets the bytes that the proof is made of.
     ///

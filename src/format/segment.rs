@@ -135,7 +135,8 @@ pub struct Label {
     /// `zstd`, `lz4` or `none`.
     #[n(5)]
     pub codec: String,
-    /// Was the backup compared with others? Then it may refer to them, and pieces of files may be in it.
+    /// Was the backup compared with others? Then it may refer to them, and pieces of files may be
+    /// in it.
     #[n(6)]
     pub is_incremental: bool,
 }
@@ -186,7 +187,8 @@ impl Locator {
     }
 }
 
-/// The sizes of all frames of a segment, in order: stored and plain bytes. 8 bytes of memory a frame.
+/// The sizes of all frames of a segment, in order: stored and plain bytes. 8 bytes of memory a
+/// frame.
 #[derive(Debug, Default)]
 pub struct SeekTable(Vec<(u32, u32)>);
 

@@ -173,9 +173,9 @@ impl StreamWriter {
 
     /// Ends the open segment and makes all data so far durable. Returns its description for a root.
     ///
-    /// The page ends here, because its records would otherwise be missing. A large file continues on
-    /// the next page and in the next segment: the tar of this segment has no end then, and that of
-    /// the next one begins inside the member.
+    /// The page ends here, because its records would otherwise be missing. A large file continues
+    /// on the next page and in the next segment: the tar of this segment has no end then, and that
+    /// of the next one begins inside the member.
     ///
     /// # Errors
     /// Errors of the sink.
@@ -473,8 +473,8 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// Writes a service frame. Returns the offset of its payload. The seek table lists all frames but
-    /// itself. A plain stream has no service frames.
+    /// Writes a service frame. Returns the offset of its payload. The seek table lists all frames
+    /// but itself. A plain stream has no service frames.
     fn write_service(&mut self, frame: &[u8], listed: bool) -> Result<u64> {
         if self.shared.codec.is_plain_stream() {
             return Ok(0);

@@ -3,6 +3,9 @@
 //! Only [`ordered`] starts threads. Each adaptor holds at most its depth of frames, so a pipeline
 //! holds at most the sum of its depths. No adaptor waits for memory, so a frame can never wait for
 //! memory that a later frame holds.
+//!
+//! Belongs here: threads, order, and the limits of memory between a source and a sink. Does not
+//! belong here: any particular source, stage or sink.
 
 pub mod lay;
 pub mod liveness;

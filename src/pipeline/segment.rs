@@ -37,8 +37,8 @@ struct Gap {
 }
 
 impl SegmentInProgress {
-    /// Creates an empty segment of a repository, whose storage computes the checksums of stored bytes.
-    /// Number 0 stands before the first segment, and is closed.
+    /// Creates an empty segment of a repository, whose storage computes the checksums of stored
+    /// bytes. Number 0 stands before the first segment, and is closed.
     pub fn new(stream: u32, number: u32) -> Self {
         Self {
             offset: 0,
@@ -250,8 +250,8 @@ impl PartSums {
 /// its nanoseconds.
 const GAP_PLAIN_BYTES: usize = 1536;
 
-/// Returns the codec of the header. gzip has no filler, so its header is stored uncompressed, with a
-/// length known in advance.
+/// Returns the codec of the header. gzip has no filler, so its header is stored uncompressed, with
+/// a length known in advance.
 fn gap_codec(codec: Codec) -> Codec {
     if matches!(codec, Codec::Gzip(_)) {
         Codec::Gzip(0)
@@ -260,8 +260,8 @@ fn gap_codec(codec: Codec) -> Codec {
     }
 }
 
-/// Returns the size of the gap for the header of a stream; in an archive with frames that can be skipped,
-/// a skippable frame fills the rest.
+/// Returns the size of the gap for the header of a stream; in an archive with frames that can be
+/// skipped, a skippable frame fills the rest.
 fn gap_bytes(codec: Codec) -> Result<usize> {
     if !codec.is_plain_stream() {
         return Ok(4096);

@@ -17,7 +17,7 @@ use std::{
         },
         mpsc,
     },
-    thread,
+    thread::{self, Scope},
     time::Duration,
 };
 
@@ -83,81 +83,126 @@ pub(crate) fn work<J: Send, W>(
 ) -> Result<()> {
     let first = limit.now.load(Relaxed);
     let most = limit.tuner.map_or(first, |(most, _)| most.max(first));
-    let failure = FirstFailure::default();
-    let workers = Workers::default();
+    let pool = WorkerPool {
+        jobs: Arc::new(Queue::with_room(2 * most)),
+        failure: FirstFailure::default(),
+        workers: Workers::default(),
+        make,
+        each,
+    };
     thread::scope(|scope| {
-        let jobs = End(Arc::new(Queue::with_room(2 * most)));
-        let queue = jobs.0.clone();
-        let failure = &failure;
-        let workers = &workers;
-        let make = &make;
-        let each = &each;
-        let resize = move |size: usize| {
-            workers.wanted.store(size, Relaxed);
-            while workers.try_join(size) {
-                let queue = queue.clone();
-                start_in(scope, move || {
-                    work_loop(&queue, failure, workers, make, each)
-                })
-                .inspect_err(|_| workers.leave())?;
-            }
-            Ok(())
-        };
-        if let Err(error) = resize(first) {
-            limit.now.store(workers.present().max(1), Relaxed);
-            // Fewer workers than before are enough, but not fewer than the user requested.
-            if workers.present() < first.min(limit.workers) {
-                failure.note(error);
-            }
-        }
+        // Closes the queue at the end of the scope, so that the workers end.
+        let jobs = End(pool.jobs.clone());
+        pool.start(scope, limit, first);
         let (done, over) = mpsc::channel::<()>();
         if let Some((most, meter)) = limit.tuner {
+            let pool = &pool;
             meter.share_threads(first);
-            let queue = jobs.0.clone();
-            let attend =
-                move || adjust_workers((&queue, workers), &over, (limit, most), meter, resize);
+            let adjust = move || pool.adjust(scope, &over, (limit, most), meter);
             // Without a thread to adjust it, the number of workers stays the same.
-            let _ = start_in(scope, attend);
+            let _ = start_in(scope, adjust);
         }
-        let mut send = |job| {
-            if !failure.failed.load(Relaxed) && jobs.0.push(job) {
-                Ok(())
-            } else {
-                Err(stopped_error())
-            }
-        };
-        if let Err(error) = plan(&mut send) {
-            failure.note(error);
+        if let Err(error) = plan(&mut |job| pool.send(job)) {
+            pool.failure.note(error);
         }
         jobs.0.drain();
         drop(done);
     });
-    failure.error.opened().map_or(Ok(()), Err)
+    pool.failure.error.opened().map_or(Ok(()), Err)
 }
 
-/// Adjusts the number of workers until the run is over: adds workers where they pay off, removes
-/// them where they did not.
-fn adjust_workers<J>(
-    (jobs, workers): (&Queue<J>, &Workers),
-    over: &mpsc::Receiver<()>,
-    (limit, most): (&WorkerLimit<'_>, usize),
-    meter: &Meter,
-    resize: impl Fn(usize) -> Result<()>,
-) {
-    let mut tuner = ThreadTuner::new(meter, limit.workers);
-    while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let now = limit.now.load(Relaxed);
-        let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| jobs.has_items());
-        if wanted != now {
-            limit.now.store(wanted, Relaxed);
-            meter.share_threads(wanted);
-            if let Err(error) = resize(wanted) {
-                limit.now.store(workers.present(), Relaxed);
-                platform::debug(|| error.line());
+/// Workers and the jobs that wait for them.
+struct WorkerPool<J, M, E> {
+    jobs: Arc<Queue<J>>,
+    failure: FirstFailure,
+    workers: Workers,
+    make: M,
+    each: E,
+}
+
+impl<J: Send, W, M, E> WorkerPool<J, M, E>
+where
+    M: Fn() -> W + Sync,
+    E: Fn(&mut W, J) -> Result<()> + Sync,
+{
+    /// Starts the first workers. Fewer than before are enough, but not fewer than the user
+    /// requested.
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        limit: &WorkerLimit<'_>,
+        first: usize,
+    ) {
+        if let Err(error) = self.resize(scope, first) {
+            limit.now.store(self.workers.present().max(1), Relaxed);
+            if self.workers.present() < first.min(limit.workers) {
+                self.failure.note(error);
             }
         }
     }
-    limit.now.fetch_min(tuner.proven_threads(), Relaxed);
+
+    /// Starts workers until there are `size`; surplus workers end after their job.
+    fn resize<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, size: usize) -> Result<()> {
+        self.workers.wanted.store(size, Relaxed);
+        while self.workers.try_join(size) {
+            start_in(scope, move || self.work_loop()).inspect_err(|_| self.workers.leave())?;
+        }
+        Ok(())
+    }
+
+    /// Adjusts the number of workers until the run is over: adds workers where they pay off,
+    /// removes them where they did not.
+    fn adjust<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        over: &mpsc::Receiver<()>,
+        (limit, most): (&WorkerLimit<'_>, usize),
+        meter: &Meter,
+    ) {
+        let mut tuner = ThreadTuner::new(meter, limit.workers);
+        while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let now = limit.now.load(Relaxed);
+            let has_jobs = || self.jobs.has_items();
+            let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| has_jobs());
+            if wanted != now {
+                limit.now.store(wanted, Relaxed);
+                meter.share_threads(wanted);
+                if let Err(error) = self.resize(scope, wanted) {
+                    limit.now.store(self.workers.present(), Relaxed);
+                    platform::debug(|| error.line());
+                }
+            }
+        }
+        limit.now.fetch_min(tuner.proven_threads(), Relaxed);
+    }
+
+    /// Hands a job to the workers. Fails after any failure.
+    fn send(&self, job: J) -> Result<()> {
+        if !self.failure.failed.load(Relaxed) && self.jobs.push(job) {
+            Ok(())
+        } else {
+            Err(stopped_error())
+        }
+    }
+
+    /// Does jobs until the queue is closed or there are too many workers.
+    fn work_loop(&self) {
+        let _watch = PanicGuard(&self.jobs);
+        let mut with = (self.make)();
+        while !self.workers.try_leave()
+            && let Some(job) = self.jobs.pop()
+        {
+            if self.failure.failed.load(Relaxed) {
+                continue;
+            }
+            let done = memory::check()
+                .map_err(|e| Error::io("could not continue", e))
+                .and_then(|()| (self.each)(&mut with, job));
+            if let Err(error) = done {
+                self.failure.note(error);
+            }
+        }
+    }
 }
 
 /// Present and wanted number of workers.
@@ -201,30 +246,6 @@ impl<J> Drop for PanicGuard<'_, J> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.abandon();
-        }
-    }
-}
-
-fn work_loop<J, W>(
-    jobs: &Queue<J>,
-    failure: &FirstFailure,
-    workers: &Workers,
-    make: &impl Fn() -> W,
-    each: &impl Fn(&mut W, J) -> Result<()>,
-) {
-    let _watch = PanicGuard(jobs);
-    let mut with = make();
-    while !workers.try_leave()
-        && let Some(job) = jobs.pop()
-    {
-        if failure.failed.load(Relaxed) {
-            continue;
-        }
-        let done = memory::check()
-            .map_err(|e| Error::io("could not continue", e))
-            .and_then(|()| each(&mut with, job));
-        if let Err(error) = done {
-            failure.note(error);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Reading many small files into the page cache with one call.
 //!
-//! The read of a small file that is not in the page cache is one request to the disk, and the reader
-//! waits for it. Reads that one call requests reach the block layer together, which merges requests
-//! for neighbours on the disk. The call is `madvise(MADV_WILLNEED)` over a range of addresses to which
-//! all files are mapped, one behind the other. It waits for no disk, holds no open files and copies
-//! nothing.
+//! The read of a small file that is not in the page cache is one request to the disk, and the
+//! reader waits for it. Reads that one call requests reach the block layer together, which merges
+//! requests for neighbours on the disk. The call is `madvise(MADV_WILLNEED)` over a range of
+//! addresses to which all files are mapped, one behind the other. It waits for no disk, holds no
+//! open files and copies nothing.
 //!
 //! No data is read through the mappings, so a file that shrinks meanwhile does no harm.
 #![allow(unsafe_code)]
@@ -63,7 +63,8 @@ impl FileBatch {
         }
         let kind = libc::MAP_PRIVATE | libc::MAP_FIXED;
         let fd = file.as_fd().as_raw_fd();
-        // SAFETY: the range lies within the mapping that is ours, and nothing refers to what it replaces there.
+        // SAFETY: the range lies within the mapping that is ours, and nothing refers to what it
+        // replaces there.
         let mapped = unsafe {
             let at = self.start.byte_add(self.used);
             libc::mmap(at, bytes, libc::PROT_NONE, kind, fd, 0)

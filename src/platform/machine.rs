@@ -31,7 +31,8 @@ pub fn cores() -> NonZeroUsize {
 /// Raises the soft limit of open files to the hard limit, which needs no privileges, and returns
 /// the limit now in force.
 ///
-/// 64 readers with closes collected by 64 need 4,096 descriptors, and the usual soft limit is 1,024.
+/// 64 readers with closes collected by 64 need 4,096 descriptors, and the usual soft limit is
+/// 1,024.
 pub fn raise_open_files_limit() -> u64 {
     let old = getrlimit(Resource::Nofile);
     let raised = Rlimit {

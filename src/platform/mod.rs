@@ -6,6 +6,9 @@
 //! and a hint. An optional call can be turned off, see [`tricks`]: it is tried, and if the system
 //! refuses it, the plain call does the work. No function here starts a thread, and only [`debug`]
 //! prints.
+//!
+//! Belongs here: one function a system call or a trick, with the plain way beside it. Does not
+//! belong here: anything that knows of backups.
 
 pub mod batch_read;
 mod blocking;
@@ -48,8 +51,9 @@ static TRICKS: OnceLock<bool> = OnceLock::new();
 
 /// May a function try a call that the system may refuse? If not, it makes the plain call.
 ///
-/// Both give the same result; the tests run both ways. One answer for the whole process, fixed by the first question: no if
-/// [`refuse_tricks`] was called before or `FULLBORE_NO_TRICKS` is set, whatever to.
+/// Both give the same result; the tests run both ways. One answer for the whole process, fixed by
+/// the first question: no if [`refuse_tricks`] was called before or `FULLBORE_NO_TRICKS` is set,
+/// whatever to.
 pub fn tricks() -> bool {
     *TRICKS.get_or_init(|| std::env::var_os("FULLBORE_NO_TRICKS").is_none())
 }

@@ -25,7 +25,7 @@ use std::{
 
 /// Handling of the pages that a read brought into memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cache {
+pub enum PageCacheUse {
     /// The system decides.
     Keep,
     /// Dropped after the read, so that a backup does not evict the working set of the machine.
@@ -54,11 +54,16 @@ thread_local! {
 /// Reads once into `buffer` at `offset`. May return fewer bytes than fit; returns 0 only at the end
 /// of the file.
 ///
-/// Takes one call with [`Cache::Keep`], or if `RWF_DONTCACHE` works.
+/// Takes one call with [`PageCacheUse::Keep`], or if `RWF_DONTCACHE` works.
 ///
 /// # Errors
 /// The system's; an interrupted call is repeated.
-pub fn pread(fd: impl AsFd, buffer: &mut [u8], offset: u64, cache: Cache) -> io::Result<usize> {
+pub fn pread(
+    fd: impl AsFd,
+    buffer: &mut [u8],
+    offset: u64,
+    cache: PageCacheUse,
+) -> io::Result<usize> {
     // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout, and `read_once` writes only
     // initialized bytes.
     let room = unsafe { &mut *(std::ptr::from_mut(buffer) as *mut [MaybeUninit<u8>]) };
@@ -78,7 +83,7 @@ pub fn read_full(
     buffer: &mut Vec<u8>,
     offset: u64,
     len: usize,
-    cache: Cache,
+    cache: PageCacheUse,
 ) -> io::Result<usize> {
     append(fd, buffer, offset, (len, len), cache)
 }
@@ -96,7 +101,7 @@ pub fn read_end(
     buffer: &mut Vec<u8>,
     offset: u64,
     len: usize,
-    cache: Cache,
+    cache: PageCacheUse,
 ) -> io::Result<usize> {
     append(fd, buffer, offset, (len, len + 1), cache)
 }
@@ -108,7 +113,7 @@ fn append(
     buffer: &mut Vec<u8>,
     offset: u64,
     (enough, room): (usize, usize),
-    cache: Cache,
+    cache: PageCacheUse,
 ) -> io::Result<usize> {
     buffer.reserve(room);
     let mut done = 0;
@@ -129,12 +134,12 @@ fn read_once(
     fd: BorrowedFd<'_>,
     room: &mut [MaybeUninit<u8>],
     offset: u64,
-    cache: Cache,
+    cache: PageCacheUse,
 ) -> rustix::io::Result<usize> {
-    if cache == Cache::Keep {
+    if cache == PageCacheUse::Keep {
         return plain(fd, room, offset);
     }
-    if cache == Cache::Drop && tricks() && may_try_uncached() {
+    if cache == PageCacheUse::Drop && tricks() && may_try_uncached() {
         match retry_on_intr(|| uncached(fd, room, offset)) {
             // Container runtimes that do not know the call forbid it (`EPERM`).
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => note_refusal(),

@@ -51,8 +51,8 @@ pub fn open_write_at(dir: impl AsFd, name: &str) -> io::Result<File> {
     open_as(dir, Path::new(name), OFlags::RDWR | NEVER)
 }
 
-/// Open the file `name` in `dir` for writes that pass by the page cache: address, offset and length of each are multiples of the
-/// block size of its device.
+/// Open the file `name` in `dir` for writes that pass by the page cache: address, offset and length
+/// of each are multiples of the block size of its device.
 ///
 /// # Errors
 /// `EINVAL` where the file system has none; or as [`open`].
@@ -113,14 +113,14 @@ fn open_as(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {
 
 /// Mode and owner of a new file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
+pub struct FileAccess {
     /// Permission bits.
     pub mode: u32,
     /// User and group, as far as this process may change them; `None` keeps those of the process.
     pub owner: Option<(u32, u32)>,
 }
 
-impl From<u32> for Access {
+impl From<u32> for FileAccess {
     fn from(mode: u32) -> Self {
         Self { mode, owner: None }
     }
@@ -130,7 +130,7 @@ impl From<u32> for Access {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<File> {
+pub fn open_or_create(dir: impl AsFd, name: &str, access: FileAccess) -> io::Result<File> {
     let open = || match create_at(&dir, name, access) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             regular(openat(&dir, name, OFlags::WRONLY | NEVER, Mode::empty()))
@@ -149,7 +149,7 @@ pub fn open_or_create(dir: impl AsFd, name: &str, access: Access) -> io::Result<
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
-pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
+pub fn create(path: &Path, access: impl Into<FileAccess>) -> io::Result<File> {
     create_at(CWD, path, access).map_err(|error| creation_error_at(error, path))
 }
 
@@ -157,7 +157,11 @@ pub fn create(path: &Path, access: impl Into<Access>) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`create`].
-pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> io::Result<File> {
+pub fn create_at(
+    dir: impl AsFd,
+    name: impl Arg,
+    access: impl Into<FileAccess>,
+) -> io::Result<File> {
     let access = access.into();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NEVER;
     let file = openat(&dir, name, flags, Mode::from_raw_mode(access.mode & 0o700));
@@ -170,7 +174,7 @@ pub fn create_at(dir: impl AsFd, name: impl Arg, access: impl Into<Access>) -> i
 ///
 /// # Errors
 /// `EEXIST`, or the system's.
-pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
+pub fn create_dir(path: &Path, access: impl Into<FileAccess>) -> io::Result<()> {
     create_dir_at(CWD, path, access)
 }
 
@@ -178,7 +182,7 @@ pub fn create_dir(path: &Path, access: impl Into<Access>) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`create_dir`].
-pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<Access>) -> io::Result<()> {
+pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<FileAccess>) -> io::Result<()> {
     let access = access.into();
     let made = rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(access.mode & 0o700));
     made.map_err(|error| creation_error_at(error.into(), name))?;
@@ -193,7 +197,7 @@ pub fn create_dir_at(dir: impl AsFd, name: &Path, access: impl Into<Access>) -> 
 ///
 /// # Errors
 /// The system's.
-pub fn create_dirs(path: &Path, access: impl Into<Access>) -> io::Result<()> {
+pub fn create_dirs(path: &Path, access: impl Into<FileAccess>) -> io::Result<()> {
     let access = access.into();
     let made = match (create_dir(path, access), path.parent()) {
         (Err(error), Some(above))
@@ -229,7 +233,7 @@ pub fn sync_above(path: &Path) -> io::Result<()> {
 
 /// Applies owner and mode to a new object. Keeps the bits that a directory passes on (its group).
 /// An error is ignored, because some file systems have no modes.
-fn widen(made: impl AsFd, Access { mode, owner }: Access) {
+fn widen(made: impl AsFd, FileAccess { mode, owner }: FileAccess) {
     if let Some((user, group)) = owner
         && let Ok(stat) = stat_fd(&made)
         && (stat.uid, stat.gid) != (user, group)

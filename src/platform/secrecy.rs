@@ -14,10 +14,11 @@ use zeroize::Zeroizing;
 /// Longest line that is read from the terminal.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// Makes the system write no core dump of this process, and keeps other processes of the same user from reading its memory.
+/// Makes the system write no core dump of this process, and keeps other processes of the same user
+/// from reading its memory.
 ///
-/// Only the first call does something. The kernel gives the files in `/proc` of such a process to root; those that everyone may read
-/// stay readable.
+/// Only the first call does something. The kernel gives the files in `/proc` of such a process to
+/// root; those that everyone may read stay readable.
 ///
 /// # Errors
 /// The system's; a dump may be written then.
@@ -31,12 +32,14 @@ fn forbid_now() -> Result<(), rustix::io::Errno> {
         current: Some(0),
         maximum: Some(0),
     };
-    // A limit of 0 alone does not stop a pipe in core_pattern, and the flag alone does not with fs.suid_dumpable = 2.
+    // A limit of 0 alone does not stop a pipe in core_pattern, and the flag alone does not with
+    // fs.suid_dumpable = 2.
     setrlimit(Resource::Core, none)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Asks the person at the terminal for a line that is not shown; `None` without a terminal, and if no line is entered.
+/// Asks the person at the terminal for a line that is not shown; `None` without a terminal, and if
+/// no line is entered.
 ///
 /// # Errors
 /// The system's, and [`io::ErrorKind::InvalidData`] if the line is not text.

@@ -2,6 +2,9 @@
 //! recovery settings.
 //!
 //! Rules that comments cite by number are those of `doc/postgres.md`.
+//!
+//! Belongs here: all knowledge of PostgreSQL's files, protocol and settings. Does not belong here:
+//! restoring the files of a cluster (`restore::cluster`), which uses the plans made here.
 
 pub mod archiver;
 pub mod conninfo;

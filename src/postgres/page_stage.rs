@@ -136,7 +136,14 @@ impl PageCheck {
             .iter()
             .find_map(|tree| tree.open(path).ok())
             .and_then(|fd| {
-                read::read_full(&fd, &mut again, offset, page.len(), read::Cache::Keep).ok()
+                read::read_full(
+                    &fd,
+                    &mut again,
+                    offset,
+                    page.len(),
+                    read::PageCacheUse::Keep,
+                )
+                .ok()
             });
         match read {
             Some(got) if got == page.len() => {

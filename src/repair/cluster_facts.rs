@@ -1,8 +1,8 @@
-//! What the files of a backup say of the PostgreSQL cluster that they are of, when its root is lost.
+//! Finds the facts of a PostgreSQL cluster in the files of its backup, after the root was lost.
 
 use crate::archive::small_file::small_file;
 use crate::{
-    archive::{Archive, Selection, preview::Virtual},
+    archive::{Archive, Selection, preview::PreviewObjects},
     error::Result,
     format::root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
     postgres::{
@@ -14,31 +14,47 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Add the facts of a cluster to a rebuilt root, if it is of one. Names of databases and tablespaces are in the catalog
-/// alone, and unknown.
+/// Adds the facts of a cluster to a rebuilt root, if it is a backup of one. Names of databases and
+/// tablespaces are only in the catalog, and stay unknown.
 ///
 /// # Errors
-/// Of reading the files.
+/// Errors of reading the files.
 pub(crate) fn add(
     objects: &Arc<dyn Objects>,
     root: &mut Root,
     pages: &[(u64, Vec<u8>)],
 ) -> Result<()> {
-    let archive = Virtual::open(objects, root, pages)?;
-    let text = |path: &[u8]| {
-        small_file(&archive, path)
-            .ok()
-            .flatten()
-            .map(|(_, bytes)| bytes)
+    let archive = PreviewObjects::open(objects, root, pages)?;
+    let control = file_of(&archive, PG_CONTROL).and_then(|bytes| Control::parse(&bytes));
+    root.postgres = control.map(|control| cluster_of(&archive, &control));
+    Ok(())
+}
+
+/// Returns the content of a small file; `None` if it is missing or unreadable.
+fn file_of(archive: &Archive, path: &[u8]) -> Option<Vec<u8>> {
+    let (_, bytes) = small_file(archive, path).ok().flatten()?;
+    Some(bytes)
+}
+
+fn text_of(archive: &Archive, path: &[u8]) -> Option<String> {
+    let bytes = file_of(archive, path)?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Returns the facts from the control file and the other files of a cluster.
+fn cluster_of(archive: &Archive, control: &Control) -> ClusterInfo {
+    let version = text_of(archive, b"PG_VERSION").unwrap_or_default();
+    let label = text_of(archive, BACKUP_LABEL);
+    let wal = wal_segments(archive);
+    let stop_lsn = if label.is_some() {
+        text_of(archive, b"backup_manifest")
+            .as_deref()
+            .and_then(stop)
+            .unwrap_or_default()
+    } else {
+        control.wal_end().to_string()
     };
-    let Some(control) = text(PG_CONTROL).and_then(|bytes| Control::parse(&bytes)) else {
-        return Ok(());
-    };
-    let line = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
-    let version = text(b"PG_VERSION").map(line).unwrap_or_default();
-    let label = text(BACKUP_LABEL).map(line);
-    let wal = wal_segments(&archive);
-    let cluster = ClusterInfo {
+    ClusterInfo {
         major: version.parse().unwrap_or(0),
         version,
         system_identifier: control.system_identifier.to_string(),
@@ -49,14 +65,7 @@ pub(crate) fn add(
             .is_some_and(|label| label.contains("BACKUP FROM: standby")),
         checksums: control.checksum_version > 0,
         start_lsn: label.as_deref().and_then(start).unwrap_or_default(),
-        stop_lsn: match label {
-            Some(_) => text(b"backup_manifest")
-                .map(line)
-                .as_deref()
-                .and_then(stop)
-                .unwrap_or_default(),
-            None => control.wal_end().to_string(),
-        },
+        stop_lsn,
         stopped: String::new(),
         wal: if wal.is_empty() { "none" } else { "included" }.to_owned(),
         wal_segments: wal.first().into_iter().chain(wal.last()).cloned().collect(),
@@ -65,20 +74,17 @@ pub(crate) fn add(
         has_restore_command: false,
         data_directory: EntryName::default(),
         configuration: Vec::new(),
-        tablespaces: text(b"tablespace_map")
+        tablespaces: file_of(archive, b"tablespace_map")
             .map(|map| tablespaces(&map))
             .unwrap_or_default(),
         tablespaces_meanwhile: Vec::new(),
-        unlisted: unlisted(&archive),
-        databases: databases(&archive),
+        unlisted: unlisted(archive),
+        databases: databases(archive),
         witness: None,
-    };
-    drop(archive);
-    root.postgres = Some(cluster);
-    Ok(())
+    }
 }
 
-/// `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
+/// Returns `0/2000028` of `START WAL LOCATION: 0/2000028 (file …)`.
 fn start(label: &str) -> Option<String> {
     let rest = label
         .lines()
@@ -86,13 +92,14 @@ fn start(label: &str) -> Option<String> {
     rest.split(' ').next().map(str::to_owned)
 }
 
-/// Where the WAL ends that a `backup_manifest` speaks of. The range of the latest timeline comes first, and in names quotes are escaped.
+/// Returns the end of the WAL range in a `backup_manifest`. The range of the latest timeline comes
+/// first, and names have escaped quotes.
 fn stop(manifest: &str) -> Option<String> {
     let rest = manifest.split_once("\"End-LSN\": \"")?.1;
     rest.split('"').next().map(str::to_owned)
 }
 
-/// Links, pipes and devices that its manifest cannot describe.
+/// Returns links, pipes and devices, which a `backup_manifest` cannot describe.
 fn unlisted(archive: &Archive) -> Vec<EntryName> {
     let items = archive.records(&Selection::default(), false).flatten();
     let names = items.filter(|item| item.state.is_stored() && is_unlisted(&item.entry));
@@ -115,7 +122,8 @@ fn wal_segments(archive: &Archive) -> Vec<String> {
     names
 }
 
-/// Numbers and places, as `tablespace_map` has them: a number, a space, a path in which line feeds are escaped.
+/// Returns numbers and locations from a `tablespace_map`: a number, a space, a path with escaped
+/// line feeds.
 fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
     let lines = map.split(|c| *c == b'\n').filter_map(|line| {
         let at = line.iter().position(|c| *c == b' ')?;

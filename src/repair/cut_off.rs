@@ -1,6 +1,6 @@
 //! Files of which the remaining pages describe only a part, after a page of the manifest was lost.
 //!
-//! Such a file is not captured any more, and neither are its other names.
+//! Such a file counts as not captured, and so do its other names.
 
 use super::{give_up::without, root::FoundPage};
 use crate::{
@@ -12,11 +12,12 @@ use crate::{
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// What is said of a file of which a part was on such a page.
+/// The reason that is recorded for a file with a part on such a page.
 const CUT_OFF: &str =
     "the root was lost, and with it the page that said where the rest of the file is";
 
-/// Take the content from files of which these pages say a part only, and all their other names; gives how many files there were.
+/// Removes the content of files that these pages describe only in part, and of all their other
+/// names. Returns the number of files.
 ///
 /// # Errors
 /// If a page cannot be encoded.
@@ -38,17 +39,17 @@ pub(crate) fn give_up(found: &mut Vec<FoundPage>) -> Result<usize> {
             .any(|record| files.contains(&record.entry.path))
         {
             let page = without(std::mem::take(&mut found.page), &files, CUT_OFF, |_| {});
-            // What is in the segment says more than is true.
+            // The segment still has the content.
             (found.stored, found.page, found.is_copied) = (page.encode()?, page, false);
         }
     }
-    // An earlier repair may have come to the same.
+    // An earlier repair may have made the same page.
     let mut seen = HashSet::new();
     found.retain(|found| !found.page.records.is_empty() && seen.insert(found.stored.clone()));
     Ok(count)
 }
 
-/// Those of these records that are other names of `files`.
+/// Returns the records that are other names of `files`.
 pub(crate) fn names_of<'a>(
     files: &HashSet<EntryPath>,
     records: impl Iterator<Item = &'a Record>,
@@ -60,7 +61,7 @@ pub(crate) fn names_of<'a>(
         .collect()
 }
 
-/// The files of which these records do not say where all is.
+/// Returns the files that these records do not cover completely.
 pub(crate) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<EntryPath> {
     let mut files: BTreeMap<&EntryPath, Vec<&Record>> = BTreeMap::new();
     for record in records.filter(|record| !describe_whole_file(&[*record])) {

@@ -1,4 +1,5 @@
-//! The frames of a segment, by its seek table, or where that is lost by the lengths that frames say of themselves.
+//! The frames of a segment, from its seek table, or from the lengths in the frames if the table is
+//! lost.
 
 use super::root::table;
 use crate::{
@@ -14,27 +15,28 @@ use crate::{
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
 
-/// No frame is longer: 64 MiB come out of one at most.
+/// Longest frame: its content has 64 MiB at most.
 const MOST_BYTES: u64 = 128 << 20;
-/// How a frame of zstd begins.
+/// The first bytes of a frame of zstd.
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
-/// Where the frames of a segment are.
+/// The places of the frames of a segment.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct FrameIndex {
     /// Frames with data.
     pub(crate) data: Vec<FrameSpan>,
-    /// The others: how many frames stand before it, its offset, its stored bytes.
+    /// The other frames: number of frames before it, its offset, its stored bytes.
     pub(crate) service: Vec<(usize, u64, u32)>,
-    /// Is there a seek table that says so?
+    /// Whether this comes from a seek table.
     pub(crate) has_table: bool,
 }
 
-impl Index {
-    /// Of segment `id`.
+impl FrameIndex {
+    /// Reads the index of segment `id`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and nothing else says where frames are.
+    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and the frames
+    /// cannot be found without it.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());
         let (sizes, has_table) = match table(store, &object) {
@@ -58,7 +60,8 @@ impl Index {
     }
 }
 
-/// Stored and plain bytes of the frames, one after the other, up to the end or to what is no frame.
+/// Returns stored and plain bytes of the frames in order, up to the end or to bytes that are not a
+/// frame.
 fn walk(store: &dyn ObjectReader, codec: Codec, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
     let (len, mut at, mut sizes) = (store.len(object)?, 0, Vec::new());
     while at < len {
@@ -83,7 +86,7 @@ fn walk(store: &dyn ObjectReader, codec: Codec, object: &ObjectName) -> Result<V
     }
 }
 
-/// Stored and plain bytes of the frame at `at`.
+/// Returns stored and plain bytes of the frame at `at`.
 fn frame(
     store: &dyn ObjectReader,
     codec: Codec,
@@ -124,7 +127,8 @@ fn zstd(
     }
 }
 
-/// An lz4 frame says how long its blocks are, and at its start how much comes out of them.
+/// Returns the lengths from an lz4 frame: each block has its length, and the header has the length
+/// of the content.
 fn lz4(
     store: &dyn ObjectReader,
     object: &ObjectName,
@@ -143,7 +147,7 @@ fn lz4(
         return Ok(None);
     };
     if flags & 0b1001 != 0b1000 {
-        return Ok(None); // without a length, or with a dictionary: not ours
+        return Ok(None); // fullbore writes a length and uses no dictionary
     }
     let block_sum = if flags & 0b1_0000 != 0 { 4 } else { 0 };
     let (len, mut at, mut size) = (store.len(object)?, start + 15, Vec::new());
@@ -165,7 +169,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// A segment of 10 GiB that begins so and goes on with zeros; how much of it was read at once.
+    /// A segment of 10 GiB with these first bytes, then zeros; and the most bytes that were read at
+    /// once.
     struct Endless([u8; 4], AtomicUsize);
 
     impl ObjectReader for Endless {

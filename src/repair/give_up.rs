@@ -1,8 +1,9 @@
-//! A backup without what nothing can restore: the files are in its manifest still, as not captured.
+//! Drops the lost files from a backup: its manifest still lists them, as not captured.
 //!
-//! What was described by pages of which no copy is whole is lost: the root says how many entries, and which is the first.
-//! Pages that speak of lost files are written anew, behind the others in the backup's own manifest: other backups may refer to
-//! those that are there. They have no copy in a segment, as no segment is ever changed.
+//! If every copy of a page is damaged, its entries are lost: the root records their number and the
+//! first one. Pages with lost files are written again, after the other pages in the backup's own
+//! manifest, because other backups may refer to the old pages. The new pages have no copy in a
+//! segment, because a segment never changes.
 
 use super::{cut_off, remade_sums::RemadeSums};
 use crate::archive::unnamed_losses;
@@ -21,34 +22,34 @@ use crate::{
 };
 use std::collections::HashSet;
 
-/// What is said of a file.
+/// The reason that is recorded for a file.
 const REASON: &str = "it was backed up, and lost by damage to the repository";
 
-/// What is left of a backup.
-pub(crate) struct Rest {
+/// The remaining part of a backup.
+pub(crate) struct RemainingBackup {
     pub(crate) root: Root,
-    /// Pages that are to be added to its manifest.
+    /// Pages to add to its manifest.
     pub(crate) added: Vec<(u64, Vec<u8>)>,
-    /// Files that are lost, and other names of them, in order.
+    /// Lost files, and other names of them, in order.
     pub(crate) lost: Vec<EntryPath>,
-    /// What is lost with pages, in words: nobody knows the names.
+    /// Descriptions of losses with pages, whose names are unknown.
     pub(crate) unnamed: Vec<String>,
-    /// Where the manifest ends.
+    /// The end of the manifest.
     end: u64,
 }
 
-/// The backup without `loss` and without the segments that are `missing`.
+/// Returns the backup without `loss` and without the segments that are `missing`.
 ///
 /// # Errors
-/// If a page cannot be encoded; the system's.
+/// If a page cannot be encoded; errors of the system.
 pub(crate) fn forgo(
     archive: &Archive,
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
-) -> Result<Rest> {
+) -> Result<RemainingBackup> {
     let sums = RemadeSums::of(archive)?;
     let files = lost(archive, loss);
-    let mut rest = Rest {
+    let mut rest = RemainingBackup {
         root: archive.root.clone(),
         added: Vec::new(),
         lost: files.iter().cloned().collect(),
@@ -89,8 +90,8 @@ pub(crate) fn forgo(
     Ok(rest)
 }
 
-/// The files that no restore gives, and their other names: those that are lost in themselves, and those of which nothing says
-/// where all is.
+/// Returns the files that cannot be restored, and their other names: those with lost content, and
+/// those with lost records.
 fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
     each_page(archive, |page| {
@@ -108,7 +109,8 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
         files.extend(told);
     }
-    // Only now it is known of which files names are looked for: all of them are too many to be kept.
+    // The other names can only be searched once the files are known: keeping all names would take
+    // too much memory.
     if !files.is_empty() {
         let mut names = Vec::new();
         each_page(archive, |page| {
@@ -119,7 +121,7 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
     files
 }
 
-/// Each page of which a copy is whole.
+/// Calls `take` for each page with an intact copy.
 fn each_page(archive: &Archive, mut take: impl FnMut(&ManifestPage)) {
     for at in &archive.root.pages {
         if let Some(page) = whole(archive, at) {
@@ -128,7 +130,7 @@ fn each_page(archive: &Archive, mut take: impl FnMut(&ManifestPage)) {
     }
 }
 
-/// A part of a file, with as much as says which bytes of it it describes.
+/// Returns the part of a file that is needed to tell which bytes it describes.
 fn lean(part: &Record) -> Record {
     let mut left = part.described_bytes();
     let mut lean = Record {
@@ -148,7 +150,7 @@ fn lean(part: &Record) -> Record {
     }
 }
 
-/// A page, if any of its copies is whole.
+/// Returns a page, if any of its copies is intact.
 fn whole(archive: &Archive, at: &PageAt) -> Option<ManifestPage> {
     archive
         .copies(at)
@@ -156,7 +158,8 @@ fn whole(archive: &Archive, at: &PageAt) -> Option<ManifestPage> {
         .find_map(|copy| archive.read_copy(at, copy).ok())
 }
 
-/// Where a manifest ends. Others may refer to pages that this backup does not have any more.
+/// Returns the end of a manifest. Other backups may refer to pages that this backup does not have
+/// any more.
 fn end(archive: &Archive) -> u64 {
     let own = archive
         .root
@@ -175,8 +178,8 @@ fn end(archive: &Archive) -> u64 {
     )
 }
 
-impl Rest {
-    /// Say that a page is lost: nothing names its entries any more.
+impl RemainingBackup {
+    /// Records that a page is lost: the names of its entries are unknown.
     fn leave_out(&mut self, at: &PageAt) {
         unnamed_losses::record_page_loss(&mut self.root, &at.first.0, at.entries);
         self.unnamed.push(format!(
@@ -187,7 +190,7 @@ impl Rest {
         ));
     }
 
-    /// Add a page behind the others, without these files.
+    /// Adds a page after the others, without these files.
     fn add(&mut self, at: &PageAt, page: ManifestPage, files: &HashSet<EntryPath>) -> Result<()> {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
@@ -223,7 +226,7 @@ impl Rest {
     }
 }
 
-/// In which segment the copy of a lost page was, in words.
+/// Returns in words which segment had the copy of a lost page.
 fn place_of_copy(at: &PageAt) -> String {
     if at.segment == 0 {
         return String::new();
@@ -234,7 +237,7 @@ fn place_of_copy(at: &PageAt) -> String {
     )
 }
 
-/// A copy that was in a segment that is gone is not looked for any more.
+/// Removes the reference to a copy in a missing segment.
 fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> PageAt {
     let id = full(
         archive,
@@ -255,8 +258,8 @@ fn without_copy(archive: &Archive, at: PageAt, missing: &HashSet<SegmentId>) -> 
     }
 }
 
-/// The records of a page, those of lost files without content, for that reason; each is told to `lost` first. Later parts of a
-/// large file are left out.
+/// Returns the records of a page, with lost files as not captured for that reason; calls `lost` for
+/// each of those first. Later parts of a large file are left out.
 pub(crate) fn without(
     page: ManifestPage,
     files: &HashSet<EntryPath>,

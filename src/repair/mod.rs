@@ -1,8 +1,14 @@
-//! Put a repository in order: rebuild what can be rebuilt, and drop what nothing can restore.
+//! Repairs a repository: rebuilds the objects that can be rebuilt, and drops files that cannot be
+//! restored.
 //!
-//! First it is found what would be done; nothing is changed by that. Manifests are put together from the copies of their
-//! pages in segments; roots from labels, page copies and seek tables; the file that makes a directory a repository from any label. Files that nothing can restore are marked as not captured, so that the rest restores without complaint. What is
-//! written is durable and takes its place at once. No segment is ever changed or removed.
+//! The plan comes first, and changes nothing. Manifests are rebuilt from the copies of their pages
+//! in segments; roots from labels, page copies and seek tables; the repository file from any label.
+//! Files that cannot be restored are marked as not captured, so that the others restore without
+//! complaint. Every object that is written is durable and takes its place at once. No segment is
+//! ever changed or removed.
+//!
+//! Belongs here: changes that undo damage. Does not belong here: finding the damage (`verify`), and
+//! deleting unused objects (`repo`).
 
 pub(crate) mod cluster_facts;
 pub(crate) mod cut_off;
@@ -35,8 +41,8 @@ use crate::{
     text::counted,
     verify::{Verify, VerifyVerdict, losses::EntryLoss},
 };
-use give_up::{Rest, forgo};
-use root::{Rebuilt, label, rebuild};
+use give_up::{RemainingBackup, forgo};
+use root::{RebuiltRoot, label, rebuild};
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsString,
@@ -46,52 +52,55 @@ use std::{
 
 /// Bytes of a manifest that are read at once,
 const MANY_BYTES: u64 = 1 << 20;
-/// and where not all of them can be read.
+/// and where some of them are unreadable.
 const SECTOR_BYTES: u64 = 4096;
 
-/// What to repair, and how thoroughly to look.
+/// What to repair, and how thoroughly to check.
 #[derive(Debug, Clone)]
 pub struct Repair {
     /// The repository.
     pub repository: OsString,
-    /// Look at every byte, and not at the structure only?
+    /// Whether to check every byte, not only the structure.
     pub data: bool,
     /// Threads that read, decode and digest.
     pub workers: NonZeroUsize,
 }
 
-/// One thing that is to be done.
+/// A step of the repair.
 pub struct RepairStep {
-    /// What, in words.
+    /// The step, in words.
     pub what: String,
-    /// What is lost by it, or was lost already.
+    /// The losses that it causes, or that exist already.
     pub detail: Vec<String>,
     objects: Arc<dyn Objects>,
     action: RepairAction,
 }
 
 enum RepairAction {
-    /// Store the document that makes this a repository.
+    /// Stores the document that makes this a repository.
     Repository(Vec<u8>),
-    /// Store the document that says of this backup that it was forgotten.
+    /// Stores the document of this forgotten backup.
     Forgotten(String, Vec<u8>),
-    /// Store the manifest of this backup anew, with these pages at their places.
+    /// Stores the manifest of this backup again, with these pages at their places.
     Manifest(String, Vec<(u64, Vec<u8>)>),
-    /// Add pages to the manifest, then store the root that was rebuilt.
+    /// Adds pages to the manifest, then stores the rebuilt root.
     Root(Vec<(u64, Vec<u8>)>, Box<Root>),
-    /// Add pages to the manifest, then store the root anew in place of the second, if that is there still.
+    /// Adds pages to the manifest, then replaces the second root by the first, if the second is
+    /// still there.
     Rewrite(Vec<(u64, Vec<u8>)>, Box<(Root, Root)>),
-    /// Store what was noted of this backup anew: that it is pinned.
+    /// Stores the annotations of this backup again: a pin.
     Pin(String),
-    /// There is nothing that can be done.
+    /// No repair is possible.
     Nothing,
 }
 
 impl Repair {
-    /// What is to be done. Only the first thing is known if the repository cannot be opened for want of its own file.
+    /// Returns the steps. Only the first step is known if the repository cannot be opened because
+    /// its own file is damaged.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if there is no repository, nor anything that was one; [`Kind::Unsupported`]; the system's.
+    /// [`Kind::NotFound`] if there is no repository, nor the remains of one; [`Kind::Unsupported`];
+    /// the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
         let objects = &repository_at(&self.repository)?;
         match read_repository(&**objects) {
@@ -107,10 +116,11 @@ impl Repair {
         for (key, error, root) in bad_words(&stock.archives, &**objects) {
             let detail = vec![
                 error.line(),
-                "checksums of what others need of that backup are not known then".to_owned(),
+                "the checksums of the objects that other backups need of it will be unknown"
+                    .to_owned(),
             ];
             let what = format!(
-                "write {} again, which says that backup {:?} was forgotten",
+                "write {} again, the document of forgotten backup {:?}",
                 objects.describe(&key),
                 root.id
             );
@@ -122,7 +132,7 @@ impl Repair {
         Ok(steps)
     }
 
-    /// What nothing can restore.
+    /// Returns the steps for files that cannot be restored.
     fn lost(&self, objects: &Arc<dyn Objects>, meter: &Meter) -> Result<Vec<RepairStep>> {
         let all = archives(objects)?;
         if all.is_empty() {
@@ -157,7 +167,7 @@ impl Repair {
     }
 }
 
-/// All backups whose root is whole.
+/// Returns all backups with an intact root.
 fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
     let found = open_all(objects)?.into_iter();
     let backups = found.filter_map(|(_, found)| match found {
@@ -167,7 +177,7 @@ fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
     Ok(backups.collect())
 }
 
-/// Roots that are lost or damaged.
+/// Returns the steps for lost or damaged roots.
 fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     let whole = archives(objects)?;
     let mut steps = Vec::new();
@@ -190,7 +200,8 @@ fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     Ok(steps)
 }
 
-/// Notes that cannot be read. What was pinned must not be forgotten for that.
+/// Returns the steps for unreadable annotations. A backup that was pinned must not be forgotten
+/// because of the damage.
 fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     let step = |archive: Archive| {
         let id = archive.root.id;
@@ -198,12 +209,9 @@ fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
             .err()
             .filter(|error| error.kind.is_loss())?;
         let what = format!(
-            "pin backup {id:?}, as nobody knows whether it was: `fullbore unpin` undoes that"
+            "pin backup {id:?}, because it may have been pinned; `fullbore unpin` undoes that"
         );
-        let detail = vec![
-            why.line(),
-            "tags that it was given later are lost".to_owned(),
-        ];
+        let detail = vec![why.line(), "tags that were added later are lost".to_owned()];
         Some(RepairStep::new(
             objects,
             what,
@@ -229,12 +237,12 @@ impl RepairStep {
         }
     }
 
-    /// Can it be done?
+    /// Returns whether the step is possible.
     pub fn can_be_done(&self) -> bool {
         !matches!(self.action, RepairAction::Nothing)
     }
 
-    /// Can it be known only after it what else is to be done?
+    /// Returns whether the other steps are only known after this one.
     pub fn is_first(&self) -> bool {
         matches!(
             self.action,
@@ -242,10 +250,11 @@ impl RepairStep {
         )
     }
 
-    /// Do it. What is not needed any more is done; why it is left for the next run is said if it is.
+    /// Runs the step. A step that is not needed any more counts as done; returns the reason if it
+    /// must wait for the next run.
     ///
     /// # Errors
-    /// The storage's; then what was there is there still.
+    /// The storage's; then the repository is unchanged.
     pub fn execute(&self) -> Result<Option<&'static str>> {
         let objects = &*self.objects;
         match &self.action {
@@ -259,7 +268,7 @@ impl RepairStep {
                 write_manifest(objects, id, pages).map(|()| None)
             }),
             RepairAction::Root(pages, root) => locked(objects, &root.id, || {
-                // Somebody may have brought back the right one since this was planned.
+                // Another process may have restored the right root meanwhile.
                 let state = roots::state(objects, &root.id)?;
                 let is_over = matches!(state, Some(BackupState::Forgotten | BackupState::Void));
                 if is_over || is_back(objects, &root.id) {
@@ -285,7 +294,8 @@ fn put(objects: &dyn Objects, key: &str, bytes: &[u8]) -> Result<()> {
     objects.put(key, bytes, &PutIf::Always).map(drop)
 }
 
-/// Change a backup under the lease on its intent: beside no prune, and no copy. If nothing of it is left, nothing is to be done.
+/// Changes a backup under the lease on its intent, so that no prune and no copy runs beside it. A
+/// backup without objects needs no change.
 fn locked(
     objects: &dyn Objects,
     id: &str,
@@ -303,9 +313,7 @@ fn locked(
     }
     let lease = match taken {
         Leased::Held => {
-            return Ok(Some(
-                "the backup is being pruned or copied, or is under way",
-            ));
+            return Ok(Some("the backup is being pruned or copied, or is running"));
         }
         Leased::Ours(lease) => Some(lease),
         Leased::Unknown | Leased::Absent => None,
@@ -322,7 +330,8 @@ fn locked(
     work()
 }
 
-/// Of an intent, which goes with it; but where there are no locks, that of another is what a prune must see.
+/// A lease, whose intent is deleted with it. Without locks, the intent of another process is kept,
+/// because a prune must see it.
 struct IntentLease<'a> {
     objects: &'a dyn Objects,
     key: String,
@@ -338,7 +347,7 @@ impl Drop for IntentLease<'_> {
     }
 }
 
-/// Is a root there of this backup, be it of a newer program?
+/// Returns whether this backup has a root, even one of a newer program.
 fn is_back(objects: &dyn Objects, id: &str) -> bool {
     let found = objects.get(&key(id, layout::ROOT));
     found.is_ok_and(|root| {
@@ -359,7 +368,7 @@ fn rewrite(
         Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => {
             write_root(objects, pages, root)
         }
-        Some(_) => Ok(Some("its root is another than when this was found")),
+        Some(_) => Ok(Some("its root has changed since the repair was planned")),
         None => Ok(None), // forgotten
     }
 }
@@ -373,7 +382,8 @@ fn write_root(
     put(objects, &key(&root.id, layout::ROOT), &seal(root)?).map(|()| None)
 }
 
-/// Store a manifest as a new object: what is there of it, with these pages at their places; zeros elsewhere.
+/// Stores a manifest as a new object: its readable bytes, with these pages at their places, and
+/// zeros elsewhere.
 fn write_manifest(objects: &dyn Objects, id: &str, pages: &[(u64, Vec<u8>)]) -> Result<()> {
     if pages.is_empty() {
         return Ok(());
@@ -397,7 +407,7 @@ fn write_manifest(objects: &dyn Objects, id: &str, pages: &[(u64, Vec<u8>)]) -> 
     upload.finish().map(drop)
 }
 
-/// The bytes of an object between two offsets; sectors that its storage does not give are zeros.
+/// Returns the bytes of an object between two offsets; unreadable sectors are zeros.
 fn readable(objects: &dyn Objects, key: &str, from: u64, to: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if from >= to {
@@ -421,7 +431,8 @@ fn readable(objects: &dyn Objects, key: &str, from: u64, to: u64) -> Result<Vec<
     Ok(all)
 }
 
-/// Puts the part of a page that lies in a piece over it; both have offsets in the same object.
+/// Copies the part of a page that overlaps a piece into the piece; both have offsets in the same
+/// object.
 fn overlay(piece: &mut [u8], piece_at: u64, page: &[u8], page_at: u64) {
     let from = page_at.max(piece_at);
     let to = (page_at + page.len() as u64).min(piece_at + piece.len() as u64);
@@ -431,7 +442,7 @@ fn overlay(piece: &mut [u8], piece_at: u64, page: &[u8], page_at: u64) {
     }
 }
 
-/// The file that makes a directory a repository, from the label of any segment.
+/// Returns the step that rebuilds the repository file from the label of any segment.
 fn repository_file(objects: &Arc<dyn Objects>) -> Option<RepairStep> {
     let ids = roots::ids(&**objects).ok()?;
     let label = ids.iter().find_map(|id| label(objects, id))?;
@@ -449,18 +460,18 @@ fn repository_file(objects: &Arc<dyn Objects>) -> Option<RepairStep> {
     ))
 }
 
-/// What is left to do about a backup whose root nothing says anything of.
+/// Returns the advice for a backup whose root cannot be rebuilt.
 fn way_out(id: &str) -> String {
-    format!("`fullbore forget` of {id} gives it up: until then nothing can be pruned")
+    format!("`fullbore forget` of {id} gives the backup up; until then no prune is possible")
 }
 
-/// How to get at files that no page describes any more.
+/// Returns the advice for files without a record.
 fn last_resort() -> String {
-    "`fullbore restore - < SEGMENT` restores what the tar in a segment still holds".to_owned()
+    "`fullbore restore - < SEGMENT` restores the readable part of the tar in a segment".to_owned()
 }
 
-fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: Rebuilt) -> RepairStep {
-    let Rebuilt { root, pages, notes } = rebuilt;
+fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: RebuiltRoot) -> RepairStep {
+    let RebuiltRoot { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
     let what = format!("rebuild the root of backup {id:?}, with {entries}");
@@ -472,7 +483,7 @@ fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: Rebuilt) 
     )
 }
 
-/// Manifests of which some page is damaged and its copy in a segment is not.
+/// Returns the steps for manifests with a damaged page whose copy in a segment is intact.
 fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
     let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
@@ -511,7 +522,7 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
     of.into_iter().map(step).collect()
 }
 
-/// The segments that are referred to and not there.
+/// Returns the segments that a backup refers to and that are missing.
 fn missing(stock: &Inventory) -> HashSet<SegmentId> {
     let is_missing = |place: &&crate::repo::inventory::SegmentPlace| {
         let len = stock.archives[place.archive]
@@ -538,14 +549,12 @@ fn forgo_step(
     let files = rest.lost.iter().map(|path| quoted(path));
     let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
     let mark = format!(
-        "mark {} of backup {id:?}, which nothing can restore, as not captured",
+        "mark {} of backup {id:?} as not captured, because no intact copy is left",
         things(&rest, &lost)
     );
     let hint = (!rest.unnamed.is_empty()).then(last_resort);
     let what = if lost.is_empty() {
-        format!(
-            "take segments that are gone, and that no file needs, out of the root of backup {id:?}"
-        )
+        format!("remove missing segments that no file needs from the root of backup {id:?}")
     } else {
         mark
     };
@@ -555,8 +564,8 @@ fn forgo_step(
     Ok(RepairStep::new(objects, what, detail, action))
 }
 
-/// What is lost, counted.
-fn things(rest: &Rest, lost: &[String]) -> String {
+/// Returns the number of lost entries, in words.
+fn things(rest: &RemainingBackup, lost: &[String]) -> String {
     if rest.unnamed.is_empty() {
         counted(lost.len() as u64, "file")
     } else {
@@ -564,13 +573,14 @@ fn things(rest: &Rest, lost: &[String]) -> String {
     }
 }
 
-/// Do these, one after the other; what is left for the next run, and why.
+/// Runs these steps in order, and returns the steps that must wait for the next run, with the
+/// reasons.
 ///
 /// # Errors
-/// The first of those of [`Step::execute`]; the steps after it are not done.
+/// The first error of [`RepairStep::execute`]; the steps after it do not run.
 pub fn execute(steps: &[RepairStep]) -> Result<Vec<String>> {
     let failed =
-        |error: Error| error.detail("what was done before is done; run the same command again");
+        |error: Error| error.detail("the earlier steps are done; run the same command again");
     let left = |step: &RepairStep| Ok(step.execute()?.map(|why| format!("{}: {why}", step.what)));
     steps
         .iter()

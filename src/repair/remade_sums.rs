@@ -1,10 +1,11 @@
-//! Checksums of segments in which only what stands between frames is damaged.
+//! New checksums for segments in which only bytes between frames are damaged.
 //!
-//! A page of which no copy is whole is taken out of the root; the bytes of its copy stay in the segment, as no segment is ever
-//! changed. If every frame there still decodes, nothing but such bytes is damaged, and the checksums of the segment's parts are
-//! made anew, of what is there. Without that every later check would tell of damage that harms no file.
+//! A page with only damaged copies is removed from the root; the bytes of its copy stay in the
+//! segment, because a segment never changes. If every frame in the segment still decodes, only such
+//! bytes are damaged, and the checksums of the segment's parts are computed again from the present
+//! bytes. Otherwise every later check would report damage that harms no file.
 
-use super::{frame_index::Index, root::sum};
+use super::{frame_index::FrameIndex, root::sum};
 use crate::{
     archive::{Archive, object::ObjectName},
     error::Result,
@@ -15,7 +16,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// What segments are now.
+/// The present sizes and checksums of segments.
 #[derive(Default)]
 pub(crate) struct RemadeSums(Vec<SegmentSums>);
 
@@ -27,14 +28,14 @@ struct SegmentSums {
 }
 
 impl RemadeSums {
-    /// Of the segments that had the last copy of a page that is lost of `archive`, its own ones.
+    /// Computes the sums of the segments of `archive` that had the last copy of a lost page.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub(crate) fn of(archive: &Archive) -> Result<Self> {
         let mut sums = Self::default();
         for id in segments_with_lost_pages(archive) {
-            let Ok(index) = Index::read(archive.store(), archive.codec, &id) else {
+            let Ok(index) = FrameIndex::read(archive.store(), archive.codec, &id) else {
                 continue;
             };
             if !decodes(archive, &id, &index) {
@@ -51,8 +52,8 @@ impl RemadeSums {
         Ok(sums)
     }
 
-    /// Put them into a root. A segment without a seek table is like that of a backup that died: records speak of it, the root
-    /// does not describe it.
+    /// Writes the sums into a root. A segment without a seek table is treated like that of a dead
+    /// backup: records refer to it, but the root does not describe it.
     pub(crate) fn correct(&self, root: &mut Root) {
         for sums in &self.0 {
             let of_this = |segment: &Segment| {
@@ -70,7 +71,7 @@ impl RemadeSums {
     }
 }
 
-/// The backup's own segments that had the copy of a page of which no copy is whole.
+/// Returns the backup's own segments with a copy of a page of which every copy is damaged.
 fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
     let is_lost = |page: &&PageAt| {
         let copies = archive.copies(page);
@@ -89,8 +90,8 @@ fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
         .collect()
 }
 
-/// Does every frame with data decode?
-fn decodes(archive: &Archive, id: &SegmentId, index: &Index) -> bool {
+/// Returns whether every frame with data decodes.
+fn decodes(archive: &Archive, id: &SegmentId, index: &FrameIndex) -> bool {
     let mut decompressor = archive.codec.decompressor();
     let mut stored = Vec::new();
     let mut plain = Vec::new();

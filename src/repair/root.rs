@@ -1,10 +1,11 @@
-//! A root from what it was about: labels, page copies, seek tables and the manifest.
+//! Rebuilds a root from labels, page copies, seek tables and the manifest.
 //!
-//! What only the root knew (host, paths, tags, figures of the run) is lost. So are references to whole pages of other
-//! backups: a root that may have had some is marked as not complete. Checksums of stored parts are made anew, of what is
-//! there now. Nothing is written here.
+//! Facts that only the root had (host, paths, tags, figures of the run) are lost. So are references
+//! to whole pages of other backups: a root that may have had some is marked as incomplete.
+//! Checksums of stored parts are computed again, from the present bytes. This module writes no
+//! object.
 
-use super::{cluster_facts, cut_off, frame_index::Index, totals::describe};
+use super::{cluster_facts, cut_off, frame_index::FrameIndex, totals::describe};
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{
@@ -34,15 +35,15 @@ use std::{
     sync::Arc,
 };
 
-/// Higher numbers of streams and segments are not looked for.
+/// Higher numbers of streams and segments are not tried.
 const MOST: u32 = 1 << 16;
 
-/// What was put together again.
-pub(crate) struct Rebuilt {
+/// A rebuilt root.
+pub(crate) struct RebuiltRoot {
     pub(crate) root: Root,
-    /// Pages and where they are in the manifest.
+    /// Pages, and their places in the manifest.
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
-    /// What is lost for good.
+    /// The permanent losses, in words.
     pub(crate) notes: Vec<String>,
 }
 
@@ -51,53 +52,91 @@ pub(crate) struct FoundPage {
     pub(crate) stream: u32,
     pub(crate) segment: u32,
     pub(crate) offset: u64,
-    /// Bytes of the segment before it, or before the page that stands before it in the manifest: where it belongs.
+    /// Its place in the order: the bytes of the segment before it, or before the page that precedes
+    /// it in the manifest.
     pub(crate) order: u64,
     pub(crate) stored: Vec<u8>,
     pub(crate) page: ManifestPage,
-    /// Is it in the segment too?
+    /// Whether the segment has a copy of it.
     pub(crate) is_copied: bool,
 }
 
-/// What the segments of a backup say of it.
-struct Gathered {
-    /// With facts of the segments, and the options that these tell.
+/// The facts from the segments of a backup.
+struct GatheredFacts {
+    /// With the facts of the segments, and the options that follow from these.
     root: Root,
     found: Vec<FoundPage>,
     lost: Vec<LostPage>,
-    /// Does a label say that it was compared with others?
+    /// Whether a label says that the backup had a base.
     is_incremental: bool,
+    /// Whether a damaged segment without a seek table may have had more frames after the damage.
+    is_unsure: bool,
+    /// Errors of damaged segments, then the permanent losses.
+    notes: Vec<String>,
 }
 
-/// A copy of a page in a segment that cannot be read.
-struct LostPage {
-    /// Where it stands, in words.
-    place: String,
-    /// Stored bytes of its frame.
-    frame_bytes: u64,
+impl GatheredFacts {
+    /// Reads the segments of backup `id`.
+    fn read(store: &BackupObjects, id: &str, codec: Codec, numbers: &[(u32, u32)]) -> Self {
+        let mut gathered = Self {
+            root: bare_root(id, codec),
+            found: Vec::new(),
+            lost: Vec::new(),
+            is_incremental: false,
+            is_unsure: false,
+            notes: Vec::new(),
+        };
+        for at in numbers {
+            match segment(store, codec, *at, &mut gathered) {
+                Ok(segment) => gathered.root.segments.push(segment),
+                Err(error) => {
+                    gathered.is_unsure = true;
+                    gathered.notes.push(error.line());
+                }
+            }
+        }
+        gathered
+    }
+
+    /// Removes the lost pages that the manifest has.
+    fn drop_found_pages(&mut self) {
+        let found = &self.found;
+        self.lost.retain(|page| !is_in_manifest(page, found));
+    }
+
+    /// Removes files that the remaining pages describe only in part.
+    fn give_up_cut_off(&mut self) -> Result<()> {
+        let files = cut_off::give_up(&mut self.found)?;
+        if files > 0 {
+            let files = counted(files as u64, "file");
+            self.notes.push(format!(
+                "{files} continued in pages of other backups, and cannot be restored"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Records that entries with unknown names are lost, with unreadable pages or missing segments.
+    fn note_losses(&mut self, gaps: &[(u32, u32)]) {
+        unnamed_losses::record_segment_loss(&mut self.root);
+        for page in &self.lost {
+            let place = &page.place;
+            self.notes.push(format!(
+                "the page at {place} is lost with the entries in it"
+            ));
+        }
+        for (stream, number) in gaps {
+            self.notes
+                .push(format!("segment {number} of stream {stream} is missing"));
+        }
+        self.notes
+            .push("no page of the manifest lists the lost entries".to_owned());
+    }
 }
 
-/// Has the manifest a page of that length of which no copy was found in a segment? Then it is that one.
-fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
-    found.iter().any(|page| {
-        let frame_bytes = (page.stored.len() + SERVICE_HEADER_BYTES) as u64;
-        !page.is_copied && frame_bytes == lost.frame_bytes
-    })
-}
-
-/// Rebuild the root of backup `id`; `others` are those whose roots may know where pages of it are.
-///
-/// # Errors
-/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if nothing is left to rebuild it from.
-pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) -> Result<Rebuilt> {
-    let names = segments(&**objects, id)?;
-    let codec = names
-        .first()
-        .map(|name| name.2)
-        .ok_or_else(|| nothing(id))?;
-    let store = BackupObjects::new(objects, id);
-    store.set_suffix(codec.suffix());
-    let root = Root {
+/// Returns a root with the facts that follow from the id and the codec.
+fn bare_root(id: &str, codec: Codec) -> Root {
+    Root {
         format: FORMAT,
         id: id.to_owned(),
         tool: format!("fullbore {}", env!("CARGO_PKG_VERSION")),
@@ -112,74 +151,81 @@ pub(crate) fn rebuild(objects: &Arc<dyn Objects>, id: &str, others: &[Archive]) 
             ..BackupOptions::default()
         },
         ..Root::default()
-    };
-    let mut gathered = Gathered {
-        root,
-        found: Vec::new(),
-        lost: Vec::new(),
-        is_incremental: false,
-    };
-    let mut notes = Vec::new();
-    // Behind what is damaged of a segment without a seek table there may have been more.
-    let mut is_unsure = false;
+    }
+}
+
+/// An unreadable copy of a page in a segment.
+struct LostPage {
+    /// Its place, in words.
+    place: String,
+    /// Stored bytes of its frame.
+    frame_bytes: u64,
+}
+
+/// Returns whether the manifest has a page of that length without a copy in a segment: that is the
+/// lost one.
+fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
+    found.iter().any(|page| {
+        let frame_bytes = (page.stored.len() + SERVICE_HEADER_BYTES) as u64;
+        !page.is_copied && frame_bytes == lost.frame_bytes
+    })
+}
+
+/// Rebuilds the root of backup `id`; the roots of `others` may have the places of its pages.
+///
+/// # Errors
+/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if there are no pages to rebuild it from.
+pub(crate) fn rebuild(
+    objects: &Arc<dyn Objects>,
+    id: &str,
+    others: &[Archive],
+) -> Result<RebuiltRoot> {
+    let names = segments(&**objects, id)?;
+    let codec = names
+        .first()
+        .map(|name| name.2)
+        .ok_or_else(|| nothing(id))?;
+    let store = BackupObjects::new(objects, id);
+    store.set_suffix(codec.suffix());
     let numbers: Vec<(u32, u32)> = names
         .iter()
         .map(|(stream, number, _)| (*stream, *number))
         .collect();
-    for (stream, number, _) in names {
-        let at = (stream, number);
-        match segment(&store, codec, at, &mut gathered) {
-            Ok(segment) => gathered.root.segments.push(segment),
-            Err(error) => {
-                is_unsure = true;
-                notes.push(error.line());
-            }
-        }
-    }
-    let Gathered {
-        mut root,
-        mut found,
-        mut lost,
-        is_incremental,
-    } = gathered;
+    let mut gathered = GatheredFacts::read(&store, id, codec, &numbers);
     let (in_manifest, is_whole) = manifest(&store);
-    let known = known(id, others, in_manifest, &mut found);
-    lost.retain(|page| !is_in_manifest(page, &found));
-    if found.is_empty() {
-        return Err(nothing(id).detail(notes.join("; ")));
+    let known = known(id, others, in_manifest, &mut gathered.found);
+    gathered.drop_found_pages();
+    if gathered.found.is_empty() {
+        return Err(nothing(id).detail(gathered.notes.join("; ")));
     }
-    let cut_off = cut_off::give_up(&mut found)?;
-    if cut_off > 0 {
-        notes.push(format!(
-            "{} went on in pages of other backups, and cannot be restored",
-            counted(cut_off as u64, "file")
-        ));
-    }
-    let placed = place(&known, end(&store, id, others), &mut found);
-    describe(&mut root, &found, &placed);
-    forget_nothing(&mut root, is_incremental, &mut notes);
+    gathered.give_up_cut_off()?;
+    let placed = place(&known, end(&store, id, others), &mut gathered.found);
+    describe(&mut gathered.root, &gathered.found, &placed);
+    forget_nothing(
+        &mut gathered.root,
+        gathered.is_incremental,
+        &mut gathered.notes,
+    );
     let gaps = gaps(&numbers);
-    if !is_whole && (!lost.is_empty() || !gaps.is_empty() || is_unsure) {
-        unnamed_losses::record_segment_loss(&mut root);
-        let pages = lost
-            .iter()
-            .map(|page| format!("the page at {} is lost with the entries in it", page.place));
-        let gone = gaps
-            .iter()
-            .map(|(stream, number)| format!("segment {number} of stream {stream} is not there"));
-        notes.extend(pages.chain(gone));
-        notes.push("no page of the manifest says what is lost".to_owned());
+    if !is_whole && (!gathered.lost.is_empty() || !gaps.is_empty() || gathered.is_unsure) {
+        gathered.note_losses(&gaps);
     }
+    let GatheredFacts {
+        mut root,
+        found,
+        notes,
+        ..
+    } = gathered;
     let pages: Vec<_> = found
         .into_iter()
         .zip(&placed)
         .map(|(found, at)| (*at, found.stored))
         .collect();
     cluster_facts::add(objects, &mut root, &pages)?;
-    Ok(Rebuilt { root, pages, notes })
+    Ok(RebuiltRoot { root, pages, notes })
 }
 
-/// The label of any segment of backup `id` that says which repository it is in.
+/// Returns the label of any segment of backup `id` that names its repository.
 pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
     let names = segments(&**objects, id).ok()?;
     names.into_iter().find_map(|(stream, number, codec)| {
@@ -190,7 +236,7 @@ pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
             stream,
             number,
         };
-        let index = Index::read(&store, codec, &segment).ok()?;
+        let index = FrameIndex::read(&store, codec, &segment).ok()?;
         let object = ObjectName::Segment(segment);
         let labels = index.service.into_iter().filter_map(|(_, at, _)| {
             let (service, payload) = service_frame(&store, &object, at).ok()??;
@@ -207,7 +253,7 @@ fn nothing(id: &str) -> Error {
         .because("no page of its manifest is left")
 }
 
-/// `2026-11-21T05:45:01Z` of an id that begins with `20261121T054501Z`.
+/// Returns `2026-11-21T05:45:01Z` for an id that begins with `20261121T054501Z`.
 fn time_of(id: &str) -> String {
     let part = |from: usize, to: usize| id.get(from..to).unwrap_or_default();
     let (day, time) = (
@@ -220,7 +266,8 @@ fn time_of(id: &str) -> String {
     )
 }
 
-/// Stream, number and codec of every segment of a backup, in order. zstd stands for frames of raw blocks too: a label tells.
+/// Returns stream, number and codec of every segment of a backup, in order. The codec zstd includes
+/// frames of raw blocks: the label tells them apart.
 fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
     let parsed = |name: &String| {
         let (stream, number) = layout::segment_numbers(name)?;
@@ -237,12 +284,12 @@ fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
     Ok(found)
 }
 
-/// Facts of a segment; its pages and the sizes of its frames go to `gathered`.
+/// Returns the facts of a segment; adds its pages and the sizes of its frames to `gathered`.
 fn segment(
     store: &BackupObjects,
     codec: Codec,
     (stream, number): (u32, u32),
-    gathered: &mut Gathered,
+    gathered: &mut GatheredFacts,
 ) -> Result<Segment> {
     let id = SegmentId {
         backup: String::new(),
@@ -251,7 +298,7 @@ fn segment(
     };
     let object = ObjectName::Segment(id.clone());
     let (bytes, parts) = sum(store, &object)?;
-    let index = Index::read(store, codec, &id)?;
+    let index = FrameIndex::read(store, codec, &id)?;
     let plain_bytes = sizes::sum(index.data.iter().map(|frame| u64::from(frame.2)));
     let largest = index
         .data
@@ -273,7 +320,7 @@ fn segment(
         }
     }
     if !index.has_table {
-        // Like a segment of a backup that died: records speak of it, the root does not describe it.
+        // Like a segment of a dead backup: records refer to it, but the root does not describe it.
         return Err(Error::corrupt(format!(
             "the seek table of {} is lost",
             store.name(&object)
@@ -289,10 +336,10 @@ fn segment(
     })
 }
 
-/// Length and CRC-64 of each part of a segment.
+/// Returns the length of a segment, and the CRC-64 of each of its parts.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
@@ -307,7 +354,7 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
     Ok((len, parts))
 }
 
-/// Stored and plain bytes of every frame.
+/// Returns stored and plain bytes of every frame.
 ///
 /// # Errors
 /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
@@ -329,13 +376,14 @@ pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec
     parse_seek_table(&bytes).ok_or_else(damaged)
 }
 
-/// Take in the service frame at `at`. Gives whether it could be read, as what fills a place that was not needed can.
+/// Reads the service frame at `at`. Returns whether it could be read, or is the filler of an unused
+/// place.
 fn service(
     store: &BackupObjects,
     object: &ObjectName,
     at: u64,
     (stream, number): (u32, u32),
-    gathered: &mut Gathered,
+    gathered: &mut GatheredFacts,
 ) -> Result<bool> {
     let Some((service, bytes)) = service_frame(store, object, at)? else {
         return is_filler(store, object, at);
@@ -367,7 +415,7 @@ fn service(
     Ok(true)
 }
 
-/// Does the frame at byte `at` hold nothing? Then its tag is eight zeros.
+/// Returns whether the frame at byte `at` is a filler. Its tag is eight zeros.
 fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool> {
     let mut header = Vec::new();
     let there = store
@@ -378,7 +426,8 @@ fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool
     Ok(header.iter().skip(8).all(|byte| *byte == 0))
 }
 
-/// What the service frame at byte `at` is, and what it holds; `None` if none is there.
+/// Returns the type and the payload of the service frame at byte `at`; `None` if there is no
+/// service frame.
 fn service_frame(
     store: &BackupObjects,
     object: &ObjectName,
@@ -402,8 +451,9 @@ fn service_frame(
     Ok(Some((service, bytes)))
 }
 
-/// Where pages are known to be in the manifest, by their digests: by what is left of it or by other roots. Pages that only
-/// the manifest has are found there: their segment is gone, or a repair wrote them, behind those that they replace.
+/// Returns the known places of pages in the manifest, by their digests: from the remains of the
+/// manifest, or from other roots. Pages that only the manifest has are added to `found`: their
+/// segment is lost, or a repair wrote them after the pages that they replace.
 fn known(
     id: &str,
     others: &[Archive],
@@ -433,7 +483,8 @@ fn known(
     known
 }
 
-/// Add a page that only the manifest has, in place of those that speak of the same, or `behind` the one before it of its stream.
+/// Adds a page that only the manifest has: in place of pages with the same records, or after
+/// `behind`, the previous page of its stream.
 fn add(
     found: &mut Vec<FoundPage>,
     stored: Vec<u8>,
@@ -488,7 +539,7 @@ fn add(
     }
 }
 
-/// The paths of the first and the last record.
+/// Returns the paths of the first and the last record.
 fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
     Some((
         &page.records.first()?.entry.path,
@@ -496,7 +547,8 @@ fn ends(page: &ManifestPage) -> Option<(&[u8], &[u8])> {
     ))
 }
 
-/// Where the manifest ends, as far as it is there or others refer to it. They may mean pages that nothing here speaks of any more.
+/// Returns the end of the manifest, as far as it exists or other backups refer to it. They may
+/// refer to pages that are unknown here.
 fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
     let named = others
         .iter()
@@ -508,8 +560,8 @@ fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
         .max(store.len(&ObjectName::Manifest(String::new())).unwrap_or(0))
 }
 
-/// Where each page is in the manifest, which has `least` bytes. Other backups may refer to it there: pages stay where they are known
-/// to be; the others follow behind.
+/// Returns the place of each page in the manifest, which has at least `least` bytes. Other backups
+/// may refer to these places: pages with a known place keep it; the others follow after them.
 fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> Vec<u64> {
     found.sort_by_key(|found| (found.stream, found.segment, found.order));
     let places: Vec<Option<u64>> = found
@@ -534,7 +586,8 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
     placed.collect()
 }
 
-/// The pages of what is there of a manifest, one after the other as far as they can be read, and whether that is all of it.
+/// Returns the pages in the remains of a manifest, up to the first unreadable one, and whether that
+/// is the whole manifest.
 fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
     let object = ObjectName::Manifest(String::new());
     let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
@@ -555,7 +608,7 @@ fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) 
     (found, is_whole && at > 0 && at == bytes.len())
 }
 
-/// The segments that were before others that are there, and are not there.
+/// Returns the missing segments with a number below that of an existing one.
 fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let is_there: HashSet<_> = numbers.iter().copied().collect();
     let mut last: BTreeMap<u32, u32> = BTreeMap::new();
@@ -570,7 +623,7 @@ fn gaps(numbers: &[(u32, u32)]) -> Vec<(u32, u32)> {
     all.filter(|id| !is_there.contains(id)).collect()
 }
 
-/// Say in the root itself what is not known any more.
+/// Records the unknown facts in the root itself.
 fn forget_nothing(root: &mut Root, is_incremental: bool, notes: &mut Vec<String>) {
     let lost = "the root was lost and rebuilt: host, paths, tags and figures are unknown";
     root.tags.insert("rebuilt".to_owned(), lost.to_owned());

@@ -1,4 +1,4 @@
-//! What pages say of a backup: where they are, what they refer to, and how much there is of everything.
+//! Computes the totals of a rebuilt root from its pages: places, references, and counts.
 
 use super::root::FoundPage;
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
     pipeline::liveness::References,
 };
 
-/// Small backups have small frames only; nothing can be written with a limit like that.
+/// Small backups have small frames only, but a backup cannot use a smaller limit than this.
 const LEAST_FRAME_BYTES: u64 = 64 << 10;
 
-/// What pages say of the backup.
+/// Fills in the facts of the root that follow from its pages.
 pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     let mut references = References::default();
     let mut last: Option<(u32, bool, entry::EntryPath)> = None;
@@ -24,22 +24,11 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
         let Some(first) = found.page.records.first() else {
             continue;
         };
-        // Late entries are the one thing in a stream that is out of order.
+        // Only late entries are out of order in a stream.
         let late = last.as_ref().is_some_and(|(stream, late, path)| {
             *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
         });
-        root.pages.push(PageAt {
-            backup: String::new(),
-            stream: found.stream,
-            late,
-            first: EntryName(first.entry.path.clone()),
-            entries: found.page.records.len() as u64,
-            manifest_offset: Some(*at),
-            segment: if found.is_copied { found.segment } else { 0 },
-            offset: if found.is_copied { found.offset } else { 0 },
-            bytes: found.stored.len() as u64,
-            digest: hex(blake3::hash(&found.stored).as_bytes()),
-        });
+        root.pages.push(page_at(found, *at, late));
         for record in &found.page.records {
             count(root, record);
             for extent in &record.extents {
@@ -54,25 +43,50 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
             .last()
             .map(|record| (found.stream, late, record.entry.path.clone()));
     }
-    let segments = root.segments.iter().map(|segment| segment.bytes);
-    root.totals.stored_bytes = sizes::sum(segments.chain(root.pages.iter().map(|page| page.bytes)));
-    root.totals.plain_bytes = sizes::sum(root.segments.iter().map(|segment| segment.plain_bytes));
-    root.options.frame_bytes = root.options.frame_bytes.next_power_of_two();
-    if root.options.block_bytes == 0 {
-        root.options.block_bytes = root.options.frame_bytes.min(1 << 20);
-    }
-    root.options.frame_bytes = root
-        .options
-        .frame_bytes
-        .max(root.options.block_bytes)
-        .max(LEAST_FRAME_BYTES);
+    add_sizes(root);
     root.liveness = root.segments.iter().map(Segment::fully_live).collect();
     let mut others = references.all();
     others.retain(|other| root.liveness.iter().all(|own| own.id() != other.id()));
     root.liveness.extend(others);
 }
 
-/// How long blocks are, if the record of a file says it: the power of two by which its data makes so many.
+/// Returns the root's entry of a page with this place in the manifest.
+fn page_at(found: &FoundPage, manifest_offset: u64, late: bool) -> PageAt {
+    let first = found.page.records.first();
+    PageAt {
+        backup: String::new(),
+        stream: found.stream,
+        late,
+        first: EntryName(first.map_or_else(Vec::new, |first| first.entry.path.clone())),
+        entries: found.page.records.len() as u64,
+        manifest_offset: Some(manifest_offset),
+        segment: if found.is_copied { found.segment } else { 0 },
+        offset: if found.is_copied { found.offset } else { 0 },
+        bytes: found.stored.len() as u64,
+        digest: hex(blake3::hash(&found.stored).as_bytes()),
+    }
+}
+
+/// Fills in the sizes of segments and pages, and the sizes of frames and blocks if they are
+/// unknown.
+fn add_sizes(root: &mut Root) {
+    let segments = root.segments.iter().map(|segment| segment.bytes);
+    let pages = root.pages.iter().map(|page| page.bytes);
+    root.totals.stored_bytes = sizes::sum(segments.chain(pages));
+    root.totals.plain_bytes = sizes::sum(root.segments.iter().map(|segment| segment.plain_bytes));
+    let options = &mut root.options;
+    options.frame_bytes = options.frame_bytes.next_power_of_two();
+    if options.block_bytes == 0 {
+        options.block_bytes = options.frame_bytes.min(1 << 20);
+    }
+    options.frame_bytes = options
+        .frame_bytes
+        .max(options.block_bytes)
+        .max(LEAST_FRAME_BYTES);
+}
+
+/// Returns the block size of a file from its record: the power of two that divides its data into
+/// this many blocks.
 fn block_of(record: &Record) -> Option<u64> {
     let (blocks, data) = (record.blocks.len() as u64, record.entry.data_len());
     let part = record.described_bytes();
@@ -94,7 +108,7 @@ fn count(root: &mut Root, record: &Record) {
         None => {}
     }
     if record.more {
-        return; // what the file is, its last part says
+        return; // the last part of the file has its state
     }
     let totals: &mut BackupTotals = &mut root.totals;
     totals.entries += 1;

@@ -1,7 +1,8 @@
-//! What is noted of a backup after it was made: other tags, and whether it is pinned.
+//! Annotations of a backup that are made after the backup: other tags, and a pin.
 //!
-//! A root never changes, as it carries its own seal and others may be reading it. Notes are a small sealed object beside
-//! it, replaced as a whole: of two who write at the same time, the later one wins.
+//! A root never changes, because it carries its own seal and other processes may be reading it.
+//! Annotations are a small sealed object beside the root, and are replaced as a whole: if two
+//! processes write at the same time, the later write wins.
 
 use super::roots::key;
 use crate::{
@@ -24,13 +25,13 @@ pub struct Annotations {
     /// Tags in place of those of the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<BTreeMap<String, String>>,
-    /// Is the backup never to be forgotten?
+    /// Whether the backup must never be forgotten.
     #[serde(default)]
     pub pinned: bool,
 }
 
 impl Annotations {
-    /// The notes on backup `id`; without any, nothing is noted.
+    /// Returns the annotations of backup `id`, which are empty if there is no such object.
     ///
     /// # Errors
     /// [`Kind::Corrupt`], [`Kind::Unsupported`] or the system's.
@@ -40,7 +41,7 @@ impl Annotations {
             return Ok(Self::default());
         };
         let damaged = |error: Error| {
-            error.hint("`fullbore tag`, `pin` or `unpin` writes it anew if it is removed")
+            error.hint("remove it; then `fullbore tag`, `pin` or `unpin` writes a new one")
         };
         let notes: Self = open_sealed(&bytes, &format!("{key:?}")).map_err(damaged)?;
         if notes.format > FORMAT {
@@ -53,10 +54,10 @@ impl Annotations {
         Ok(notes)
     }
 
-    /// Replace the notes on a backup.
+    /// Replaces the annotations of a backup.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if it is not listed, or was forgotten meanwhile; or the system's.
+    /// [`Kind::NotFound`] if the backup is not listed, or was forgotten meanwhile; or an error of the system.
     pub fn write(&self, objects: &dyn Objects, id: &str) -> Result<()> {
         let is_listed = || objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some());
         let notes = Self {
@@ -75,7 +76,7 @@ impl Annotations {
         }
     }
 
-    /// Put what is noted in place of what the root says.
+    /// Replaces the tags of the root with those of the annotations.
     pub fn apply(&self, root: &mut Root) {
         if let Some(tags) = &self.tags {
             root.tags.clone_from(tags);

@@ -1,14 +1,16 @@
-//! The backups that a new one is compared with.
+//! The earlier backups that a new one is compared with.
 //!
-//! The base is the latest complete backup of the same source; beside it stands what is durable of one that came after it and
-//! was cut off. What they refer to must be there: segments that are missing, or about to be pruned, count as if they held
-//! nothing; what is missing though nobody prunes it is noted. Some of the segments of which little is live are not referred to any more, so that they can go.
+//! The base is the latest complete backup of the same source. If a later backup of the source was
+//! interrupted, its durable part is a second base. A new backup refers to a segment only if the
+//! segment exists and is not about to be pruned; a missing segment that no prune is deleting is
+//! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
+//! can delete them.
 
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
     open::{LATEST, backup_ids, cut_off_ids, list_backups, pick},
-    renames::Moved,
+    renames::RenameIndex,
     select::BackupFilter,
 };
 use crate::{
@@ -17,7 +19,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
-        page::{Extent, PageItem, SegmentId, describe_whole_file},
+        page::{PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
@@ -35,27 +37,27 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Which base is wanted, and what is trusted.
+/// Which base the user wants, and how the comparison detects changes.
 #[derive(Debug, Clone, Default)]
 pub struct WantedBase {
-    /// An id or its beginning; else the latest.
+    /// An id or its beginning; the latest backup if absent.
     pub base: Option<String>,
-    /// None at all.
+    /// Whether to use no base at all.
     pub full: bool,
-    /// What is taken as proof that a file has not changed.
+    /// The proof that a file has not changed.
     pub compare: Compare,
 }
 
-/// What the new backup is of, and how it is stored.
+/// The source of the new backup, and how the backup is stored.
 #[derive(Debug)]
-pub struct Like<'a> {
+pub struct NewBackup<'a> {
     /// Host and paths.
     pub origin: &'a SourceInfo,
-    /// The cluster that the files are of, if they are of one.
+    /// The cluster that the files belong to, if any.
     pub cluster: Option<&'a ClusterInfo>,
-    /// Codec, digest and block size must be the same, or nothing can be referred to.
+    /// Codec, digest and block size must be the same, or no content can be referred to.
     pub options: &'a BackupOptions,
-    /// The options by which something is left out.
+    /// The options that exclude files.
     pub left_out: &'a [String],
 }
 
@@ -64,36 +66,40 @@ pub struct Like<'a> {
 pub struct Unlike {
     /// Its id.
     pub backup: String,
-    /// What is different.
+    /// The difference.
     pub why: &'static str,
 }
 
-/// The backups that the next one of their source is compared with, and their segments that it may refer to.
+/// The backups that the next one of their source is compared with, and their segments that it may
+/// refer to.
 pub struct Base {
     archives: Vec<(Arc<Archive>, bool)>,
     pub(super) rules: CompareRules,
-    sizes: HashMap<SegmentId, Size>,
+    sizes: HashMap<SegmentId, SegmentSize>,
     /// Segments that must not be referred to.
     lost: HashSet<SegmentId>,
-    /// Segments that should not be.
+    /// Fragmented segments, which should not be referred to.
     worn: HashSet<SegmentId>,
     frame_bytes: u64,
     block_bytes: u64,
-    moved: Mutex<Moved>,
+    moved: Mutex<RenameIndex>,
     damage: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Base {
-    /// Find the base of a new backup in a repository, and say what was found to be damaged or missing, though nobody prunes
-    /// it; nothing of that is referred to. `refer` announces the backups that are referred to and
-    /// says which of them, and of their objects, cannot be.
+    /// Finds the base of a new backup in a repository.
+    ///
+    /// Reports objects that are damaged, or missing although no prune deletes them, and refers to
+    /// none of them. `refer` announces the backups that are referred to, and returns those backups
+    /// and objects that cannot be used.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if a base was asked for that cannot be one; else those of `refer`.
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one; else
+    /// the errors of `refer`.
     pub fn find(
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
-        like: &Like<'_>,
+        like: &NewBackup<'_>,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
         let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
@@ -116,8 +122,8 @@ impl Base {
         }
     }
 
-    /// The latest backup of the same source, and why it is no base; none if there is none.
-    pub fn unlike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Option<Unlike> {
+    /// Returns the latest backup of the same source that cannot be a base, with the reason.
+    pub fn unlike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Option<Unlike> {
         let why = |backup: &String| match differs(
             &Archive::open_backup(objects, backup).ok()?.root,
             like,
@@ -134,7 +140,7 @@ impl Base {
     fn new(
         archives: Vec<Archive>,
         wanted: &WantedBase,
-        like: &Like<'_>,
+        like: &NewBackup<'_>,
         referred: Referred,
         damage: &mut BTreeSet<String>,
     ) -> Self {
@@ -144,25 +150,12 @@ impl Base {
             digests,
             unfinished: digests && like.cluster.is_none(),
         };
-        let (mut sizes, mut counts, mut lost) =
-            (HashMap::new(), HashMap::new(), referred.tombstones);
+        let mut segments = BaseSegments {
+            lost: referred.tombstones,
+            ..BaseSegments::default()
+        };
         for archive in &archives {
-            let mut manifests = HashMap::new();
-            for (id, live, Size { bytes, data }) in segments(&archive.root) {
-                let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
-                // What is referred to keeps its manifest, and a commit asks for it.
-                let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
-                let manifest = manifests
-                    .entry(id.backup.clone())
-                    .or_insert_with(manifest)
-                    .clone();
-                if segment.is_none() && manifest.is_none() {
-                    counts.insert(id.clone(), (live, data));
-                } else if lost.insert(id.clone()) && !referred.manifests.contains(&id.backup) {
-                    damage.extend(segment.into_iter().chain(manifest));
-                }
-                sizes.insert(id, Size { bytes, data });
-            }
+            segments.add(archive, &referred.manifests, damage);
         }
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -177,9 +170,9 @@ impl Base {
         Self {
             archives: archives.collect(),
             rules,
-            sizes,
-            lost,
-            worn: fragmentation::chosen(counts),
+            sizes: segments.sizes,
+            lost: segments.lost,
+            worn: fragmentation::chosen(segments.live),
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
@@ -187,7 +180,7 @@ impl Base {
         }
     }
 
-    /// The pages of which a copy, or none, could be read so far.
+    /// The pages of which some or all copies could not be read so far.
     pub fn damage(&self) -> BTreeSet<String> {
         self.damage.locked().clone()
     }
@@ -204,7 +197,7 @@ impl Base {
             .collect()
     }
 
-    /// The one cluster that all that is known is of.
+    /// Returns the cluster of the base, if there is only one base.
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),
@@ -212,7 +205,7 @@ impl Base {
         }
     }
 
-    /// A scan, with what is known of each object.
+    /// Adds to each object of a scan its record in the base.
     pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
         let cursors = self
             .archives
@@ -226,71 +219,51 @@ impl Base {
         })
     }
 
-    /// Say how large the segments are that are referred to. Frames that were met out of order may have been counted twice.
+    /// Fills in the sizes of the segments that are referred to. Frames that were found out of order
+    /// may be counted twice.
     pub fn measure(&self, live: &mut [Live]) {
         for live in live {
-            let Size { bytes, data } = self.sizes.get(&live.id()).copied().unwrap_or_default();
+            let SegmentSize { bytes, data } =
+                self.sizes.get(&live.id()).copied().unwrap_or_default();
             (live.of_bytes, live.data_bytes) = (bytes, data);
             live.bytes = live.bytes.min(live.of_bytes);
         }
     }
 
-    /// What of a record may be referred to; `None`: nothing. What is in worn segments is stored again, of a large file only that.
+    /// Returns the part of a record that may be referred to; `None` if no part may be. Content in
+    /// fragmented segments is stored again; of a large file, only that part.
     pub(super) fn usable(&self, known: BaseEntry) -> Option<BaseEntry> {
         if self.lost.is_empty() && self.worn.is_empty() {
             return Some(known);
         }
-        let extents = || {
-            known
-                .parts
-                .iter()
-                .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)))
-        };
-        let is_in = |set: &HashSet<SegmentId>, (item, extent): (&PageItem, &Extent)| {
-            set.contains(item.segment(&extent.frame))
-        };
-        if extents().any(|at| is_in(&self.lost, at)) {
+        if runs_in(&known, &self.lost).next().is_some() {
             return None;
         }
-        let places = extents().scan(0, |at, (item, extent)| {
-            let offset = std::mem::replace(at, *at + u64::from(extent.len));
-            Some((
-                is_in(&self.worn, (item, extent)),
-                ByteRun {
-                    offset,
-                    len: extent.len.into(),
-                },
-            ))
-        });
-        let places: Vec<ByteRun> = places
-            .filter_map(|(worn, run)| worn.then_some(run))
-            .collect();
+        let fragmented: Vec<ByteRun> = runs_in(&known, &self.worn).collect();
+        let again = sizes::sum(fragmented.iter().map(|run| run.len));
+        if again == 0 {
+            return Some(known);
+        }
         let entry = &known.parts[0].entry;
-        let (len, again) = (
-            entry.data_len(),
-            sizes::sum(places.iter().map(|run| run.len)),
-        );
-        let by_blocks = self.rules.digests
-            && known.has_blocks()
-            && !known.has_chunks()
-            && matches!(entry.kind, EntryKind::File { map: None, .. });
-        match () {
-            () if again == 0 => Some(known),
-            () if len > self.frame_bytes && by_blocks => {
-                Some(known.store_again(fragmentation::blocks(places, self.block_bytes, len)))
-            }
-            () if len > self.frame_bytes
-                && self.rules.digests
-                && (known.has_blocks() || known.has_chunks()) =>
-            {
-                Some(known.store_found_again(places))
-            }
-            // One that can be stored only as a whole is, if that is worth it.
-            () => (len > self.frame_bytes && again < len / 4).then_some(known),
+        let len = entry.data_len();
+        if len <= self.frame_bytes {
+            return None;
+        }
+        let digests = self.rules.digests;
+        let is_dense = matches!(entry.kind, EntryKind::File { map: None, .. });
+        if digests && known.has_blocks() && !known.has_chunks() && is_dense {
+            let blocks = fragmentation::blocks(fragmented, self.block_bytes, len);
+            Some(known.store_again(blocks))
+        } else if digests && (known.has_blocks() || known.has_chunks()) {
+            Some(known.store_found_again(fragmented))
+        } else {
+            // A file that can be stored only as a whole is, if that is worth it.
+            (again < len / 4).then_some(known)
         }
     }
 
-    /// A file at a path that no base has, or that another had: one that had another?
+    /// Returns whether the file with this inode had another path, for a path that is not in the
+    /// base or belonged to another file.
     pub(super) fn moved(
         &self,
         scanned: &Scanned,
@@ -303,8 +276,60 @@ impl Base {
     }
 }
 
-/// Is what a base says of a file's times and inode worth anything now (rule 22)?
-fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
+/// Returns the runs of a file's data that are in these segments.
+fn runs_in<'a>(
+    known: &'a BaseEntry,
+    segments: &'a HashSet<SegmentId>,
+) -> impl Iterator<Item = ByteRun> + 'a {
+    let extents = known
+        .parts
+        .iter()
+        .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)));
+    let mut at = 0;
+    extents.filter_map(move |(item, extent)| {
+        let offset = at;
+        let len = u64::from(extent.len);
+        at += len;
+        segments
+            .contains(item.segment(&extent.frame))
+            .then_some(ByteRun { offset, len })
+    })
+}
+
+/// The segments that the bases refer to.
+#[derive(Default)]
+struct BaseSegments {
+    sizes: HashMap<SegmentId, SegmentSize>,
+    /// Live bytes, and all bytes of data, of the segments that can be referred to.
+    live: HashMap<SegmentId, (u64, u64)>,
+    /// Segments that must not be referred to.
+    lost: HashSet<SegmentId>,
+}
+
+impl BaseSegments {
+    /// Adds the segments of one base. Missing objects are damage, unless their manifest is one of
+    /// the `deleted` ones.
+    fn add(&mut self, archive: &Archive, deleted: &HashSet<String>, damage: &mut BTreeSet<String>) {
+        let mut manifests = HashMap::new();
+        for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
+            let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
+            // A backup that is referred to must keep its manifest: the commit checks that.
+            let manifest = manifests
+                .entry(id.backup.clone())
+                .or_insert_with_key(|id| missing(archive, ObjectName::Manifest(id.clone()), 0))
+                .clone();
+            if segment.is_none() && manifest.is_none() {
+                self.live.insert(id.clone(), (live, data));
+            } else if self.lost.insert(id.clone()) && !deleted.contains(&id.backup) {
+                damage.extend(segment.into_iter().chain(manifest));
+            }
+            self.sizes.insert(id, SegmentSize { bytes, data });
+        }
+    }
+}
+
+/// Returns whether the times and inodes in a base can be trusted now (rule 22).
+fn is_trusted(base: &Root, like: &NewBackup<'_>) -> bool {
     let begun = base.time.parse::<jiff::Timestamp>();
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
     let alike = match (&base.postgres, like.cluster) {
@@ -318,16 +343,17 @@ fn is_trusted(base: &Root, like: &Like<'_>) -> bool {
     past && alike
 }
 
-/// Bytes of a segment, and those that are live as long as all that is in it is kept. Copies of pages and headers of what has no
-/// content are no reason to store a segment again: they would be there again.
+/// Bytes of a segment, and the live ones as long as the whole backup is kept. Copies of pages and
+/// headers of entries without content are no reason to store a segment again: the new segment would
+/// contain them again.
 #[derive(Debug, Clone, Copy, Default)]
-struct Size {
+struct SegmentSize {
     bytes: u64,
     data: u64,
 }
 
-/// Every segment that a backup refers to, how many of its bytes are live, and how many it has.
-fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
+/// Returns each segment that a backup refers to, with its live bytes and its size.
+fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
     let named = |id: SegmentId| SegmentId {
         backup: if id.backup.is_empty() {
             root.id.clone()
@@ -351,19 +377,19 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             .iter()
             .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
         {
-            // A root that was rebuilt does not say what of it can be kept.
+            // A rebuilt root does not say how many bytes are live.
             Some(own) if live.data_bytes == 0 => {
                 let copies = copies.get(&at).copied().unwrap_or(0);
-                Size {
+                SegmentSize {
                     bytes: own.bytes,
                     data: own.bytes.saturating_sub(copies),
                 }
             }
-            Some(own) => Size {
+            Some(own) => SegmentSize {
                 bytes: own.bytes,
                 data: live.data_bytes,
             },
-            None => Size {
+            None => SegmentSize {
                 bytes: live.of_bytes,
                 data: if live.data_bytes > 0 {
                     live.data_bytes
@@ -373,14 +399,14 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
             },
         }
     };
-    // Frames are counted without what is between them.
+    // Frames are counted without the bytes between them.
     root.liveness
         .iter()
         .map(|live| (named(live.id()), live.bytes, size(live)))
         .collect()
 }
 
-/// What there is to say of an object that is not there, or not so many bytes of it.
+/// Returns the complaint about an object that is missing or too short.
 fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> {
     let name = || archive.store().name(&object);
     match archive.store().len(&object) {
@@ -391,63 +417,70 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
     }
 }
 
-/// The latest complete backup that is like this one, and what is there of a dead one that is later.
+/// Returns the latest complete backup of this source, and the durable part of a later one that
+/// died.
 fn candidates(
     objects: &Arc<dyn Objects>,
     wanted: &WantedBase,
-    like: &Like<'_>,
+    like: &NewBackup<'_>,
     gone: &HashSet<String>,
     damage: &mut BTreeSet<String>,
 ) -> Result<Vec<Archive>> {
     if let Some(base) = &wanted.base {
         return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
-    let mut found = Vec::new();
-    let (complete, partial) = (
-        backup_ids(&**objects)?,
-        cut_off_ids(&**objects).unwrap_or_default(),
-    );
+    let complete = backup_ids(&**objects)?;
+    let partial = cut_off_ids(&**objects).unwrap_or_default();
     platform::debug(|| {
         format!(
-            "{} backups were cut off and can be gone on from",
+            "{} backups were interrupted and can be resumed",
             partial.len()
         )
     });
-    let there = complete.iter().rev().filter(|id| !gone.contains(*id));
-    let mut alike = there.filter_map(|id| match Archive::open_backup(objects, id) {
-        Ok(archive) => Some(archive).filter(|archive| differs(&archive.root, like).is_none()),
+    let is_left = |id: &&String| !gone.contains(*id);
+    let latest = latest_complete(objects, complete.iter().rev().filter(is_left), like, damage);
+    let is_later = |id: &&String| latest.as_ref().is_none_or(|latest| **id > latest.root.id);
+    let interrupted = partial
+        .iter()
+        .rev()
+        .filter(is_later)
+        .filter(is_left)
+        .filter_map(|id| Archive::open_partial(objects, id).ok())
+        .find(|archive| differs(&archive.root, like).is_none() && has_manifests(archive));
+    Ok(interrupted.into_iter().chain(latest).collect())
+}
+
+/// Returns the latest complete backup of this source among `ids`, which are newest first.
+fn latest_complete<'a>(
+    objects: &Arc<dyn Objects>,
+    ids: impl Iterator<Item = &'a String>,
+    like: &NewBackup<'_>,
+    damage: &mut BTreeSet<String>,
+) -> Option<Archive> {
+    let mut alike = ids.filter_map(|id| match Archive::open_backup(objects, id) {
+        Ok(archive) => differs(&archive.root, like).is_none().then_some(archive),
         Err(error) => {
             damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
             None
         }
     });
-    // One of some names has little of what another one wants.
-    let is_part = |left_out: &[String]| {
-        left_out
-            .iter()
-            .any(|option| option.starts_with("--files-from"))
-    };
+    // A backup of some names contains few of the files that another one wants.
     let suits = |archive: &Archive| is_part(like.left_out) || !is_part(&archive.root.left_out);
-    let latest = match alike.next() {
+    match alike.next() {
         Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
         latest => latest,
-    };
-    let after = |id: &String| latest.as_ref().is_none_or(|latest| *id > latest.root.id);
-    let is_good =
-        |archive: &Archive| differs(&archive.root, like).is_none() && has_manifests(archive);
-    let cut_off = partial
-        .iter()
-        .rev()
-        .filter(|id| after(id) && !gone.contains(*id));
-    let cut_off = cut_off
-        .filter_map(|id| Archive::open_partial(objects, id).ok())
-        .find(is_good);
-    found.extend(cut_off);
-    found.extend(latest);
-    Ok(found)
+    }
 }
 
-/// Are all manifests there that it refers to? Not those of a copy that was cut off.
+/// Returns whether the options choose single names of the source.
+fn is_part(left_out: &[String]) -> bool {
+    left_out
+        .iter()
+        .any(|option| option.starts_with("--files-from"))
+}
+
+/// Returns whether all manifests that the backup refers to exist. An interrupted copy lacks some of
+/// them.
 fn has_manifests(archive: &Archive) -> bool {
     let mut ids = archive.root.referenced_backups().into_iter().chain([""]);
     ids.all(|id| {
@@ -458,7 +491,7 @@ fn has_manifests(archive: &Archive) -> bool {
     })
 }
 
-fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<Archive> {
+fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &NewBackup<'_>) -> Result<Archive> {
     let id = if base == LATEST {
         latest_alike(objects, like)?
     } else {
@@ -475,8 +508,8 @@ fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &Like<'_>) -> Result<
     }
 }
 
-/// The id of the latest backup of the same source.
-fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
+/// Returns the id of the latest backup of the same source.
+fn latest_alike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Result<String> {
     let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
     let alike = list_backups(objects)?
         .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
@@ -485,14 +518,14 @@ fn latest_alike(objects: &Arc<dyn Objects>, like: &Like<'_>) -> Result<String> {
             "could not find a backup in {} that could be the base",
             objects.describe("")
         );
-        Error::new(ErrorKind::NotFound, what).because("it has none of this source")
+        Error::new(ErrorKind::NotFound, what).because("it has no backup of this source")
     })
 }
 
 const OTHER_SOURCE: &str = "it is of another source";
 
-/// Why a backup cannot be the base of this one.
-fn differs(base: &Root, like: &Like<'_>) -> Option<&'static str> {
+/// Returns the reason why a backup cannot be the base of this one.
+fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
     let (then, now) = (&base.options, like.options);
     let same_source = match (&base.postgres, like.cluster) {
         (Some(then), Some(now)) => then.system_identifier == now.system_identifier,

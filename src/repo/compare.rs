@@ -1,8 +1,9 @@
-//! Compares a scan with the manifests of earlier backups: both are in archive order, so they are merged as they come.
+//! Compares a scan with the manifests of earlier backups: both are in archive order, so they are
+//! merged as they come.
 //!
-//! What is the same by all that a look at the file system tells is not read. What may have been touched while the base was
-//! made, to the clock's granularity, is read and compared, as is whatever the rules do not trust. Memory is a page of each
-//! base; the records of a large file are held as a whole.
+//! A file whose metadata is unchanged is not read. A file that may have been modified while the
+//! base was made, within the granularity of the clock, is read and compared, as is every file that
+//! the rules do not trust. Memory holds one page of each base, and all records of one large file.
 
 use super::base::Base;
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
 use clap::ValueEnum;
 use std::{cmp::Ordering, iter::Peekable, sync::Arc};
 
-/// What is taken as proof that a file has not changed.
+/// The proof that a file has not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Compare {
     /// Size, time of content, time of the inode, inode number
@@ -34,30 +35,31 @@ pub enum Compare {
     Content,
 }
 
-/// A scan, with what is known of each object.
+/// A scan, with the record of each object in the base.
 pub(super) struct ComparedEntries {
     pub(super) base: Arc<Base>,
     pub(super) scan: Stream<Scanned>,
     pub(super) cursors: Vec<BaseCursor>,
 }
 
-/// How far one base was read.
+/// The read position in one base.
 pub(super) struct BaseCursor {
     base: Arc<Base>,
     archive: Arc<Archive>,
     records: Peekable<Records<Arc<Archive>>>,
-    /// When that base began; what was touched since, or shortly before, may differ from what it holds.
+    /// When the base began. A file that was modified since, or shortly before, may differ from its
+    /// record.
     begun: Time,
 }
 
-/// The clocks of file systems tick at least so often (FAT: every 2 s).
+/// Coarsest clock of a file system in seconds (FAT: 2 s).
 const TICK_SECONDS: i64 = 2;
-/// So long after a file was written it may be lost by a crash of the system, though its times are not: Linux writes back what is 30 s
-/// old, and looks for that every 5 s.
+/// Seconds after a write during which a crash of the system may lose the content of a file but keep
+/// its times: Linux writes back pages that are 30 s old, and looks for them every 5 s.
 const WRITEBACK_SECONDS: i64 = 120;
 
 impl BaseCursor {
-    /// `trusted`: may anything be taken for the same that was not touched since that base began?
+    /// `trusted`: whether a file counts as unchanged if it was not modified since that base began.
     pub(super) fn new(base: &Arc<Base>, archive: &Arc<Archive>, trusted: bool) -> Self {
         let begun = archive
             .root
@@ -84,12 +86,12 @@ impl BaseCursor {
         }
     }
 
-    /// The base, and since when nothing may have been touched.
+    /// Returns the base, and the time since which a file must be unmodified.
     pub(super) fn place(&self) -> (&Archive, Time) {
         (&self.archive, self.begun)
     }
 
-    /// The next record, if it can be read; damage to a base is no damage to this backup.
+    /// Returns the next record that can be read. Damage to a base is no damage to this backup.
     fn peek(&mut self) -> Option<&PageItem> {
         while let Some(Err(error)) = self.records.peek() {
             self.base.note(error);
@@ -98,7 +100,7 @@ impl BaseCursor {
         self.records.peek().and_then(|item| item.as_ref().ok())
     }
 
-    /// All parts of the record of `path`; what stands before it is no longer there.
+    /// Takes all parts of the record of `path`, and drops the records before them.
     fn take(&mut self, path: &[u8]) -> Vec<PageItem> {
         let mut parts: Vec<PageItem> = Vec::new();
         while let Some(item) = self.peek() {
@@ -145,7 +147,8 @@ impl ComparedEntries {
         let (parts, trust) = match found {
             Some((parts, begun)) => {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
-                // Where files are handed on from name to name, as logs are, another one had it.
+                // Log rotation passes files from name to name, so another file may have had this
+                // name.
                 let is_other =
                     trust == Trust::Nothing && parts[0].entry.inode != scanned.entry.inode;
                 let moved = is_other
@@ -161,20 +164,22 @@ impl ComparedEntries {
     }
 }
 
-/// What is trusted.
+/// The rules of the comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompareRules {
     pub(super) compare: Compare,
-    /// Do digests tell whether content is the same? CRCs do not.
+    /// Whether digests prove that content is the same. CRCs do not.
     pub(super) digests: bool,
-    /// May blocks of files be referred to of which a backup that was cut off has only the first part? Of a cluster's it must
-    /// not be: what its server says has not changed is taken from the record without a look.
+    /// Whether blocks of files may be referred to if an interrupted backup has only the first part
+    /// of the file. For a cluster this is not allowed: blocks that the server reports as unchanged
+    /// are taken from the record without a look.
     pub(super) unfinished: bool,
 }
 
 impl CompareRules {
-    /// How far an object is what the record of its path says; `None`: not at all. What somebody else owned then is not given to
-    /// the owner of now unread: only the inode tells that it is the same.
+    /// Returns how far an object matches the record of its path; `None` if it does not. If the
+    /// owner changed, the file counts as the same only if its inode is the same; otherwise it is
+    /// read.
     fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (entry, whole) = (&scanned.entry, record.state == EntryState::Whole);
         let EntryKind::File { size, .. } = entry.kind else {
@@ -201,11 +206,12 @@ impl CompareRules {
         }
     }
 
-    /// The same for a file that had another path.
+    /// Returns how far a file matches the record of another path.
     ///
-    /// To rename a directory changes nothing of the files below it. To rename a file changes its ctime, and then nothing tells that
-    /// it was not written to before, and its mtime put back; nor that it is no new file, given the inode of a removed one.
-    /// So it is read, and stored only if it is another.
+    /// Renaming a directory changes no metadata of the files below it. Renaming a file changes its
+    /// ctime; the metadata then does not show whether the file was modified and its mtime put back,
+    /// nor whether it is a new file with the inode of a removed one. So the file is read, and
+    /// stored only if its content differs.
     pub(super) fn trust_moved(
         self,
         scanned: &Scanned,
@@ -231,7 +237,7 @@ fn is_same_inode(a: &Entry, b: &Entry) -> bool {
     a.ctime == b.ctime && a.inode == b.inode
 }
 
-/// The scan does not look at the attributes of files; a change of them changes the ctime.
+/// The scan does not read the attributes of files; a change of them changes the ctime.
 fn is_same_but_attributes(then: &Entry, now: &Entry) -> bool {
     is_same_inode(then, now)
         && then.mtime == now.mtime

@@ -1,19 +1,23 @@
-//! Which segments of earlier backups are given up, as little of them is live.
+//! Chooses the segments of earlier backups that new backups give up, because few of their bytes are
+//! live.
 //!
-//! What is live in them is stored again, and when the backups before are forgotten they go. That costs at most a twentieth of the
-//! backup each time, as long as two fifths of all that it refers to are live; below that it costs what brings it there.
-//! So what a repository holds for one backup is bounded, and so is what a restore reads, whatever changes how often: each byte
-//! that is stored again lets one and a half go. A segment is emptied as a whole or not at all, and those first that hold least.
+//! The live bytes of these segments are stored again, and the segments are deleted once the earlier
+//! backups are forgotten. Each backup stores at most a twentieth of its size again, as long as two
+//! fifths of all bytes that it refers to are live; below that, it stores as much as is needed to
+//! get back there. So the size of a repository with one backup is bounded, and so are the bytes
+//! that a restore reads, however often files change: each byte that is stored again frees one and a
+//! half. A segment is emptied as a whole or not at all; those with the fewest live bytes come
+//! first.
 
 use crate::format::{entry::ByteRun, page::SegmentId, sizes};
 use std::collections::{HashMap, HashSet};
 
-/// A segment of which more is live stays.
+/// A segment with a larger live share is kept.
 const LEAST_LIVE_PERCENT: u64 = 40;
-/// So much of what is live may be stored again in any case.
+/// Share of the live bytes that may be stored again in any case.
 const BUDGET_PERCENT: u64 = 5;
 
-/// The segments to be given up, from the bytes of each that are live, and all it has.
+/// Returns the segments to give up, from the live bytes and the size of each.
 pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<SegmentId> {
     let is_worn = |live: u64, bytes: u64| {
         u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT)
@@ -42,12 +46,12 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
     chosen
 }
 
-/// The blocks of a file of `len` bytes that ascending runs touch, as ascending runs.
+/// Returns the blocks of a file of `len` bytes that ascending runs touch, as ascending runs.
 pub(super) fn blocks(runs: Vec<ByteRun>, block: u64, len: u64) -> Vec<ByteRun> {
     let mut whole: Vec<ByteRun> = Vec::new();
     for run in runs {
         let (from, end) = (run.offset / block * block, run.offset + run.len);
-        let end = end.next_multiple_of(block).min(len.max(end)); // a file that was cut off may have more than is known
+        let end = end.next_multiple_of(block).min(len.max(end)); // the record of an interrupted file may reach beyond the known length
         match whole.last_mut() {
             Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
             _ => whole.push(ByteRun {

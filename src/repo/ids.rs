@@ -1,7 +1,8 @@
-//! Names of new backups: by the clock, but always behind the newest there is.
+//! Ids of new backups: the time of the clock, but always later than the newest id of the
+//! repository.
 //!
-//! A clock that was set back must not make a backup look older than its base: the last one is the one that is restored
-//! without being named, and what rules count from.
+//! A clock that was set back must not make a backup look older than its base: a restore without an
+//! id takes the last one, and retention counts from it.
 
 use super::{protocol::intents, roots};
 use crate::{
@@ -11,11 +12,11 @@ use crate::{
 };
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
-/// The id of a backup that begins `now` in a repository, which need not be there; `seed` makes it differ from
-/// those begun at the same moment elsewhere.
+/// Returns the id of a backup that begins `now` in a repository, which may not exist yet; `seed`
+/// makes it differ from ids of the same moment on other hosts.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn next(objects: &dyn Objects, now: Timestamp, seed: u64) -> Result<String> {
     let newest = roots::ids(objects)?
         .into_iter()
@@ -24,7 +25,7 @@ pub fn next(objects: &dyn Objects, now: Timestamp, seed: u64) -> Result<String> 
     Ok(after(newest.as_deref(), now, seed))
 }
 
-/// The id of `now`, or of the millisecond behind `newest` if that is later.
+/// Returns the id of `now`, or of the millisecond after `newest` if that is later.
 pub fn after(newest: Option<&str>, now: Timestamp, seed: u64) -> String {
     let behind = newest
         .and_then(time)
@@ -34,7 +35,7 @@ pub fn after(newest: Option<&str>, now: Timestamp, seed: u64) -> String {
     backup_id(&time.strftime("%Y%m%dT%H%M%SZ").to_string(), millis, seed)
 }
 
-/// When a backup began, as its id has it.
+/// Returns the time at which a backup began, from its id.
 fn time(id: &str) -> Option<Timestamp> {
     let (seconds, letters) = id.split_once('-').filter(|_| is_backup_id(id))?;
     let begun = DateTime::strptime("%Y%m%dT%H%M%SZ", seconds)

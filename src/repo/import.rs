@@ -1,10 +1,12 @@
 //! Takes in a backup that another repository holds, object by object.
 //!
-//! An object has its key only when it is whole and durable. The root comes last, when all that it refers to is there. Until
-//! then each backup of which objects are brought has an intent, as that of a backup under way, so that nobody takes it for left
-//! behind; and the root is there as a partial one, so that a prune keeps all that it refers to. What comes of backups that are
-//! not here gets the document of a backup that was forgotten. What a prune that began before was about to delete is not relied
-//! on. A copy that was killed leaves nothing that is listed; another one goes on where it was.
+//! An object gets its key only when it is whole and durable. The root comes last, when all objects
+//! that it refers to exist. Until then each backup whose objects are copied has an intent, like a
+//! backup under way, so that no other process removes them as leftovers; and the root exists as a
+//! partial one, so that a prune keeps its objects. Another backup that owns some of the objects and
+//! is not in this repository gets the document of a forgotten backup. Objects that an earlier prune
+//! was about to delete are not relied on. A killed copy leaves no listed backup; the next copy
+//! resumes it.
 
 use super::{
     intent::HeldIntent,
@@ -25,32 +27,32 @@ use crate::{
 use std::sync::Arc;
 
 /// A backup that is being copied to here.
-pub struct Incoming {
+pub struct IncomingBackup {
     objects: Arc<dyn Objects>,
     id: String,
-    /// The root that will be.
+    /// The sealed root of the backup.
     sealed: Vec<u8>,
-    /// Backups of which nothing was here.
+    /// Backups without any object here before this copy.
     made: Vec<String>,
-    /// Was it listed when the copy began?
+    /// Whether the backup was listed when the copy began.
     was_listed: bool,
-    /// Is the partial root there only because of this copy?
+    /// Whether this copy made the partial root.
     made_partial: bool,
     intents: Vec<HeldIntent>,
 }
 
-/// An object that a backup needs: backup, name, and how many bytes it has at least.
+/// An object that a backup needs: backup, name, and its least number of bytes.
 pub type NeededObject = (String, String, u64);
 
-impl Incoming {
-    /// Opens or makes the repository of these objects, and announces a backup: its root, sealed and as it is read, and the
-    /// sealed roots of those `others` it refers to that have one.
+impl IncomingBackup {
+    /// Opens or makes the repository of these objects, and announces a backup: its root, sealed and
+    /// parsed, and the sealed roots, if any, of the `others` that it refers to.
     ///
-    /// Waits for another copy that brings one of the same backups.
+    /// Waits while another copy brings one of the same backups.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::Unreachable`] while what is needed of it is being
-    /// pruned; the storage's.
+    /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::Unreachable`] while a
+    /// prune is deleting objects that it needs; errors of the storage.
     pub fn begin(
         objects: Arc<dyn Objects>,
         sealed: Vec<u8>,
@@ -92,10 +94,11 @@ impl Incoming {
     }
 
     fn announce(&mut self, id: &str, time: &str) -> Result<()> {
-        // Of one that is listed, too: it may be forgotten meanwhile, and a prune removes nothing whose intent it cannot take.
+        // The intent of a listed backup is taken, too: it may be forgotten meanwhile, and a prune
+        // removes no objects without the intent.
         self.intents
             .push(HeldIntent::take(&self.objects, id, time)?);
-        // What copies that were killed left unfinished: their intent is ours now.
+        // Uploads that killed copies left unfinished: this process holds their intent now.
         self.objects.abort_uploads(&dir(id))?;
         if self.objects.list(&dir(id))?.is_empty() {
             self.made.push(id.to_owned());
@@ -103,7 +106,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// A prune keeps what the backups hold that a live intent names, forgotten ones too.
+    /// A prune keeps the objects of every backup that a live intent names, even of a forgotten one.
     fn rely_on(&mut self, ids: &[&str]) -> Result<()> {
         let bases: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         self.intents
@@ -111,7 +114,8 @@ impl Incoming {
             .try_for_each(|intent| intent.rely_on(&bases))
     }
 
-    /// What a root mentions that is seen from here on, no prune deletes that has not marked it before.
+    /// From here on a prune keeps the objects that this root mentions, unless it marked them
+    /// before.
     fn write_partial(&mut self) -> Result<()> {
         if self.was_listed {
             return Ok(());
@@ -129,7 +133,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Looked at after all else is announced: who marks something later sees that.
+    /// Runs after everything else is announced: a prune that marks an object later sees the
+    /// announcement.
     fn check_not_pruned(&self, id: &str) -> Result<()> {
         if self.objects.list(&format!("{TOMBSTONES}/{id}"))?.is_empty() {
             return Ok(());
@@ -153,10 +158,10 @@ impl Incoming {
             .map(drop)
     }
 
-    /// How many bytes the object of this name in backup `id` has; `None` if there is none.
+    /// Returns the size of the object of this name in backup `id`; `None` if it does not exist.
     ///
     /// # Errors
-    /// The storage's.
+    /// Errors of the storage.
     pub fn len(&self, id: &str, object: &str) -> Result<Option<u64>> {
         self.objects.stat(&key(id, object))
     }
@@ -175,7 +180,7 @@ impl Incoming {
         self.objects.read_at(&key(id, object), offset, len, out)
     }
 
-    /// What messages call an object of backup `id`, in quotes.
+    /// Returns the name of an object of backup `id` for messages, in quotes.
     pub fn describe(&self, id: &str, object: &str) -> String {
         self.objects.describe(&key(id, object))
     }
@@ -183,15 +188,16 @@ impl Incoming {
     /// Begins an object of backup `id`.
     ///
     /// # Errors
-    /// The storage's.
+    /// Errors of the storage.
     pub fn create(&self, id: &str, object: &str) -> Result<Box<dyn Upload>> {
         self.objects.create(&key(id, object))
     }
 
-    /// Makes the backup visible, if all that it refers to is there.
+    /// Makes the backup visible, if all objects that it refers to exist.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if an object is not there any more; the storage's. Nothing is visible then.
+    /// [`ErrorKind::NotFound`] if an object has disappeared; the storage's. The backup is not
+    /// visible then.
     pub fn commit(self, needed: &[NeededObject]) -> Result<()> {
         let done = self
             .settle()
@@ -203,9 +209,10 @@ impl Incoming {
                 self.withdraw();
                 Ok(())
             }
-            // Somebody may have seen it: what it refers to stays, for a prune to judge, whether it could be taken back or not.
+            // Another process may have seen the root: its objects are left for a prune to judge,
+            // whether or not the root could be removed.
             Err(error) if !self.was_listed && self.is_committed() => {
-                // Whether that was done is looked at next.
+                // The next check shows whether this worked.
                 let _ = protocol::forget(&*self.objects, &self.id);
                 let objects = self.objects.clone();
                 let root = key(&self.id, ROOT);
@@ -219,12 +226,12 @@ impl Incoming {
         }
     }
 
-    /// Is its root there? If nobody can tell, it may be.
+    /// Returns whether the root exists. If that cannot be found out, it may.
     fn is_committed(&self) -> bool {
         self.has(&self.id, ROOT).unwrap_or(true)
     }
 
-    /// What others wrote is relied on as well.
+    /// Makes the objects durable that other processes wrote, because this backup relies on them.
     fn settle(&self) -> Result<()> {
         self.intents
             .iter()
@@ -235,7 +242,8 @@ impl Incoming {
         if self.was_listed {
             return self.compare_root();
         }
-        // While the partial root is there: a forget that comes after the root leaves a document of its own.
+        // While the partial root exists: a forget that comes after the root leaves a document of
+        // its own.
         if let Err(error) = self.objects.delete(&[key(&self.id, FORGOTTEN)]) {
             platform::debug(|| error.line()); // of no use any more, and of no harm
         }
@@ -244,7 +252,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The root that is there already: a damaged one is replaced, one that was repaired here stays.
+    /// Compares the existing root: a damaged one is replaced, one that was repaired here is kept.
     fn compare_root(&self) -> Result<()> {
         let key = key(&self.id, ROOT);
         let Some((there, _)) = self.objects.get(&key)? else {
@@ -264,7 +272,7 @@ impl Incoming {
         upload.finish().map(drop)
     }
 
-    /// Somebody may have forgotten a backup here while we relied on what it held.
+    /// Another process may have forgotten a backup here while this copy relied on its objects.
     fn check_all_there(&self, needed: &[NeededObject]) -> Result<()> {
         for (id, object, bytes) in needed {
             if self.len(id, object)?.is_none_or(|found| found < *bytes) {
@@ -278,11 +286,11 @@ impl Incoming {
         Ok(())
     }
 
-    /// Removes what this copy made. What was there before stays.
+    /// Removes the objects that this copy made. Objects that existed before are kept.
     pub fn abort(mut self) {
         let made = std::mem::take(&mut self.made);
         if self.made_partial && !made.contains(&self.id) && !self.is_committed() {
-            remove_partial_root(&*self.objects, &self.id); // what is left is what was left before
+            remove_partial_root(&*self.objects, &self.id); // the remaining objects existed before
         }
         let is_kept = |id: &String| self.has(id, ROOT).unwrap_or(true);
         let left: Vec<String> = made
@@ -295,7 +303,7 @@ impl Incoming {
         self.withdraw();
     }
 
-    /// Whoever took a lease decides about what is left.
+    /// The process that took over a lease decides about the remaining objects.
     fn is_held(&self, id: &str) -> bool {
         self.intents
             .iter()

@@ -1,7 +1,7 @@
 //! Intents: the objects by which backups under way announce themselves.
 //!
-//! Whoever makes a backup holds the lease on its intent from before its first object until after its
-//! root. So whoever removes something knows which backups are alive, and what they refer to.
+//! A backup holds the lease on its intent from before its first object until after its root. So a
+//! process that removes objects knows which backups are alive, and which objects they refer to.
 
 use super::protocol::{Intent, intent_key};
 use crate::{
@@ -12,11 +12,12 @@ use crate::{
 };
 use std::{sync::Arc, thread, time::Duration};
 
-/// Time between two attempts to take an intent that another process holds: most hold one for a moment, to
-/// see whether its backup is dead.
+/// Time between two attempts to take an intent that another process holds. Most processes hold one
+/// for a moment, to see whether its backup is dead.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// An intent whose lease this process holds. Dropped, it stays for others to take.
+/// An intent whose lease this process holds. If the value is dropped, another process can take the
+/// lease.
 #[derive(Debug)]
 pub(super) struct HeldIntent {
     objects: Arc<dyn Objects>,
@@ -28,14 +29,14 @@ impl HeldIntent {
     /// Announces a new backup.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] if there is such an intent; the storage's.
+    /// [`ErrorKind::Exists`] if there is such an intent; errors of the storage.
     pub(super) fn announce(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
         let intent = intent_of(id, time);
         let key = intent_key(id);
         let leased = objects
             .lease(&key, &seal(&intent)?, Take::New)
             .inspect_err(|_| {
-                // It may be there though: no other backup has this id.
+                // The intent may exist in spite of the error: no other backup has this id.
                 let _ = objects.delete(std::slice::from_ref(&key)); // the first error is returned
             })?;
         match leased {
@@ -45,16 +46,17 @@ impl HeldIntent {
                 intent,
             }),
             _ => {
-                let what = format!("could not begin backup {id:?}: another has this id");
+                let what = format!("could not begin backup {id:?}: another backup has this id");
                 Err(Error::new(ErrorKind::Exists, what).hint("run the same command again"))
             }
         }
     }
 
-    /// Announces that backup `id` is copied to here. Waits for others that hold its intent.
+    /// Announces that backup `id` is copied to this repository. Waits while other processes hold
+    /// its intent.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the storage cannot tell whether another holds it; the storage's.
+    /// [`ErrorKind::Unsupported`] if the storage cannot tell whether another holds it; errors of the storage.
     pub(super) fn take(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
         let intent = intent_of(id, time);
         let key = intent_key(id);
@@ -63,7 +65,7 @@ impl HeldIntent {
         loop {
             match objects.lease(&key, &body, take)? {
                 Leased::Ours(mut lease) => {
-                    lease.update(&body)?; // one that was taken from the dead says what they did
+                    lease.update(&body)?; // the intent of a dead backup describes that backup
                     return Ok(Self {
                         objects: objects.clone(),
                         lease,
@@ -73,11 +75,11 @@ impl HeldIntent {
                 Leased::Unknown => take = Take::New,
                 Leased::Held if take == Take::New => {
                     let intent = objects.describe(&key);
-                    let what = format!("cannot copy backup {id:?}: {intent} is there");
+                    let what = format!("cannot copy backup {id:?}: {intent} exists");
                     return Err(Error::new(ErrorKind::Unsupported, what)
-                        .because("the storage has no locks, so it may be under way")
+                        .because("the storage has no locks, so the backup may still be running")
                         .hint(format!(
-                            "if it is not, remove {intent} and run the same command again"
+                            "if it is not running, remove {intent} and run the same command again"
                         )));
                 }
                 Leased::Held | Leased::Absent => thread::sleep(RETRY),
@@ -93,7 +95,7 @@ impl HeldIntent {
     /// Adds to the backups that the intent names.
     ///
     /// # Errors
-    /// [`ErrorKind::Gone`] if the lease was lost; the storage's.
+    /// [`ErrorKind::Gone`] if the lease was lost; errors of the storage.
     pub(super) fn rely_on(&mut self, bases: &[String]) -> Result<()> {
         self.intent.bases.extend_from_slice(bases);
         self.intent.bases.sort_unstable();
@@ -101,7 +103,7 @@ impl HeldIntent {
         self.lease.update(&seal(&self.intent)?)
     }
 
-    /// Is the lease surely held still?
+    /// Returns whether the lease is certainly still held.
     pub(super) fn is_ours(&self) -> bool {
         self.lease.is_ours()
     }
@@ -118,9 +120,9 @@ impl HeldIntent {
         }
     }
 
-    /// Deletes the intent: its backup is complete, or nothing of it is left.
+    /// Deletes the intent: the backup is complete, or no object of it is left.
     pub(super) fn withdraw(self) {
-        // While the lease is held, so that the intent of another holder is never deleted.
+        // While the lease is held, so that this never deletes the intent of another holder.
         if self.is_ours()
             && let Err(error) = self.objects.delete(&[intent_key(&self.intent.id)])
         {
@@ -129,13 +131,16 @@ impl HeldIntent {
     }
 }
 
-/// The error of a backup that cannot commit, because its process was stopped for longer than its lease.
+/// The error of a backup that cannot commit, because its process was suspended for longer than its
+/// lease.
 pub(super) fn taken_for_dead(id: &str) -> Error {
     Error::new(
         ErrorKind::Gone,
-        format!("cannot commit backup {id:?}: it was taken for dead"),
+        format!("cannot commit backup {id:?}: another process took it for dead"),
     )
-    .because("it did not renew its lease in time, so a prune may have removed what it refers to")
+    .because(
+        "it did not renew its lease in time, so a prune may have removed objects that it refers to",
+    )
     .detail("nothing was committed")
     .hint("run the same command again; a host that sleeps during its backup loses it")
 }

@@ -1,7 +1,9 @@
-//! What backups are stored as: each segment and each page once, however many of them refer to it.
+//! Which objects store a set of backups: each segment and each page once, however many backups
+//! refer to it.
 //!
-//! Here segments are named in full, by the backup that wrote them. Of a segment whose backup has no root any more, as it was
-//! forgotten or died, it is known what its last root said; or, failing that, what those say that refer to it.
+//! Segments have their full names here, which contain the backup that wrote them. If that backup
+//! has no root any more, because it was forgotten or died, its last root describes the segment;
+//! without one, the roots that refer to the segment do.
 
 use super::{
     open::no_backup,
@@ -25,13 +27,13 @@ use std::{
     sync::Arc,
 };
 
-/// Backups, and what they refer to.
+/// Backups, and the objects they refer to.
 pub(crate) struct Inventory {
-    /// The backups; those of one source stand together, oldest first.
+    /// The backups, grouped by source, oldest first.
     pub(crate) archives: Vec<Archive>,
-    /// All segments that are referred to.
+    /// All segments that a backup refers to.
     pub(crate) segments: Vec<SegmentPlace>,
-    /// All pages that are referred to.
+    /// All pages that a backup refers to.
     pub(crate) sheets: Vec<PageRef>,
 }
 
@@ -39,7 +41,7 @@ pub(crate) struct Inventory {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentPlace {
     pub(crate) id: SegmentId,
-    /// A backup that refers to it, by which it is read.
+    /// A backup that refers to the segment, through which it is read.
     pub(crate) archive: usize,
     /// Stored bytes.
     pub(crate) bytes: u64,
@@ -53,14 +55,15 @@ pub(crate) struct SegmentPlace {
 
 /// A page.
 pub(crate) struct PageRef {
-    /// The first backup that refers to it, and where its root does.
+    /// The first backup that refers to the page, and the index in its root.
     pub(crate) at: (usize, usize),
-    /// All backups that do.
+    /// All backups that refer to the page.
     pub(crate) of: Vec<usize>,
 }
 
 impl Inventory {
-    /// Of these backups. `objects` is where other roots are looked for; `None` for an archive.
+    /// Makes the inventory of these backups. `objects` is where other roots are looked for; `None`
+    /// for an archive.
     pub(crate) fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
         let key = |archive: &Archive| {
             let SourceInfo { host, paths, .. } = &archive.root.source;
@@ -76,12 +79,12 @@ impl Inventory {
         }
     }
 
-    /// The root's entry of a page.
+    /// Returns the root's entry of a page.
     pub(crate) fn page_at(&self, sheet: &PageRef) -> &PageAt {
         &self.archives[sheet.at.0].root.pages[sheet.at.1]
     }
 
-    /// Ids of backups, in quotes.
+    /// Returns ids of backups, in quotes.
     pub(crate) fn names(&self, of: &[usize]) -> String {
         let ids: Vec<String> = of
             .iter()
@@ -90,14 +93,14 @@ impl Inventory {
         ids.join(", ")
     }
 
-    /// The backup before this one of the same source.
+    /// Returns the previous backup of the same source.
     pub(crate) fn before(&self, archive: usize) -> Option<&Archive> {
         let before = &self.archives[archive.checked_sub(1)?];
         (before.root.source == self.archives[archive].root.source).then_some(before)
     }
 }
 
-/// A segment under its full name.
+/// Returns a segment under its full name.
 pub(crate) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
     full_name(&archive.root, segment)
 }
@@ -114,7 +117,7 @@ fn full_name(root: &Root, segment: &SegmentId) -> SegmentId {
     }
 }
 
-/// A segment of a root's own.
+/// Makes the entry of a root's own segment.
 fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
     SegmentPlace {
         id: SegmentId {
@@ -167,14 +170,15 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
     places.into_values().collect()
 }
 
-/// What a backup says of its segments that is listed, was forgotten or died.
+/// The description of its segments in the document of a backup that is listed, forgotten or dead.
 pub(crate) struct KnownFrames {
     pub(crate) root: Root,
     is_listed: bool,
 }
 
 impl KnownFrames {
-    /// Of this backup, and the sealed bytes; `None` if nothing says it.
+    /// Reads the document of this backup, and returns it with its sealed bytes; `None` if no
+    /// document describes it.
     pub(crate) fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
         let read = |name: &str| {
             let (bytes, _) = objects.get(&key(id, name)).ok()??;
@@ -192,8 +196,9 @@ impl KnownFrames {
             .find_map(read)
     }
 
-    /// Was this segment surely ended? The last one of a stream of a backup that died has no seek table, and more may follow
-    /// what is known of it. One that was forgotten may have died before.
+    /// Returns whether this segment certainly ended. The last segment of a stream of a dead backup
+    /// has no seek table, and may have more frames than are known. A forgotten backup may have died
+    /// before.
     pub(crate) fn is_ended(&self, segment: &Segment) -> bool {
         let is_followed =
             |later: &Segment| later.stream == segment.stream && later.number > segment.number;
@@ -201,7 +206,7 @@ impl KnownFrames {
     }
 
     fn place(&self, id: &SegmentId, archive: usize) -> Option<SegmentPlace> {
-        // In this order they were begun.
+        // The order in which segments begin.
         let numbers = |segment: &Segment| (segment.stream, segment.number);
         let wanted = (id.stream, id.number);
         let found = self
@@ -224,7 +229,7 @@ impl KnownFrames {
     }
 }
 
-/// The document of a backup that was forgotten and of which nothing else is known any more.
+/// The placeholder document of a forgotten backup about which no other facts are left.
 pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
     let options = BackupOptions {
         codec: like.options.codec.clone(),
@@ -239,8 +244,9 @@ pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
     }
 }
 
-/// The document of a forgotten backup that others refer to, if it is damaged: its key, how that shows, what it can be replaced by.
-/// It is but a word on segments that others need: what they should be like is not known then.
+/// Returns the damaged documents of forgotten backups that others refer to: key, error,
+/// replacement. Such a document only describes segments that other backups need; while it is
+/// damaged, the expected content of those segments is unknown.
 pub(crate) fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Error, Root)> {
     let others: BTreeMap<&str, &Root> = archives
         .iter()
@@ -266,7 +272,7 @@ pub(crate) fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(Str
     others.into_iter().filter_map(look).collect()
 }
 
-/// Each page of these backups once, of those that `wanted` says by their numbers.
+/// Returns each page of these backups once, if `wanted` accepts its numbers.
 pub(crate) fn sheets(
     archives: &[Archive],
     wanted: impl Fn(&Archive) -> Vec<usize>,
@@ -301,7 +307,8 @@ pub(crate) fn sheets(
     sheets
 }
 
-/// The records of a page that was read through `archive`, with segments under their full names.
+/// Returns the records of a page that was read through `archive`, with segments under their full
+/// names.
 pub(crate) fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<Item = PageItem> {
     page.segments
         .iter_mut()
@@ -310,7 +317,8 @@ pub(crate) fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<
     (0..page.records.len()).filter_map(move |index| PageItem::new(page.clone(), index))
 }
 
-/// The frames that records of these backups speak of, of these segments. What cannot be read is passed over.
+/// Returns the frames of these segments that records of these backups refer to. Unreadable pages
+/// are skipped.
 pub(crate) fn known_frames(
     archives: &[Archive],
     of: impl Iterator<Item = SegmentId>,
@@ -332,7 +340,8 @@ pub(crate) fn known_frames(
     known
 }
 
-/// Files with their records: several if one goes on over pages. What cannot be read is passed over.
+/// Returns files with their records: several records if a file continues over pages. Unreadable
+/// pages are skipped.
 pub(crate) fn files<'a>(
     records: impl Iterator<Item = Result<PageItem>> + 'a,
 ) -> impl Iterator<Item = Vec<PageItem>> + 'a {
@@ -349,20 +358,20 @@ pub(crate) fn files<'a>(
     })
 }
 
-/// The error of a root that is gone.
+/// The error of a missing root.
 pub(crate) fn no_root(objects: &dyn Objects, id: &str) -> Error {
     let root = objects.describe(&key(id, layout::ROOT));
     Error::corrupt(format!("the root {root} is missing"))
         .hint("`fullbore repair` rebuilds it from the segments, or says what else to do")
 }
 
-/// Ids of backups whose root cannot be read, and why.
+/// Ids of backups whose root cannot be read, with the errors.
 pub(crate) type NoRoots = Vec<(String, Error)>;
 
-/// All backups whose root is whole, and the others with the reason.
+/// Opens all backups with an intact root, and returns the others with the reason.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if there is none; what is no damage to a root.
+/// [`Kind::NotFound`] if there is no backup; errors that are not damage to a root.
 pub(crate) fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(objects)? {
@@ -373,7 +382,7 @@ pub(crate) fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoR
             FoundDirectory::Leftover => {}
         }
     }
-    // Nothing would be sound for want of anything that could be damaged.
+    // An empty repository must not count as sound: there is nothing that could be damaged.
     if archives.is_empty() && lost.is_empty() {
         Err(no_backup(&**objects)?)
     } else {

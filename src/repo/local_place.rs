@@ -1,4 +1,4 @@
-//! Local directories that are to become repositories, and the places that repositories occupy.
+//! Local directories in which a repository is to be made, and the places that repositories occupy.
 
 use super::open::read_repository;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
-/// The repository at `root`, as far as it is there, and the directories in it.
+/// Returns the repository at `root` and the directories in it, as far as they exist.
 pub fn places(root: &Path) -> Vec<Place> {
     let parts = [
         root.to_owned(),
@@ -25,12 +25,15 @@ pub fn places(root: &Path) -> Vec<Place> {
     parts.iter().filter_map(|path| place_of(path)).collect()
 }
 
-/// Refuses a place where a repository is not to be made, or can only be there by mistake. With `no_create` it must be there.
+/// Refuses a place where a repository must not be made, or where one can only be by mistake. With
+/// `no_create` the repository must exist.
 ///
-/// A missing parent directory is a typing error, or a disk that is not mounted: only the last directory of a path is made.
+/// A missing parent directory is a typing error, or a disk that is not mounted: only the last
+/// directory of a path is created.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if it, or its parent, is not there; as [`read_repository`].
+/// [`ErrorKind::NotFound`] if the repository, or its parent directory, does not exist; as
+/// [`read_repository`].
 pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
     if matches!(objects.stat(REPOSITORY), Ok(Some(_))) {
         return Ok(());
@@ -42,11 +45,11 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
                     ErrorKind::NotFound,
                     format!("could not find a repository at {}", objects.describe("")),
                 )
-                .because("--no-create makes none")
+                .because("--no-create does not create one")
                 .hint("is its disk mounted? `fullbore init` makes an empty repository")
             }
             Err(error) => error,
-            Ok(_) => return Ok(()), // it has appeared
+            Ok(_) => return Ok(()), // it has appeared meanwhile
         });
     }
     let Some(local) = objects.as_local() else {
@@ -56,7 +59,7 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
     refuse_other_contents(local.root())
 }
 
-/// Is there no repository yet, nor the backups of one?
+/// Returns whether there is neither a repository nor the backups of one.
 pub fn is_absent(objects: &dyn Objects) -> bool {
     let has = |key: &str| !matches!(objects.stat(key), Ok(None));
     match objects.as_local() {
@@ -84,7 +87,8 @@ pub(super) fn check_new(root: &Path) -> Result<()> {
 /// The directory that ext2, ext3 and ext4 have in the root of a file system.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// A repository is made in an empty place, or where an attempt to make one was cut off, or where one appears meanwhile.
+/// A repository is made in an empty directory, in one where an earlier attempt was interrupted, or
+/// in one where a repository appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
         [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, KEYS]
@@ -112,7 +116,7 @@ fn refuse_other_contents(root: &Path) -> Result<()> {
     }
 }
 
-/// What an attempt to make a repository leaves if it is killed.
+/// Returns whether a killed attempt to make a repository leaves this name.
 fn is_partial(name: &OsStr) -> bool {
     let begins = [REPOSITORY, COVERED]
         .iter()
@@ -120,7 +124,8 @@ fn is_partial(name: &OsStr) -> bool {
     begins && name.as_bytes().ends_with(b".partial")
 }
 
-/// Removes what attempts to make a repository left: now that there is one, half of one is of no use even to its writer.
+/// Removes the remains of attempts to make a repository. Now that the repository exists, they are
+/// of no use to any process.
 pub(super) fn clear(root: &Path) {
     for entry in fs::read_dir(root)
         .into_iter()

@@ -1,8 +1,14 @@
-//! Repositories: finding backups, making one part of a repository, choosing a base, forgetting, pruning.
+//! Repositories: finds backups, makes new backups part of a repository, chooses a base, forgets,
+//! prunes.
 //!
-//! Plain objects only: no database, no index, no reference counts. The first backup makes a repository, or `fullbore init`.
-//! Readers take no locks; a backup holds a lock on its own intent alone, which shows other processes that it runs. The names of the
-//! objects are in [`crate::format::layout`].
+//! A repository has plain objects only: no database, no index, no reference counts. The first
+//! backup, or `fullbore init`, makes the repository. Readers take no locks; a backup locks only its
+//! own intent, which shows other processes that it runs. [`crate::format::layout`] has the names of
+//! the objects.
+//!
+//! Belongs here: every rule about which objects exist and when they may be deleted. Does not belong
+//! here: how objects are stored (`storage`), the bytes in them (`format`), and reading the content
+//! of a backup (`archive`).
 
 pub mod annotations;
 pub mod base;

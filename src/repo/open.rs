@@ -1,4 +1,4 @@
-//! Find the backup that a person means, and the backups there are.
+//! Finds the backup that a user names, and lists the backups of a repository.
 
 use super::{
     annotations::Annotations,
@@ -26,32 +26,34 @@ use std::{
     thread,
 };
 
-/// The word for the last backup of a source.
+/// The word for the latest backup of a source.
 pub const LATEST: &str = "latest";
 /// Backups that an error lists.
 const LISTED: usize = 5;
 
-/// What FROM turned out to be.
+/// The meaning of FROM.
 pub enum OpenedFrom {
-    /// A backup of ours.
+    /// A backup that fullbore wrote.
     Backup(Box<Archive>),
-    /// A file that some other program wrote, perhaps a tar.
+    /// A file that another program wrote, perhaps a tar.
     Foreign(PathBuf),
 }
 
-/// Open `FROM[@BACKUP]` as a backup.
+/// Opens `FROM[@BACKUP]` as a backup.
 ///
-/// FROM is a repository or an archive file; BACKUP an id, the beginning of one, or `latest`, which is also what is meant
-/// if it is missing: the latest that `filter` selects. A path that has an `@` itself works as long as it exists.
+/// FROM is a repository or an archive file. BACKUP is an id, the beginning of an id, or `latest`;
+/// without BACKUP it is the latest backup that `filter` selects. A path that contains an `@` itself
+/// works as long as it exists.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`], [`ErrorKind::Usage`] if several backups are meant or the latest is not of the only source,
-/// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`], or the system's.
+/// [`ErrorKind::NotFound`], [`ErrorKind::Usage`] if several backups match or the repository has
+/// several sources,
+/// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`], or an error of the system.
 pub fn open(from: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive> {
     match open_any(from.as_ref(), filter)? {
         OpenedFrom::Backup(archive) => Ok(*archive),
         OpenedFrom::Foreign(path) => {
-            let what = format!("cannot read {path:?}: it is no archive that this program wrote");
+            let what = format!("cannot read {path:?}: it is not an archive of fullbore");
             Err(Error::new(ErrorKind::Unsupported, what)
                 .because(".tar.gz and .tar are plain streams, without a manifest")
                 .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
@@ -59,13 +61,13 @@ pub fn open(from: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive> {
     }
 }
 
-/// As [`open`], but any file is taken.
+/// As [`open`], but accepts any file.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_any(from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     if from == "-" {
-        return Err(Error::new(ErrorKind::Usage, "cannot do this to standard input: it is read in places").hint(
+        return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
         ));
     }
@@ -98,7 +100,7 @@ pub fn open_any(from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     }
 }
 
-/// Open a backup of a repository: the one that is named, or the latest that `filter` selects.
+/// Opens a backup of a repository: the named one, or the latest that `filter` selects.
 ///
 /// # Errors
 /// As [`open`].
@@ -110,7 +112,7 @@ pub fn open_in(
     let repository = read_repository(&**objects)?;
     let mut archive = open_backup(objects, &pick(objects, backup, filter)?)?;
     archive.repository = repository.id;
-    // Damage to notes must not keep anybody from a restore.
+    // Damaged annotations must not prevent a restore.
     if let Ok(notes) = Annotations::read(&**objects, &archive.root.id) {
         notes.apply(&mut archive.root);
     }
@@ -124,18 +126,18 @@ fn not_inside(path: &Path) -> Result<()> {
         None => Ok(()),
         Some(repository) => Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot read {path:?}: it is a part of a repository"),
+            format!("cannot read {path:?}: it is part of a repository"),
         )
         .hint(format!("name the repository, {repository:?}"))),
     }
 }
 
-/// Is it a repository, or a directory that may be one?
+/// Returns whether the location is a repository, or a directory that may be one.
 fn is_directory(location: &Location) -> bool {
     matches!(location.look(), Found::Repository | Found::Directory)
 }
 
-/// The repository and the id that `FROM[@BACKUP]` means; nothing of the backup is read.
+/// Returns the repository and the id that `FROM[@BACKUP]` means, and reads no object of the backup.
 ///
 /// # Errors
 /// As [`open`]; [`Kind::Usage`] if FROM is a file.
@@ -144,7 +146,7 @@ pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, 
     if !is_directory(&location) {
         return Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot do this to {location}: it is no repository"),
+            format!("cannot use {location}: it is not a repository"),
         ));
     }
     let objects = location.objects()?;
@@ -153,7 +155,7 @@ pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, 
     Ok((objects, id))
 }
 
-/// The repository that a word of the command line names.
+/// Returns the repository that a word of the command line names.
 ///
 /// # Errors
 /// As [`Location::objects`].
@@ -161,11 +163,11 @@ pub fn repository_at(word: impl AsRef<OsStr>) -> Result<Arc<dyn Objects>> {
     Location::parse(word.as_ref())?.objects()
 }
 
-/// What can be forgotten whose id is, or begins with, `id`: a backup, or what is left of one that was cut off or has lost its
-/// root.
+/// Returns the id that `id` means, in full or as a prefix, of something that can be forgotten: a
+/// backup, or the remains of one that was interrupted or has lost its root.
 ///
 /// # Errors
-/// [`Kind::NotFound`], or [`Kind::Usage`] if several are meant.
+/// [`Kind::NotFound`], or [`Kind::Usage`] if several match.
 pub fn forgettable(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -> Result<String> {
     if id == LATEST {
         return filter.latest(objects);
@@ -179,18 +181,18 @@ pub fn forgettable(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) 
     one_of(&ids, id, &**objects)
 }
 
-/// Is FROM a repository, with no backup of it named?
+/// Returns whether FROM is a repository without `@BACKUP`.
 pub fn is_repository(from: &OsStr) -> bool {
     Location::parse(from).is_ok_and(|location| location.is_repository()) && !names_backup(from)
 }
 
-/// Does a URL end in `@BACKUP`?
+/// Returns whether a URL ends in `@BACKUP`.
 fn names_backup(from: &OsStr) -> bool {
     let is_url = Location::parse(from).is_ok_and(|location| location.as_local().is_none());
     is_url && parts_of_url(from).is_some()
 }
 
-/// Where FROM is, and which backup of it.
+/// Returns the location of FROM, and the backup named in it.
 ///
 /// # Errors
 /// [`Kind::NotFound`].
@@ -218,7 +220,7 @@ pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
     }
 }
 
-/// FROM without the backup that it names.
+/// Returns FROM without its `@BACKUP`.
 pub(super) fn without_backup(from: &OsStr) -> &OsStr {
     match (place(from), parts(from)) {
         (Ok((_, Some(_))), Some((path, _))) => path.as_os_str(),
@@ -226,13 +228,14 @@ pub(super) fn without_backup(from: &OsStr) -> &OsStr {
     }
 }
 
-/// The URL and the backup in `URL@BACKUP`. An `@` before the last slash is of the host.
+/// Returns the URL and the backup in `URL@BACKUP`. An `@` before the last slash belongs to the
+/// host.
 fn parts_of_url(from: &OsStr) -> Option<(&OsStr, &str)> {
     let (url, backup) = parts(from)?;
     (!backup.contains('/')).then_some((url.as_os_str(), backup))
 }
 
-/// The path and the backup in `PATH@BACKUP`. A path is of any bytes, an id is text.
+/// Returns the path and the backup in `PATH@BACKUP`. A path may have any bytes, an id is text.
 pub fn parts(from: &OsStr) -> Option<(&Path, &str)> {
     let bytes = from.as_bytes();
     let at = bytes.iter().rposition(|byte| *byte == b'@')?;
@@ -240,14 +243,14 @@ pub fn parts(from: &OsStr) -> Option<(&Path, &str)> {
     Some((Path::new(OsStr::from_bytes(&bytes[..at])), backup))
 }
 
-/// `REPOSITORY@BACKUP`.
+/// Returns `REPOSITORY@BACKUP`.
 pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsString {
     [repository.as_ref(), OsStr::new("@"), backup.as_ref()]
         .into_iter()
         .collect()
 }
 
-/// The id of the backup that is meant: the latest that `filter` selects, or the one that is named.
+/// Returns the id of the wanted backup: the named one, or the latest that `filter` selects.
 pub(super) fn pick(
     objects: &Arc<dyn Objects>,
     backup: Option<&str>,
@@ -256,7 +259,7 @@ pub(super) fn pick(
     let Some(wanted) = backup.filter(|wanted| *wanted != LATEST) else {
         return filter.latest(objects);
     };
-    // One look tells that a whole id is right.
+    // One request is enough for a whole id.
     if is_backup_id(wanted) && is_listed(&**objects, wanted)? {
         return Ok(wanted.to_owned());
     }
@@ -272,7 +275,7 @@ pub(super) fn pick(
     }
 }
 
-/// Is a root there, readable or not? A void one is none.
+/// Returns whether a root exists, readable or not. A void root does not count.
 fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
     use crate::format::root::VOID_ROOT_BYTES;
     match objects.stat(&key(id, layout::ROOT)) {
@@ -286,13 +289,13 @@ fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
 /// The error of a backup whose root is lost.
 pub(super) fn lost_root(what: &str) -> Error {
     Error::corrupt(what)
-        .hint("`fullbore repair` makes it anew, or says what else to do; @BACKUP names another")
+        .hint("`fullbore repair` rebuilds it, or tells you what else to do; @BACKUP selects another backup")
 }
 
-/// What to do about a damaged root.
-pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` makes it anew, or says what else to do; `fullbore list` shows others for @BACKUP";
+/// The hint for a damaged root.
+pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` rebuilds it, or tells you what else to do; `fullbore list` shows other backups for @BACKUP";
 
-/// Open a backup of a repository; if its root is damaged, say what is to be done about that.
+/// Opens a backup of a repository; a damaged root gets a hint.
 fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Archive> {
     Archive::open_backup(objects, id).map_err(|error| match error.kind {
         ErrorKind::Corrupt => error.hint(ROOT_DAMAGED),
@@ -323,7 +326,7 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
         .find(|id| id.starts_with(wanted))
     {
         let what = format!(
-            "could not find backup {wanted:?} in {repository}: {id:?} was cut off, and so is no backup"
+            "could not find backup {wanted:?} in {repository}: {id:?} was interrupted and is incomplete"
         );
         return Ok(Error::new(ErrorKind::NotFound, what).hint(GOES_ON));
     }
@@ -343,21 +346,22 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
     .hint("`fullbore list` shows all of them"))
 }
 
-/// What becomes of what is kept of a backup that was cut off.
-const GOES_ON: &str = "a backup counts once it has ended well; the next `fullbore backup` of its source goes on from it";
+/// The hint for an interrupted backup.
+const GOES_ON: &str =
+    "only completed backups can be used; the next `fullbore backup` of this source resumes it";
 
-/// Does a repository hold no backup, not even one whose root cannot be read?
+/// Returns whether a repository holds no backup, not even one with an unreadable root.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
     Ok(backup_ids(objects)?.is_empty())
 }
 
-/// What is to be said of a repository that holds no backup.
+/// The error of a repository that holds no backup.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     let none = Error::new(
         ErrorKind::NotFound,
@@ -368,9 +372,9 @@ pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     );
     let cut_off = cut_off_ids(objects)?;
     if cut_off.is_empty() {
-        return Ok(none.hint("a backup counts once it has ended well; `fullbore backup` makes one"));
+        return Ok(none.hint("only completed backups can be used; `fullbore backup` makes one"));
     }
-    let line = |id: &String| format!("{id:?} was cut off, and so is no backup");
+    let line = |id: &String| format!("{id:?} was interrupted and is incomplete");
     Ok(cut_off
         .iter()
         .take(LISTED)
@@ -381,7 +385,7 @@ pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
 
 fn several_found(wanted: &str, found: &[&String]) -> Error {
     let what = format!(
-        "cannot tell which backup {wanted:?} means: {} begin so",
+        "backup {wanted:?} is ambiguous: {} backups have this prefix",
         found.len()
     );
     let few = found.iter().take(LISTED).map(|id| id.as_str());
@@ -395,10 +399,11 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
     error.hint("give more letters of the id")
 }
 
-/// Read what makes this a repository.
+/// Reads the file that makes a directory a repository.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if it is none, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer than this program.
+/// [`Kind::NotFound`] if it does not exist, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer
+/// than this program.
 pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
     let bytes = match objects.get(layout::REPOSITORY) {
         Ok(Some((bytes, _))) => bytes,
@@ -423,10 +428,10 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
     Ok(repository)
 }
 
-/// How a repository gets its own file again.
-const REPAIRED: &str = "`fullbore repair` makes it anew, from what the backups say";
+/// The hint for a damaged repository file.
+const REPAIRED: &str = "`fullbore repair` rebuilds it from the backups";
 
-/// What the file `name` says that makes a directory a repository.
+/// Parses the file `name` that makes a directory a repository.
 pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
     open_sealed(bytes, name).map_err(|error| match error.kind {
         ErrorKind::Corrupt => error.hint(REPAIRED),
@@ -434,7 +439,7 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
     })
 }
 
-/// The error of a place without the file that makes it a repository.
+/// The error of a place without the repository file.
 pub(super) fn no_repository(objects: &dyn Objects) -> Error {
     let name = objects.describe("");
     if roots::ids(objects).is_ok_and(|backups| !backups.is_empty()) {
@@ -443,12 +448,12 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
             layout::REPOSITORY
         );
         return Error::new(ErrorKind::NotFound, what)
-            .because("backups are there")
+            .because("there are backups in it")
             .hint(REPAIRED);
     }
     let none = Error::new(
         ErrorKind::NotFound,
-        format!("cannot read {name}: it is no repository"),
+        format!("cannot read {name}: it is not a repository"),
     );
     let named = objects
         .as_local()
@@ -459,14 +464,14 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
                 format!("this takes a repository, {repository:?}, and {id:?} by itself")
             }
             None => format!(
-                "a repository has a file {:?}; a directory of files is no backup",
+                "a repository has a file {:?}; a directory of files is not a backup",
                 layout::REPOSITORY
             ),
         },
     )
 }
 
-/// The ids of all backups that were committed, oldest first; those whose root cannot be read, too.
+/// Returns the ids of all committed backups, oldest first, even those with an unreadable root.
 pub(crate) fn backup_ids(objects: &dyn Objects) -> Result<Vec<String>> {
     ids_in_state(objects, BackupState::Listed)
 }
@@ -479,13 +484,13 @@ fn ids_in_state(objects: &dyn Objects, state: BackupState) -> Result<Vec<String>
         .collect())
 }
 
-/// As far as they came, the backups that were cut off, oldest first.
+/// Returns the partial roots of the interrupted backups, oldest first.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn cut_off(objects: &dyn Objects) -> Result<Vec<Root>> {
     let ids = cut_off_ids(objects)?;
-    // One that is damaged is of no use to anybody; and another prune may have forgotten it.
+    // A damaged partial root is of no use; and a concurrent prune may have forgotten it.
     let read = |id: &String| {
         let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
         Root::open(&bytes, layout::PARTIAL).ok()
@@ -493,27 +498,27 @@ pub fn cut_off(objects: &dyn Objects) -> Result<Vec<Root>> {
     Ok(ids.iter().filter_map(read).collect())
 }
 
-/// The ids of backups that were cut off and left something to go on from, oldest first.
+/// Returns the ids of interrupted backups that can be resumed, oldest first.
 pub(super) fn cut_off_ids(objects: &dyn Objects) -> Result<Vec<String>> {
     let mut ids = ids_in_state(objects, BackupState::Partial)?;
     ids.retain(|id| is_dead(objects, id));
     Ok(ids)
 }
 
-/// Roots that are read at once where each takes as long as an answer of the storage.
+/// Roots that are read in parallel if the storage is slow to answer.
 const READ_AT_ONCE: usize = 16;
 
-/// The roots of all backups of a repository, oldest first, read when they are asked for, a few ahead. One that cannot be read is
-/// there too, with the reason.
+/// Returns the roots of all backups of a repository, oldest first. They are read on demand, a few
+/// ahead. A root that cannot be read is returned as its error.
 ///
 /// # Errors
-/// As [`read_repository`], or the storage's.
+/// As [`read_repository`], or errors of the storage.
 pub fn list_backups(
     objects: &Arc<dyn Objects>,
 ) -> Result<impl Iterator<Item = (String, Result<Root>)> + use<>> {
     read_repository(&**objects)?;
     let ids = backup_ids(&**objects)?;
-    // A root may have megabytes, and a file is read in less time than a thread is started.
+    // A root can have megabytes, and reading a file takes less time than starting a thread.
     let at_once = if objects.as_local().is_some() {
         1
     } else {
@@ -525,7 +530,7 @@ pub fn list_backups(
     Ok(batches.into_iter().flat_map(read))
 }
 
-/// What was forgotten since it was listed is left out.
+/// Backups that were forgotten since the listing are left out.
 fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Root>)> {
     let mut read = Vec::new();
     if let [id] = &ids[..] {
@@ -540,7 +545,7 @@ fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Ro
                 let lost = |_| {
                     Some(Err(Error::new(
                         ErrorKind::Bug,
-                        "a thread that reads stopped",
+                        "a thread that reads roots stopped",
                     )))
                 };
                 read.push(thread.join().unwrap_or_else(lost));

@@ -1,8 +1,8 @@
 //! The pages of a backup under way, until they are stored as its manifest.
 //!
-//! The manifest is one object, stored at the end of the backup. Until then its pages are in memory up to
-//! a bound, and beyond it in a temporary file without a name: a backup of a million entries has 34 MB of
-//! pages.
+//! The manifest is one object, stored at the end of the backup. Until then its pages are in memory
+//! up to a limit, and beyond the limit in a temporary file without a name: a backup of a million
+//! entries has 34 MB of pages.
 
 use crate::{
     error::{Error, Result},
@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// Bytes of pages that are in memory at most, and bytes that are copied at once.
+/// Most bytes of pages in memory, and bytes that are copied at once.
 const MEMORY_BYTES: usize = 1 << 20;
 
 /// Pages in the order in which they were added.
@@ -24,7 +24,7 @@ pub(super) struct PageSpool {
 }
 
 impl PageSpool {
-    /// Adds a page. Returns the bytes before it.
+    /// Adds a page. Returns the number of bytes before it.
     ///
     /// # Errors
     /// The system's, about the temporary file.
@@ -57,7 +57,7 @@ impl PageSpool {
     /// Appends all pages to an upload.
     ///
     /// # Errors
-    /// The system's, about the temporary file; the storage's.
+    /// The system's, about the temporary file; errors of the storage.
     pub(super) fn copy_to(&self, upload: &mut dyn Upload) -> Result<()> {
         let mut buffer = Vec::new();
         let mut at = 0;

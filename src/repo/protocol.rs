@@ -1,9 +1,20 @@
-//! What makes backups that refer to others safe beside [`crate::repo::prune`], without either waiting for the other.
+//! Makes backups that refer to other backups safe beside [`crate::repo::prune`], although neither
+//! waits for the other.
 //!
-//! A backup 1. announces itself with an intent, whose lock it holds while it lives, 2. looks at the roots and chooses its
-//! bases, 3. names them in its intent, 4. then looks whether they are still there ([`refer`]), 5. stores, 6. looks whether
-//! all that it refers to is there ([`check`]), 7. stores its root, 8. removes its intent. What it names in 3. and finds in
-//! 4. is kept for it: whoever removes something looks at intents after the last moment at which it could be found.
+//! A backup
+//!
+//! 1. announces itself with an intent, whose lock it holds while it runs,
+//! 2. reads the roots and chooses its bases,
+//! 3. names the bases in its intent,
+//! 4. then checks that they still exist ([`refer`]),
+//! 5. stores its objects,
+//! 6. checks that all objects that it refers to exist ([`check`]),
+//! 7. stores its root,
+//! 8. removes its intent.
+//!
+//! A base that is named in step 3 and found in step 4 is kept for the backup: every process that
+//! removes objects reads the intents after the last moment at which the backup could have found
+//! them.
 
 use super::{
     intent::taken_for_dead,
@@ -28,14 +39,14 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
-/// A backup under way: who makes it, and what it may refer to.
+/// A backup under way: who makes it, and which backups it may refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Intent {
     /// The backup.
     pub id: String,
     /// The machine.
     pub host: String,
-    /// Which start of it.
+    /// The boot id of the machine.
     pub boot: String,
     /// The process.
     pub pid: u32,
@@ -54,7 +65,7 @@ pub fn intent_key(id: &str) -> String {
 /// A tombstone: the backup, and the name of the object in it.
 pub(super) type Tombstone = (String, String);
 
-/// All tombstones, in order.
+/// Returns all tombstones, in order.
 pub(super) fn tombstones(objects: &dyn Objects) -> Result<Vec<Tombstone>> {
     let listed = objects.list(TOMBSTONES)?.into_iter();
     let names = listed.filter_map(|object| {
@@ -64,10 +75,11 @@ pub(super) fn tombstones(objects: &dyn Objects) -> Result<Vec<Tombstone>> {
     Ok(names.collect())
 }
 
-/// Step 4: which of `bases`, named in the intent of a backup that is alive, may not be used, and what else may not.
+/// Step 4: returns which of `bases`, named in the intent of a live backup, and which other objects
+/// must not be used.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
     let mut referred = Referred::default();
     for base in bases {
@@ -89,12 +101,12 @@ pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
     Ok(referred)
 }
 
-/// A backup that is listed, or one that died after it had stored a partial root.
+/// Returns whether a backup is listed, or died after it had stored a partial root.
 fn is_there(objects: &dyn Objects, id: &str) -> Result<bool> {
     if let Some((root, _)) = objects.get(&key(id, ROOT))? {
         return Ok(!is_void(&root));
     }
-    // In this order: one that is alive may give up, and remove its partial root before its intent.
+    // In this order: a live backup that gives up removes its partial root before its intent.
     let is_dead = matches!(
         objects.lease(&intent_key(id), b"", Take::Dead)?,
         Leased::Ours(_) | Leased::Absent
@@ -102,11 +114,12 @@ fn is_there(objects: &dyn Objects, id: &str) -> Result<bool> {
     if !is_dead || objects.stat(&key(id, PARTIAL))?.is_none() {
         return Ok(false);
     }
-    // A prune that took it for dead before may have made its root void meanwhile.
+    // Meanwhile an earlier prune that took the backup for dead may have made its root void.
     Ok(objects.abilities().has_locks || objects.stat(&key(id, ROOT))?.is_none())
 }
 
-/// Is nobody making the backup any more, as far as can be seen without a wait and without writing anything?
+/// Returns whether a backup is dead, as far as that can be seen without waiting and without
+/// writing.
 pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
     if objects.abilities().has_locks {
         let taken = objects.lease(&intent_key(id), b"", Take::Dead);
@@ -119,12 +132,12 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
     }
 }
 
-/// Step 6: is all there that `root` refers to, with at least the bytes it should have?
+/// Step 6: checks that all objects that `root` refers to exist, with at least their recorded sizes.
 ///
 /// # Errors
-/// [`Kind::NotFound`] or [`Kind::Corrupt`] if it is not, or the system's.
+/// [`Kind::NotFound`] or [`Kind::Corrupt`] if one does not, or an error of the system.
 pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
-    let hint = "nothing was committed; `fullbore verify` tells which backups are damaged";
+    let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
     for (key, bytes) in roots::needs(root)? {
         let what = format!(
             "cannot commit backup {:?}: {key:?}, which it refers to,",
@@ -144,7 +157,7 @@ pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Step 7: store the root, unless another process made it void.
+/// Step 7: stores the root, unless another process made it void.
 ///
 /// # Errors
 /// [`ErrorKind::Gone`] if the backup was taken for dead; or the storage's, and then the root may be there.
@@ -153,17 +166,17 @@ pub fn store_root(objects: &dyn Objects, id: &str, sealed: &[u8]) -> Result<()> 
     if objects.put(&key, sealed, &PutIf::Absent)? != Put::Refused {
         return Ok(());
     }
-    // An earlier attempt of ours may have been done though its answer was lost.
+    // An earlier attempt may have succeeded although its answer was lost.
     match objects.get(&key)? {
         Some((there, _)) if there == sealed => Ok(()),
         _ => Err(taken_for_dead(id)),
     }
 }
 
-/// Keeps the root of a backup from coming. False if it has come before.
+/// Prevents the root of a backup from being stored. Returns false if it exists already.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub(super) fn make_void(objects: &dyn Objects, id: &str) -> Result<bool> {
     let key = key(id, ROOT);
     if objects.put(&key, &void_root()?, &PutIf::Absent)? != Put::Refused {
@@ -173,21 +186,22 @@ pub(super) fn make_void(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(there.is_some_and(|(root, _)| is_void(&root)))
 }
 
-/// Forget a backup: it is not listed any more, and nothing else happens to it before the next prune. False if it is not
-/// there.
+/// Forgets a backup: it is not listed any more, and the rest of it stays until the next prune.
+/// Returns false if it does not exist.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     let root = match objects.get(&key(id, ROOT)) {
         Ok(None) => return Ok(false),
         Ok(Some((root, _))) if is_void(&root) => return Ok(false),
         Ok(Some((root, _))) => root,
-        // A root that cannot be read can be given up.
+        // A backup with an unreadable root can be forgotten.
         Err(error) if error.kind == ErrorKind::Corrupt => word_without_facts(id)?,
         Err(error) => return Err(error),
     };
-    // Of a backup that was killed right after its commit: without its root it would look as if it had died before.
+    // A backup that was killed right after its commit still has its partial root: without the root,
+    // it would look as if it had died before the commit.
     if objects.stat(&key(id, PARTIAL))?.is_some() {
         objects.delete(&[key(id, PARTIAL)])?;
     }
@@ -197,7 +211,8 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Make a partial root one of a backup that was forgotten. False if it is not there.
+/// Turns a partial root into the document of a forgotten backup. Returns false if it does not
+/// exist.
 pub(super) fn forget_partial(objects: &dyn Objects, id: &str) -> Result<bool> {
     let partial = match objects.get(&key(id, PARTIAL)) {
         Ok(None) => return Ok(false),
@@ -214,7 +229,8 @@ pub(super) fn forget_partial(objects: &dyn Objects, id: &str) -> Result<bool> {
 fn put_forgotten(objects: &dyn Objects, id: &str, document: &[u8]) -> Result<()> {
     let key = key(id, FORGOTTEN);
     match objects.put(&key, document, &PutIf::Always) {
-        // Forgetting is how room is made. A root may have megabytes; that a backup was forgotten can be said in one block.
+        // Forgetting must work on a full disk, because it is how space is freed. A root may have
+        // megabytes; the bare document of a forgotten backup fits in one block.
         Err(error) if error.kind == ErrorKind::Full => {
             objects.put(&key, &word_without_facts(id)?, &PutIf::Always)
         }
@@ -223,7 +239,7 @@ fn put_forgotten(objects: &dyn Objects, id: &str, document: &[u8]) -> Result<()>
     .map(drop)
 }
 
-/// What says that a backup was forgotten, and no more.
+/// Returns the document of a forgotten backup, without any facts.
 fn word_without_facts(id: &str) -> Result<Vec<u8>> {
     let options = BackupOptions {
         codec: Codec::None.name().to_owned(),
@@ -237,15 +253,16 @@ fn word_without_facts(id: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// Give up what is left of a backup that is not alive: the next prune frees what only it needs. False if there is nothing, or it
-/// was forgotten before.
+/// Gives up the remains of a dead backup: the next prune frees the objects that only this backup
+/// needs. Returns false if there are no remains, or the backup was forgotten before.
 ///
 /// # Errors
-/// [`Kind::Usage`] if the backup is alive, or if there is no telling; or the storage's.
+/// [`Kind::Usage`] if the backup is alive, or if that cannot be found out; or errors of the storage.
 pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
-    // Before the lock is tried: the intent of a backup is there before its first object.
+    // Before the lock is tried: the intent of a backup exists before its first object.
     let has_objects = files_of(objects, id)?.has_objects();
-    // Held until it is forgotten: who takes it as a base looks for it after that was said.
+    // Held until the backup is forgotten: a process that uses it as a base checks for it after
+    // naming it.
     let lock = objects.lease(&intent_key(id), b"", Take::Dead)?;
     let refused = |why: &str| {
         Err(Error::new(
@@ -255,17 +272,16 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     };
     match lock {
         Leased::Ours(_) | Leased::Absent => {}
-        Leased::Held => return refused("it is under way, or being pruned or copied"),
+        Leased::Held => return refused("it is running, or being pruned or copied"),
         Leased::Unknown => {
             let hint = format!(
-                "if it is not, remove {:?} and run the same command again",
+                "if it is not running, remove {:?} and run the same command again",
                 intent_key(id)
             );
-            return refused("nobody can tell whether it is under way")
-                .map_err(|error| error.hint(hint));
+            return refused("it may still be running").map_err(|error| error.hint(hint));
         }
     }
-    // It may have committed, and died, since somebody looked.
+    // The backup may have committed, and died, since the caller looked.
     if forget(objects, id)? {
         return Ok(true);
     }
@@ -283,19 +299,21 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(is_lost)
 }
 
-/// Give up a backup that is alive, by its own run. What nobody can have referred to yet goes at once.
+/// Gives up a live backup, in its own process. Objects that no other backup can have referred to
+/// are deleted at once.
 ///
-/// An error while the root is stored may come after it was there for others to see and to choose as a base; then it is
-/// forgotten like any other.
+/// If storing the root failed, the root may still have been visible to others, who may have chosen
+/// it as a base. Then the backup is forgotten like any other.
 ///
 /// # Errors
-/// The storage's; what is left then is for the next prune.
+/// The storage's; the next prune removes the rest.
 pub fn give_up(objects: &dyn Objects, id: &str) -> Result<()> {
     if forget(objects, id)? {
         return Ok(());
     }
     if !objects.abilities().has_locks {
-        // Others may have taken us for dead, and refer to what the partial root mentions: then a prune decides.
+        // Other processes may have taken this backup for dead, and refer to objects that the
+        // partial root mentions: then a prune decides.
         let is_void = make_void(objects, id)?;
         let files = files_of(objects, id)?;
         if !is_void || files.has(PARTIAL) || files.has(FORGOTTEN) {
@@ -303,17 +321,17 @@ pub fn give_up(objects: &dyn Objects, id: &str) -> Result<()> {
         }
         return remove_files(objects, id);
     }
-    // First what would look usable if we died here.
+    // First the file that would look usable if this process died here.
     objects.delete(&[key(id, PARTIAL)])?;
     objects.settle(&dir(id))?;
     remove_files(objects, id)
 }
 
-/// What somebody else wrote of backup `id` may be relied on: its names are durable, though their writer may have been killed before it
-/// saw to that.
+/// Makes the names of objects durable that another process wrote for backup `id`, because that
+/// process may have been killed before it did so. Then they can be relied on.
 ///
 /// # Errors
-/// The storage's. That it is not there is none.
+/// The storage's. A missing directory is no error.
 pub fn settle(objects: &dyn Objects, id: &str) -> Result<()> {
     match objects.settle(&dir(id)) {
         Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
@@ -322,27 +340,28 @@ pub fn settle(objects: &dyn Objects, id: &str) -> Result<()> {
 }
 
 /// Leases on the intents of backups, by id.
-pub(super) type Claims = BTreeMap<String, Box<dyn Lease>>;
+pub(super) type HeldLeases = BTreeMap<String, Box<dyn Lease>>;
 
 /// A backup that is alive.
 #[derive(Debug, Default)]
-pub struct Alive {
-    /// The bases that it names.
+pub struct LiveBackup {
+    /// The bases that its intent names.
     pub bases: Vec<String>,
-    /// Or can nobody tell whether it is?
+    /// Whether it cannot be found out if the backup is alive.
     pub is_doubtful: bool,
 }
 
-/// The backups that are alive, and the bases they name. One that has not named any yet, or just does, has none: it will
-/// see what we did before this call. Those of which the caller holds the lease are dead.
+/// Returns the live backups, and the bases that they name. A backup that has not named its bases
+/// yet has none here: it will see all changes made before this call. A backup whose lease the
+/// caller holds is dead.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub(super) fn alive(
     objects: &dyn Objects,
     announced: &[String],
-    ours: &Claims,
-) -> Result<BTreeMap<String, Alive>> {
+    ours: &HeldLeases,
+) -> Result<BTreeMap<String, LiveBackup>> {
     let mut alive = BTreeMap::new();
     for id in announced.iter().filter(|id| !ours.contains_key(*id)) {
         let key = intent_key(id);
@@ -354,15 +373,15 @@ pub(super) fn alive(
         let intent = objects
             .get(&key)?
             .and_then(|(bytes, _)| open_sealed::<Intent>(lease_body(&bytes), &key).ok());
-        // They become parts of keys.
+        // The ids become parts of keys.
         let mut bases = intent.map_or_else(Vec::new, |intent| intent.bases);
         bases.retain(|id| is_backup_id(id));
-        alive.insert(id.clone(), Alive { bases, is_doubtful });
+        alive.insert(id.clone(), LiveBackup { bases, is_doubtful });
     }
     Ok(alive)
 }
 
-/// The ids of all intents.
+/// Returns the ids of all intents.
 pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
     let listed = objects.list(INTENTS)?.into_iter();
     let names = listed.map(|object| object.key[INTENTS.len() + 1..].to_owned());
@@ -372,17 +391,19 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Remove the intents that nobody holds: their backups are dead. What one of them stored goes as well, if it has no
-/// document, so that nobody knows of it.
+/// Removes the intents that no process holds: their backups are dead. Objects of a dead backup
+/// without a document are removed, too, because no root mentions them.
 ///
-/// Where there are no locks, an intent stays until its backup has a root, or a void one: by it a prune knows that this backup might
-/// still commit.
+/// Without locks, an intent stays until its backup has a root or a void root: the intent tells a
+/// prune that this backup may still commit.
 ///
 /// # Errors
-/// Those of [`roots::documents`], by which it is known whether others refer to it: then its intent stays, as what has
-/// neither a document nor an intent has lost its root. Or the storage's.
+/// Those of [`roots::documents`], which shows whether others refer to the backup: then its intent
+/// stays, because a directory that has neither a document nor an intent counts as one that has lost
+/// its root. Or errors of the storage.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
-    // What cannot be removed of one, as a link stands in its place, keeps nobody from the others.
+    // An intent that cannot be removed, because a link is in its place, must not prevent the
+    // removal of the others.
     let mut done = Ok(());
     for id in intents(objects)? {
         done = done.and(remove_if_abandoned(objects, &id));
@@ -391,8 +412,8 @@ pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
 }
 
 fn remove_if_abandoned(objects: &dyn Objects, id: &str) -> Result<()> {
-    // Held until its end: a backup that is about to take the lock will see that its intent is gone. One that is gone by now
-    // keeps nobody away.
+    // Held until the end: a backup that is about to take the lock will see that its intent is
+    // missing. An intent that disappeared meanwhile is no obstacle.
     let Leased::Ours(_lock) = objects.lease(&intent_key(id), b"", Take::Dead)? else {
         return Ok(());
     };
@@ -402,7 +423,8 @@ fn remove_if_abandoned(objects: &dyn Objects, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes what nobody knows of, of a dead backup whose lease we hold. May its intent go?
+/// Removes objects without a document of a dead backup whose lease this process holds. Returns
+/// whether its intent may be removed.
 fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
     let has_locks = objects.abilities().has_locks;
     match roots::state(objects, id)? {
@@ -416,7 +438,8 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
     if !has_locks && !make_void(objects, id)? {
         return Ok(false);
     }
-    // One answer that a document is not there may be wrong, and everything would go by it.
+    // A single answer that a document does not exist may be wrong, and would cause the deletion of
+    // everything.
     let files = files_of(objects, id)?;
     let has_root = files.has(ROOT) && files.state() != Some(BackupState::Void);
     if !has_root && !files.has(PARTIAL) && !files.has(FORGOTTEN) {
@@ -425,7 +448,7 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Does another backup refer to this one?
+/// Returns whether another backup refers to this one.
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
     for (by, document) in roots::documents(objects, Documents::new())? {
         let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);
@@ -436,9 +459,9 @@ fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes what a run that ended did not complete. A void root stays.
+/// Removes the files of a backup that ended without a commit. A void root stays.
 fn remove_files(objects: &dyn Objects, id: &str) -> Result<()> {
-    platform::debug(|| format!("removing {id:?}, which a run that ended did not complete"));
+    platform::debug(|| format!("removing {id:?}, which an earlier run left incomplete"));
     objects.abort_uploads(&dir(id))?;
     let files = files_of(objects, id)?;
     let keys: Vec<String> = files
@@ -449,21 +472,22 @@ fn remove_files(objects: &dyn Objects, id: &str) -> Result<()> {
     if !keys.is_empty() {
         objects.delete(&keys)?;
     }
-    // As long as anything else is left, its word says that this is no loss. A directory that a prune which was killed left empty goes
-    // with it.
+    // While other files are left, the document shows that the missing root is no loss. An empty
+    // directory that a killed prune left is removed with it.
     objects.delete(&[key(id, FORGOTTEN)])?;
-    // Its intent goes next: what is there again after a crash of the system must not be there without one.
+    // The intent is removed next: files that reappear after a system crash must not be without one.
     objects.settle(&dir(id))
 }
 
-/// Where there are no locks: nothing that is in `announced` and looked dead commits any more. What has committed before has its root.
+/// Without locks: prevents every backup in `announced` that looked dead from committing later. A
+/// backup that has committed before has its root.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub(super) fn fence(
     objects: &dyn Objects,
     announced: &[String],
-    alive: &BTreeMap<String, Alive>,
+    alive: &BTreeMap<String, LiveBackup>,
 ) -> Result<()> {
     let dead: HashSet<&String> = announced
         .iter()

@@ -1,28 +1,38 @@
-//! Delete what no backup refers to, beside backups and other prunes, whatever is killed when.
+//! Deletes objects that no backup refers to, beside running backups and other prunes, even if any
+//! process is killed at any time.
 //!
-//! 0. List the files of all backups, then the backups that are alive, then all documents. What is of no backup alive and
-//!    is mentioned by no root is a candidate. A dead backup's partial root counts as one, until there is a newer backup
-//!    of the same source; then it is forgotten. If a root is lost, nobody knows what it mentions: then this is the end.
-//!    Take the intent of each backup that has one, or was forgotten: a copy, which brings back what had been there, has that of
-//!    what it copies. What cannot be taken, or has become another meanwhile, is left alone.
+//! 0. List the files of all backups, then the live backups, then all documents. An object is a
+//!    candidate if its backup is not alive and no root mentions the object. The partial root of a
+//!    dead backup counts as a root until there is a newer backup of the same source; then the dead
+//!    backup is forgotten. If a root is lost, its references are unknown, and the prune ends here.
+//!    Take the intent of each backup that has one, or was forgotten: a copy that restores such
+//!    objects holds that intent. Objects are skipped if the intent cannot be taken, or if their
+//!    state has changed meanwhile.
 //! 1. Write a tombstone for each candidate, if there is room.
-//! 2. List the backups that are alive, and the bases they name, again. Where there are no locks, one that looks dead may only be
-//!    asleep: each that has no root gets a void one, which its own commit, a put if-absent, cannot replace.
-//! 3. Read the documents of these bases, then all documents, again. A candidate that any of them mentions stays; those
-//!    of backups that were forgotten before step 0 do not count.
-//! 4. Of the others, the object goes, then its tombstone. A forgotten backup's document goes once no object of it is left:
-//!    what has none, and no intent, has lost its root.
-//! 5. The intents of dead backups go.
+//! 2. List the live backups, and the bases they name, again. Without locks, a backup that looks dead
+//!    may only be suspended: each one without a root gets a void root, which its own commit, a put
+//!    if-absent, cannot replace.
+//! 3. Read the documents of these bases, then all documents, again. A candidate that any of them
+//!    mentions is kept; documents of backups that were forgotten before step 0 do not count.
+//! 4. Delete each remaining candidate, then its tombstone. Delete the document of a forgotten backup
+//!    once it has no objects: a directory with neither document nor intent has lost its root.
+//! 5. Delete the intents of dead backups.
 //!
-//! Why this is safe: let X be a candidate, and B a backup that refers to it because its base A mentions X. If B named A
-//! before step 2, then B is alive there, and A's document, or that of B, which has ended since, is found in 3. If B named A
-//! later, then A was not forgotten yet after step 2. So either A's root was there in 0, and X is no candidate; or it came
-//! after that, and is found in 3, forgotten since or not; or A itself named its base after step 2, and the same holds for
-//! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
+//! Why this is safe: let X be a candidate, and B a backup that refers to X because its base A
+//! mentions X. If B named A before step 2, then B is alive there, and step 3 finds the document of
+//! A, or that of B if B has ended since. If B named A later, then A was not forgotten yet after
+//! step 2. Then there are three cases:
+//!
+//! - The root of A existed in step 0: then X is no candidate.
+//! - The root of A came later: step 3 finds it, whether or not A was forgotten since.
+//! - A itself named its base after step 2: the same argument applies to A.
+//!
+//! The first backup in this chain is the one that stored X, which would have been alive in step 0.
+//! Tombstones are a second guard.
 
 use super::{
     protocol::{
-        Claims, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
+        HeldLeases, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
     },
     roots::{
@@ -40,25 +50,27 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// What a prune did, or would do: backups of which something went, or is kept for others alone.
+/// What a prune deleted, or would delete: backups that lost objects, or have objects that only
+/// others need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// By id.
-    pub backups: BTreeMap<String, Remains>,
-    /// Backups that were left alone, as nobody can tell whether they are alive.
+    pub backups: BTreeMap<String, BackupRemains>,
+    /// Backups that were skipped, because it cannot be found out whether they are alive.
     pub doubtful: Vec<String>,
 }
 
-/// What became of a backup that is not listed.
+/// The outcome for a backup that is not listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Remains {
-    /// What went.
+pub struct BackupRemains {
+    /// Deleted objects.
     pub freed: ObjectCount,
-    /// What stays, because others refer to it.
+    /// Objects that are kept because other backups refer to them.
     pub held: ObjectCount,
-    /// What stays of a backup that was cut off, for the next one of its source to go on from.
+    /// Objects that are kept of an interrupted backup, so that the next backup of its source can
+    /// resume it.
     pub cut_off: ObjectCount,
-    /// The listed backups that refer to it.
+    /// The listed backups that refer to these objects.
     pub by: Vec<String>,
 }
 
@@ -79,22 +91,22 @@ impl ObjectCount {
 }
 
 impl Pruned {
-    /// All that went.
+    /// Returns the sum of all deleted objects.
     pub fn freed(&self) -> ObjectCount {
         self.sum(|remains| remains.freed)
     }
 
-    /// All that stays for others.
+    /// Returns the sum of all objects that are kept for others.
     pub fn held(&self) -> ObjectCount {
         self.sum(|remains| remains.held)
     }
 
-    /// All that stays of backups that were cut off.
+    /// Returns the sum of all objects that are kept of interrupted backups.
     pub fn cut_off(&self) -> ObjectCount {
         self.sum(|remains| remains.cut_off)
     }
 
-    fn sum(&self, of: impl Fn(&Remains) -> ObjectCount) -> ObjectCount {
+    fn sum(&self, of: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
         self.backups
             .values()
             .map(of)
@@ -105,7 +117,7 @@ impl Pruned {
     }
 }
 
-/// An object that no root mentioned when we looked first.
+/// An object that no root mentioned in step 0.
 struct PruneCandidate {
     id: String,
     name: String,
@@ -125,15 +137,16 @@ impl PruneCandidate {
     }
 }
 
-/// Delete what nothing refers to; or, `dry`, only say what that is.
+/// Deletes the objects that no backup refers to; with `dry`, only reports them.
 ///
 /// # Errors
-/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost, or if the storage
-/// cannot tell whether a backup is under way: nothing was deleted then. Or the storage's; then the next prune goes on.
+/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read
+/// or is lost, or if the storage cannot tell whether a backup is running: then nothing was deleted.
+/// Or the storage's; then the next prune continues.
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
-    let mut first = Survey::look(objects)?;
+    let mut first = PruneSurvey::look(objects)?;
     let claims = if dry {
-        Claims::new()
+        HeldLeases::new()
     } else {
         first.claim(objects)?
     };
@@ -144,7 +157,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     let pruned = first.account(&kept);
     if !dry {
         first.delete(objects, &named, &kept, &claims)?;
-        // The other intents go as those of dead backups do.
+        // The other intents are removed like those of dead backups.
         for id in &first.own_intents {
             if claims.get(id).is_some_and(|lease| lease.is_ours()) {
                 objects.delete(&[intent_key(id)])?;
@@ -156,29 +169,29 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     Ok(pruned)
 }
 
-/// What is seen in step 0.
-struct Survey {
-    /// Objects by backup; those that are alive are not here.
+/// The state of the repository in step 0.
+struct PruneSurvey {
+    /// Objects by backup, without the live backups.
     files: BTreeMap<String, BackupFiles>,
     documents: Documents,
-    /// Backups that were forgotten, or are to be: dead ones that are superseded.
+    /// Backups that were forgotten, or will be because they are dead and superseded.
     forgotten: BTreeSet<String>,
     superseded: BTreeSet<String>,
     candidates: Vec<PruneCandidate>,
     /// Backups that may be alive or dead.
     doubtful: Vec<String>,
-    /// Tombstones that somebody wrote before us.
+    /// Tombstones that another process wrote.
     tombstones: Vec<Tombstone>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
 }
 
-impl Survey {
-    /// Step 0. In this order: an intent is there before the first file, and until there is a root.
+impl PruneSurvey {
+    /// Step 0. In this order: an intent exists before the first file, and until there is a root.
     fn look(objects: &dyn Objects) -> Result<Self> {
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
-        let alive = alive(objects, &announced, &Claims::new())?;
+        let alive = alive(objects, &announced, &HeldLeases::new())?;
         alive.keys().for_each(|id| drop(files.remove(id)));
         let doubtful: Vec<String> = alive
             .into_iter()
@@ -234,15 +247,17 @@ impl Survey {
         Ok(candidates)
     }
 
-    /// The keys that documents mention: all but those of backups that were forgotten at first, and those of `bases`.
+    /// Returns the keys that documents mention: those of `bases`, and of all others that were not
+    /// forgotten in step 0.
     ///
-    /// A backup without locks that looked dead may have committed since: then it counts, though its partial root was forgotten.
+    /// A backup without locks that looked dead may have committed since: then its root counts,
+    /// although its partial root was forgotten.
     fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
         let counts = documents.iter().filter(|(id, document)| {
             !self.forgotten.contains(*id) || document.state == BackupState::Listed
         });
         let mut kept = HashSet::new();
-        // A base that became void before anything of it could be used has said nothing.
+        // A base that became void before any object of it could be used mentions no objects.
         let is_mute =
             |document: &Document| document.state == BackupState::Void && document.facts.is_none();
         for (id, document) in counts
@@ -254,9 +269,10 @@ impl Survey {
         Ok(kept)
     }
 
-    /// From now on nobody else begins anything of what may go: a copy brings a backup back under names that it had. What somebody
-    /// has, or what has become another since, is left alone.
-    fn claim(&mut self, objects: &dyn Objects) -> Result<Claims> {
+    /// Takes the intents of all backups that have candidates. From here on no other process begins
+    /// an object of these backups: a copy restores a backup under its former names. A backup whose
+    /// intent another process holds, or whose state has changed, is skipped.
+    fn claim(&mut self, objects: &dyn Objects) -> Result<HeldLeases> {
         let has_candidate: BTreeSet<&String> = self
             .candidates
             .iter()
@@ -267,7 +283,7 @@ impl Survey {
                 || self.forgotten.contains(*id)
                 || !self.documents.contains_key(*id)
         };
-        // Of a void one that was pruned before, nothing is left that could go.
+        // A void backup that was pruned before has no objects left.
         let has_rest = |id: &&String| {
             self.files[*id].names().any(|name| name != ROOT)
                 || self.files[*id].state() != Some(BackupState::Void)
@@ -279,11 +295,11 @@ impl Survey {
             .filter(has_rest)
             .cloned()
             .collect();
-        let mut claims = Claims::new();
+        let mut claims = HeldLeases::new();
         for id in ids {
             let claimed = match self.take_intent(objects, &id) {
-                // Where there is no room for it there is the more need to free some. Where there are no conditional puts, no backup and
-                // no copy is under way.
+                // A full storage cannot store the lease, and needs the prune all the more. Without
+                // conditional puts, no backup and no copy is running.
                 Err(error) if matches!(error.kind, ErrorKind::Full | ErrorKind::Unsupported) => {
                     Leased::Unknown
                 }
@@ -305,7 +321,8 @@ impl Survey {
         Ok(claims)
     }
 
-    /// Notes which intents are only ours: no writer of these backups can be asleep.
+    /// Takes an intent, and records whether this prune made it: then no writer of the backup can be
+    /// suspended.
     fn take_intent(&mut self, objects: &dyn Objects, id: &str) -> Result<Leased> {
         let key = intent_key(id);
         if objects.abilities().has_locks {
@@ -328,7 +345,7 @@ impl Survey {
         self.tombstones.retain(|(of, _)| of != id);
     }
 
-    /// Step 1; and what was forgotten is so for good before anything of it goes.
+    /// Step 1; and makes every forgetting durable before objects are deleted.
     fn bury(&self, objects: &dyn Objects) -> Result<()> {
         for id in &self.superseded {
             forget_partial(objects, id)?;
@@ -336,7 +353,7 @@ impl Survey {
         self.forgotten
             .iter()
             .try_for_each(|id| objects.settle(&dir(id)))?;
-        // What stays is so for good, too.
+        // A document that is kept must be durable, too.
         let stays = self
             .documents
             .keys()
@@ -344,20 +361,22 @@ impl Survey {
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         self.candidates.iter().try_for_each(|candidate| {
             match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
-                // Where there is no room for one, there is the more need to free some; nothing rests on it.
+                // A full storage cannot store a tombstone, and needs the prune all the more; the
+                // safety of the prune does not depend on tombstones.
                 Err(error) if error.kind == ErrorKind::Full => Ok(()),
                 other => other.map(drop),
             }
         })
     }
 
-    /// Steps 2 and 3: the bases that are named, and the keys that are mentioned now. The bases first: where the document
-    /// of one is gone, those who named it have ended, and their roots are found.
-    /// What we hold the intent of is dead.
+    /// Steps 2 and 3: returns the bases that are named, and the keys that are mentioned now.
+    ///
+    /// The bases are read first: if the document of a base has disappeared, the backups that named
+    /// it have ended, and their roots are found. A backup whose intent this process holds is dead.
     fn look_again(
         &self,
         objects: &dyn Objects,
-        claims: &Claims,
+        claims: &HeldLeases,
         dry: bool,
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
@@ -379,13 +398,13 @@ impl Survey {
         Ok((named, kept))
     }
 
-    /// Steps 4 and 5.
+    /// Steps 4 and 5: deletes objects, documents and intents.
     fn delete(
         &self,
         objects: &dyn Objects,
         named: &BTreeSet<String>,
         kept: &HashSet<String>,
-        claims: &Claims,
+        claims: &HeldLeases,
     ) -> Result<()> {
         let mut going: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut marks: Vec<String> = Vec::new();
@@ -402,7 +421,7 @@ impl Survey {
             must_be_ours(objects, id, claims)?;
             objects.delete(keys)?;
         }
-        // What a document mentions is gone for good before the document goes.
+        // The deletion of the objects is made durable before their document is deleted.
         going.keys().try_for_each(|id| objects.settle(&dir(id)))?;
         let others = self.tombstones.iter();
         marks.extend(others.map(|(id, name)| format!("{TOMBSTONES}/{id}/{name}")));
@@ -415,13 +434,13 @@ impl Survey {
             .try_for_each(|(id, files)| self.delete_rest(objects, (id, files), named, claims))
     }
 
-    /// The last of step 4, in the directory of a backup.
+    /// The end of step 4, for one backup.
     fn delete_rest(
         &self,
         objects: &dyn Objects,
         (id, files): (&String, &BackupFiles),
         named: &BTreeSet<String>,
-        claims: &Claims,
+        claims: &HeldLeases,
     ) -> Result<()> {
         if claims.contains_key(id) && files.state() != Some(BackupState::Listed) {
             objects.abort_uploads(&dir(id))?;
@@ -433,7 +452,7 @@ impl Survey {
         {
             return Ok(());
         }
-        // It must be seen itself: a directory that could not be found once looks empty.
+        // Listed again: a single failed lookup makes a directory look empty.
         let there = files_of(objects, id)?;
         if there.has(FORGOTTEN) && !there.has_objects() {
             must_be_ours(objects, id, claims)?;
@@ -442,7 +461,7 @@ impl Survey {
         Ok(())
     }
 
-    /// What goes, and what stays for others only.
+    /// Counts the objects that are deleted, and those that are kept only for others.
     fn account(&self, kept: &HashSet<String>) -> Pruned {
         let going = self
             .candidates
@@ -457,7 +476,7 @@ impl Survey {
         for (id, files) in &self.files {
             let state = self.documents.get(id).map(|document| document.state);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
-            let mut remains = Remains::default();
+            let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
                 let amount = match (going.contains(&key), is_unlisted, state) {
@@ -468,7 +487,7 @@ impl Survey {
                 };
                 amount.add(name, files.bytes(name).unwrap_or(0));
             }
-            if remains != Remains::default() {
+            if remains != BackupRemains::default() {
                 remains.by = holders.get(&id[..]).cloned().unwrap_or_default();
                 pruned.backups.insert(id.clone(), remains);
             }
@@ -476,7 +495,7 @@ impl Survey {
         pruned
     }
 
-    /// Who refers to a backup, of those that are listed.
+    /// Returns the listed backups that refer to each backup.
     fn holders(&self) -> HashMap<&str, Vec<String>> {
         let mut holders: HashMap<&str, Vec<String>> = HashMap::new();
         for (id, document) in self
@@ -492,8 +511,9 @@ impl Survey {
     }
 }
 
-/// Who may have lost a lease may not delete any more: a copy may be bringing back what has these names.
-fn must_be_ours(objects: &dyn Objects, id: &str, claims: &Claims) -> Result<()> {
+/// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these
+/// names.
+fn must_be_ours(objects: &dyn Objects, id: &str, claims: &HeldLeases) -> Result<()> {
     if claims.get(id).is_none_or(|lease| lease.is_ours()) {
         return Ok(());
     }
@@ -506,25 +526,26 @@ fn must_be_ours(objects: &dyn Objects, id: &str, claims: &Claims) -> Result<()> 
         .hint("run the same command again"))
 }
 
-/// Where there are no locks, and no conditional puts either, nothing keeps a backup under way from committing what goes now.
+/// Refuses to prune where there are neither locks nor conditional puts: then a running backup could
+/// commit references to objects that are deleted now.
 fn refuse_doubt(objects: &dyn Objects, doubtful: Option<&String>) -> Result<()> {
     let Some(id) = doubtful.filter(|_| !objects.abilities().has_locks) else {
         return Ok(());
     };
     let what = format!(
-        "cannot prune {}: backup {id:?} may be under way",
+        "cannot prune {}: backup {id:?} may be running",
         objects.describe("")
     );
     Err(Error::new(ErrorKind::Unsupported, what)
-        .because("the storage has no conditional puts, so nobody can tell")
+        .because("the storage has no conditional puts, so this cannot be found out")
         .hint(format!(
             "prune while no backup runs; if none does, remove {:?}",
             intent_key(id)
         )))
 }
 
-/// A directory with objects, without a document and without an intent has lost its root. It cannot be known what a root that is
-/// lost refers to.
+/// Refuses a directory with objects but without document and intent: its root is lost, and so are
+/// the references in that root.
 fn refuse_loss<'a>(
     objects: &dyn Objects,
     files: impl Iterator<Item = (&'a String, &'a BackupFiles)>,
@@ -532,28 +553,30 @@ fn refuse_loss<'a>(
 ) -> Result<()> {
     let undocumented = files.filter(|(id, _)| !documents.contains_key(*id));
     for (id, files) in undocumented.filter(|(_, files)| files.has_objects()) {
-        // What went meanwhile, with its document, was no loss; and what came is somebody's who is alive.
+        // An object that disappeared together with its document is no loss; a new object belongs to
+        // a live backup.
         let there = files_of(objects, id)?;
         let is_left = there.names().any(|name| is_object(name) && files.has(name));
         if is_left && roots::state(objects, id)?.is_none() {
             let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
             return Err(Error::corrupt(what)
-                .because("without it nobody knows what that backup needs")
+                .because("without it the objects that this backup needs are unknown")
                 .hint(
-                    "`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up",
+                    "`fullbore repair` rebuilds it; to give the backup up, name its id to `fullbore forget`",
                 ));
         }
     }
     Ok(())
 }
 
-/// Does what this backup mentions not count any more, but for those who named it before?
+/// Returns whether the references of this backup do not count any more, except for backups that
+/// named it before.
 fn is_forgotten(state: BackupState) -> bool {
     matches!(state, BackupState::Forgotten | BackupState::Void)
 }
 
-/// Is this a dead backup whose partial root is of no use any more, because a newer one of the same source has ended well,
-/// or because it is damaged, or because its root is void?
+/// Returns whether this is a dead backup with a useless partial root: because a newer backup of the
+/// same source was completed, because the partial root is damaged, or because the root is void.
 fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> bool {
     let Some(Document { state, facts }) = documents.get(id) else {
         return false;
@@ -573,13 +596,14 @@ fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> boo
     })
 }
 
-/// May this file of a backup in that state go, if nothing mentions it? Names that are not ours may not.
+/// Returns whether this file of a backup in that state may be deleted if no document mentions it.
+/// Unknown names may not.
 fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
     let is_listed = state == Some(BackupState::Listed);
     match name {
-        // One that is void becomes what says that the backup was forgotten.
+        // A void root becomes the document of the forgotten backup.
         PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
-        // Somebody may be writing a note.
+        // Another process may be writing annotations.
         NOTES => !is_listed,
         _ => is_object(name),
     }

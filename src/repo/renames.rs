@@ -1,7 +1,8 @@
 //! Finds files that have another path than before, by their inodes.
 //!
-//! The index is made when the first such file may be there, from all pages of the base; of more than a million files it
-//! has the largest, so that its size does not depend on how many there are.
+//! The index is built from all pages of the base, when the first file without a record at its path
+//! appears. If the base has more than a million files, the index contains the largest, so that its
+//! size is bounded.
 
 use crate::{
     archive::Archive,
@@ -15,33 +16,37 @@ use std::sync::Arc;
 
 /// Files in the index, at most; 16 bytes each.
 const MAX_FILES: usize = 1 << 20;
-/// Pages that are read for the first file with a new path; more of them only after [`PATIENCE`] files.
+/// Pages that are read for the first file with a new path; a larger base is read only after
+/// [`PATIENCE`] files.
 const FEW_PAGES: usize = 16;
-/// So many files with new paths pay for an index of many pages.
+/// Number of files with new paths that justifies an index of many pages.
 const PATIENCE: usize = 1000;
-/// So many files that are found pay for reading one more page; and so does a file of [`LARGE_BYTES`].
+/// Number of renamed files that justifies reading one more page; a single file of [`LARGE_BYTES`]
+/// does, too.
 const FILES_OF_A_PAGE: usize = 16;
 const LARGE_BYTES: u64 = 128 << 10;
 
-/// Pages of the base that are kept.
+/// Pages of the base that stay in memory.
 const KEPT_PAGES: usize = 4;
 
-/// See the module.
+/// The index of the files of a base by inode.
 #[derive(Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct RenameIndex {
     asked: usize,
     found: usize,
     read: usize,
-    index: Option<Vec<Place>>,
-    /// The pages used last, the latest first: files below a directory that was renamed follow each other.
+    index: Option<Vec<RenamedRecord>>,
+    /// The pages that were used last, the latest first: files below a renamed directory follow each
+    /// other.
     pages: Vec<(u32, Arc<ManifestPage>)>,
 }
 
-/// A file: its inode, and where its record is.
-type Place = (u64, u32, u32);
+/// A file: its inode, and the page and index of its record.
+type RenamedRecord = (u64, u32, u32);
 
-impl Moved {
-    /// The record of the file of `archive` that has the inode of `entry`, in all its parts. Their pages are not kept.
+impl RenameIndex {
+    /// Returns all parts of the record of the file of `archive` that has the inode of `entry`.
+    /// Their pages are not kept.
     pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<PageItem>> {
         self.asked += 1;
         if entry.inode == 0 || (archive.root.pages.len() > FEW_PAGES && self.asked < PATIENCE) {
@@ -61,7 +66,7 @@ impl Moved {
         }
     }
 
-    /// A page, if it is worth reading for a file of `size` bytes.
+    /// Returns a page, if it is worth reading for a file of `size` bytes.
     fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<ManifestPage>> {
         if let Some(at) = self.pages.iter().position(|(kept, _)| *kept == number) {
             self.pages[..=at].rotate_right(1);
@@ -78,7 +83,7 @@ impl Moved {
     }
 }
 
-fn index(archive: &Archive) -> Vec<Place> {
+fn index(archive: &Archive) -> Vec<RenamedRecord> {
     let (mut places, mut least) = (Vec::new(), 0);
     for number in 0..archive.root.pages.len() {
         let page = match archive.page(number) {
@@ -105,10 +110,11 @@ fn index(archive: &Archive) -> Vec<Place> {
     if places.len() > MAX_FILES {
         shorten(&mut places);
     }
-    let mut places: Vec<Place> = places.into_iter().map(|(_, place)| place).collect();
+    let mut places: Vec<RenamedRecord> = places.into_iter().map(|(_, place)| place).collect();
     places.sort_unstable();
-    // Several files of one number are on several devices: which is meant is not known.
-    let mut unique: Vec<Place> = Vec::with_capacity(places.len());
+    // Files with the same inode number are on several devices, so the number does not identify one
+    // of them.
+    let mut unique: Vec<RenamedRecord> = Vec::with_capacity(places.len());
     let alone = |at: usize| {
         let inode = places[at].0;
         (at == 0 || places[at - 1].0 != inode)
@@ -122,8 +128,8 @@ fn index(archive: &Archive) -> Vec<Place> {
     unique
 }
 
-/// Keep the largest files; gives the size of the smallest of them.
-fn shorten(places: &mut Vec<(u64, Place)>) -> u64 {
+/// Keeps the largest files, and returns the size of the smallest of them.
+fn shorten(places: &mut Vec<(u64, RenamedRecord)>) -> u64 {
     places.select_nth_unstable_by(MAX_FILES, |a, b| b.0.cmp(&a.0));
     places.truncate(MAX_FILES);
     places.iter().map(|(size, _)| *size).min().unwrap_or(0)

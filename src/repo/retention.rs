@@ -1,34 +1,35 @@
-//! Which backups rules keep, and why. Pure: nothing is read and nothing forgotten here.
+//! Decides which backups the retention rules keep, and why. Pure: no I/O.
 //!
-//! The rules are restic's: of each of the last so many hours, days, weeks, months or years that have a backup, the newest
-//! one stays. Periods are those of the time zone. Backups are in order of their ids, which a clock that is set back does
-//! not disturb; what period one is of is told by its own time.
+//! The rules are restic's: the newest backup of each of the last so many hours, days, weeks, months
+//! or years that have a backup is kept. Periods are those of the time zone. Backups are ordered by
+//! their ids, which a clock that is set back does not disturb; the period of a backup follows from
+//! its own time.
 
 use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What to keep; what no rule keeps is forgotten.
+/// The retention rules; a backup that no rule keeps is forgotten.
 #[derive(Debug, Clone, Default)]
 pub struct RetentionRules {
-    /// So many of the newest.
+    /// Number of the newest backups to keep.
     pub last: u32,
-    /// The newest of so many hours.
+    /// Number of hours of which the newest backup is kept.
     pub hourly: u32,
-    /// … days.
+    /// The same for days.
     pub daily: u32,
-    /// … weeks, which begin on Monday.
+    /// The same for weeks, which begin on Monday.
     pub weekly: u32,
-    /// … months.
+    /// The same for months.
     pub monthly: u32,
-    /// … years.
+    /// The same for years.
     pub yearly: u32,
-    /// All that are no older than this before the newest.
+    /// Keep all backups made within this time before the newest.
     pub within: Option<Span>,
-    /// All that have one of these tags.
+    /// Keep all backups that have one of these tags.
     pub tags: Vec<TagRule>,
 }
 
-/// A tag to look for: a key, with this value or any.
+/// A tag to look for: a key with this value, or with any value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagRule {
     /// The key.
@@ -37,7 +38,7 @@ pub struct TagRule {
     pub value: Option<String>,
 }
 
-/// What rules look at.
+/// The facts about a backup that the rules look at.
 #[derive(Debug, Clone)]
 pub struct RetentionCandidate {
     /// Id of the backup.
@@ -46,25 +47,25 @@ pub struct RetentionCandidate {
     pub time: Timestamp,
     /// Its tags.
     pub tags: BTreeMap<String, String>,
-    /// Is it never to be forgotten?
+    /// Whether the backup must never be forgotten.
     pub pinned: bool,
-    /// Was all of its source captured?
+    /// Whether the backup captured its whole source.
     pub complete: bool,
 }
 
 impl RetentionRules {
-    /// Would nothing be kept, whatever there is?
+    /// Returns whether the rules keep no backup at all.
     pub fn is_empty(&self) -> bool {
         self.counts().iter().all(|(count, ..)| *count == 0)
             && self.within.is_none()
             && self.tags.is_empty()
     }
 
-    /// How many, of what, and how a time says which it is of.
+    /// Returns count, name and time format of each rule.
     fn counts(&self) -> [(u32, &'static str, &'static str); 6] {
         [
             (self.last, "last", ""),
-            // With the offset, as an hour comes twice when the clocks go back.
+            // With the offset, because an hour occurs twice when the clocks go back.
             (self.hourly, "hourly", "%Y-%m-%d %H%z"),
             (self.daily, "daily", "%Y-%m-%d"),
             (self.weekly, "weekly", "%G-W%V"),
@@ -73,8 +74,9 @@ impl RetentionRules {
         ]
     }
 
-    /// Why each of the backups of one group is kept, in the order given; no reason: it may be forgotten. If all that are kept lack
-    /// something, the newest that lacks nothing stays as well.
+    /// Returns why each of the backups of one group is kept, in the order given; a backup without a
+    /// reason may be forgotten. If all kept backups are incomplete, the newest complete one is kept
+    /// as well.
     pub fn reasons(
         &self,
         group: &[RetentionCandidate],
@@ -85,24 +87,8 @@ impl RetentionRules {
         order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
         let mut reasons: Vec<Vec<String>> = vec![Vec::new(); group.len()];
         for (count, name, period) in self.counts() {
-            let mut seen = BTreeSet::new();
-            for at in &order {
-                let is_new = match period {
-                    "" => seen.insert(group[*at].id.clone()),
-                    _ => seen.insert(
-                        group[*at]
-                            .time
-                            .to_zoned(zone.clone())
-                            .strftime(period)
-                            .to_string(),
-                    ),
-                };
-                if seen.len() > count as usize {
-                    break;
-                }
-                if is_new {
-                    reasons[*at].push(name.to_owned());
-                }
+            for at in newest_of_periods(group, &order, count, period, zone) {
+                reasons[at].push(name.to_owned());
             }
         }
         let since = self.since(group, now, zone);
@@ -116,23 +102,14 @@ impl RetentionRules {
                 reasons.push("pinned".to_owned());
             }
         }
-        let kept = || {
-            group
-                .iter()
-                .zip(&reasons)
-                .filter(|(_, reasons)| !reasons.is_empty())
-        };
-        if kept().count() > 0
-            && !kept().any(|(candidate, _)| candidate.complete)
-            && let Some(newest) = order.iter().find(|at| group[**at].complete)
-        {
-            reasons[*newest].push("last complete".to_owned());
+        if let Some(at) = last_complete(group, &order, &reasons) {
+            reasons[at].push("last complete".to_owned());
         }
         reasons
     }
 
-    /// The time from which all are kept: so much before the newest that is not in the future. A clock that was wrong once
-    /// must not make everything else look old.
+    /// Returns the time from which all backups are kept: the span before the newest one that is not
+    /// in the future. A clock that was wrong once must not make all other backups look old.
     fn since(
         &self,
         group: &[RetentionCandidate],
@@ -145,7 +122,7 @@ impl RetentionRules {
             .filter(|time| *time <= now)
             .max()
             .or_else(|| times().min())?;
-        // A span that reaches beyond all time keeps everything.
+        // A span that begins before the earliest time keeps everything.
         Some(
             newest
                 .to_zoned(zone.clone())
@@ -155,14 +132,61 @@ impl RetentionRules {
     }
 }
 
+/// Returns the newest backup of each of the last `count` periods that have a backup. `order` is
+/// newest first; an empty `period` makes each backup a period of its own.
+fn newest_of_periods(
+    group: &[RetentionCandidate],
+    order: &[usize],
+    count: u32,
+    period: &str,
+    zone: &TimeZone,
+) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let mut newest = Vec::new();
+    for at in order {
+        let candidate = &group[*at];
+        let is_new = if period.is_empty() {
+            seen.insert(candidate.id.clone())
+        } else {
+            let time = candidate.time.to_zoned(zone.clone());
+            seen.insert(time.strftime(period).to_string())
+        };
+        if seen.len() > count as usize {
+            break;
+        }
+        if is_new {
+            newest.push(*at);
+        }
+    }
+    newest
+}
+
+/// Returns the newest complete backup, if backups are kept and all of them are incomplete.
+fn last_complete(
+    group: &[RetentionCandidate],
+    order: &[usize],
+    reasons: &[Vec<String>],
+) -> Option<usize> {
+    let kept = group
+        .iter()
+        .zip(reasons)
+        .filter(|(_, reasons)| !reasons.is_empty());
+    let mut complete = kept.map(|(candidate, _)| candidate.complete).peekable();
+    complete.peek()?;
+    if complete.any(|is_complete| is_complete) {
+        return None;
+    }
+    order.iter().copied().find(|at| group[*at].complete)
+}
+
 impl TagRule {
-    /// Is it among these tags?
+    /// Returns whether this tag is among `tags`.
     pub fn is_in(&self, tags: &BTreeMap<String, String>) -> bool {
         let there = tags.get(&self.key);
         there.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
     }
 
-    /// Read `KEY` or `KEY=VALUE`.
+    /// Parses `KEY` or `KEY=VALUE`.
     pub fn parse(text: &str) -> Option<Self> {
         let (key, value) = text
             .split_once('=')
@@ -183,7 +207,8 @@ impl std::fmt::Display for TagRule {
     }
 }
 
-/// Read a duration such as `2y5m7d3h`: years, months, days and hours, in this order, each at most once.
+/// Parses a duration such as `2y5m7d3h`: years, months, days and hours, in this order, each at most
+/// once.
 pub fn span(text: &str) -> Option<Span> {
     let (mut span, mut rest, mut units) = (Span::new(), text, "ymdh");
     while !rest.is_empty() {
@@ -369,7 +394,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_loses_no_period() {
-        // Days 0 to 4, then again 2 and 3: the newest of day 3 is the one that was made last.
+        // Days 0 to 4, then again 2 and 3: the newest backup of day 3 is the one that was made
+        // last.
         let days = [0, 1, 2, 3, 4, 2, 3].map(|day| SignedDuration::from_hours(24 * day));
         let group: Vec<_> = days
             .iter()

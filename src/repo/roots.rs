@@ -1,8 +1,9 @@
-//! The documents that say what of a repository is in use, and what they say.
+//! The documents that list the objects in use, and their contents.
 //!
-//! A backup has one of four: its root, once it was committed; before that, if it lives long enough, a partial one of
-//! what is durable so far; and the one that was either of these, after it was forgotten; or a void root, see [`crate::repo::protocol`]. A document never changes,
-//! except that of a backup that is alive.
+//! A backup has one of four documents: a root after its commit; before the commit, if it runs long
+//! enough, a partial root with the objects that are durable so far; the document of a forgotten
+//! backup, which was either of these before; or a void root, see [`crate::repo::protocol`]. A
+//! document never changes, except that of a live backup.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -15,16 +16,17 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Which document a backup has.
+/// The kind of document that a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackupState {
     /// A root: the backup is listed.
     Listed,
-    /// A root of what is durable of a backup that has not ended.
+    /// A root with the durable objects of a backup that has not ended.
     Partial,
-    /// What was a root, before the backup was forgotten.
+    /// The former root of a forgotten backup.
     Forgotten,
-    /// A root that says that none may come: its writer was taken for dead. As good as forgotten.
+    /// An empty root that prevents a commit: a prune took the writer for dead. It counts as
+    /// forgotten.
     Void,
 }
 
@@ -38,42 +40,44 @@ impl BackupState {
     }
 }
 
-/// What was read of a backup.
+/// The document of a backup, as read.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// What it is.
+    /// The kind of the document.
     pub state: BackupState,
-    /// What it says; `None` if it is damaged and no root, so that no backup is lost with it.
+    /// Its contents; `None` if it is damaged but not a root, so that no backup is lost with it.
     pub facts: Option<Arc<RootFacts>>,
 }
 
-/// What matters of a root; roots of many backups are in memory at the same time.
+/// The facts of a root that maintenance needs; the facts of many backups are in memory at the same
+/// time.
 #[derive(Debug, Clone, Default)]
 pub struct RootFacts {
-    /// What was backed up.
+    /// The source of the backup.
     pub source: SourceInfo,
-    /// The system identifier of the cluster, if it was one.
+    /// The system identifier of the cluster, if the source is one.
     pub cluster: Option<String>,
     /// See [`needs`].
     pub needs: BTreeMap<String, u64>,
-    /// The other backups that it refers to.
+    /// The other backups that the root refers to.
     pub others: Vec<String>,
 }
 
 /// Documents by the id of their backup.
 pub type Documents = BTreeMap<String, Document>;
 
-/// The directory of a backup.
+/// Returns the directory of a backup.
 pub fn dir(id: &str) -> String {
     format!("{BACKUPS}/{id}")
 }
 
-/// The key of a file of a backup.
+/// Returns the key of a file of a backup.
 pub fn key(id: &str, file: &str) -> String {
     format!("{BACKUPS}/{id}/{file}")
 }
 
-/// The objects of one backup, as a listing shows them: what stands for its state needs no request of its own.
+/// The objects of one backup, as a listing shows them: the state of the backup follows without
+/// another request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackupFiles {
     /// Names below the directory of the backup, and sizes.
@@ -82,32 +86,32 @@ pub struct BackupFiles {
 }
 
 impl BackupFiles {
-    /// Is an object of this name there?
+    /// Returns whether an object of this name exists.
     pub fn has(&self, name: &str) -> bool {
         self.sizes.contains_key(name)
     }
 
-    /// Bytes of the object of this name.
+    /// Returns the size of the object of this name.
     pub fn bytes(&self, name: &str) -> Option<u64> {
         self.sizes.get(name).copied()
     }
 
-    /// All names, ascending.
+    /// Returns all names, ascending.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.sizes.keys()
     }
 
-    /// Is nothing there?
+    /// Returns whether the backup has no files.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// Is a segment or a manifest there?
+    /// Returns whether a segment or a manifest exists.
     pub fn has_objects(&self) -> bool {
         self.names().any(|name| is_object(name))
     }
 
-    /// Which document the backup has.
+    /// Returns the kind of document of the backup.
     pub fn state(&self) -> Option<BackupState> {
         if self.is_void {
             return Some(BackupState::Void);
@@ -122,15 +126,15 @@ impl BackupFiles {
     }
 }
 
-/// All backups of which there is an object, by their ids.
+/// Returns all backups that have an object, by their ids.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
     for ListedObject { key, bytes } in objects.list(BACKUPS)? {
         let below = &key[BACKUPS.len() + 1..];
-        // What is there in place of the directory of a backup cannot be read, and must not be passed over.
+        // An object in place of the directory of a backup cannot be read, and must not be skipped.
         let names = below.split_once('/').or(Some((below, MANIFEST)));
         let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
             continue;
@@ -144,10 +148,10 @@ pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFile
     Ok(all)
 }
 
-/// The objects of one backup.
+/// Returns the objects of one backup.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn files_of(objects: &dyn Objects, id: &str) -> Result<BackupFiles> {
     let dir = dir(id);
     let listed = objects.list(&dir)?.into_iter();
@@ -160,7 +164,8 @@ pub fn files_of(objects: &dyn Objects, id: &str) -> Result<BackupFiles> {
     Ok(files)
 }
 
-/// Only what has the size of a void root is read: a root that was cut off at that size must not be taken for one.
+/// Reads only a root of the size of a void root: a root that was truncated to that size must not
+/// count as void.
 fn is_void_root(objects: &dyn Objects, id: &str, files: &BackupFiles) -> Result<bool> {
     if files.bytes(ROOT) != Some(VOID_ROOT_BYTES) {
         return Ok(false);
@@ -169,28 +174,30 @@ fn is_void_root(objects: &dyn Objects, id: &str, files: &BackupFiles) -> Result<
     Ok(root.is_some_and(|(bytes, _)| is_void(&bytes)))
 }
 
-/// The ids of all backups of which there is an object, ascending.
+/// Returns the ids of all backups that have an object, ascending.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn ids(objects: &dyn Objects) -> Result<Vec<String>> {
     Ok(backup_files(objects)?.into_keys().collect())
 }
 
-/// Which document a backup has.
+/// Returns the kind of document of a backup.
 ///
 /// # Errors
-/// The storage's.
+/// Errors of the storage.
 pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
-    // A document is replaced by another one, and a listing beside that may show neither. The next one shows the other.
+    // A document is replaced by another one, and a concurrent listing may show neither. The next
+    // listing shows the other one.
     match files_of(objects, id)?.state() {
         Some(state) => Ok(Some(state)),
         None => Ok(files_of(objects, id)?.state()),
     }
 }
 
-/// Read the documents of all backups that are not among `known` yet, until two looks in a row see the same: then nothing
-/// was missed that was there all the time, or was there before something else went.
+/// Reads the documents of all backups that are not among `known`, until two listings in a row
+/// agree. Then no document was missed that existed all the time, or that existed before another
+/// object was deleted.
 ///
 /// # Errors
 /// [`Kind::Corrupt`] for a root that is damaged, [`Kind::Unsupported`] for any document of a newer program, or the
@@ -204,7 +211,7 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
             .map(|(id, files)| (files.state(), id))
             .collect();
         for (state, id) in &seen {
-            // A backup that is alive writes its partial root again and again.
+            // A live backup writes its partial root again and again.
             let is_known = |known: &Document| {
                 Some(known.state) == *state && known.state != BackupState::Partial
             };
@@ -222,7 +229,7 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
     }
 }
 
-/// Read the document of one backup, whichever it has.
+/// Reads the document of one backup, of any kind.
 ///
 /// # Errors
 /// As [`documents`].
@@ -256,13 +263,13 @@ fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Do
             Ok(Some(Document { state, facts: None }))
         }
         Err(error) if error.kind == ErrorKind::Corrupt => Err(error
-            .detail("without it nobody knows what that backup needs")
-            .hint("`fullbore repair` rebuilds it; `fullbore forget` it by its id to give it up")),
+            .detail("without it the objects that this backup needs are unknown")
+            .hint("`fullbore repair` rebuilds it; to give the backup up, name its id to `fullbore forget`")),
         Err(error) => Err(error),
     }
 }
 
-/// What a backup said whose root is void: others may have referred to it before.
+/// Returns the document of a backup with a void root: other backups may have referred to it before.
 fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
     let mut facts = None;
     for state in [BackupState::Partial, BackupState::Forgotten] {
@@ -277,7 +284,7 @@ fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
 }
 
 impl Document {
-    /// What it says.
+    /// Returns the contents.
     ///
     /// # Errors
     /// [`Kind::Corrupt`] if it is damaged.
@@ -288,7 +295,8 @@ impl Document {
 }
 
 impl RootFacts {
-    /// Are both of the same source: the same cluster, wherever it is, or the same paths of a host?
+    /// Returns whether both have the same source: the same cluster, at any path, or the same paths
+    /// of a host.
     pub fn is_like(&self, other: &Self) -> bool {
         self.cluster == other.cluster && (self.cluster.is_some() || self.source == other.source)
     }
@@ -312,7 +320,8 @@ impl RootFacts {
     }
 }
 
-/// The objects that a backup needs, and how many bytes of each: segments and manifests, its own and of others.
+/// Returns the objects that a backup needs, with the size of each: segments and manifests, its own
+/// and those of others.
 ///
 /// # Errors
 /// [`Kind::Unsupported`] for a codec that this program does not know.

@@ -1,4 +1,4 @@
-//! All directories of a repository that are a backup, or should be one.
+//! All directories of a repository that are backups, or should be.
 
 use super::{
     open::read_repository,
@@ -13,22 +13,24 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a directory below `backups/` turned out to be.
+/// The state of a directory below `backups/`.
 pub enum FoundDirectory {
     /// A backup.
     Backup(Box<Archive>),
     /// A backup whose root is damaged.
     Damaged(Error),
-    /// It has segments or a manifest and no root, and nothing says that it was forgotten or has not ended.
+    /// The directory has segments or a manifest but no root, and no document of a forgotten or
+    /// unfinished backup.
     NoRoot,
-    /// Of a backup under way, that died or was forgotten; what others need of it.
+    /// The backup is running, died or was forgotten; other backups may need its objects.
     Leftover,
 }
 
-/// All of them, oldest first.
+/// Opens all directories, oldest first.
 ///
 /// # Errors
-/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; the storage's.
+/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; errors of
+/// the storage.
 pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirectory)>> {
     let Repository { id, .. } = read_repository(&**objects)?;
     let mut all = Vec::new();
@@ -39,7 +41,8 @@ pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirector
     Ok(all)
 }
 
-/// The ids of backups whose root is lost, oldest first. Where each has one, or a word that it needs none, nothing is opened.
+/// Returns the ids of backups whose root is lost, oldest first. If each backup has a document, no
+/// object is opened.
 ///
 /// # Errors
 /// As [`open_all`].
@@ -85,7 +88,8 @@ fn open_one(
     }
 }
 
-/// A backup that ends meanwhile has a root before its intent goes; what went meanwhile, with its document, was no loss.
+/// A backup that ends meanwhile has a root before its intent is removed; an object that disappeared
+/// with its document is no loss.
 fn without_root(
     objects: &Arc<dyn Objects>,
     name: &str,

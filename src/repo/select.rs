@@ -1,7 +1,8 @@
 //! Selects backups of a repository by host, path and tag, and the latest of them.
 //!
-//! The latest backup is only found where all that are selected have one source. A source is a host and its paths: the newest
-//! backup of a repository with several sources is that of whichever source was backed up last, which is no choice of the user.
+//! The latest backup is found only if all selected backups have one source. A source is a host and
+//! its paths: if a repository has several sources, its newest backup depends on which source was
+//! backed up last, and the user has not chosen that.
 
 use super::{
     annotations::Annotations,
@@ -24,38 +25,39 @@ use std::{
 /// Sources that an error lists.
 const LISTED_SOURCES: usize = 20;
 
-/// Which backups a command is about. A backup has to match everything that is given; an empty filter selects all backups.
+/// Which backups a command applies to. A backup must match every given criterion; an empty filter
+/// selects all backups.
 #[derive(Debug, Clone, Default)]
 pub struct BackupFilter {
     /// The host, as `fullbore list` prints it before the colon.
     pub host: Option<String>,
-    /// Paths that all are paths of the source, absolute or `stdin:NAME`. The source may have more.
+    /// Paths that the source must contain, absolute or `stdin:NAME`. The source may have more.
     pub paths: Vec<OsString>,
-    /// Tags that the backup has, all of them.
+    /// Tags that the backup must have, all of them.
     pub tags: Vec<TagRule>,
-    /// The command that an error repeats with one source chosen.
+    /// The command that an error message repeats with one source chosen.
     pub retry: RetryLine,
 }
 
-/// A command line, and how one backup is chosen in it.
+/// A command line, and how it selects a backup.
 #[derive(Debug, Clone, Default)]
 pub struct RetryLine {
-    /// The words, with the program; empty: errors name ids only.
+    /// The words, with the program; if empty, errors name ids only.
     pub words: Vec<OsString>,
-    /// Does the command take `--host` and `--path`?
+    /// Whether the command accepts `--host` and `--path`.
     pub has_options: bool,
-    /// Which of the words is a repository that may be followed by `@ID`.
+    /// Index of the word that is a repository and may be followed by `@ID`.
     pub from: Option<usize>,
 }
 
 impl BackupFilter {
-    /// Does it select all backups?
+    /// Returns whether the filter selects all backups.
     pub fn is_empty(&self) -> bool {
         self.host.is_none() && self.paths.is_empty() && self.tags.is_empty()
     }
 
-    /// Does it select this backup? `root` has the tags that were noted later. A backup whose source was lost with its root may be
-    /// of any source.
+    /// Returns whether the filter selects this backup. `root` must include the tags of the
+    /// annotations. A backup with a lost root may have any source, and is selected.
     pub fn selects(&self, root: &Root) -> bool {
         (root.source.is_unknown() || self.selects_source(&root.source))
             && self.tags.iter().all(|tag| tag.is_in(&root.tags))
@@ -66,7 +68,8 @@ impl BackupFilter {
         self.host.as_ref().is_none_or(|host| *host == source.host) && self.paths.iter().all(has)
     }
 
-    /// Does it select this backup of a repository? Tags that were noted later count; notes that are damaged do not.
+    /// Returns whether the filter selects this backup of a repository. Tags of annotations count;
+    /// damaged annotations do not.
     pub fn selects_in(&self, objects: &Arc<dyn Objects>, root: &mut Root) -> bool {
         if !self.tags.is_empty()
             && let Ok(notes) = Annotations::read(&**objects, &root.id)
@@ -76,7 +79,7 @@ impl BackupFilter {
         self.selects(root)
     }
 
-    /// Refuses a backup that was named, but is not selected.
+    /// Refuses a named backup that the filter does not select.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`].
@@ -89,7 +92,7 @@ impl BackupFilter {
             .because(format!("it is of {}", text_of(&root.source))))
     }
 
-    /// Refuses a filter where there is no repository, as of a stream.
+    /// Refuses a filter where there is no repository, as for a stream.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if it is not empty.
@@ -98,18 +101,18 @@ impl BackupFilter {
             return Ok(());
         }
         let what = format!(
-            "cannot select a backup by {self}: {from:?} is no backup of fullbore that could be looked at"
+            "cannot select a backup by {self}: {from:?} is not a repository or archive of fullbore"
         );
         Err(Error::new(ErrorKind::Usage, what))
     }
 
-    /// The error of a repository in which it selects nothing: it lists the sources that there are.
+    /// The error of a repository without any selected backup: it lists the sources that exist.
     pub fn none_selected(&self, objects: &Arc<dyn Objects>) -> Result<Error> {
         let mut all = SourceList::default();
         for (id, root) in list_backups(objects)? {
             let Ok(mut root) = root else { continue };
             if !self.tags.is_empty() {
-                let _ = Annotations::read(&**objects, &id).map(|notes| notes.apply(&mut root)); // damage: those of the root
+                let _ = Annotations::read(&**objects, &id).map(|notes| notes.apply(&mut root)); // damage: use the tags of the root
             }
             all.add(&root);
         }
@@ -120,27 +123,28 @@ impl BackupFilter {
             "could not find a backup in {} that {self} selects",
             objects.describe("")
         );
-        let tags = |kin: &Kin| match self.tags.is_empty() || kin.tags.is_empty() {
+        let tags = |kin: &SourceBackups| match self.tags.is_empty() || kin.tags.is_empty() {
             true => String::new(),
             false => format!(
                 ", with {}",
                 kin.tags.iter().cloned().collect::<Vec<_>>().join(" ")
             ),
         };
-        let line = |kin: &Kin| format!("{kin}{}", tags(kin));
+        let line = |kin: &SourceBackups| format!("{kin}{}", tags(kin));
         let error = all.list(Error::new(ErrorKind::NotFound, what), |error, kin| {
             error.detail(line(kin))
         });
         Ok(error.hint(
-            "--host and --path are of the source, as `fullbore list` prints it; a path in a backup stands without an option",
+            "--host and --path refer to the source, as `fullbore list` prints it; name a path inside the backup without an option",
         ))
     }
 
-    /// The id of the latest backup that is selected. If the root of a later backup is damaged, it is that one: the caller
-    /// finds the damage when it opens it.
+    /// Returns the id of the latest selected backup. If the root of a later backup is damaged, it
+    /// returns that one: the caller finds the damage on opening it.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if those that are selected have several sources; [`ErrorKind::NotFound`] if it selects nothing;
+    /// [`ErrorKind::Usage`] if the selected backups have several sources; [`ErrorKind::NotFound`]
+    /// if none is selected;
     /// [`ErrorKind::Corrupt`] if the root of a later backup is lost.
     pub fn latest(&self, objects: &Arc<dyn Objects>) -> Result<String> {
         let mut sources = SourceList::default();
@@ -161,7 +165,7 @@ impl BackupFilter {
                 newest = Some(id);
             }
         }
-        // An earlier one is not the latest, of whatever source it is.
+        // An earlier backup is not the latest, whatever its source.
         let is_wanted = newest.is_some() || self.host.is_none() && self.paths.is_empty();
         if let Some(root) = unknown.filter(|root| is_wanted && Some(&root.id) > newest.as_ref()) {
             sources.add(&root);
@@ -213,10 +217,10 @@ impl BackupFilter {
         )
     }
 
-    /// How a user says that this source is meant: the command, or only the end of it.
-    fn way(&self, kin: &Kin, all: &SourceList) -> String {
+    /// Returns how a user selects this source: the command, or only the end of it.
+    fn way(&self, kin: &SourceBackups, all: &SourceList) -> String {
         let line = &self.retry;
-        // A later backup of a lost source may be of this one.
+        // A later backup with a lost root may be of this source.
         let is_clear = !all.0.iter().any(|kin| kin.source.is_unknown());
         let options = if line.has_options && is_clear {
             self.options(&kin.source, all)
@@ -244,7 +248,7 @@ impl BackupFilter {
             .join(" ")
     }
 
-    /// The fewest options that select this source alone among `all`, if there are some.
+    /// Returns the fewest options that select this source alone among `all`, if possible.
     fn options(&self, source: &SourceInfo, all: &SourceList) -> Option<Vec<OsString>> {
         let host = Some(source.host.clone()).filter(|_| self.host.is_none());
         let paths: Vec<OsString> = source
@@ -298,7 +302,7 @@ impl std::fmt::Display for BackupFilter {
     }
 }
 
-/// Refuses to take a backup for the latest where the root of a later one is damaged or lost.
+/// Refuses a backup as the latest if the root of a later one is damaged or lost.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] with the later backup, or the error of its root.
@@ -323,13 +327,13 @@ pub fn check_later(objects: &Arc<dyn Objects>, newest: &str) -> Result<()> {
     }
 }
 
-/// The sources of some backups, in the order of their first ones.
+/// The sources of some backups, in the order of their first backups.
 #[derive(Debug, Default)]
-pub struct SourceList(Vec<Kin>);
+pub struct SourceList(Vec<SourceBackups>);
 
 /// The backups of one source.
 #[derive(Debug)]
-struct Kin {
+struct SourceBackups {
     source: SourceInfo,
     backups: usize,
     /// Id and time of the newest.
@@ -339,7 +343,7 @@ struct Kin {
 }
 
 impl SourceList {
-    /// Add a backup; the oldest come first.
+    /// Adds a backup; the oldest come first.
     pub fn add(&mut self, root: &Root) {
         let at = self
             .0
@@ -347,7 +351,7 @@ impl SourceList {
             .position(|kin| kin.source == root.source)
             .unwrap_or_else(|| {
                 let (newest, time) = Default::default();
-                self.0.push(Kin {
+                self.0.push(SourceBackups {
                     source: root.source.clone(),
                     backups: 0,
                     newest,
@@ -366,8 +370,8 @@ impl SourceList {
         );
     }
 
-    /// Calls `add` with the error and each source, and says how many more there are than an error lists.
-    fn list(&self, error: Error, add: impl Fn(Error, &Kin) -> Error) -> Error {
+    /// Calls `add` with the error and each source, and notes how many sources are not listed.
+    fn list(&self, error: Error, add: impl Fn(Error, &SourceBackups) -> Error) -> Error {
         let error = self.0.iter().take(LISTED_SOURCES).fold(error, add);
         match self.0.len().saturating_sub(LISTED_SOURCES) {
             0 => error,
@@ -376,7 +380,7 @@ impl SourceList {
     }
 }
 
-impl std::fmt::Display for Kin {
+impl std::fmt::Display for SourceBackups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let source = text_of(&self.source);
         match self.backups {
@@ -386,10 +390,10 @@ impl std::fmt::Display for Kin {
     }
 }
 
-/// A source in an error: `host:/a /b`.
+/// Returns a source for an error message: `host:/a /b`.
 fn text_of(source: &SourceInfo) -> String {
     if source.is_unknown() {
-        return "a source that was lost with its root".to_owned();
+        return "an unknown source (its root is lost)".to_owned();
     }
     let paths: Vec<_> = source
         .paths
@@ -399,7 +403,7 @@ fn text_of(source: &SourceInfo) -> String {
     format!("{}:{}", source.host, paths.join(" "))
 }
 
-/// A word as a shell takes it; bytes that are no text as bash does.
+/// Quotes a word for a shell; bytes that are not text are quoted as bash does.
 fn shell_word(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%^".contains(byte);
     let bytes = word.as_bytes();

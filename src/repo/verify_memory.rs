@@ -1,7 +1,8 @@
-//! What has been checked when: the memory of verifications that look at a part of a repository at a time.
+//! Remembers when each part of a repository was checked, for verifications that check a share at a
+//! time.
 //!
-//! A sealed object of its own, `verify.json`. It is a convenience: if it is lost or damaged, everything counts as never
-//! checked, and a repository that cannot be written to is verified all the same.
+//! The memory is a sealed object, `verify.json`. It is a convenience: if it is lost or damaged, all
+//! parts count as never checked, and a repository that cannot be written to can still be verified.
 
 use crate::{
     error::Result,
@@ -19,13 +20,13 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// More parts are not remembered: 2^24 of 8 MiB are 128 TiB.
+/// Parts beyond this limit are not remembered: 2^24 parts of 8 MiB are 128 TiB.
 const MAX_PARTS: u64 = 1 << 24;
 
-/// Stands for the time of a part that was damaged when it was looked at last.
+/// Used as the time of a part that was damaged when it was last checked.
 pub const DAMAGED: u64 = 1;
 
-/// When each part of each segment was checked, in seconds since 1970; 0 is never.
+/// The time at which each part of each segment was checked, in seconds since 1970; 0 means never.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyMemory(HashMap<SegmentId, Vec<u64>>);
 
@@ -40,12 +41,12 @@ struct VerifiedRow {
     backup: String,
     stream: u32,
     number: u32,
-    /// Counts of parts one after the other, and when they were checked.
+    /// Numbers of consecutive parts, and when they were checked.
     runs: Vec<(u64, u64)>,
 }
 
 impl VerifyMemory {
-    /// What is remembered of a repository.
+    /// Reads the memory of a repository.
     pub fn read(objects: &dyn Objects) -> Self {
         let stored = objects.get(layout::COVERED).ok().flatten();
         let stored: Option<VerifiedSegments> =
@@ -54,7 +55,7 @@ impl VerifyMemory {
             .filter(|stored| stored.format == FORMAT)
             .map_or_else(Vec::new, |stored| stored.segments);
         let (mut covered, mut left) = (Self::default(), MAX_PARTS);
-        // What a clock that was ahead has left says nothing.
+        // A time in the future comes from a wrong clock, and does not count.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -81,7 +82,7 @@ impl VerifyMemory {
         covered
     }
 
-    /// When a part was checked; 0 is never.
+    /// Returns when a part was checked; 0 means never.
     pub fn when(&self, segment: &SegmentId, index: u64) -> u64 {
         self.0
             .get(segment)
@@ -90,22 +91,22 @@ impl VerifyMemory {
             .unwrap_or(0)
     }
 
-    /// A part was checked.
+    /// Records that a part was checked.
     pub fn note(&mut self, segment: &SegmentId, index: u64, time: u64) {
         let times = self.0.entry(segment.clone()).or_default();
         times.resize(times.len().max(index as usize + 1), 0);
         times[index as usize] = time;
     }
 
-    /// Forget segments that are not there any more.
+    /// Drops the segments that do not exist any more.
     pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
         self.0.retain(|id, _| keep(id));
     }
 
-    /// Remember it.
+    /// Writes the memory.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn write(&self, objects: &dyn Objects) -> Result<()> {
         let mut segments: Vec<VerifiedRow> =
             self.0.iter().map(|(id, times)| row(id, times)).collect();

@@ -1,8 +1,9 @@
 //! Stores a backup into a repository.
 //!
-//! The order is the transaction: intent, segments, manifest, root, each durable before the next; then the intent goes.
-//! A backup without a root does not exist. The next backup removes what a dead one left, and the proof of death is that
-//! its lease can be taken. What a backup must do beside prunes is in [`protocol`].
+//! The order makes it a transaction: intent, segments, manifest, root, each durable before the
+//! next; then the intent is removed. A backup without a root does not exist. The next backup
+//! removes the remains of a dead one; a backup is dead if its lease can be taken. [`protocol`] has
+//! the rules for backups beside prunes.
 
 pub use super::local_place::{is_absent, must_be_possible, places};
 
@@ -50,10 +51,11 @@ pub struct RepositoryWriter {
 }
 
 impl RepositoryWriter {
-    /// Opens or makes the repository of these objects, removes what dead backups left, and announces backup `id`.
+    /// Opens or makes the repository of these objects, removes the remains of dead backups, and
+    /// announces backup `id`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a directory holds something else; the storage's.
+    /// [`ErrorKind::Usage`] if a directory holds something else; errors of the storage.
     pub fn begin(
         objects: Arc<dyn Objects>,
         id: &str,
@@ -79,7 +81,8 @@ impl RepositoryWriter {
         upload.finish().map(drop)
     }
 
-    /// Stores all that the root needs. What was there already is looked for again.
+    /// Stores all objects that the root needs, and checks again that the objects of the bases
+    /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
         self.store_manifest()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
@@ -100,7 +103,7 @@ impl Destination for RepositoryWriter {
         }
     }
 
-    /// In the intent, a second call adds to the first.
+    /// A second call adds to the bases in the intent.
     fn announce_bases(&mut self, bases: &[String]) -> Result<Referred> {
         if !bases.is_empty() {
             self.intent.rely_on(bases)?;
@@ -121,7 +124,7 @@ impl Destination for RepositoryWriter {
         }))
     }
 
-    /// With its parts: they may be mounted elsewhere.
+    /// Includes the directories of the repository: they may be mounted elsewhere.
     fn places(&self) -> Vec<Place> {
         let Some(local) = self.objects.as_local() else {
             return Vec::new();
@@ -137,12 +140,12 @@ impl Destination for RepositoryWriter {
             .and_then(|()| put_root(&*self.objects, &self.id, root));
         match put {
             Ok(()) => {
-                // It is there only if the run was long.
+                // A partial root exists only if the run was long.
                 remove_partial_root(&*self.objects, &self.id);
                 self.intent.withdraw();
                 Ok(())
             }
-            // The prune that took the place of the root removes the rest.
+            // The prune that put a void root in place removes the rest.
             Err(error) if error.kind == ErrorKind::Gone => Err(error),
             Err(error) => {
                 let objects = self.objects.clone();
@@ -158,14 +161,15 @@ impl Destination for RepositoryWriter {
         let manifest = key_of(MANIFEST);
         let partial = key_of(PARTIAL);
         Some(Box::new(move |root| {
-            // Whoever refers to a backup relies on its manifest to be there. The pages are in the segments so far.
+            // A backup that refers to this one relies on its manifest. The pages are in the
+            // segments so far.
             objects.put(&manifest, &[], &PutIf::Absent)?;
             objects.put(&partial, root, &PutIf::Always).map(drop)
         }))
     }
 
     fn abort(self: Box<Self>, keep: bool) {
-        // Whoever took the lease decides about the rest.
+        // The process that took over the lease decides about the rest.
         if !self.intent.is_ours() {
             return;
         }
@@ -176,14 +180,16 @@ impl Destination for RepositoryWriter {
     }
 }
 
-/// Puts the root that makes a backup of this process a listed one, unless something is in its place.
+/// Stores the root, which makes a backup of this process a listed one, unless another object is in
+/// its place.
 pub(super) fn put_root(objects: &dyn Objects, id: &str, root: &[u8]) -> Result<()> {
     protocol::store_root(objects, id, root)?;
     commit_flag::set(true);
     Ok(())
 }
 
-/// Completes the error of a commit, after it was taken back if that could be: is its root there still?
+/// Completes the error of a commit that was undone as far as possible: notes whether the root still
+/// exists.
 pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: Error) -> Error {
     let is_listed = !matches!(objects.stat(root_key), Ok(None));
     commit_flag::set(is_listed);
@@ -194,17 +200,17 @@ pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: 
     }
 }
 
-/// Removes the partial root of a backup that is listed: it is of no use any more, and of no harm.
+/// Removes the partial root of a listed backup: it is of no use any more, and harmless.
 pub(super) fn remove_partial_root(objects: &dyn Objects, id: &str) {
     if let Err(error) = objects.delete(&[key(id, PARTIAL)]) {
         platform::debug(|| error.line());
     }
 }
 
-/// Makes the repository of these objects unless it is there. Was it made?
+/// Makes the repository of these objects unless it exists. Returns whether it was made.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::NotFound`] if its parent is missing; the storage's.
+/// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::NotFound`] if its parent is missing; errors of the storage.
 pub fn init(objects: &dyn Objects, time: &str) -> Result<bool> {
     let is_there = matches!(objects.stat(REPOSITORY), Ok(Some(_)));
     open_or_make(objects, time).map(|_| !is_there)
@@ -217,7 +223,7 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         local_place::check_new(local.root())?;
     }
     if let Some((bytes, _)) = objects.get(REPOSITORY)? {
-        // Whoever made it may not have come further.
+        // The process that made it may have been killed right after.
         objects.settle(INTENTS)?;
         if let Some(local) = objects.as_local() {
             local.check_backups_link()?;
@@ -236,12 +242,13 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         created: time.to_owned(),
     })?;
     let put = objects.put(REPOSITORY, &facts, &PutIf::Absent);
-    // Whoever was faster may have removed what was not complete.
+    // A faster process may have removed incomplete files.
     let put = put.map(|_| None).or_else(|error| match error.kind {
         ErrorKind::NotFound => Ok(Some(error)),
         _ => Err(error),
     })?;
-    // Two first backups at once may both have got here: what is there now is the repository.
+    // Two first backups at the same time may both get here: the file that exists now defines the
+    // repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
         put.map_or(Ok(()), Err)?;
         let what = format!("could not find {}", objects.describe(REPOSITORY));
@@ -262,7 +269,7 @@ fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {
     Ok(repository)
 }
 
-/// Clears away what runs that ended left. No failure of this is one of the backup that begins.
+/// Removes the remains of earlier runs. Their errors do not fail the backup that begins.
 fn clear(objects: &Arc<dyn Objects>) {
     if let Some(local) = objects.as_local() {
         local_place::clear(local.root());
@@ -274,7 +281,7 @@ fn clear(objects: &Arc<dyn Objects>) {
     }
 }
 
-/// Frees the room of uploads of dead backups, where the storage can tell them from those of others.
+/// Aborts the uploads of dead backups, if the storage can tell them from live ones.
 fn abort_dead_uploads(objects: &dyn Objects) -> Result<()> {
     if !objects.abilities().has_locks {
         return Ok(());
@@ -286,7 +293,8 @@ fn abort_dead_uploads(objects: &dyn Objects) -> Result<()> {
     Ok(())
 }
 
-/// Removes what this run has stored. False if that failed: then its intent is to stay, by which the next backup removes it.
+/// Removes all objects that this run stored. Returns false on failure: then the intent must stay,
+/// so that the next backup removes them.
 pub(super) fn remove_backup(objects: &Arc<dyn Objects>, id: &str) -> bool {
     let given_up = protocol::give_up(&**objects, id);
     given_up
@@ -294,7 +302,7 @@ pub(super) fn remove_backup(objects: &Arc<dyn Objects>, id: &str) -> bool {
         .is_ok()
 }
 
-/// Segments of a stream that may be on their way to the storage while the next is written.
+/// Segments of a stream that may still be uploading while the next one is written.
 const FINISHING: usize = 1;
 
 /// The segments of one stream.
@@ -306,7 +314,7 @@ struct SegmentWriter {
     spool: Arc<Mutex<PageSpool>>,
     open: Option<OpenSegment>,
     finishing: VecDeque<FinishingSegment>,
-    /// Durable segments that were not returned yet.
+    /// Durable segments that have not been returned yet.
     stored: Vec<StoredSegment>,
 }
 
@@ -324,7 +332,7 @@ struct FinishingSegment {
 }
 
 impl SegmentWriter {
-    /// The upload of segment `number`, which is begun if none is open.
+    /// Returns the upload of segment `number`, and begins it if none is open.
     fn segment(&mut self, number: u32) -> Result<&mut OpenSegment> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -340,7 +348,7 @@ impl SegmentWriter {
         Ok(self.open.insert(open))
     }
 
-    /// Waits until at most so many of the ended segments are not durable.
+    /// Waits until at most `most` of the ended segments are not durable.
     fn wait_for_finishing(&mut self, most: usize) -> Result<()> {
         while self.finishing.len() > most
             && let Some(FinishingSegment { number, thread }) = self.finishing.pop_front()
@@ -365,7 +373,7 @@ impl Sink for SegmentWriter {
         let open = self.segment(placed.segment)?;
         let is_next = open.number == placed.segment && open.bytes == placed.offset;
         if placed.role != Role::Stream || !is_next {
-            let what = "cannot write a segment of a repository but front to back";
+            let what = "cannot write a segment of a repository out of order";
             return Err(Error::new(ErrorKind::Bug, what));
         }
         open.bytes += placed.data.len() as u64;
@@ -399,10 +407,10 @@ impl Sink for SegmentWriter {
 }
 
 impl Drop for SegmentWriter {
-    /// After an error: what is stored is removed next, so nothing may be stored behind that.
+    /// After an error the stored segments are removed next, so no thread may store one later.
     fn drop(&mut self) {
         for FinishingSegment { thread, .. } in self.finishing.drain(..) {
-            let _ = thread.join(); // its error is not the first one
+            let _ = thread.join(); // the first error is reported already
         }
     }
 }

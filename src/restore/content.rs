@@ -10,7 +10,8 @@
 use super::RestoreRun;
 use crate::{
     archive::schedule::{
-        self, ContentEnd, Hash, Of, Planner, ScheduleShared, Stretches, WantedRun, check_pieces,
+        self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer,
+        WantedRun, check_pieces,
     },
     error::{Error, Result},
     format::{
@@ -72,7 +73,7 @@ impl RestoreRun<'_> {
     }
 
     fn plan_jobs(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
-        let mut stretches = Stretches::new(
+        let mut stretches = StretchBuffer::new(
             self.archive
                 .root
                 .options
@@ -80,7 +81,7 @@ impl RestoreRun<'_> {
                 .clamp(LEAST_STRETCH, MOST_STRETCH),
             send,
         );
-        let mut planner = Planner::new(|job| stretches.add(job));
+        let mut planner = JobPlanner::new(|job| stretches.add(job));
         let mut writer = TargetWriter::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
             let planned = item
@@ -248,19 +249,19 @@ impl RestoreRun<'_> {
     ) -> Result<()> {
         let content = wanted.content(plain);
         match (&wanted.of, checked) {
-            (Of::Whole(item), CheckedContent::Whole(ContentEnd::Damaged(why))) => {
+            (RunOwner::Whole(item), CheckedContent::Whole(ContentEnd::Damaged(why))) => {
                 self.report.file(item, &why)
             }
-            (Of::Whole(item), _) => {
+            (RunOwner::Whole(item), _) => {
                 let made =
                     self.unless_refused(&item.entry.path, writer.file(&item.entry, content))?;
                 self.count_bytes(content, made.is_some());
                 Ok(())
             }
-            (Of::Part(shared, offset), CheckedContent::Part(hash)) => {
+            (RunOwner::Part(shared, offset), CheckedContent::Part(hash)) => {
                 self.write_part(writer, shared, *offset, content, hash)
             }
-            (Of::Part(..), CheckedContent::Whole(_)) => Ok(()),
+            (RunOwner::Part(..), CheckedContent::Whole(_)) => Ok(()),
         }
     }
 
@@ -270,7 +271,7 @@ impl RestoreRun<'_> {
         shared: &ScheduleShared<ParallelFile>,
         offset: u64,
         content: &[u8],
-        hash: Hash,
+        hash: PieceHash,
     ) -> Result<()> {
         let entry = &shared.item.entry;
         if !shared.is_damaged() {
@@ -383,7 +384,7 @@ impl RestoreRun<'_> {
         self.report
             .add(frame_damage(&self.archive, frame, error, files))?;
         for piece in &pieces {
-            if let Of::Part(shared, offset) = &piece.of {
+            if let RunOwner::Part(shared, offset) = &piece.of {
                 shared.spoil();
                 self.end_large_file(
                     &mut worker.writer,
@@ -399,7 +400,7 @@ impl RestoreRun<'_> {
 /// The check of a piece before it is written.
 enum CheckedContent {
     Whole(ContentEnd),
-    Part(Hash),
+    Part(PieceHash),
 }
 
 /// Returns the pieces of large files of a job, each with its file and its offset.
@@ -413,7 +414,7 @@ fn large_file_parts(
     ),
 > {
     job.pieces.iter().filter_map(|wanted| match &wanted.of {
-        Of::Part(shared, offset) => Some((wanted, shared, *offset)),
-        Of::Whole(_) => None,
+        RunOwner::Part(shared, offset) => Some((wanted, shared, *offset)),
+        RunOwner::Whole(_) => None,
     })
 }

@@ -12,7 +12,7 @@ use crate::archive::unnamed_losses;
 use crate::{
     archive::{
         Archive, Selection,
-        schedule::{self, Planner},
+        schedule::{self, JobPlanner},
     },
     error::{Error, ErrorKind, Result},
     format::{
@@ -189,7 +189,7 @@ impl EstimateRequest {
         let mut entries = 0;
         let mut files = 0;
         let mut lacking = MissingParts::new(unnamed_losses::loss_affects(archive, selection)?);
-        let mut planner = Planner::new(|job: schedule::FrameJob<()>| {
+        let mut planner = JobPlanner::new(|job: schedule::FrameJob<()>| {
             count.job(&job, &archive.root.id);
             Ok(())
         });
@@ -252,7 +252,7 @@ fn restored_record(
 /// Adds content to the plan; a file of which only other names are restored is added once. Returns
 /// whether the record starts a file.
 fn plan_record<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
-    planner: &mut Planner<(), S>,
+    planner: &mut JobPlanner<(), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
     item: PageItem,

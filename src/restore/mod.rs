@@ -5,7 +5,12 @@
 //! and write. A second pass, from the last record to the first, makes hard links and gives
 //! directories their metadata. Memory holds a few pages and two buffers a worker, whatever the
 //! number of files.
+//!
+//! Belongs here: which entries are restored, in which order, and which existing files are replaced
+//! or deleted. Does not belong here: writing to the tree (`target`), and reading the backup
+//! (`archive`).
 
+pub(crate) mod checks;
 pub(crate) mod cluster;
 pub(crate) mod content;
 pub(crate) mod deferred_dirs;
@@ -13,53 +18,44 @@ pub mod delta;
 pub(crate) mod directories;
 pub mod estimate;
 pub(crate) mod extraneous;
+pub(crate) mod run;
 pub(crate) mod tar_stream;
 
 pub use crate::archive::missing::MissingParts;
 
-use crate::archive::not_there;
 use crate::archive::unnamed_losses;
 use crate::{
     archive::{Archive, Selection},
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        digest::Algorithm,
-        entry::{Entry, EntryKind, EntryPath, is_within},
-        page::{EntryState, PageItem},
-    },
+    error::{Error, Result},
+    format::{digest::Algorithm, entry::EntryPath},
     metrics::meter::Meter,
     pipeline::{ordered::Permits, workers::WorkerLimit},
-    platform::{self, dir::real_path},
-    postgres::restore::{
-        plan as postgres,
-        plan::{ClusterPlan, Fate},
-    },
+    platform::{self},
+    postgres::restore::plan as postgres,
     queue::Locked,
     repo::{
-        open::{OpenedFrom, open_any, place},
+        open::{OpenedFrom, open_any},
         select::BackupFilter,
     },
     report::{
         damage::{Damage, Report},
         skipped::SkippedEntries,
     },
-    sink::is_in,
     target::{
         layout::{TargetLayout, TargetMount},
         tree::{TargetOptions, TargetTree},
-        writer::TargetWriter,
     },
     text::source_text,
 };
+use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source, selected_paths};
 use cluster::choose_backup;
 use delta::{Delta, DeltaChanges};
 use extraneous::ExtraneousFiles;
+use run::RestoreRun;
 use std::{
-    collections::{HashMap, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
@@ -199,8 +195,8 @@ impl Restore {
         })
     }
 
-    /// Plans and checks the restore, and opens the target. Also returns the files that do not belong
-    /// to the backup, if they are to be removed.
+    /// Plans and checks the restore, and opens the target. Also returns the files that do not
+    /// belong to the backup, if they are to be removed.
     fn prepare<'a>(
         &self,
         archive: Archive,
@@ -360,283 +356,4 @@ fn with_retry_hint(error: Error, is_kept: bool, replaces: bool) -> Error {
     } else {
         RETRY_OVERWRITE_HINT
     })
-}
-
-/// Returns the paths of a selection; empty if the selection is everything.
-pub(crate) fn selected_paths(selection: &Selection) -> Vec<EntryPath> {
-    if selection.holds(b"") {
-        Vec::new()
-    } else {
-        selection.paths().to_vec()
-    }
-}
-
-/// Checks that every requested path exists and that some of its content was captured.
-///
-/// With `keep_going`, a path may also be on a damaged page: the restore reports that later and
-/// restores the records on other pages.
-pub(crate) fn check_paths_exist(
-    archive: &Archive,
-    selection: &Selection,
-    keep_going: bool,
-) -> Result<()> {
-    for path in selection.paths() {
-        let found = match archive.find(path) {
-            Err(damage) if keep_going && damage.kind == ErrorKind::Corrupt => continue,
-            found => found?,
-        };
-        if let Some(item) = found
-            .first()
-            .filter(|item| item.entry.kind != EntryKind::Directory)
-        {
-            check_captured(archive, item)?;
-            // The target of a hard link may be damaged; the restore reports that later.
-            if let EntryKind::HardLink(target) = &item.entry.kind
-                && let Some(file) = archive
-                    .find(target)
-                    .ok()
-                    .and_then(|parts| parts.into_iter().next())
-            {
-                check_captured(archive, &file)?;
-            }
-            continue;
-        }
-        if !archive.has(path)? {
-            return Err(not_there(archive, path));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses a target inside the repository that the restore reads.
-fn refuse_target_in_source(
-    restore: &Restore,
-    archive: &Archive,
-    layout: &TargetLayout,
-) -> Result<()> {
-    let places = archive.store().places();
-    let targets =
-        std::iter::once(&layout.root).chain(layout.mounts.iter().map(|mount| &mount.directory));
-    match { targets }.find(|target| is_in(target, &places)) {
-        None => Ok(()),
-        Some(target) => {
-            let what = format!(
-                "cannot restore to {target:?}: it is inside {:?}, which is read",
-                restore.from
-            );
-            Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
-        }
-    }
-}
-
-/// Refuses a restore that would replace the repository it reads.
-fn refuse_replacing_source(
-    restore: &Restore,
-    archive: &Archive,
-    selection: &Selection,
-    layout: &TargetLayout,
-) -> Result<()> {
-    let real = |path: &Path| real_path(path).ok();
-    let read = place(&restore.from)
-        .ok()
-        .and_then(|(location, _)| real(location.as_local()?));
-    let (Some(read), Some(target)) = (read, real(&layout.root)) else {
-        return Ok(());
-    };
-    let Some(own) = read
-        .strip_prefix(&target)
-        .ok()
-        .filter(|own| *own != Path::new(""))
-    else {
-        return Ok(());
-    };
-    let own = own.as_os_str().as_bytes();
-    let is_over = |item: &PageItem| {
-        let is_itself = item.entry.path == own && item.entry.kind == EntryKind::Directory;
-        let path = &item.entry.path;
-        !is_itself && selection.holds(path) && is_within(path, own)
-    };
-    let here = Selection::new(&[own])?;
-    match archive
-        .records(&here, false)
-        .filter_map(Result::ok)
-        .find(is_over)
-    {
-        None => Ok(()),
-        Some(item) => {
-            let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
-            Err(Error::new(ErrorKind::Usage, what)
-                .because(format!("it would replace {read:?}, which is read"))
-                .hint("choose another --to, or name only the paths that you need"))
-        }
-    }
-}
-
-fn check_captured(archive: &Archive, item: &PageItem) -> Result<()> {
-    let why = match &item.state {
-        EntryState::Unreadable(why) => why,
-        EntryState::Vanished => "it vanished before it was read",
-        EntryState::Noted => "sockets are not stored",
-        _ => return Ok(()),
-    };
-    let what = format!(
-        "cannot restore {} from backup {:?}",
-        quoted(&item.entry.path),
-        archive.root.id
-    );
-    Err(Error::new(ErrorKind::NotFound, what)
-        .because(format!("it was not captured: {why}"))
-        .hint("`fullbore find` shows which backups of a repository have it"))
-}
-
-/// The state that the workers of one restore share.
-pub(crate) struct RestoreRun<'a> {
-    pub(crate) archive: Archive,
-    pub(crate) selection: Selection,
-    /// The rules by which files of a cluster are restored, emptied or left out.
-    cluster: ClusterPlan,
-    pub(crate) tree: Arc<TargetTree>,
-    pub(crate) report: Arc<Report>,
-    pub(crate) meter: &'a Meter,
-    /// Permits to decode and digest; they bound the busy threads.
-    permits: Arc<Permits>,
-    /// Stand-ins: if a file itself is not selected, its first selected hard link becomes the file.
-    /// Maps the file to that link.
-    stand_ins: Mutex<HashMap<EntryPath, EntryPath>>,
-    /// Selected parts that the backup does not hold as they were.
-    lacking: Mutex<MissingParts>,
-    /// Files that were not captured. Hard links to these are not made, because another file may be
-    /// at the same path.
-    absent: Mutex<HashSet<EntryPath>>,
-    /// Directories that keep the metadata they have.
-    not_ours: Mutex<HashSet<EntryPath>>,
-    /// Entries that the target cannot take.
-    pub(crate) refused: SkippedEntries,
-}
-
-impl RestoreRun<'_> {
-    /// Makes a directory, and passes every other restorable entry to `add`.
-    pub(crate) fn plan_entry(
-        &self,
-        add: &mut dyn FnMut(PageItem) -> Result<()>,
-        writer: &mut TargetWriter,
-        item: PageItem,
-    ) -> Result<()> {
-        let item = match self.cluster.fate(&item.entry.path) {
-            Fate::Restored => {
-                self.lacking.locked().note(&item);
-                item
-            }
-            Fate::Emptied if item.from == 0 => item.without_content(),
-            // The record is left out, or continues a file that is emptied already.
-            _ => return Ok(()),
-        };
-        self.meter.entries.fetch_add(1, Relaxed);
-        if self.cluster.is_outside_server_directories(&item.entry.path) {
-            let what = format!(
-                "unexpected file in tablespace: {}",
-                quoted(&item.entry.path)
-            );
-            return self
-                .report
-                .add((Error::corrupt(what), vec![item.entry.path.clone()]));
-        }
-        match &item.entry.kind {
-            // A directory that could not be listed still holds entries of other streams.
-            EntryKind::Directory if item.state != EntryState::Vanished => {
-                self.make_directory(writer, &item.entry)
-            }
-            _ if !item.state.is_stored() => {
-                if self.tree.options.overwrite {
-                    self.mark_absent(&item.entry.path);
-                }
-                Ok(())
-            }
-            EntryKind::HardLink(target)
-                if self.selection.takes(target) && !self.cluster.leaves_out(target) =>
-            {
-                Ok(())
-            }
-            EntryKind::HardLink(target) => self.add_stand_in(add, target, &item.entry.path),
-            _ => add(item),
-        }
-    }
-
-    /// Removes files that do not belong to the backup, and returns how many paths were removed
-    /// completely.
-    ///
-    /// Paths that cannot be removed stay and are reported, as entries that cannot be made are.
-    fn remove_extraneous(&self, extra: &[EntryPath]) -> Result<u64> {
-        let mut removed = 0;
-        for path in extra {
-            removed += u64::from(
-                self.refused
-                    .skip_if_single(&self.tree, "removal", path, self.tree.remove_all(path))?
-                    .is_some(),
-            );
-        }
-        Ok(removed)
-    }
-
-    /// Returns the value of `done`, or `None` if the target refused the entry at `path`, which is
-    /// then left out.
-    pub(crate) fn unless_refused<T>(&self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
-        self.refused.skip_if_single(&self.tree, "entry", path, done)
-    }
-
-    /// Makes a directory. An existing directory that is only a parent of the selected paths keeps
-    /// its metadata.
-    fn make_directory(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
-        let path = &entry.path;
-        let asked_for = self.selection.holds(&entry.path);
-        let Some(ours) = self.unless_refused(path, writer.directory(entry, asked_for))? else {
-            return Ok(());
-        };
-        if !ours && !asked_for {
-            self.not_ours.locked().insert(path.clone());
-        }
-        Ok(())
-    }
-
-    /// Makes the first selected name of a file the file itself, if the file's own name is not
-    /// selected.
-    fn add_stand_in(
-        &self,
-        add: &mut dyn FnMut(PageItem) -> Result<()>,
-        target: &EntryPath,
-        path: &EntryPath,
-    ) -> Result<()> {
-        let mut stand_ins = self.stand_ins.locked();
-        if stand_ins
-            .entry(target.clone())
-            .or_insert_with(|| path.clone())
-            != path
-        {
-            return Ok(());
-        }
-        drop(stand_ins);
-        let found = self.archive.find(target);
-        if !found
-            .as_ref()
-            .is_ok_and(|parts| directories::is_stored(parts))
-        {
-            self.mark_absent(target);
-        }
-        found?
-            .iter()
-            .map(|item| item.renamed(path.clone()))
-            .try_for_each(|item| {
-                if item.state.is_stored() {
-                    add(item)
-                } else {
-                    self.lacking.locked().note(&item);
-                    Ok(())
-                }
-            })
-    }
-
-    /// Prevents that hard links are made to a file that was not captured.
-    fn mark_absent(&self, path: &EntryPath) {
-        self.absent.locked().insert(path.clone());
-    }
 }

@@ -27,7 +27,7 @@ use crate::{
     },
     stage::thin::PARTS,
     tar::{
-        members::Members,
+        members::TarMembers,
         self_check::{Mismatch, SelfCheck},
     },
     target::{
@@ -72,7 +72,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
     let tree = open_tree(restore)?;
     let report = Report::new(restore.keep_going);
     let mut run = TarRestore {
-        members: Members::of(input, SelfCheck::of(selection.clone()), meter),
+        members: TarMembers::of(input, SelfCheck::of(selection.clone()), meter),
         writer: TargetWriter::new(&tree),
         found: vec![false; selection.paths().len()],
         selection,
@@ -147,7 +147,7 @@ fn explain_cut(error: Error) -> Error {
 }
 
 struct TarRestore<'a> {
-    members: Members<'a>,
+    members: TarMembers<'a>,
     writer: TargetWriter,
     selection: Selection,
     /// Whether each selected path was found.

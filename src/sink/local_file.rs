@@ -11,7 +11,7 @@ use crate::{
     platform::{
         self,
         dir::is_append_only,
-        safe_file::{self, Access},
+        safe_file::{self, FileAccess},
         user, write,
     },
     queue::Locked,
@@ -44,7 +44,7 @@ impl Output {
     ///
     /// # Errors
     /// The system's error.
-    pub fn create(path: &Path, access: impl Into<Access>) -> Result<Self> {
+    pub fn create(path: &Path, access: impl Into<FileAccess>) -> Result<Self> {
         let file = safe_file::create(path, access)
             .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
         Ok(Self {

@@ -1,5 +1,8 @@
 //! Destinations of frames: a local file, standard output, or nowhere. The sink for a repository is
 //! in `repo`.
+//!
+//! Belongs here: the traits of destinations, and those outside of a repository. Does not belong
+//! here: the layout of segments (`pipeline`).
 
 pub mod commit_flag;
 pub mod local_file;
@@ -38,8 +41,8 @@ pub trait Sink: Send {
     /// An error that ends the stream; `put` is not called again.
     fn put(&mut self, placed: Placed) -> Result<()>;
 
-    /// Takes a page of the manifest, in addition to its copy in the stream. Returns the bytes before
-    /// it in the manifest, or `None` if there is no manifest.
+    /// Takes a page of the manifest, in addition to its copy in the stream. Returns the bytes
+    /// before it in the manifest, or `None` if there is no manifest.
     ///
     /// # Errors
     /// The system's error.
@@ -63,8 +66,8 @@ pub trait Sink: Send {
         Ok(Vec::new())
     }
 
-    /// Makes all bytes durable. Returns the segments that [`Sink::sync`] has not returned. The backup
-    /// becomes visible only by [`Destination::commit`].
+    /// Makes all bytes durable. Returns the segments that [`Sink::sync`] has not returned. The
+    /// backup becomes visible only by [`Destination::commit`].
     ///
     /// # Errors
     /// The system's error, also about earlier writes.

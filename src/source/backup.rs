@@ -17,7 +17,7 @@ use crate::{
     archive::{
         Archive, Records,
         extents::{FileContent, FrameRange},
-        frame_cache::{FrameCache, Place},
+        frame_cache::{FrameCache, FrameKey},
         schedule::misfit,
     },
     error::{Error, Result, quoted},
@@ -229,7 +229,7 @@ fn follows(parts: &[PageItem], next: &Result<PageItem>) -> bool {
 
 /// A damaged frame, found while reading one slice.
 struct DamagedFrame {
-    place: Place,
+    place: FrameKey,
     frame: FrameAt,
     error: Error,
     /// The bytes that could be decoded in spite of the damage.

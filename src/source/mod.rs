@@ -1,5 +1,9 @@
 //! The data that is backed up: a directory tree, standard input, a stored backup. PostgreSQL
 //! clusters are in `postgres`.
+//!
+//! Belongs here: listing entries in archive order, and reading slices of them from any thread. Does
+//! not belong here: what changed since the last backup (`repo`), and how frames are cut
+//! (`pipeline`).
 
 pub mod backup;
 pub mod patterns;

@@ -1,8 +1,10 @@
-//! Compression, one frame by itself: zstd, lz4, or zstd frames of raw blocks; and gzip and tar for plain streams.
+//! Compression, one frame by itself: zstd, lz4, or zstd frames of raw blocks; and gzip and tar for
+//! plain streams.
 //!
-//! Contexts are reused: a new one for each frame costs 2 to 7 % at 128 KiB. A gzip stream is one member whose frames end in a
-//! sync flush (`pg_verifybackup` 18 never ends on several members); `lay` writes its header and trailer. Plain streams of gzip
-//! and tar are only read from their beginning, like a tar of any other program.
+//! Contexts are reused: a new one for each frame costs 2 to 7 % at 128 KiB. A gzip stream is one
+//! member whose frames end in a sync flush (`pg_verifybackup` 18 never ends on several members);
+//! `lay` writes its header and trailer. Plain streams of gzip and tar are only read from their
+//! beginning, like a tar of any other program.
 
 use super::{Stage, raw_zstd};
 use crate::{
@@ -88,8 +90,8 @@ impl Codec {
         }
     }
 
-    /// Does it write a plain stream? gzip and tar have no skippable frames, so such a stream has no label, pages, root or
-    /// seek table.
+    /// Does it write a plain stream? gzip and tar have no skippable frames, so such a stream has no
+    /// label, pages, root or seek table.
     pub fn is_plain_stream(self) -> bool {
         matches!(self, Self::Gzip(_) | Self::Tar)
     }
@@ -114,7 +116,8 @@ impl Codec {
         })
     }
 
-    /// Makes a decompressor for one thread. It decodes frames of an archive, never a plain stream, see [`Codec::named`].
+    /// Makes a decompressor for one thread. It decodes frames of an archive, never a plain stream,
+    /// see [`Codec::named`].
     pub fn decompressor(self) -> Decompressor {
         match self {
             Self::Lz4 => Decompressor::Lz4,
@@ -202,12 +205,13 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// Tells whether the next frames are each of one large file, or of many small files. For a large file zstd:1 uses a match
-    /// table of 32 KiB instead of 64, which fits the first-level cache (decision 35), and lz4 skips ahead faster where it finds
-    /// no matches (decision 38).
+    /// Tells whether the next frames are each of one large file, or of many small files. For a
+    /// large file zstd:1 uses a match table of 32 KiB instead of 64, which fits the first-level
+    /// cache (decision 35), and lz4 skips ahead faster where it finds no matches (decision 38).
     pub fn expect_one_file(&mut self, one: bool) {
         match self {
-            // zstd refuses this only in the middle of a frame, and each call completes one. 0 is zstd's own choice.
+            // zstd refuses this only in the middle of a frame, and each call completes one. 0 is
+            // zstd's own choice.
             Self::Zstd(context, 1) => {
                 let _ = context.set_parameter(CParameter::HashLog(if one { 13 } else { 0 }));
             }
@@ -216,7 +220,8 @@ impl Compressor {
         }
     }
 
-    /// Writes `plain` to `out` as one frame. Its bytes depend only on `plain`, codec, level and [`Compressor::expect_one_file`].
+    /// Writes `plain` to `out` as one frame. Its bytes depend only on `plain`, codec, level and
+    /// [`Compressor::expect_one_file`].
     ///
     /// # Errors
     /// [`Kind::System`] if there is no memory, else [`Kind::Bug`] only: any bytes can be compressed.
@@ -244,7 +249,8 @@ impl Compressor {
     }
 }
 
-/// Does this message of zstd or liblz4 mean that memory is exhausted? Then the frame itself is not damaged.
+/// Does this message of zstd or liblz4 mean that memory is exhausted? Then the frame itself is not
+/// damaged.
 fn is_of_memory(why: &str) -> bool {
     why == "Allocation error : not enough memory" || why == "AllocationFailed"
 }
@@ -292,7 +298,7 @@ fn deflate(context: &mut Deflate, plain: &[u8], out: &mut Vec<u8>) -> Result<()>
     if context.total_in() == plain.len() as u64 {
         Ok(())
     } else {
-        Err(refused("not all of it was taken"))
+        Err(refused("the compressor did not take all input"))
     }
 }
 
@@ -305,8 +311,9 @@ pub enum Decompressor {
 }
 
 impl Decompressor {
-    /// As [`Decompressor::decompress`], but a zstd frame whose only fault is its checksum is decoded and returned with the error:
-    /// the caller compares the content with digests (decision 32).
+    /// As [`Decompressor::decompress`], but a zstd frame whose only fault is its checksum is
+    /// decoded and returned with the error: the caller compares the content with digests (decision
+    /// 32).
     ///
     /// # Errors
     /// As [`Decompressor::decompress`].
@@ -383,7 +390,8 @@ fn decompress_zstd(
 
 fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = lz4f::BufReadDecompressor::new(stored).map_err(|e| damaged(&e.to_string()))?;
-    // One byte more than expected shows a frame that is too long, and makes lz4 verify the checksum at its end.
+    // One byte more than expected shows a frame that is too long, and makes lz4 verify the checksum
+    // at its end.
     (&mut reader)
         .take(plain_len as u64 + 1)
         .read_to_end(out)

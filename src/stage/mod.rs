@@ -1,4 +1,7 @@
 //! Stages: each turns one frame into one frame.
+//!
+//! Belongs here: work on the bytes of one frame, without I/O and without other frames. Does not
+//! belong here: the order of frames (`pipeline`), and the check of PostgreSQL pages (`postgres`).
 
 pub mod codec;
 pub mod digest;

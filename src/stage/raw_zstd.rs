@@ -1,13 +1,15 @@
 //! zstd frames of raw blocks: the bytes as they are, in a form that every zstd tool reads.
 //!
-//! A compressor has no setting for this, so the frame is written here: a header with the content size, raw blocks of at most
-//! 128 KiB, and the XXH64 of the content (RFC 8878, section 3.1.1). It costs 3 bytes for each block and at most 17 for the frame.
+//! A compressor has no setting for this, so the frame is written here: a header with the content
+//! size, raw blocks of at most 128 KiB, and the XXH64 of the content (RFC 8878, section 3.1.1). It
+//! costs 3 bytes for each block and at most 17 for the frame.
 
 /// The largest block that the format allows.
 const BLOCK_BYTES: usize = 128 << 10;
 /// How every frame of zstd begins.
 const MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
-/// The content is one segment, so that the window is as large as the content; a checksum follows the last block.
+/// The content is one segment, so that the window is as large as the content; a checksum follows
+/// the last block.
 const SINGLE_SEGMENT_AND_CHECKSUM: u8 = 0b0010_0100;
 /// In the two highest bits: the content size has 2, 4 or 8 bytes. Without them it has one.
 const SIZE_OF: [(u64, u8); 3] = [(256, 0), (65_536 + 256, 1 << 6), (1 << 32, 2 << 6)];
@@ -35,7 +37,8 @@ fn frame_bytes(plain_len: usize) -> usize {
     MAGIC.len() + 1 + 8 + 3 * blocks + plain_len + 4
 }
 
-/// The descriptor of the frame, then the size in as few bytes as it needs. Two bytes count from 256 on.
+/// The descriptor of the frame, then the size in as few bytes as it needs. Two bytes count from 256
+/// on.
 fn write_content_size(len: u64, out: &mut Vec<u8>) {
     let found = SIZE_OF.iter().find(|(limit, _)| len < *limit);
     let flag = found.map_or(3 << 6, |(_, flag)| *flag);

@@ -247,7 +247,8 @@ impl<R: BufRead> Read for Zstd<R> {
                 self.head.extend_from_slice(&stored[..consumed.min(rest)]);
             }
             self.input.consume(consumed);
-            // Called without input between two frames, zstd asks for the next header: this is the end, not a cut.
+            // Called without input between two frames, zstd asks for the next header: this is the
+            // end, not a cut.
             self.wanted = if consumed == 0 && written == 0 {
                 self.wanted
             } else {

@@ -23,7 +23,7 @@ use std::{
 pub(crate) const PIECE: usize = 1 << 20;
 
 /// Reads the members of a stream.
-pub(crate) struct Members<'a> {
+pub(crate) struct TarMembers<'a> {
     input: PlainInput,
     /// The header reader, once the input is known to be non-empty.
     reader: Option<PaxReader>,
@@ -36,7 +36,7 @@ pub(crate) struct Members<'a> {
     clock: Instant,
 }
 
-impl<'a> Members<'a> {
+impl<'a> TarMembers<'a> {
     /// Reads the members of `input`.
     pub(crate) fn of(
         input: impl Read + Send + 'static,
@@ -57,7 +57,7 @@ impl<'a> Members<'a> {
     }
 
     /// Returns the next member. The content of the last one must have been read or
-    /// [`Members::skip`]ped.
+    /// [`TarMembers::skip`]ped.
     ///
     /// # Errors
     /// Those of [`PaxReader::next`]; [`crate::error::ErrorKind::Unsupported`] if the input is not a
@@ -106,7 +106,7 @@ impl<'a> Members<'a> {
     /// Skips `len` bytes of content and their padding.
     ///
     /// # Errors
-    /// Those of [`Members::piece`].
+    /// Those of [`TarMembers::piece`].
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         let mut left = len;
         while left > 0 {
@@ -127,7 +127,7 @@ impl<'a> Members<'a> {
     /// Skips the padding after `len` bytes of content that were read.
     ///
     /// # Errors
-    /// Those of [`Members::piece`].
+    /// Those of [`TarMembers::piece`].
     pub(crate) fn skip_padding(&mut self, len: u64) -> Result<()> {
         skip_padding(&mut self.input, len)
     }

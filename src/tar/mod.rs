@@ -2,6 +2,9 @@
 //!
 //! Detects the compression, cuts the stream into members, and compares own members with the pages
 //! that follow them. Headers are parsed in `format/pax`.
+//!
+//! Belongs here: everything about a stream that is read once. Does not belong here: a stored backup
+//! with random access (`archive`).
 
 pub(crate) mod decode;
 pub mod input;

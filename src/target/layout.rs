@@ -5,25 +5,14 @@
 //! a symbolic link to this directory. The link is never followed: each place is an open directory,
 //! and paths are resolved beneath it. Everything is checked before anything is created.
 
-use super::{
-    access::can_add_write_access,
-    case_folding::ignores_case,
-    final_file::{FinalFile, UNFINISHED},
-    probe::{with_named_test_file, with_test_file},
-    warnings::TargetWarnings,
-};
+use super::{access::can_add_write_access, final_file::FinalFile};
 use crate::{
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{self, EntryPath, Time},
-        sizes,
-    },
+    error::{Error, ErrorKind, Result},
+    format::{entry::EntryPath, sizes},
     platform::{
         dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
         inodes::creation_error_at,
-        safe_file::dangling_symlink_target,
-        write::{chown_fd, compresses, create_dir_beneath, may_write, set_times_fd, usable_bytes},
-        xattr,
+        write::{chown_fd, compresses, create_dir_beneath, may_write, usable_bytes},
     },
 };
 use std::{
@@ -32,22 +21,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::OnceLock,
 };
-
-/// A time that is stored exactly only by a file system with nanoseconds.
-const EXACT_TIME: Time = Time {
-    seconds: 1_000_000_001,
-    nanos: 123_456_789,
-};
-
-/// Attributes that the system gives to a new file in a place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NewFileAttrs {
-    pub(crate) owner: (u32, u32),
-    /// Whether the file got the requested mode. Some network file systems set their own.
-    pub(crate) keeps_mode: bool,
-}
 
 /// The directories that a tree is restored to.
 #[derive(Debug, Clone, Default)]
@@ -227,7 +201,7 @@ fn not_empty(path: &Path) -> Error {
 
 /// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
 /// `lost+found` counts as empty.
-fn is_vacant(path: &Path) -> Result<bool> {
+pub(super) fn is_vacant(path: &Path) -> Result<bool> {
     is_vacant_except(path, |_| false)
 }
 
@@ -244,8 +218,8 @@ fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
     }
 }
 
-/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner without write
-/// permission passes, because the restore can add this permission.
+/// Checks that this user may create objects at or in `path`. With `can_add_access`, an owner
+/// without write permission passes, because the restore can add this permission.
 fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
     let there = deepest_existing(path).map_err(failed)?;
@@ -336,7 +310,7 @@ pub fn is_trusted_owner(by: u32, holder: u32) -> bool {
 
 /// Opens or creates a directory that only the backup names. Checks the owner of the open directory,
 /// because the name may lead elsewhere by now.
-fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
+pub(super) fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
     let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
     let (dir, there, missing) = open_deepest(path).map_err(failed)?;
     let uid = stat_fd(&dir).map_err(failed)?.uid;
@@ -354,7 +328,7 @@ fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
     Ok(made)
 }
 
-fn open_or_make(path: &Path) -> Result<OwnedFd> {
+pub(super) fn open_or_make(path: &Path) -> Result<OwnedFd> {
     if !path.is_dir() {
         let made = std::fs::create_dir_all(path).map_err(|e| creation_error_at(e, path));
         made.map_err(|e| Error::io(format!("could not create {path:?}"), e))?;
@@ -372,157 +346,6 @@ fn device_and_free_bytes(path: &Path) -> io::Result<(u64, u64)> {
         usable_bytes(&dir)?
     };
     Ok((stat_fd(&dir)?.dev, free))
-}
-
-/// An open directory and the facts about it.
-#[derive(Debug)]
-pub(crate) struct OpenDirectory {
-    pub(crate) at: EntryPath,
-    path: PathBuf,
-    pub(crate) dir: OwnedFd,
-    /// Attributes of the first new file. They apply to all files unless the target held directories
-    /// before.
-    pub(crate) new_file: OnceLock<NewFileAttrs>,
-    /// Owner and group of new files, if a test file could be created.
-    pub(crate) new_owner: OnceLock<(u32, u32)>,
-    /// Whether the file system stores nanoseconds. Unknown if no test file could be created.
-    pub(crate) keeps_nanos: OnceLock<bool>,
-    /// Whether this run created the directory, or found it empty.
-    pub(crate) is_new: bool,
-    /// Whether new objects in the directory inherit an access list.
-    pub(crate) passes_on_default_acl: bool,
-}
-
-impl OpenDirectory {
-    /// Opens the directory, and creates it if it is missing.
-    fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
-        let is_new = is_vacant(path)?;
-        if let Some(lost) = dangling_symlink_target(path) {
-            let what = format!(
-                "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
-            );
-            return Err(Error::new(ErrorKind::NotFound, what));
-        }
-        let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
-        let passes_on_default_acl = xattr::passes_on_default_acl(&dir);
-        let (new_file, new_owner, keeps_nanos) = Default::default();
-        Ok(Self {
-            at: at.to_vec(),
-            path: path.to_owned(),
-            dir,
-            new_file,
-            new_owner,
-            keeps_nanos,
-            is_new,
-            passes_on_default_acl,
-        })
-    }
-
-    fn open_mount(mount: &TargetMount) -> Result<Self> {
-        if mount.at.is_empty() || !entry::is_safe(&mount.at) {
-            let what = format!("cannot mount a directory at {}", quoted(&mount.at));
-            return Err(Error::new(ErrorKind::Bug, what));
-        }
-        Self::open(&mount.at, &mount.directory, mount.holder)
-    }
-
-    /// Creates a test file and records owner, group and precision of times. Returns whether the
-    /// file system ignores case. Without a test file, nothing is recorded.
-    pub(crate) fn probe_case_folding(&self, notes: &TargetWarnings) -> bool {
-        let look = |file: &OwnedFd| {
-            let _ = set_times_fd(file, EXACT_TIME);
-            if let Ok(stat) = stat_fd(file) {
-                let _ = (
-                    self.new_owner.set((stat.uid, stat.gid)),
-                    self.keeps_nanos.set(stat.mtime == EXACT_TIME),
-                );
-            }
-        };
-        let look_at_names = |file: &OwnedFd, name: &[u8]| {
-            look(file);
-            ignores_case(&self.dir, name)
-        };
-        let found = with_named_test_file(&self.dir, notes, look_at_names);
-        if found.is_none() {
-            with_test_file(&self.dir, notes, look);
-        }
-        found.unwrap_or(false)
-    }
-}
-
-/// The open directories of a layout.
-#[derive(Debug)]
-pub(crate) struct TargetDirectories {
-    root: OpenDirectory,
-    mounts: Vec<OpenDirectory>,
-    pub(crate) last: Option<FinalFile>,
-}
-
-impl TargetDirectories {
-    pub(crate) fn open(layout: &TargetLayout) -> Result<Self> {
-        let root = OpenDirectory::open(b"", &layout.root, None)?;
-        let mounts = layout
-            .mounts
-            .iter()
-            .map(OpenDirectory::open_mount)
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            root,
-            mounts,
-            last: layout.last.clone(),
-        })
-    }
-
-    /// Returns the directory that holds a path, and the path relative to it.
-    pub(crate) fn resolve<'a>(&self, path: &'a [u8]) -> (&OpenDirectory, &'a [u8]) {
-        match self
-            .mounts
-            .iter()
-            .find(|mount| entry::is_within(path, &mount.at))
-        {
-            None => (&self.root, path),
-            Some(mount) => (
-                mount,
-                path[mount.at.len()..]
-                    .strip_prefix(b"/")
-                    .unwrap_or_default(),
-            ),
-        }
-    }
-
-    /// Splits a path into directory and name. The final file has a temporary name until it is put
-    /// in place.
-    pub(crate) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        let (parent, name) = entry::split(path);
-        match &self.last {
-            Some(last) if last.path == path => (parent, UNFINISHED),
-            _ => (parent, name),
-        }
-    }
-
-    /// Returns the directory that is mounted at `path`.
-    pub(crate) fn mount_target(&self, path: &[u8]) -> Option<&Path> {
-        self.mounts
-            .iter()
-            .find(|mount| mount.at == path)
-            .map(|mount| &*mount.path)
-    }
-
-    /// All open directories, the root first.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &OpenDirectory> {
-        std::iter::once(&self.root).chain(&self.mounts)
-    }
-
-    /// Paths of all mounts.
-    pub(crate) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
-        self.mounts.iter().map(|mount| &mount.at[..])
-    }
-
-    /// Returns the full path for messages.
-    pub(crate) fn name(&self, path: &[u8]) -> PathBuf {
-        let (place, rest) = self.resolve(path);
-        place.path.join(OsStr::from_bytes(rest))
-    }
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ fn is_same_file(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
 }
 
 impl TargetWriter {
-    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of the
-    /// file gets this name.
+    /// Gives the object at `target` the additional name `path`. At the limit of names, a copy of
+    /// the file gets this name.
     ///
     /// # Errors
     /// The system's error, with the path.

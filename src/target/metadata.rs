@@ -232,34 +232,51 @@ impl TargetWriter {
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced_error()));
         }
-        let is_link = matches!(entry.kind, EntryKind::Symlink(_));
-        let mode = if is_link {
-            0o777
+        let owner = Some((stat.uid, stat.gid));
+        if matches!(entry.kind, EntryKind::Symlink(_)) {
+            self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
+            self.set_all_xattrs(entry, &object)?;
         } else {
-            self.creation_mode(entry)
-        };
-        // Links have no access lists.
-        let may_have_inherited =
-            !is_link && self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
+            self.apply_modes_at(entry, &object, &stat)?;
+        }
+        let done = object.set_times(entry.mtime);
+        self.check_time_result(entry, done, || object.stat())
+    }
+
+    /// Gives an unopened object other than a link its owner, mode and attributes.
+    fn apply_modes_at(
+        &mut self,
+        entry: &Entry,
+        object: &UnopenedObject,
+        stat: &Stat,
+    ) -> Result<()> {
+        let mode = self.creation_mode(entry);
+        let may_have_inherited = self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
         if may_have_inherited {
+            let tree = self.tree.clone();
+            let failed = |e| tree.error("set the metadata of", &entry.path, e);
             let there = object.xattrs().map_err(failed)?;
             self.remove_extra_xattrs(entry, &there, |name| object.remove_xattr(name))?;
         }
         let owner = Some((stat.uid, stat.gid));
         let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
         let modes = ModeSteps::of(entry, owned);
-        if !is_link && (may_have_inherited || stat.mode != modes.before_list) {
+        if may_have_inherited || stat.mode != modes.before_list {
             let done = object.chmod(modes.before_list);
             self.warn_if_forbidden(entry, "mode", done)?;
         }
-        let set = |name: &[u8], value: &[u8]| object.set_xattr(name, value);
-        let has_all = self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?;
-        if !is_link && !has_all && modes.has_list() {
+        let has_all = self.set_all_xattrs(entry, object)?;
+        if !has_all && modes.has_list() {
             let done = object.chmod(modes.without_list);
             self.warn_if_forbidden(entry, "mode", done)?;
         }
-        let done = object.set_times(entry.mtime);
-        self.check_time_result(entry, done, || object.stat())
+        Ok(())
+    }
+
+    /// Sets all attributes of an unopened object. Returns whether the target took all of them.
+    fn set_all_xattrs(&mut self, entry: &Entry, object: &UnopenedObject) -> Result<bool> {
+        let set = |name: &[u8], value: &[u8]| object.set_xattr(name, value);
+        Ok(self.set_xattrs(entry, true, set)? & self.set_xattrs(entry, false, set)?)
     }
 
     /// Opens the directory of `path`, also for use while the writer is in another one.

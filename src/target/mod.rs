@@ -2,9 +2,13 @@
 //!
 //! Every path is resolved beneath the target without following links. This room knows nothing of
 //! backups: `restore` decides where the data of an entry comes from.
+//!
+//! Belongs here: every change to the file system by a restore. Does not belong here: which entries
+//! are restored, and in which order (`restore`).
 
 pub mod access;
 pub mod case_folding;
+pub(crate) mod directories;
 pub mod final_file;
 pub mod in_place;
 pub mod layout;

@@ -8,7 +8,8 @@
 
 use super::{
     case_folding::{MadeNames, name_taken_error},
-    layout::{NewFileAttrs, TargetDirectories, TargetLayout},
+    directories::{NewFileAttrs, TargetDirectories},
+    layout::TargetLayout,
     link::LinkCopies,
     probe::with_test_file,
     warnings::TargetWarnings,

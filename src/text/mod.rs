@@ -1,4 +1,6 @@
 //! Text for people: prints counts, sizes, names and sources, and parses sizes.
+//!
+//! Belongs here: formats that several rooms print. Does not belong here: sentences of one command.
 
 pub(crate) mod arguments;
 pub(crate) mod size;

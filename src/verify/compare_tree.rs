@@ -1,7 +1,8 @@
-//! Compare a backup with a tree on disk.
+//! Compares a backup with a tree on disk.
 //!
-//! One thread walks both in the same order and finds what only the tree has; many workers compare the objects, content by digest and
-//! byte by byte where there is none. Memory holds the names of the directories between the root and the entry at hand.
+//! One thread walks both in the same order and finds the names that only the tree has. Many workers
+//! compare the objects: content by digest, or byte by byte if there is no digest. Memory holds the
+//! names of the directories between the root and the current entry.
 
 use super::{stored_content::StoredContent, tree_roots::TreeRoots};
 use crate::{
@@ -60,17 +61,18 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Objects that a worker gets at once, and the bytes of files after which it gets no more.
+/// Objects that a worker gets at once, and the total size of files at which a batch ends.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// Workers are added up to so many; each has 1 MiB of a file in memory.
+/// Most workers; each has 1 MiB of a file in memory.
 const MAX_WORKERS: usize = 64;
 
-/// All differences between `archive` and the tree at `dir`, in path order. What was not captured is one, if it is there.
+/// Returns all differences between `archive` and the tree at `dir`, in path order. An entry that
+/// was not captured counts as different if it exists in the tree.
 ///
 /// # Errors
-/// If `dir` is not there; damage to a page.
+/// If `dir` does not exist; damage to a page.
 pub(crate) fn compare(
     archive: &Archive,
     dir: &Path,
@@ -155,12 +157,12 @@ impl WindowFiles<CompareItem> for ComparedFiles<'_> {
 struct CompareWorker {
     buffer: Vec<u8>,
     stored: StoredContent,
-    /// The directory that it looked into last.
+    /// The directory that it opened last.
     parent: Option<(EntryPath, OwnedFd)>,
 }
 
 /// The target of a link on disk, and its attributes, or why they could not be read.
-type Looks = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
+type ObjectMetadata = (Stat, Option<Vec<u8>>, io::Result<Vec<entry::Xattr>>);
 
 impl Against<'_> {
     fn note(&self, path: &[u8], what: impl Into<String>) {
@@ -171,8 +173,8 @@ impl Against<'_> {
         self.found.locked().push(difference);
     }
 
-    /// Hands out everything that the backup has, and notes what only the tree has. Small files are
-    /// read ahead.
+    /// Hands out all entries of the backup, and reports the names that only the tree has. Small
+    /// files are read ahead.
     fn walk(&self, send: &mut dyn FnMut(Vec<PageItem>) -> Result<()>) -> Result<()> {
         let all = Selection::default();
         let ways = self.archive.ways()?;
@@ -199,7 +201,8 @@ impl Against<'_> {
         self.leave(levels, |level| entry::is_within(path, &level.path));
         let mut inode = None;
         if let (Some(level), false) = (levels.last_mut(), path.is_empty()) {
-            // The directory of the path may not be on disk. Then this is the name of that directory.
+            // The directory of the path may not be on disk. Then this is the name of that
+            // directory.
             let name = entry::child_component(&level.path, path);
             inode = level.names.remove(name);
         }
@@ -230,7 +233,7 @@ impl Against<'_> {
         send(batch)
     }
 
-    /// Compare one object.
+    /// Compares one object.
     fn item(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<()> {
         let path = &item.entry.path;
         match &item.state {
@@ -256,7 +259,7 @@ impl Against<'_> {
         }
     }
 
-    /// The directory on disk, if there is one.
+    /// Returns the directory on disk, if it exists.
     fn enter(&self, path: &[u8]) -> Result<Option<CompareLevel>> {
         let (root, beneath) = self.roots.of(path);
         let listed = open_dir(root, beneath).and_then(|dir| dir::read_dir(&dir, &mut Vec::new()));
@@ -281,7 +284,8 @@ impl Against<'_> {
         }
     }
 
-    /// An object that cannot be examined counts as different; a lack of memory or descriptors is an error.
+    /// An object that cannot be examined counts as different; a lack of memory or descriptors is an
+    /// error.
     fn note_failed(&self, path: &[u8], what: &str, error: io::Error) -> Result<()> {
         if is_shortage(&error) {
             return Err(Error::io(
@@ -293,7 +297,7 @@ impl Against<'_> {
         Ok(())
     }
 
-    /// Compare all but the content; is there content to compare?
+    /// Compares all metadata. Returns whether there is content to compare.
     fn metadata(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<bool> {
         Ok(match self.look(hand, &item.entry.path) {
             Ok((stat, link, xattrs)) => {
@@ -311,17 +315,17 @@ impl Against<'_> {
                 false
             }
             Err(error) => {
-                self.note_failed(&item.entry.path, "could not be looked at", error)?;
+                self.note_failed(&item.entry.path, "could not be examined", error)?;
                 false
             }
         })
     }
 
-    fn look(&self, hand: &mut CompareWorker, path: &[u8]) -> io::Result<Looks> {
+    fn look(&self, hand: &mut CompareWorker, path: &[u8]) -> io::Result<ObjectMetadata> {
         let (root, beneath) = self.roots.of(path);
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
-        // A root is examined from within, as ".".
+        // A root is examined through its own descriptor, as ".".
         let at = if beneath.is_empty() {
             path
         } else {
@@ -375,7 +379,8 @@ impl Against<'_> {
         same
     }
 
-    /// Another name of a file must lead to the same inode; differences of that inode are reported for the file.
+    /// Another name of a file must lead to the same inode; differences of that inode are reported
+    /// for the file.
     fn link(&self, entry: &Entry, target: &[u8], stat: &Stat) {
         let (root, beneath) = self.roots.of(target);
         let (parent, name) = entry::split(beneath);
@@ -435,7 +440,7 @@ impl Against<'_> {
         Ok(())
     }
 
-    /// Compare the content of a file of the right size.
+    /// Compares the content of a file of the right size.
     fn content(&self, hand: &mut CompareWorker, item: &PageItem) -> Result<()> {
         match self.is_same(&mut hand.buffer, &mut hand.stored, item) {
             Ok(true) => {}
@@ -468,12 +473,13 @@ impl Against<'_> {
     }
 }
 
-/// Does a file hold the content with the digest of its record? Holes in the backup must read as zeros.
+/// Returns whether a file has the content of its record, by digest. Holes in the backup must read
+/// as zeros.
 pub(crate) fn has_content(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     Ok(has_holes(file, item, buffer)? && digest(file, item, buffer)? == item.digest)
 }
 
-/// Do the holes of the backup read as zeros?
+/// Returns whether the holes of the backup read as zeros.
 fn has_holes(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool> {
     let holes = match &item.entry.kind {
         EntryKind::File {
@@ -489,7 +495,7 @@ fn has_holes(file: &File, item: &PageItem, buffer: &mut [u8]) -> io::Result<bool
     Ok(zero)
 }
 
-/// The digest of a file's data, by the algorithm that its record has.
+/// Returns the digest of a file's data, by the algorithm of its record.
 pub(crate) fn digest(
     file: &File,
     item: &PageItem,

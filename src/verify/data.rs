@@ -1,15 +1,16 @@
-//! Every byte of backups: stored ones against their checksums, frames decoded, files digested.
+//! Checks every byte of backups: stored bytes against their checksums, frames by decoding, files by
+//! digest.
 //!
-//! A restore that writes nothing, by many workers. A file that is in a backup as it was in the one before it of the same
-//! source is looked at once. The bytes that were just summed are decoded next, so that they are read from the device
-//! once.
+//! This is a restore that writes nothing, with many workers. A file that is unchanged since the
+//! previous backup of the same source is checked once. The bytes of a part are decoded right after
+//! the checksum was computed, so that the device reads them once.
 
 use super::losses::DamageSet;
 use crate::{
     archive::{
         Archive, Selection,
         object::ObjectName,
-        schedule::{self, ContentEnd, Of, Planner, check_pieces, misfit},
+        schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
     error::{Error, Result},
     format::{
@@ -35,7 +36,7 @@ use std::{
 
 type Job = schedule::FrameJob<()>;
 
-/// What is checked, and what is told of it.
+/// The inputs of a check, and the report that it writes.
 pub(crate) struct ContentCheck<'a> {
     pub(crate) stock: &'a Inventory,
     pub(crate) bad: &'a DamageSet,
@@ -43,26 +44,27 @@ pub(crate) struct ContentCheck<'a> {
     pub(crate) meter: &'a Meter,
 }
 
-/// What a worker is given.
+/// A task for a worker.
 pub(crate) enum DataTask {
-    /// Sum these stored bytes of a segment.
+    /// Checks these stored bytes of a segment.
     Part(StoredPart),
-    /// Decode a frame and check what is in it; of this backup.
+    /// Decodes a frame of this backup, and checks its content.
     Frame(usize, Job),
 }
 
-/// Stored bytes that have one checksum.
+/// Stored bytes with one checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct StoredPart {
-    /// Which segment, and which part of it, from 0.
+    /// Index of the segment, and of the part in it, from 0.
     pub(crate) place: usize,
     pub(crate) index: u64,
 }
 
-/// What all workers may hold together; so many as may compute there are anyway.
+/// Most bytes that all workers hold together, unless the number of processors allows more workers
+/// anyway.
 const BUFFER_BYTES: u64 = 128 << 20;
 
-/// What a worker has.
+/// The buffers and decoders of a worker.
 #[derive(Default)]
 pub(crate) struct DataWorker {
     pub(crate) decompressors: HashMap<&'static str, Decompressor>,
@@ -71,7 +73,8 @@ pub(crate) struct DataWorker {
 }
 
 impl DataWorker {
-    /// Fetch and decode a frame, with what is wrong with its checksum if that is all.
+    /// Fetches and decodes a frame, and returns the checksum error if the checksum is the only
+    /// fault.
     pub(crate) fn salvage(
         &mut self,
         archive: &Archive,
@@ -88,10 +91,10 @@ impl DataWorker {
 }
 
 impl ContentCheck<'_> {
-    /// Check all of it.
+    /// Checks all content.
     ///
     /// # Errors
-    /// What makes going on impossible; damage is reported.
+    /// Errors that make it impossible to continue; damage is reported.
     pub(crate) fn check(&self, workers: NonZeroUsize) -> Result<()> {
         let new = |archive: &Archive| {
             archive
@@ -116,7 +119,7 @@ impl ContentCheck<'_> {
         )
     }
 
-    /// Each holds a frame twice, stored and decoded.
+    /// Returns how many workers fit in memory: each holds a frame twice, stored and decoded.
     fn workers_that_fit(&self) -> usize {
         let largest = self
             .stock
@@ -154,7 +157,7 @@ impl ContentCheck<'_> {
             send(DataTask::Frame(at, job))
         };
         let all = Selection::default();
-        let mut planner = Planner::new(&mut hand_out);
+        let mut planner = JobPlanner::new(&mut hand_out);
         let mut before = self
             .stock
             .before(at)
@@ -188,7 +191,7 @@ impl ContentCheck<'_> {
         }
     }
 
-    /// Compare stored bytes with their checksum; are they right?
+    /// Compares stored bytes with their checksum, and returns whether they match.
     pub(crate) fn part(&self, hand: &mut DataWorker, part: &StoredPart) -> Result<bool> {
         let place = &self.stock.segments[part.place];
         let (from, to) = span(place, part.index);
@@ -225,7 +228,7 @@ impl ContentCheck<'_> {
             .store()
             .name(&ObjectName::Segment(place.id.clone()));
         let why = error.map_or_else(
-            || "their checksum is not the one in the root".to_owned(),
+            || "their checksum differs from the root".to_owned(),
             |error| error.line(),
         );
         let what = format!(
@@ -299,7 +302,8 @@ impl ContentCheck<'_> {
                     self.bad.file(archive, wanted.item());
                     self.report.file(wanted.item(), &why)
                 }
-                // Pieces that cannot be hashed each by itself: their frames carry checksums of their own.
+                // Pieces that cannot be hashed individually: their frames have checksums of their
+                // own.
                 ContentEnd::NotYet | ContentEnd::Right | ContentEnd::Unknown(_) => Ok(()),
             })
     }
@@ -309,7 +313,8 @@ fn is_content(item: &PageItem) -> bool {
     matches!(item.entry.kind, EntryKind::File { .. }) && item.state.is_stored()
 }
 
-/// Does the backup before say the very same of this file? Both are in archive order.
+/// Returns whether the previous backup has the same records of this file. Both are in archive
+/// order.
 fn was_looked_at(
     (archive, parts): (&Archive, &[PageItem]),
     before: &Archive,
@@ -343,13 +348,13 @@ fn was_looked_at(
 }
 
 fn spoil(wanted: &schedule::WantedRun<()>) {
-    if let Of::Part(shared, offset) = &wanted.of {
+    if let RunOwner::Part(shared, offset) = &wanted.of {
         shared.spoil();
         shared.done(*offset, wanted.len.into(), None);
     }
 }
 
-/// Where a part begins and ends.
+/// Returns the begin and the end of a part.
 pub(crate) fn span(place: &SegmentPlace, index: u64) -> (u64, u64) {
     (
         index * PART_BYTES,
@@ -357,13 +362,13 @@ pub(crate) fn span(place: &SegmentPlace, index: u64) -> (u64, u64) {
     )
 }
 
-/// The checksum of a part; `None` if there is no such part, or nobody knows.
+/// Returns the checksum of a part; `None` if there is no such part, or its checksum is unknown.
 pub(crate) fn checksum(place: &SegmentPlace, index: u64) -> Option<&str> {
     let at = usize::try_from(index).ok()?.checked_mul(16)?;
     place.parts.get(at..at + 16)
 }
 
-/// Which parts of which segments were handed out.
+/// The parts that were handed out, by segment.
 struct PartQueue<'a> {
     places: &'a [SegmentPlace],
     at: HashMap<&'a SegmentId, usize>,
@@ -371,7 +376,7 @@ struct PartQueue<'a> {
 }
 
 impl<'a> PartQueue<'a> {
-    /// Of a segment that is not there there is nothing to hand out.
+    /// Leaves out segments that are missing.
     fn new(places: &'a [SegmentPlace], is_there: impl Fn(&SegmentId) -> bool) -> Self {
         let at = places
             .iter()
@@ -385,7 +390,7 @@ impl<'a> PartQueue<'a> {
         Self { places, at, next }
     }
 
-    /// Hand out the parts of `segment` that begin before byte `end`.
+    /// Hands out the parts of `segment` that begin before byte `end`.
     fn up_to(
         &mut self,
         segment: &SegmentId,

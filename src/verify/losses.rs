@@ -1,7 +1,9 @@
-//! What damage costs: which files of which backups cannot be had because of it.
+//! Determines the losses that damage causes: the files of each backup that can no longer be
+//! restored.
 //!
-//! Damage is found once, however many backups share what is damaged. Only if there is some, each backup is gone through for
-//! the files that want it. Memory grows with what is lost, and with nothing else.
+//! Damage is found once, however many backups share the damaged object. Only if there is damage,
+//! the records of each backup are searched for affected files. Memory grows only with the number of
+//! lost files.
 
 use super::stored_content::StoredContent;
 use crate::{
@@ -21,47 +23,47 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-/// What a backup has lost.
+/// The losses of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryLoss {
     /// The backup.
     pub backup: String,
-    /// All of it?
+    /// Whether the whole backup is lost.
     pub all: bool,
-    /// Files, and other names of them, that no restore gives, in order.
+    /// Files, and other names of them, that cannot be restored, in order.
     pub files: Vec<EntryPath>,
-    /// Those of them that are lost only because nothing says where all of a file is, with that file.
+    /// Those of them that are lost only because a record of the file is lost, with that file.
     pub cut_off: BTreeMap<EntryPath, EntryPath>,
-    /// What is lost with pages that are nowhere, in words: nobody knows the names.
+    /// Descriptions of losses with missing pages, whose names are unknown.
     pub unnamed: Vec<String>,
 }
 
-/// Everything that is damaged.
+/// All damage found.
 #[derive(Debug, Default)]
-pub(crate) struct DamageSet(Mutex<Things>);
+pub(crate) struct DamageSet(Mutex<FoundDamage>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Things {
-    /// Segments that are not there.
+pub(crate) struct FoundDamage {
+    /// Missing segments.
     missing: HashSet<SegmentId>,
-    /// Damaged frames, and whether digests can tell what of them is whole.
+    /// Damaged frames, and whether digests can identify the intact files in them.
     frames: HashMap<(SegmentId, u64), bool>,
-    /// Files whose frames are whole and whose content is not, by their fingerprints.
+    /// Files with intact frames but wrong content, by their fingerprints.
     files: HashSet<u64>,
     /// Stored bytes that differ from their checksum: segment, from, to.
     parts: Vec<(SegmentId, u64, u64)>,
-    /// What pages described that are nowhere, by backup.
+    /// Descriptions of the entries on missing pages, by backup.
     pages: BTreeMap<usize, Vec<String>>,
 }
 
-impl Things {
+impl FoundDamage {
     fn has_file(&self, archive: &Archive, item: &PageItem) -> bool {
         !self.files.is_empty() && self.files.contains(&fingerprint(archive, item))
     }
 }
 
 impl DamageSet {
-    fn things(&self) -> MutexGuard<'_, Things> {
+    fn things(&self) -> MutexGuard<'_, FoundDamage> {
         self.0.locked()
     }
 
@@ -69,12 +71,13 @@ impl DamageSet {
         self.things().missing.insert(segment);
     }
 
-    /// Is it known that a segment is not there?
+    /// Returns whether a segment is known to be missing.
     pub(crate) fn is_missing(&self, segment: &SegmentId) -> bool {
         self.things().missing.contains(segment)
     }
 
-    /// A frame that is damaged, and whether what it holds came out all the same; is that news?
+    /// Records a damaged frame, and whether its content could be decoded anyway. Returns whether
+    /// this is new.
     pub(crate) fn frame(&self, segment: &SegmentId, frame: &FrameAt, is_out: bool) -> bool {
         self.things()
             .frames
@@ -82,7 +85,7 @@ impl DamageSet {
             .is_none()
     }
 
-    /// A file, by its first record.
+    /// Records a damaged file, by its first record.
     pub(crate) fn file(&self, archive: &Archive, item: &PageItem) {
         self.things().files.insert(fingerprint(archive, item));
     }
@@ -99,14 +102,14 @@ impl DamageSet {
             .push(what.to_owned());
     }
 
-    /// Is it known already that a frame cannot be had?
+    /// Returns whether a frame is known to be unreadable.
     pub(crate) fn has(&self, segment: &SegmentId, offset: u64) -> bool {
         let things = self.things();
         things.missing.contains(segment) || things.frames.contains_key(&(segment.clone(), offset))
     }
 }
 
-/// The same for records that say the same, in any backup.
+/// Returns the same value for equal records in any backup.
 fn fingerprint(archive: &Archive, item: &PageItem) -> u64 {
     let mut hasher = DefaultHasher::new();
     item.entry.path.hash(&mut hasher);
@@ -118,10 +121,10 @@ fn fingerprint(archive: &Archive, item: &PageItem) -> u64 {
     hasher.finish()
 }
 
-/// Files of one backup with frames in one place: how many, and the first of them.
-type Touched = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
+/// The number of files of one backup with frames in one place, and the first of them.
+type AffectedFiles = BTreeMap<(usize, usize), (u64, Vec<EntryPath>)>;
 
-/// Name what is lost, and say with each missing segment and damaged part which files have to do with it.
+/// Names the lost files, and reports the affected files with each missing segment and damaged part.
 pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<EntryLoss> {
     let mut things = std::mem::take(&mut *bad.things());
     let nothing = things.missing.is_empty() && things.frames.is_empty() && things.files.is_empty();
@@ -129,7 +132,7 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
         return Vec::new();
     }
     let places = places(stock, &things, report);
-    let mut touched = Touched::new();
+    let mut touched = AffectedFiles::new();
     let mut losses = Vec::new();
     for (at, archive) in stock.archives.iter().enumerate() {
         let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
@@ -168,10 +171,11 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
     losses
 }
 
-/// Where frames are of which it is said whose they are: segment, from, to, and how its damage begins.
-type Hole = (SegmentId, u64, u64, String);
+/// A damaged range whose files are to be reported: segment, from, to, and the first words of its
+/// error.
+type DamagedRange = (SegmentId, u64, u64, String);
 
-fn places(stock: &Inventory, things: &Things, report: &Report) -> Vec<Hole> {
+fn places(stock: &Inventory, things: &FoundDamage, report: &Report) -> Vec<DamagedRange> {
     let name = |segment: &SegmentId| {
         let reads = stock
             .segments
@@ -200,13 +204,14 @@ fn places(stock: &Inventory, things: &Things, report: &Report) -> Vec<Hole> {
         .collect()
 }
 
-/// Files that are lost, and which of them are only cut off: see [`Loss`].
+/// Returns the lost files, and those of them that are lost only because a record is: see
+/// [`EntryLoss`].
 fn lost_files(
     at: usize,
     archive: &Archive,
-    things: &Things,
-    places: &[Hole],
-    touched: &mut Touched,
+    things: &FoundDamage,
+    places: &[DamagedRange],
+    touched: &mut AffectedFiles,
 ) -> (Vec<EntryPath>, BTreeMap<EntryPath, EntryPath>) {
     let (mut lost, mut cut_off) = (BTreeSet::new(), BTreeMap::new());
     let (all, mut stored) = (Selection::default(), StoredContent::salvaging());
@@ -252,7 +257,7 @@ fn lost_files(
 fn lacks_frames(
     archive: &Archive,
     item: &PageItem,
-    things: &Things,
+    things: &FoundDamage,
     stored: &mut StoredContent,
 ) -> bool {
     let mut frames = item.extents.iter().map(|extent| {
@@ -271,7 +276,7 @@ fn lacks_frames(
     })
 }
 
-fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &Hole) -> bool {
+fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &DamagedRange) -> bool {
     item.extents
         .iter()
         .map(|extent| &extent.frame)

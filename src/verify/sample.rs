@@ -1,11 +1,12 @@
-//! Check a part of a repository's data at a time: what was checked longest ago, or never, first.
+//! Checks a share of a repository's data at a time: the parts that were never checked first, then
+//! those checked longest ago.
 //!
-//! The unit is a part of a segment, 8 MiB and the frames that begin in it: they are compared with their checksum, if that is
-//! known, and decoded. The structure of all backups is checked every time. What was checked and is whole is remembered in
-//! the repository, if it can be written to.
+//! The unit is a part of a segment, 8 MiB and the frames that begin in it. A part is compared with
+//! its checksum, if that is known, and its frames are decoded. The structure of all backups is
+//! checked every time. Intact parts are recorded in the repository, if it can be written to.
 
 use super::{
-    Check, Tables, VerifyVerdict,
+    RunningCheck, SegmentTables, VerifyVerdict,
     data::{ContentCheck, DataWorker, StoredPart, checksum, span},
     losses::blame,
     seek_tables::SegmentFrames,
@@ -37,57 +38,59 @@ use std::{
 /// How much to check.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SampleAmount {
-    /// So much of all stored bytes, from 0 to 1.
+    /// This share of all stored bytes, from 0 to 1.
     Share(f64),
-    /// As much as can be done in this time.
+    /// As much as can be checked in this time.
     Time(Duration),
 }
 
-/// What to check.
+/// The options of a check of a share.
 #[derive(Debug, Clone)]
 pub struct SampleVerify {
     /// The repository.
     pub repository: OsString,
-    /// How much of it.
+    /// How much of it to check.
     pub amount: SampleAmount,
     /// Threads that read and decode.
     pub workers: NonZeroUsize,
 }
 
-/// How much was checked.
+/// The extent of the check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sampled {
     /// Stored bytes that were checked now.
     pub bytes: u64,
-    /// Stored bytes that there are.
+    /// All stored bytes.
     pub of_bytes: u64,
-    /// Bytes that were never checked in this way.
+    /// Bytes that were never checked by a sample.
     pub never_bytes: u64,
-    /// Seconds since 1970 of the part that was checked longest ago.
+    /// When the part that was checked longest ago was checked, in seconds since 1970.
     pub oldest: u64,
-    /// Why it could not be remembered.
+    /// Why the check could not be recorded.
     pub forgotten: Option<String>,
 }
 
 impl SampleVerify {
-    /// Do it.
+    /// Runs the check.
     ///
     /// # Errors
-    /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if it is no repository.
+    /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if FROM is not a repository.
     pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
         let location = Location::parse(&self.repository)?;
         if !matches!(location.look(), Found::Repository | Found::Directory) {
             let what = format!(
-                "cannot check a part of {:?}: it is no repository",
+                "cannot check a part of {:?}: it is not a repository",
                 self.repository
             );
-            return Err(Error::new(ErrorKind::Usage, what).hint("leave out --sample and --for"));
+            return Err(
+                Error::new(ErrorKind::Usage, what).hint("run it without --sample and --for")
+            );
         }
         let objects = location.objects()?;
         until_final(|| self.look(&objects, meter))
     }
 
-    /// Look once; nothing if what was looked at was not there to the end.
+    /// Checks once; returns `None` if a checked backup was forgotten meanwhile.
     fn look(
         &self,
         objects: &Arc<dyn Objects>,
@@ -96,7 +99,7 @@ impl SampleVerify {
         let start = Instant::now();
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(objects)?;
-        let check = Check::new(archives, Some(&**objects), false, meter);
+        let check = RunningCheck::new(archives, Some(&**objects), false, meter);
         let mut lost = no_roots
             .into_iter()
             .map(|(id, error)| check.no_root(id, error))
@@ -114,8 +117,13 @@ impl SampleVerify {
             .then_some((verdict, sampled)))
     }
 
-    /// What to check, in order, as far as a share goes.
-    fn parts(&self, check: &Check<'_>, tables: &Tables, covered: &VerifyMemory) -> Vec<StoredPart> {
+    /// Returns the parts to check, in order, up to the requested share.
+    fn parts(
+        &self,
+        check: &RunningCheck<'_>,
+        tables: &SegmentTables,
+        covered: &VerifyMemory,
+    ) -> Vec<StoredPart> {
         let mut parts = all(check, tables);
         let when =
             |part: &StoredPart| covered.when(&check.stock.segments[part.place].id, part.index);
@@ -141,16 +149,16 @@ impl SampleVerify {
         parts
     }
 
-    /// The parts that were checked, and whether they are whole.
+    /// Returns the checked parts, and whether they are intact.
     fn parts_checked(
         &self,
-        check: &Check<'_>,
-        tables: &Tables,
+        check: &RunningCheck<'_>,
+        tables: &SegmentTables,
         parts: &[StoredPart],
-    ) -> Result<Checked> {
-        let start = Instant::now(); // the structure of all is not a part
-        let checked = Mutex::new(Checked::new());
-        let Check {
+    ) -> Result<CheckedParts> {
+        let start = Instant::now(); // the structure of all backups does not count as a part
+        let checked = Mutex::new(CheckedParts::new());
+        let RunningCheck {
             stock,
             bad,
             report,
@@ -178,18 +186,19 @@ impl SampleVerify {
     }
 }
 
-/// Parts, and whether they are whole.
-type Checked = HashMap<StoredPart, bool>;
+/// Parts, and whether they are intact.
+type CheckedParts = HashMap<StoredPart, bool>;
 
-/// Every part, of segments that are there, that has a checksum or frames.
-fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
+/// Returns every part, of segments that exist, that has a checksum or frames.
+fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
     let places = check.stock.segments.iter().enumerate();
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
     let parts = there.flat_map(|(at, place)| {
         let table = tables.frames.get(&place.id);
         let has_frames =
             move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
-        // What the root says may be any number. If the file is shorter, the first part that is not there shows it.
+        // The size in the root is not trusted. If the file is shorter, the first missing part shows
+        // that.
         let archive = &check.stock.archives[place.archive];
         let len = archive
             .store()
@@ -207,9 +216,9 @@ fn all(check: &Check<'_>, tables: &Tables) -> Vec<StoredPart> {
     parts.collect()
 }
 
-/// Of segments of which neither checksums nor a seek table is known, the frames that records speak of: so it is where the
-/// document of a backup that died or was forgotten is damaged.
-fn add_loose(check: &Check<'_>, tables: &mut Tables) {
+/// Adds the frames that records refer to, for segments without known checksums and seek table. That
+/// is so if the document of a dead or forgotten backup is damaged.
+fn add_loose(check: &RunningCheck<'_>, tables: &mut SegmentTables) {
     let is_loose = |place: &&SegmentPlace| {
         place.parts.is_empty()
             && matches!(tables.frames.get(&place.id), Some(SegmentFrames::Within(_)))
@@ -223,19 +232,19 @@ fn add_loose(check: &Check<'_>, tables: &mut Tables) {
     let loose = known_frames(&check.stock.archives, loose);
     let found = loose
         .into_iter()
-        .map(|(id, frames)| (id, SegmentFrames::Table(frames.into_iter().collect())));
+        .map(|(id, frames)| (id, SegmentFrames::FrameTable(frames.into_iter().collect())));
     tables.frames.extend(found);
 }
 
-fn bytes(check: &Check<'_>, part: &StoredPart) -> u64 {
+fn bytes(check: &RunningCheck<'_>, part: &StoredPart) -> u64 {
     let (from, to) = span(&check.stock.segments[part.place], part.index);
     to - from
 }
 
-/// Decode the frames that begin in a part; are all of them whole?
+/// Decodes the frames that begin in a part, and returns whether all are intact.
 fn frames(
     content: &ContentCheck<'_>,
-    tables: &Tables,
+    tables: &SegmentTables,
     hand: &mut DataWorker,
     part: &StoredPart,
 ) -> Result<bool> {
@@ -279,13 +288,14 @@ fn frames(
     Ok(all_whole)
 }
 
-/// What is damaged is looked at again the next time, and takes nothing of the share then.
+/// Records the checked parts. Damaged parts are checked again the next time, in addition to the
+/// share.
 fn remember(
     objects: &dyn Objects,
-    check: &Check<'_>,
+    check: &RunningCheck<'_>,
     mut covered: VerifyMemory,
     all: &[StoredPart],
-    checked: &Checked,
+    checked: &CheckedParts,
 ) -> Sampled {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! The frames of a segment, as its seek table has them.
+//! The frames of a segment, from its seek table.
 
 use crate::format::segment::FrameSpan;
 use crate::{
@@ -20,25 +20,25 @@ use crate::{
 /// The frames of a segment, ascending.
 pub(crate) enum SegmentFrames {
     /// All of them.
-    Table(Vec<FrameSpan>),
-    /// There is no table, as the segment was not ended; it has so many bytes.
+    FrameTable(Vec<FrameSpan>),
+    /// There is no table, because the segment was not completed; it has this many bytes.
     Within(u64),
 }
 
 impl SegmentFrames {
-    /// Those that begin from byte `from` on and before `to`.
+    /// Returns the frames that begin from byte `from` on and before `to`.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[FrameSpan] {
-        let Self::Table(frames) = self else {
+        let Self::FrameTable(frames) = self else {
             return &[];
         };
         let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
         &frames[at(from)..at(to)]
     }
 
-    /// Is there such a frame?
+    /// Checks that such a frame exists.
     pub(crate) fn check(&self, frame: &FrameAt) -> Result<()> {
         let frames = match self {
-            Self::Table(frames) => frames,
+            Self::FrameTable(frames) => frames,
             Self::Within(len) => {
                 let end = frame.offset.checked_add(frame.stored_len.into());
                 let fits = end.is_some_and(|end| end <= *len);
@@ -63,10 +63,11 @@ impl SegmentFrames {
     }
 }
 
-/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
+/// Checks the size of a segment and reads its seek table; with `data`, compares every entry with
+/// the frame itself.
 ///
 /// # Errors
-/// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
+/// [`Kind::Corrupt`] if its size or table is wrong; [`Kind::NotFound`] if the segment is missing.
 pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
     let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);
@@ -76,10 +77,10 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
         .store()
         .len(&object)
         .map_err(|e| missing(e, format!("segment {name}")))?;
-    // An archive's root stands in its segment, so it knows the size only up to itself.
+    // The root of an archive is in its segment, so it only records the size up to the root.
     if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
         return Err(damaged(&format!(
-            "it has {len} bytes, the root says {}",
+            "it has {len} bytes, but {} in the root",
             segment.bytes
         )));
     }
@@ -89,24 +90,21 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
         None if !segment.ended => return Ok(SegmentFrames::Within(len)),
         None => return Err(damaged("its seek table cannot be read")),
     };
-    // It follows the first frame, or what fills the place of the header of a stream.
+    // The label follows the first frame, or the filler in place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
         label = label.or(label_at(archive, &object, *offset)?);
     }
     if !label.is_some_and(|label| is_label_of(archive, segment, &label)) {
-        return Err(damaged("its label is not the one it should have"));
+        return Err(damaged("its label belongs to another segment"));
     }
     if data {
         table.iter().try_for_each(|frame| {
-            probe(archive, &object, segment.bytes, frame).unwrap_or_else(|| {
-                Err(damaged(
-                    "its seek table speaks of frames that are not there",
-                ))
-            })
+            probe(archive, &object, segment.bytes, frame)
+                .unwrap_or_else(|| Err(damaged("its seek table lists frames that are missing")))
         })?;
     }
-    Ok(SegmentFrames::Table(table))
+    Ok(SegmentFrames::FrameTable(table))
 }
 
 fn missing(error: Error, name: String) -> Error {
@@ -116,7 +114,7 @@ fn missing(error: Error, name: String) -> Error {
     }
 }
 
-/// The payload of the label at `offset`. `None` if there is another frame.
+/// Returns the payload of the label at `offset`; `None` if there is another frame.
 fn label_at(archive: &Archive, object: &ObjectName, offset: u64) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     archive
@@ -132,7 +130,8 @@ fn label_at(archive: &Archive, object: &ObjectName, offset: u64) -> Result<Optio
     Ok(Some(bytes))
 }
 
-/// The repository is not looked at: a backup that was copied to another one keeps its labels.
+/// The repository in the label is not compared: a backup that was copied to another repository
+/// keeps its labels.
 fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> bool {
     let is_it = |label: Label| {
         let names = label.backup == segment.id.backup && label.codec == archive.root.options.codec;
@@ -143,18 +142,18 @@ fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> boo
 }
 
 /// All frames of a segment.
-pub(crate) type Table = Vec<FrameSpan>;
+pub(crate) type FrameTable = Vec<FrameSpan>;
 
-/// Does the table speak of as many plain bytes as the root?
-fn fits(table: &Table, segment: &SegmentPlace) -> bool {
+/// Returns whether the table has as many plain bytes as the root.
+fn fits(table: &FrameTable, segment: &SegmentPlace) -> bool {
     let Some(plain_bytes) = segment.plain_bytes else {
         return true;
     };
     sizes::sum(table.iter().map(|(_, _, plain)| u64::from(*plain))) == plain_bytes
 }
 
-/// The seek table at the end of `object`.
-fn table(archive: &Archive, object: &ObjectName) -> Result<Option<Table>> {
+/// Reads the seek table at the end of `object`.
+fn table(archive: &Archive, object: &ObjectName) -> Result<Option<FrameTable>> {
     let len = archive.store().len(object)?;
     let mut bytes = Vec::new();
     let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
@@ -178,20 +177,21 @@ fn table(archive: &Archive, object: &ObjectName) -> Result<Option<Table>> {
         offset += u64::from(stored);
         (at, stored, plain)
     };
-    let mut table: Table = sizes.into_iter().map(&mut place).collect();
-    // A place that was kept for nothing is an entry of no bytes.
+    let mut table: FrameTable = sizes.into_iter().map(&mut place).collect();
+    // A reserved place that was not needed is an entry of zero bytes.
     table.retain(|(_, stored, _)| *stored > 0);
-    // Skippable frames are headed by their length: that of the table itself must be right too. Of the flags near its end
-    // only one has a meaning, and we do not set it.
+    // Skippable frames begin with their length: that of the table itself must be right too. Of the
+    // flags near its end only one has a meaning, and fullbore does not set it.
     let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
     let whole =
         offset == len - table_len && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
     Ok(whole.then_some(table))
 }
 
-/// Does the frame at this place have this size? `None` if not.
+/// Returns whether the frame at this place has this size; `None` if not.
 ///
-/// What stands before `summed` is covered by checksums in the root; service frames behind it must be what they say.
+/// Bytes before `summed` are covered by checksums in the root; later service frames must have their
+/// expected type.
 fn probe(
     archive: &Archive,
     object: &ObjectName,
@@ -221,7 +221,7 @@ fn probe(
     right.then_some(Ok(()))
 }
 
-/// Content size in the header of an lz4 frame; 0 is not written.
+/// Returns the content size in the header of an lz4 frame; 0 if it is not written.
 fn lz4_content_size(header: &[u8]) -> u64 {
     let has_size = header.get(4).is_some_and(|flags| flags & 8 != 0);
     let size = header

@@ -1,7 +1,7 @@
-//! Comparing a file on disk with a stored one that has no digest: byte by byte.
+//! Compares a file on disk byte by byte with a stored file that has no digest.
 //!
-//! So it is with `--digest none`, and with a relation of which only the pages were read that had changed. The frames that the
-//! file is in are fetched and decoded.
+//! This happens with `--digest none`, and with a relation of which only the changed pages were
+//! read. The frames with the content of the file are fetched and decoded.
 
 use super::data::DataWorker;
 use crate::{
@@ -18,22 +18,22 @@ use crate::{
 };
 use std::{fs::File, io};
 
-/// Decoded frames that a thread keeps: many small files are in one, and a relation goes back and forth between the frames of a
-/// few backups.
+/// Decoded frames that a thread keeps: a frame has many small files, and a relation alternates
+/// between the frames of a few backups.
 const KEPT_FRAMES: usize = 4;
 
-/// What one thread has to compare with.
+/// The decoder and the frames of one thread.
 #[derive(Default)]
 pub(crate) struct StoredContent {
     hand: DataWorker,
     /// Decoded frames, the one used last at the end.
     frames: Vec<((SegmentId, u64), Vec<u8>)>,
-    /// Take also what comes out of a frame whose checksum is wrong?
+    /// Whether to use the content of a frame with a wrong checksum, too.
     salvage: bool,
 }
 
 impl StoredContent {
-    /// For [`Stored::saves`].
+    /// Makes a value for [`StoredContent::saves`].
     pub(crate) fn salvaging() -> Self {
         Self {
             salvage: true,
@@ -41,10 +41,11 @@ impl StoredContent {
         }
     }
 
-    /// Has `file` the data of `item`, the last record of a stored file? What is a hole in the backup is not looked at.
+    /// Returns whether `file` has the data of `item`, the last record of a stored file. Holes of
+    /// the backup are not compared.
     ///
     /// # Errors
-    /// Damage to the backup, or the system's.
+    /// Damage to the backup, or an error of the system.
     pub(crate) fn is_in(
         &mut self,
         archive: &Archive,
@@ -75,7 +76,7 @@ impl StoredContent {
         Err(misfit(&item.entry.path))
     }
 
-    /// Is a file of one extent whole, though the checksum of its frame is wrong?
+    /// Returns whether a file of one extent is intact although the checksum of its frame is wrong.
     pub(crate) fn saves(&mut self, archive: &Archive, item: &PageItem) -> bool {
         let [extent] = &item.extents[..] else {
             return false;
@@ -105,11 +106,12 @@ impl StoredContent {
         let content = plain
             .get(extent.inner as usize..)
             .and_then(|rest| rest.get(..extent.len as usize));
-        content.ok_or_else(|| Error::corrupt("the manifest wants more of a frame than it holds"))
+        content
+            .ok_or_else(|| Error::corrupt("the manifest refers to bytes beyond the end of a frame"))
     }
 }
 
-/// All records of a file of which this is the last.
+/// Returns all records of a file from its last one.
 fn parts(archive: &Archive, item: &PageItem) -> Result<Vec<PageItem>> {
     if item.from == 0 {
         Ok(vec![item.clone()])
@@ -118,7 +120,7 @@ fn parts(archive: &Archive, item: &PageItem) -> Result<Vec<PageItem>> {
     }
 }
 
-/// Is `content` in these runs of the file?
+/// Returns whether `content` is in these runs of the file.
 fn holds(
     file: &File,
     runs: impl Iterator<Item = ByteRun>,

@@ -1,4 +1,4 @@
-//! Looking into a tar that comes as a stream: what is in it, and whether it is whole.
+//! Reads a tar that comes as a stream: lists its entries, and checks whether it is intact.
 
 use super::{VerifyVerdict, losses::EntryLoss};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     },
     report::damage::Report,
     tar::{
-        members::Members,
+        members::TarMembers,
         self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
     },
 };
@@ -29,34 +29,35 @@ use std::{
     time::Instant,
 };
 
-/// What `FROM[@BACKUP]` is to a command that only looks.
-pub(crate) enum Looked {
-    /// A backup that has pages to look into.
+/// The input of a command that only reads.
+pub(crate) enum InspectedInput {
+    /// A backup with pages.
     Backup(Box<Archive>),
-    /// Standard input, or a file of some other program.
+    /// Standard input, or a file of another program.
     Stream(Box<dyn Read + Send>),
 }
 
-/// Open `FROM[@BACKUP]`, or standard input if that is `-`.
+/// Opens `FROM[@BACKUP]`, or standard input for `-`.
 ///
 /// # Errors
 /// As [`open_any`].
-pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
+pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
     if from == "-" {
         filter.must_be_empty(from)?;
-        return Ok(Looked::Stream(Box::new(BlockedCalls(stdin()))));
+        return Ok(InspectedInput::Stream(Box::new(BlockedCalls(stdin()))));
     }
     match open_any(from, filter)? {
-        OpenedFrom::Backup(archive) => Ok(Looked::Backup(archive)),
+        OpenedFrom::Backup(archive) => Ok(InspectedInput::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            Ok(Looked::Stream(Box::new(file)))
+            Ok(InspectedInput::Stream(Box::new(file)))
         }
     }
 }
 
-/// Call `each` for every entry: as the pages of the stream describe it if there are some, else as its member does.
+/// Calls `each` for every entry: with the record from the pages of the stream, or with the member
+/// if there are no pages.
 ///
 /// # Errors
 /// Those of the stream and of `each`.
@@ -65,8 +66,8 @@ pub(crate) fn entries(
     mut each: impl FnMut(&Record) -> Result<()>,
 ) -> Result<()> {
     let meter = Meter::default();
-    let mut members = Members::of(input, SelfCheck::default(), &meter);
-    // Of a stream that has pages the first members may come before that is known.
+    let mut members = TarMembers::of(input, SelfCheck::default(), &meter);
+    // The first members of a stream with pages may come before it is known that it has pages.
     let mut held = Some(Vec::new());
     loop {
         let found = members.next();
@@ -114,13 +115,13 @@ pub(crate) fn entries(
     members.end().map(|_| ())
 }
 
-/// The root of an archive that comes as a stream.
+/// Returns the root of an archive that comes as a stream.
 ///
 /// # Errors
-/// Those of the stream; [`Kind::Unsupported`] if it has none.
+/// Those of the stream; [`Kind::Unsupported`] if it has no root.
 pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
-    let mut members = Members::of(input, SelfCheck::default(), &meter);
+    let mut members = TarMembers::of(input, SelfCheck::default(), &meter);
     pass(&mut members, &meter)?;
     members
         .self_check
@@ -130,20 +131,20 @@ pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let none = || {
         Error::new(
             ErrorKind::Unsupported,
-            "cannot show this: it is a tar that says nothing of itself",
+            "cannot show this: it is a tar without metadata of fullbore",
         )
-        .hint("`fullbore list` shows what is in it")
+        .hint("`fullbore list` shows its entries")
     };
     members.self_check.root().cloned().ok_or_else(none)
 }
 
-/// Read all of a stream, and compare it with what it says of itself.
+/// Reads a whole stream, and compares its members with its own records.
 ///
 /// # Errors
-/// What is no damage: that is in the verdict.
+/// Errors other than damage, which is in the verdict.
 pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result<VerifyVerdict> {
     let (start, report) = (Instant::now(), Report::new(true));
-    let mut members = Members::of(input, SelfCheck::of(Selection::default()), meter);
+    let mut members = TarMembers::of(input, SelfCheck::of(Selection::default()), meter);
     let mut is_trailed = false;
     report.tolerate(pass(&mut members, meter).map(|trailed| is_trailed = trailed))?;
     let SelfCheck { lacking, .. } = &members.self_check;
@@ -182,8 +183,8 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     })
 }
 
-/// Read every member, and digest the content of files. Did something follow that is none?
-fn pass(members: &mut Members<'_>, meter: &Meter) -> Result<bool> {
+/// Reads every member, and digests the content of files. Returns whether foreign data follows.
+fn pass(members: &mut TarMembers<'_>, meter: &Meter) -> Result<bool> {
     let mut data = Vec::new();
     while let Some(found) = members.next()? {
         meter.entries.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Where a tree on disk is: beneath its root, and what is in the tablespaces of a cluster, and its WAL, beneath the directories that
-//! links in it lead to. No other link is followed.
+//! The directories of a tree on disk: its root, and the directories that the links of a cluster to
+//! its tablespaces and its WAL lead to. No other link is followed.
 
 use crate::{
     error::{Error, Result},
@@ -17,20 +17,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// See the module.
+/// The root of a tree, and its linked directories.
 pub(crate) struct TreeRoots {
     root: OwnedFd,
-    /// Tablespaces, and the directory of the WAL, that are links, as a restore makes them and a server has them.
+    /// Tablespaces and the WAL directory, if they are links, as a restore or a server makes them.
     links: Vec<(EntryPath, OwnedFd)>,
-    /// Whose the location of a tablespace is.
+    /// Which names in the location of a tablespace belong to this cluster.
     shared: Option<SharedDirectory>,
 }
 
 impl TreeRoots {
-    /// Those of the tree at `dir`, which a backup of this cluster is to be compared with.
+    /// Opens the directories of the tree at `dir`, which is to be compared with a backup of this
+    /// cluster.
     ///
     /// # Errors
-    /// If `dir` is not there; the system's.
+    /// If `dir` does not exist; errors of the system.
     pub(crate) fn open(dir: &Path, cluster: Option<&ClusterInfo>) -> Result<Self> {
         let failed = |path: PathBuf| move |e| Error::io(format!("could not open {path:?}"), e);
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
@@ -46,7 +47,7 @@ impl TreeRoots {
                 Some(Err(error)) if !is_missing_directory(&error) => {
                     return Err(failed(link)(error));
                 }
-                // A directory, or a link that leads nowhere, is what it is.
+                // A directory, or a dangling link, is compared as it is.
                 _ => {}
             }
         }
@@ -57,14 +58,15 @@ impl TreeRoots {
         })
     }
 
-    /// The directory that is opened for what is at `path`, and the path beneath it.
+    /// Returns the directory that contains `path`, and the path beneath that directory.
     pub(crate) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
         let link = self.links.iter().find(|(at, _)| entry::is_within(path, at));
         let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
         link.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
     }
 
-    /// May what has this name in the directory at `path` be of the tree? Others have theirs in the location of a tablespace too.
+    /// Returns whether this name in the directory at `path` may belong to the tree: other clusters
+    /// can share the location of a tablespace.
     pub(crate) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
         let is_shared = path != PG_WAL.as_bytes() && self.links.iter().any(|(at, _)| at == path);
         !is_shared
@@ -74,7 +76,8 @@ impl TreeRoots {
                 .is_none_or(|shared| shared.is_own(name))
     }
 
-    /// Are there links that the map of tablespaces would have the server make? Then a restore leaves it out (rule 36).
+    /// Returns whether the map of tablespaces would have the server make links. Then a restore
+    /// leaves the map out (rule 36).
     pub(crate) fn has_links(&self) -> bool {
         self.links.iter().any(|(at, _)| at != PG_WAL.as_bytes())
     }

@@ -487,8 +487,10 @@ fn of_a_lost_root_that_nothing_can_rebuild_the_way_out_is_named() {
         )
         .ends_with(4);
         assert!(
-            ran.out
-                .contains(&format!("`fullbore forget` of {} gives it up", id(2))),
+            ran.out.contains(&format!(
+                "`fullbore forget` of {} gives the backup up",
+                id(2)
+            )),
             "{}",
             ran.out
         );

@@ -329,7 +329,7 @@ fn what_is_under_way_is_not_forgotten() {
     assert!(fullbore::platform::write::lock_exclusive(&held).unwrap());
     fullbore(args!["forget", repository, id(2)])
         .ends_with(2)
-        .has_one_error("it is under way");
+        .has_one_error("it is running");
     drop(held);
     fullbore(args!["forget", repository, id(2)]).ends_with(0);
 }
@@ -393,7 +393,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
     );
     let error = write_off(&objects, &id(2)).unwrap_err();
     assert!(
-        error.kind == ErrorKind::Usage && error.what.contains("nobody can tell"),
+        error.kind == ErrorKind::Usage && error.what.contains("it may still be running"),
         "{}",
         error.what
     );

@@ -3,7 +3,7 @@
 use super::{empty, places};
 use fullbore::platform::{
     dir::{open_dir, open_read, open_root, read_dir, stat},
-    read::{Cache, read_full},
+    read::{PageCacheUse, read_full},
     uring::Closer,
     write::create_file,
     xattr::read_all,
@@ -25,7 +25,7 @@ fn read_small_files() {
         assert!(read_all(&file).unwrap().is_empty());
         buffer.clear();
         assert_eq!(
-            read_full(&file, &mut buffer, 0, size, Cache::Keep).unwrap(),
+            read_full(&file, &mut buffer, 0, size, PageCacheUse::Keep).unwrap(),
             size
         );
         closer.close(file);

@@ -5,7 +5,7 @@ use fullbore::{
     format::entry::ByteRun,
     platform::{
         dir::stat_fd,
-        read::{Cache, MAX_RUNS, data_map, drop_behind, pread, read_full, sequential},
+        read::{MAX_RUNS, PageCacheUse, data_map, drop_behind, pread, read_full, sequential},
         write::fsync,
     },
 };
@@ -33,7 +33,7 @@ fn what_is_read_is_what_is_there_with_every_cache_and_trick() {
     for (dir, _root) in places() {
         let (file, bytes) = (file(&dir), pattern(300_000));
         file.write_all_at(&bytes, 0).unwrap();
-        for cache in [Cache::Keep, Cache::Drop] {
+        for cache in [PageCacheUse::Keep, PageCacheUse::Drop] {
             let mut all = b"before".to_vec();
             assert_eq!(
                 read_full(&file, &mut all, 10, 200_000, cache).unwrap(),
@@ -52,7 +52,7 @@ fn reading_past_the_end_gives_less_and_is_no_error() {
     for (dir, _root) in places() {
         let file = file(&dir);
         file.write_all_at(b"short", 0).unwrap();
-        for cache in [Cache::Keep, Cache::Drop] {
+        for cache in [PageCacheUse::Keep, PageCacheUse::Drop] {
             let mut buffer = Vec::new();
             assert_eq!(read_full(&file, &mut buffer, 2, 100, cache).unwrap(), 3);
             assert_eq!(read_full(&file, &mut buffer, 500, 100, cache).unwrap(), 0);
@@ -87,9 +87,9 @@ fn pages_that_were_dropped_are_not_in_memory() {
     drop_behind(&file, 0, 1 << 20);
     assert_eq!(cached(), Some(0));
     sequential(&file);
-    read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Drop).unwrap();
+    read_full(&file, &mut Vec::new(), 0, 1 << 20, PageCacheUse::Drop).unwrap();
     assert!(cached().unwrap() < 1 << 19);
-    read_full(&file, &mut Vec::new(), 0, 1 << 20, Cache::Keep).unwrap();
+    read_full(&file, &mut Vec::new(), 0, 1 << 20, PageCacheUse::Keep).unwrap();
     assert_eq!(cached(), Some(1 << 20));
 }
 

@@ -601,7 +601,7 @@ fn a_source_that_was_lost_matters_only_if_its_backup_is_the_last() {
             .ends_with(2)
             .has_one_error("has backups of 2 sources");
         assert!(
-            ran.err.contains("a source that was lost with its root"),
+            ran.err.contains("an unknown source (its root is lost)"),
             "{}",
             ran.err
         );

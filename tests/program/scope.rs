@@ -806,7 +806,7 @@ fn a_part_of_a_repository_is_no_backup_and_no_damage() {
     ] {
         let ran = fullbore(command.iter().cloned())
             .ends_with(2)
-            .has_one_error("it is a part of a repository");
+            .has_one_error("it is part of a repository");
         assert!(
             ran.err
                 .contains(&format!("name the repository, {repository:?}")),

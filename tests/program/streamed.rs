@@ -439,7 +439,7 @@ fn any_tar_can_be_looked_into() {
     );
     fullbore(args!["show", tar])
         .ends_with(1)
-        .has_one_error("says nothing of itself");
+        .has_one_error("a tar without metadata of fullbore");
     let whole = fs::read(&tar).unwrap();
     run(&["verify", "-"], &whole[..whole.len() / 2]).ends_with(4);
 }

@@ -297,7 +297,8 @@ struct Columns {
     block_counts: Vec<(u32, u32)>,
     #[cbor(n(19), with = "minicbor::bytes")]
     blocks: Vec<u8>,
-    /// Frames in order of their first use: segment, offset as the difference from the frame before, stored, plain bytes.
+    /// Frames in order of their first use: segment, offset as the difference from the frame before,
+    /// stored, plain bytes.
     #[n(20)]
     frame_segments: Vec<u32>,
     #[n(21)]
@@ -316,7 +317,8 @@ struct Columns {
     extent_inner: Vec<u32>,
     #[n(27)]
     extent_lens: Vec<u32>,
-    /// Record, state (1 changed, 2 unreadable, 3 vanished, 4 noted, 5 wrong pages), reason or numbers of pages.
+    /// Record, state (1 changed, 2 unreadable, 3 vanished, 4 noted, 5 wrong pages), reason or
+    /// numbers of pages.
     #[n(28)]
     states: Vec<(u32, u8, String)>,
     /// Record, bytes of data that earlier pages described.

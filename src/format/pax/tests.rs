@@ -415,7 +415,8 @@ fn names_are_freed_of_dots_and_slashes() {
 
 #[test]
 fn records_are_for_the_next_file_and_not_for_the_long_name_between() {
-    // A reader that gives the size to the `L` member takes content for headers (GHSA-j5gw-2vrg-8fgx).
+    // A reader that gives the size to the `L` member takes content for headers
+    // (GHSA-j5gw-2vrg-8fgx).
     let bytes = [
         pax(b'x', &["size=513"]),
         with_body(foreign(b"././@LongLink", b'L', 5), b"long\0"),

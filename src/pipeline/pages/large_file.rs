@@ -5,7 +5,7 @@ use crate::{
     format::{
         digest::{Joiner, Piece},
         entry::{Entry, EntryKind},
-        page::{EntryState, Extent, Record, UNKNOWN_BLOCK, block_digests},
+        page::{BLOCK_DIGEST_BYTES, EntryState, Extent, Record, UNKNOWN_BLOCK, block_digests},
         sizes,
     },
     frame::LargeFile,
@@ -29,6 +29,60 @@ pub(super) struct OpenLargeFile {
     lacks_crcs: bool,
     crc32c: Option<u32>,
     data_bytes: u64,
+}
+
+/// A large file after its last piece.
+struct ClosedLargeFile {
+    record: Record,
+    crc32c: Option<u32>,
+    data_bytes: u64,
+    is_new: bool,
+    /// Whether only known changes were read and none of them differed.
+    is_same_content: bool,
+}
+
+impl OpenLargeFile {
+    /// Completes the record with the state and the digest of the file.
+    fn close(self, file: &LargeFile) -> ClosedLargeFile {
+        let mut record = self.record;
+        if file.is_endless()
+            && let EntryKind::File { size, .. } = &mut record.entry.kind
+        {
+            *size = self.data_bytes;
+        }
+        if file.changed.load(Acquire) {
+            record.state = EntryState::Changed;
+        }
+        let bad_pages = std::mem::take(&mut *file.bad_pages.locked());
+        if !bad_pages.is_empty() {
+            record.state = EntryState::bad_pages(bad_pages);
+        }
+        record.digest = self.joiner.finish();
+        if record.from == 0 && record.blocks.len() < 2 {
+            record.blocks.clear();
+        }
+        ClosedLargeFile {
+            is_same_content: self.is_patched
+                && !self.differs
+                && record.state != EntryState::Changed,
+            record,
+            crc32c: self.crc32c,
+            data_bytes: self.data_bytes,
+            is_new: self.is_new,
+        }
+    }
+}
+
+impl ClosedLargeFile {
+    /// Takes digest and CRCs from the base, for a file of which only some blocks were read.
+    fn take_digests(&mut self, known: &BaseEntry, crc32c: Option<u32>) {
+        self.record.digest = known.last().digest;
+        self.crc32c = crc32c;
+        if self.record.from == 0 {
+            let crcs = known.parts.iter().flat_map(|part| &part.crcs);
+            self.record.crcs = crcs.copied().collect();
+        }
+    }
 }
 
 impl PageWriter {
@@ -122,25 +176,11 @@ impl PageWriter {
     ) {
         let Some(open) = &mut self.open else { return };
         let block = self.block_bytes;
-        let mut at = offset;
-        let digests = block_digests(read.0, block);
-        let crcs = read.1.iter().copied();
-        let mut read = digests.into_iter().zip(crcs);
-        let mut touched = HashMap::new();
-        for run in runs {
-            let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
-            if matches!(run, StoredRun::Here { .. }) && len > 0 {
-                touched.extend(
-                    (at / block..=(at + u64::from(len) - 1) / block)
-                        .map(|block| (block, read.next())),
-                );
-            }
-            at += u64::from(len);
-        }
+        let touched = touched_blocks(offset, runs, read, block);
+        let end = offset + sizes::sum(runs.iter().map(|run| run_len(run)));
         let mut all_crcs = Some(Vec::new());
-        for (number, place) in
-            (offset / block..at.div_ceil(block)).map(|number| (number, number * block))
-        {
+        for number in offset / block..end.div_ceil(block) {
+            let place = number * block;
             let (digest, crc) = match touched.get(&number) {
                 Some(read) => {
                     open.differs |=
@@ -157,11 +197,12 @@ impl PageWriter {
         }
         match all_crcs.filter(|_| !open.lacks_crcs) {
             Some(crcs) => {
-                open.crc32c = self.crcs.join(open.crc32c, &crcs, at - offset);
+                open.crc32c = self.crcs.join(open.crc32c, &crcs, end - offset);
                 open.record.crcs.extend(crcs);
             }
             None => {
-                (open.lacks_crcs, open.crc32c) = (true, None);
+                open.lacks_crcs = true;
+                open.crc32c = None;
                 open.record.crcs.clear();
             }
         }
@@ -178,46 +219,21 @@ impl PageWriter {
 
     fn close_file(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
-        let OpenLargeFile {
-            mut record,
-            joiner,
-            mut crc32c,
-            data_bytes,
-            is_patched,
-            is_new,
-            differs,
-            ..
-        } = open;
-        if let (true, EntryKind::File { size, .. }) = (file.is_endless(), &mut record.entry.kind) {
-            *size = data_bytes;
-        }
-        if file.changed.load(Acquire) {
-            record.state = EntryState::Changed;
-        }
-        let bad_pages = std::mem::take(&mut *file.bad_pages.locked());
-        if !bad_pages.is_empty() {
-            record.state = EntryState::bad_pages(bad_pages);
-        }
-        record.digest = joiner.finish();
-        if record.from == 0 && record.blocks.len() < 2 {
-            record.blocks.clear();
-        }
-        let is_same_content = is_patched && !differs && record.state != EntryState::Changed;
+        let mut closed = open.close(file);
         if let Some(known) = file
             .known
             .as_ref()
-            .filter(|known| is_same_content && has_length(known, data_bytes))
+            .filter(|known| closed.is_same_content && has_length(known, closed.data_bytes))
         {
-            (record.digest, crc32c) = (known.last().digest, self.crc_of(known));
-            if record.from == 0 {
-                record.crcs = known
-                    .parts
-                    .iter()
-                    .flat_map(|part| &part.crcs)
-                    .copied()
-                    .collect();
-            }
+            let crc32c = self.crc_of(known);
+            closed.take_digests(known, crc32c);
         }
+        let ClosedLargeFile {
+            mut record,
+            crc32c,
+            is_new,
+            ..
+        } = closed;
         if let Some(reason) = file.failed.get() {
             self.mark_lost(&mut record, reason);
         }
@@ -276,6 +292,34 @@ impl PageWriter {
         self.count_earlier_references(&part);
         self.page.records.push(part);
     }
+}
+
+fn run_len(run: &StoredRun) -> u64 {
+    let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
+    len.into()
+}
+
+/// Returns the numbers of the blocks with bytes that were read, each with its digest and CRC if it
+/// was read completely.
+fn touched_blocks(
+    offset: u64,
+    runs: &[StoredRun],
+    (piece, crcs): (&Piece, &[u32]),
+    block: u64,
+) -> HashMap<u64, Option<([u8; BLOCK_DIGEST_BYTES], u32)>> {
+    let digests = block_digests(piece, block);
+    let mut read = digests.into_iter().zip(crcs.iter().copied());
+    let mut touched = HashMap::new();
+    let mut at = offset;
+    for run in runs {
+        let len = run_len(run);
+        if matches!(run, StoredRun::Here { .. }) && len > 0 {
+            let numbers = at / block..=(at + len - 1) / block;
+            touched.extend(numbers.map(|number| (number, read.next())));
+        }
+        at += len;
+    }
+    touched
 }
 
 /// Returns whether a file is unchanged. A file with parts on earlier pages counts as changed,

@@ -41,8 +41,8 @@ impl PageWriter {
     pub(super) fn mirror_record(&mut self, item: &PageItem, crc32c: Option<u32>) {
         let page = item.page();
         let index = item.index();
-        // Late pages and pages of other streams have another order. A page without a manifest goes with
-        // its segment.
+        // Late pages and pages of other streams have another order. A page without a manifest goes
+        // with its segment.
         let fits = |origin: &Arc<PageAt>| {
             origin.stream == self.stream && !origin.late && origin.manifest_offset.is_some()
         };

@@ -1,7 +1,7 @@
 //! Reads libpq's two files: services and passwords.
 
 use super::{
-    Secret,
+    ConnectionSecret,
     parse::{self, Given},
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -127,14 +127,14 @@ pub(super) fn find_password(
     lines: &[[String; 5]],
     wanted: [&str; 4],
     file: &Path,
-) -> Option<Secret> {
+) -> Option<ConnectionSecret> {
     let fits = |line: &&[String; 5]| {
         line.iter()
             .zip(wanted)
             .all(|(said, is)| said == "*" || said.replace("\\*", "*") == is)
     };
     let line = lines.iter().find(fits)?;
-    Some(Secret {
+    Some(ConnectionSecret {
         text: line[4].clone(),
         from: format!("{file:?}"),
     })

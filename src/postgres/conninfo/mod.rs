@@ -51,7 +51,7 @@ pub struct Host {
     /// The port; for a socket, part of its file name.
     pub port: u16,
     /// The password for this host, if known.
-    pub password: Option<Secret>,
+    pub password: Option<ConnectionSecret>,
 }
 
 /// Where a server listens.
@@ -65,7 +65,7 @@ pub enum SettingPlace {
 
 /// A password and its origin. `Debug` shows only the origin.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct ConnectionSecret {
     pub(super) text: String,
     pub(super) from: String,
 }
@@ -108,7 +108,7 @@ impl Params {
             warnings: Vec::new(),
         };
         if let Some(text) = text("password") {
-            let password = Secret { text, from };
+            let password = ConnectionSecret { text, from };
             for host in &mut params.hosts {
                 host.password = Some(password.clone());
             }
@@ -264,7 +264,7 @@ impl fmt::Display for Host {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ConnectionSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "from {}", self.from)
     }

@@ -22,8 +22,8 @@ use crate::{
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// Opens the chosen backup, for a restore `in_place` over an existing tree or not; without a target, or
-/// with a named backup, the backup that FROM means.
+/// Opens the chosen backup, for a restore `in_place` over an existing tree or not; without a
+/// target, or with a named backup, the backup that FROM means.
 ///
 /// # Errors
 /// As [`choose_of_cluster`] and [`open`].
@@ -34,8 +34,8 @@ pub(crate) fn open_chosen(restore: &Restore, in_place: bool) -> Result<Archive> 
     }
 }
 
-/// Chooses the backup of a cluster in a repository, if an option asks for a cluster and no backup is
-/// named. If every backup ended after the target, the first is opened, and its plan reports it.
+/// Chooses the backup of a cluster in a repository, if an option asks for a cluster and no backup
+/// is named. If every backup ended after the target, the first is opened, and its plan reports it.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the cluster is ambiguous; as [`open`].

@@ -1,6 +1,7 @@
 //! Refuses targets of a cluster's restore that would mix it with other files or another server.
 //!
-//! Everything here only reads the target. The owner of tablespaces is checked in `tablespace_owner`.
+//! Everything here only reads the target. The owner of tablespaces is checked in
+//! `tablespace_owner`.
 
 use super::super::{Restore, extraneous::find_extraneous};
 use crate::{

@@ -4,6 +4,7 @@
 //! during the backup cannot lead outside. The parts of a frame report files that vanished, shrank,
 //! grew or cannot be read; the backup goes on.
 
+pub(crate) mod child;
 pub(crate) mod file_list;
 pub(crate) mod hard_links;
 pub(crate) mod large_file;
@@ -12,6 +13,7 @@ pub(crate) mod listing;
 pub(crate) mod open_ahead;
 pub(crate) mod parent_dir;
 pub(crate) mod refit;
+pub(crate) mod small_files;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod walk;
@@ -21,27 +23,22 @@ use crate::{
     error::{Error, Result, reason},
     format::{
         digest::Piece,
-        entry::{Entry, EntryKind, EntryPath, Time, Xattr, is_within, order, split, xattr_bytes},
+        entry::{Entry, EntryPath, Xattr, is_within, order, split},
         page::EntryState,
         pax,
     },
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
-    known::{BaseEntry, Trust},
+    frame::{Buf, Frame, FrameContent, FrameEntry, Scanned, Slice},
     platform::{
         self,
         dir::{self, Stat},
         owner::OwnerNames,
-        read::{self, Cache},
-        uring::Closer,
+        read::PageCacheUse,
         xattr,
     },
 };
 use file_list::listed;
 use limits::Shortage;
-use parent_dir::ParentDir;
-use refit::{REPLACED, content_length_differs, is_replaced, needs_recheck, room};
 use std::{
-    cell::RefCell,
     collections::{HashMap, HashSet},
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -217,11 +214,6 @@ impl SourceTree {
     }
 }
 
-thread_local! {
-    /// Closes many files with one call where the system can do that.
-    static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
-}
-
 impl Source for SourceTree {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let inner = self.0.clone();
@@ -352,20 +344,11 @@ impl TreeInner {
         dir::open_read(dir, rel)
     }
 
-    pub(super) fn cache(&self) -> Cache {
+    pub(super) fn cache(&self) -> PageCacheUse {
         if platform::tricks() {
-            Cache::Drop
+            PageCacheUse::Drop
         } else {
-            Cache::Keep
-        }
-    }
-
-    /// Returns how a small file is read.
-    fn cache_of(&self, scanned: &Scanned) -> Cache {
-        if scanned.is_read_ahead {
-            Cache::DropAll
-        } else {
-            self.cache()
+            PageCacheUse::Keep
         }
     }
 
@@ -376,288 +359,6 @@ impl TreeInner {
         } else {
             xattr::read_all(fd)
         }
-    }
-
-    fn read_members(
-        &self,
-        small: Vec<Scanned>,
-        large: Option<Arc<LargeFile>>,
-        buf: Buf,
-    ) -> Result<Frame> {
-        let waited_for = large.clone();
-        let frame = self.build_frame(small, large, buf);
-        if let (Err(error), Some(large)) = (&frame, waited_for) {
-            large
-                .opened
-                // this ends the run; no thread may wait for the file any longer
-                .get_or_init(|| Err(EntryState::Unreadable(error.line())));
-        }
-        frame
-    }
-
-    fn build_frame(
-        &self,
-        small: Vec<Scanned>,
-        large: Option<Arc<LargeFile>>,
-        mut buf: Buf,
-    ) -> Result<Frame> {
-        let mut parts = Vec::with_capacity(small.len() + 1);
-        let left = self.append_members(small, &mut parts, &mut buf)?;
-        let mut rest = None;
-        let mut ends_member = true;
-        if !left.is_empty() {
-            // The readers of its pieces may be waiting for the open file.
-            if let Some(large) = &large {
-                let _ = self.open_shared(large);
-            }
-            rest = Some(Slice::Members(left, large));
-        } else if let Some(large) = large {
-            let part = self.append_large_header(large, &mut buf)?;
-            ends_member =
-                !matches!(&part.what, FrameContent::Head(_, file) if file.known.is_none());
-            parts.push(part);
-        }
-        CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
-        parts.retain(
-            |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.skips_silently(entry, state)),
-        );
-        Ok(Frame {
-            rest,
-            ..Frame::new(buf, parts, ends_member)
-        })
-    }
-
-    /// Appends members until the frame is full. Returns the members that did not fit.
-    fn append_members(
-        &self,
-        small: Vec<Scanned>,
-        parts: &mut Vec<FrameEntry>,
-        buf: &mut Buf,
-    ) -> Result<Vec<Scanned>> {
-        let mut home = ParentDir::default();
-        let mut text_bytes = 0;
-        let mut small = small.into_iter();
-        for scanned in small.by_ref() {
-            let is_first = scanned.is_first;
-            let part = FrameEntry {
-                is_first,
-                ..self.append_member(scanned, &mut home, buf)?
-            };
-            if let FrameContent::Whole(entry, _) = &part.what {
-                text_bytes += xattr_bytes(&entry.xattrs);
-            }
-            parts.push(part);
-            if buf.exceeds_capacity(buf.len() + text_bytes) {
-                break;
-            }
-        }
-        Ok(small.collect())
-    }
-
-    fn close(&self, fd: OwnedFd) {
-        CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
-    }
-
-    /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing to
-    /// the stream.
-    fn append_member(
-        &self,
-        mut scanned: Scanned,
-        at: &mut ParentDir,
-        buf: &mut Vec<u8>,
-    ) -> Result<FrameEntry> {
-        match self.unlink_orphan(&mut scanned.entry, room(buf, buf.len())) {
-            Ok(true) => scanned.known = None,
-            Ok(false) => {}
-            Err(state) => return Ok(whole(scanned.entry, state, buf.len())),
-        }
-        if let Some(same) = scanned.known.take_if(|known| known.trust == Trust::Same) {
-            return Ok(known_part(scanned.entry, scanned.state, same, buf.len()));
-        }
-        if scanned.entry.is_file() && scanned.state.is_stored() {
-            self.append_regular(scanned, at, buf)
-        } else {
-            Ok(self.append_special(scanned.entry, scanned.state, buf))
-        }
-    }
-
-    /// Appends the header of an entry without content, if its state is stored.
-    fn append_special(&self, entry: Entry, state: EntryState, buf: &mut Vec<u8>) -> FrameEntry {
-        let is_dir = entry.kind == EntryKind::Directory;
-        let is_stored = state.is_stored() || (is_dir && !self.skips_silently(&entry, &state));
-        let mut state = state;
-        if is_stored && let Err(error) = self.append_header(&entry, buf) {
-            state = unstorable(&error);
-        }
-        whole(entry, state, buf.len())
-    }
-
-    /// Appends a regular file, unless an earlier backup holds its content.
-    fn append_regular(
-        &self,
-        mut scanned: Scanned,
-        at: &mut ParentDir,
-        buf: &mut Vec<u8>,
-    ) -> Result<FrameEntry> {
-        let (fd, is_home) = match self.open_member(&mut scanned, at) {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.orphan_links(&scanned.entry, scanned.is_first);
-                let state = self.state_of(&error);
-                return Ok(whole(scanned.entry, state, buf.len()));
-            }
-        };
-        let same = scanned
-            .known
-            .take_if(|known| matches!(known.trust, Trust::Content | Trust::Unverified));
-        let must_recheck = scanned.exposed
-            || !is_home
-            || self.rules.looks_twice
-            || same.is_some()
-            || self.is_unrepaired(&scanned.entry.path);
-        if let Some(same) = same {
-            let now = self.recheck_stat(&fd, &scanned.entry);
-            let is_replaced =
-                now.is_some_and(|now| is_replaced(&fd, &now, &scanned.entry, scanned.born));
-            if !is_replaced {
-                return Ok(unchanged_part(scanned, same, buf.len()));
-            }
-            if scanned.entry.data_len() > room(buf, buf.len()) {
-                let state = EntryState::Unreadable(REPLACED.to_owned());
-                return Ok(whole(scanned.entry, state, buf.len()));
-            }
-        }
-        self.fit_to_present(&fd, &mut scanned.entry);
-        self.append_opened(fd, scanned, must_recheck, buf)
-    }
-
-    /// Opens a file, and reads its attributes into the entry.
-    fn open_member(
-        &self,
-        scanned: &mut Scanned,
-        at: &mut ParentDir,
-    ) -> io::Result<(OwnedFd, bool)> {
-        let path = &scanned.entry.path;
-        let (fd, is_home) =
-            self.retry_while_missing(path, || self.open_in(at, path, scanned.home))?;
-        scanned.entry.xattrs = self.xattrs(&fd)?;
-        Ok((fd, is_home))
-    }
-
-    /// Appends an open file, and closes it.
-    fn append_opened(
-        &self,
-        fd: OwnedFd,
-        scanned: Scanned,
-        must_recheck: bool,
-        buf: &mut Vec<u8>,
-    ) -> Result<FrameEntry> {
-        let cache = self.cache_of(&scanned);
-        let entry = scanned.entry;
-        let start = buf.len();
-        let (inner, read) = match self.append_file(&fd, &entry, cache, buf) {
-            Ok(copied) => copied,
-            Err(error) => {
-                self.close(fd);
-                return Ok(whole(entry, unstorable(&error), start));
-            }
-        };
-        let mut file = CopiedFile {
-            entry,
-            start,
-            inner,
-            read,
-            cache,
-            now: None,
-            replaced: false,
-        };
-        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
-            file.now = self.recheck_stat(&fd, &file.entry);
-        }
-        file.replaced = file
-            .now
-            .is_some_and(|now| is_replaced(&fd, &now, &file.entry, scanned.born));
-        self.orphan_links(&file.entry, scanned.is_first && file.replaced);
-        self.recheck_copy(&fd, &mut file, buf)?;
-        self.close(fd);
-        self.finish_copy(file, scanned.known, buf)
-    }
-
-    /// Copies the file again if it has changed since the scan and the frame has room for it.
-    fn recheck_copy(&self, fd: &OwnedFd, file: &mut CopiedFile, buf: &mut Vec<u8>) -> Result<()> {
-        if let Some(found) = file.now.filter(|now| self.must_copy_again(file, now)) {
-            if self.refit(&found, &mut file.entry, room(buf, file.start)) {
-                buf.truncate(file.start);
-                (file.inner, file.read) = self.append_file(fd, &file.entry, file.cache, buf)?;
-                file.now = self.recheck_stat(fd, &file.entry);
-            } else if file.replaced {
-                file.read = Err(io::Error::other(REPLACED));
-            }
-        }
-        if matches!(file.read, Ok(false))
-            && let Some(now) = &file.now
-            && let Err(error) = self.check_size(fd, now)
-        {
-            file.read = Err(error);
-        }
-        Ok(())
-    }
-
-    fn must_copy_again(&self, file: &CopiedFile, now: &Stat) -> bool {
-        let is_torn = self.is_unrepaired(&file.entry.path) && changed(now, &file.entry);
-        is_torn || content_length_differs(now, &file.entry, file.replaced, &file.read)
-    }
-
-    /// Pads a copied file and builds its part. A file that could not be read is removed again.
-    fn finish_copy(
-        &self,
-        mut file: CopiedFile,
-        known: Option<BaseEntry>,
-        buf: &mut Vec<u8>,
-    ) -> Result<FrameEntry> {
-        let len = buf.len() - file.inner;
-        let is_complete = match file.read {
-            Ok(is_complete) => is_complete,
-            Err(error) => {
-                buf.truncate(file.start);
-                return Ok(whole(file.entry, self.state_of(&error), file.start));
-            }
-        };
-        let has_changed = file.now.is_some_and(|now| changed(&now, &file.entry));
-        let is_same = is_complete && !file.replaced && !has_changed;
-        let state = if is_same || self.has_overlay() {
-            EntryState::Whole
-        } else {
-            EntryState::Changed
-        };
-        if let Some(now) = file.now
-            && self.update_owner(&now, &mut file.entry)
-        {
-            let mut header = Vec::new();
-            self.append_header(&file.entry, &mut header)?;
-            let inner = file.start + header.len();
-            buf.splice(file.start..file.inner, header);
-            file.inner = inner;
-        }
-        pad(buf, len as u64);
-        Ok(FrameEntry {
-            known,
-            replaced: file.replaced,
-            ..part(FrameContent::Whole(file.entry, state), file.inner, len)
-        })
-    }
-
-    /// Appends header and content of a file. Returns the start of the content, and whether the
-    /// content has the promised length.
-    fn append_file(
-        &self,
-        fd: &OwnedFd,
-        entry: &Entry,
-        cache: Cache,
-        buf: &mut Vec<u8>,
-    ) -> Result<(usize, io::Result<bool>)> {
-        self.append_header(entry, buf)?;
-        Ok((buf.len(), self.append_content(fd, entry, cache, buf)))
     }
 
     /// Appends a header. A header that cannot be written adds nothing.
@@ -671,15 +372,6 @@ impl TreeInner {
             pax::write_header(entry, buf)
         };
         written.inspect_err(|_| buf.truncate(start))
-    }
-
-    /// As [`Self::now`], but also for files that the program does not repair.
-    fn recheck_stat(&self, fd: &OwnedFd, entry: &Entry) -> Option<Stat> {
-        if self.repairs(&entry.path) {
-            None
-        } else {
-            dir::stat_fd(fd).ok()
-        }
     }
 
     fn repairs(&self, path: &[u8]) -> bool {
@@ -743,76 +435,6 @@ impl TreeInner {
         (entry.mode, entry.owner) = (now.mode, self.owner(now));
         true
     }
-
-    /// Appends the content of a small file: exactly as many bytes as its header promised. Returns
-    /// whether the file had as many.
-    fn append_content(
-        &self,
-        fd: &OwnedFd,
-        entry: &Entry,
-        cache: Cache,
-        buf: &mut Vec<u8>,
-    ) -> io::Result<bool> {
-        let want = entry.data_len() as usize;
-        let inner = buf.len();
-        let mut complete = true;
-        match &entry.kind {
-            EntryKind::File { map: Some(map), .. } => {
-                for run in map.iter() {
-                    let got = read::read_full(fd, buf, run.offset, run.len as usize, cache)?;
-                    complete &= got as u64 == run.len;
-                    buf.resize(buf.len() + run.len as usize - got, 0);
-                }
-            }
-            _ => {
-                let got = read::read_end(fd, buf, 0, want, cache)?;
-                complete = got == want;
-            }
-        }
-        buf.resize(inner + want, 0);
-        Ok(complete)
-    }
-}
-
-/// A small file whose content was just copied into a frame.
-struct CopiedFile {
-    entry: Entry,
-    /// Start of the header in the frame.
-    start: usize,
-    /// Start of the content in the frame.
-    inner: usize,
-    /// Whether the content has the length that the header promises.
-    read: io::Result<bool>,
-    cache: Cache,
-    /// Attributes after the copy, if they were needed.
-    now: Option<Stat>,
-    /// Whether the file is another one than in the scan.
-    replaced: bool,
-}
-
-/// A part for a file whose content an earlier backup holds.
-fn known_part(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
-    FrameEntry {
-        known: Some(known),
-        runs: Some(Vec::new()),
-        ..whole(entry, state, at)
-    }
-}
-
-/// As [`known_part`], for a file that was opened because its metadata has changed.
-fn unchanged_part(scanned: Scanned, same: BaseEntry, at: usize) -> FrameEntry {
-    let mut entry = scanned.entry;
-    // The content was not compared, so the next backup must not rely on inode and ctime.
-    if same.trust == Trust::Unverified {
-        entry.inode = 0;
-        entry.ctime = Time::default();
-    }
-    known_part(entry, scanned.state, same, at)
-}
-
-/// A part without content, for an entry whose header ends at `at`.
-fn whole(entry: Entry, state: EntryState, at: usize) -> FrameEntry {
-    part(FrameContent::Whole(entry, state), at, 0)
 }
 
 /// The state of an entry that the archive format cannot store.

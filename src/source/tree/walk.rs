@@ -21,7 +21,7 @@ use crate::{
     },
     frame::Scanned,
     platform::dir,
-    queue::{Answer, Promise, Queue, change, promise, start},
+    queue::{Promise, PromisedValue, Queue, change, promise, start},
 };
 use std::{
     collections::VecDeque,
@@ -100,7 +100,7 @@ struct WalkLevel {
     /// Number of requested directories that are still to come.
     asked: usize,
     /// The further contents: requested batches, and names.
-    batches: VecDeque<Answer<Vec<Child>>>,
+    batches: VecDeque<PromisedValue<Vec<Child>>>,
     rest: std::vec::IntoIter<dir::DirName>,
 }
 
@@ -402,7 +402,7 @@ impl Iterator for TreeWalk {
                 }
                 return Some(Ok(scanned));
             }
-            match level.batches.pop_front().map(Answer::wait) {
+            match level.batches.pop_front().map(PromisedValue::wait) {
                 Some(Some(children)) => {
                     (level.unseen, level.children) = (children.len(), children.into_iter())
                 }

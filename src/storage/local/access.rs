@@ -9,7 +9,7 @@ use crate::{
     platform::{
         self,
         dir::{FileKind, Stat},
-        safe_file::Access,
+        safe_file::FileAccess,
     },
 };
 use std::{
@@ -19,27 +19,27 @@ use std::{
 };
 
 /// Of a new file.
-pub(super) fn of_file(root: &Path) -> Access {
+pub(super) fn of_file(root: &Path) -> FileAccess {
     let (readers, owner) = of_repository(root);
-    Access {
+    FileAccess {
         mode: 0o600 | readers,
         owner,
     }
 }
 
 /// Of a new directory: who may read it may enter it.
-pub(super) fn of_directory(root: &Path) -> Access {
+pub(super) fn of_directory(root: &Path) -> FileAccess {
     let (readers, owner) = of_repository(root);
-    Access {
+    FileAccess {
         mode: 0o700 | readers | readers >> 2,
         owner,
     }
 }
 
 /// Of a file that takes the place of another, if one is there.
-pub(super) fn of_replacement(root: &Path, there: Option<&Stat>) -> Access {
+pub(super) fn of_replacement(root: &Path, there: Option<&Stat>) -> FileAccess {
     match there {
-        Some(there) if there.kind == FileKind::File => Access {
+        Some(there) if there.kind == FileKind::File => FileAccess {
             mode: there.mode & 0o777,
             owner: Some((there.uid, there.gid)),
         },

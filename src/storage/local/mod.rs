@@ -24,7 +24,7 @@ use crate::{
         debug,
         dir::{self, FileKind},
         is_media_error,
-        safe_file::{self, Access},
+        safe_file::{self, FileAccess},
         write,
     },
     queue::Locked,
@@ -157,7 +157,7 @@ impl LocalObjects {
     }
 
     /// Begins a file that is to become the object.
-    fn begin_partial(&self, key: &str, access: Access) -> io::Result<PartialFile> {
+    fn begin_partial(&self, key: &str, access: FileAccess) -> io::Result<PartialFile> {
         let (dir, name) = split_key(key);
         for _ in 0..ATTEMPTS {
             let made = self

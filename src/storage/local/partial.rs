@@ -4,7 +4,7 @@ use crate::{
     format::layout::letters,
     platform::{
         debug, dir,
-        safe_file::{self, Access},
+        safe_file::{self, FileAccess},
         write,
     },
     storage::key::PARTIAL_SUFFIX,
@@ -38,7 +38,7 @@ impl PartialFile {
     ///
     /// # Errors
     /// `NotFound` if the directory is removed, or the file because its lock was not taken yet; or the system's.
-    pub(super) fn create(dir: OwnedFd, name: &str, access: Access) -> io::Result<Self> {
+    pub(super) fn create(dir: OwnedFd, name: &str, access: FileAccess) -> io::Result<Self> {
         let partial = format!(
             "{name}.{}{PARTIAL_SUFFIX}",
             letters(RandomState::new().build_hasher().finish(), 6)

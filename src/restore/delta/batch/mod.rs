@@ -1,13 +1,11 @@
 //! One batch of a restore in place: compare files, fetch and write differing pieces, finish files.
 
 pub(crate) mod compare;
+mod write;
 
 use super::{Batch, Delta};
 use crate::{
-    archive::{
-        block_digests::judged,
-        schedule::{self, ContentEnd, check_whole, is_saved},
-    },
+    archive::schedule::{self},
     error::{Error, Result, quoted},
     format::{
         entry::EntryPath,
@@ -21,7 +19,7 @@ use crate::{
     },
     platform::dir::{self, FileKind},
     queue::Locked,
-    report::damage::{LEFT, frame_damage},
+    report::damage::LEFT,
     restore::RestoreRun,
     stage::codec::Decompressor,
     target::{in_place::Patch, writer::TargetWriter},
@@ -272,13 +270,20 @@ impl<'a> DeltaBatch<'a> {
             let _ = target.last.set(item.clone());
             self.add_ended(target.clone());
         }
+        self.send_stretches(&target, &item, send)
+    }
+
+    /// Sends the stretches of a record of a large file.
+    fn send_stretches(
+        &self,
+        target: &Arc<PatchTarget>,
+        item: &PageItem,
+        send: &mut dyn FnMut(CompareUnit) -> Result<()>,
+    ) -> Result<()> {
         let mut offset = item.from;
-        for range in stretches(&item, self.block_bytes()) {
-            let len = sizes::sum(
-                item.extents[range.clone()]
-                    .iter()
-                    .map(|extent| u64::from(extent.len)),
-            );
+        for range in stretches(item, self.block_bytes()) {
+            let extents = item.extents[range.clone()].iter();
+            let len = sizes::sum(extents.map(|extent| u64::from(extent.len)));
             send(CompareUnit::Stretch(
                 target.clone(),
                 item.clone(),
@@ -335,177 +340,6 @@ impl<'a> DeltaBatch<'a> {
         counter.fetch_add(1, Relaxed);
         self.run.meter.files.fetch_add(1, Relaxed);
         Ok(Vec::new())
-    }
-
-    /// Decodes one frame and writes all wanted pieces of it.
-    fn write_frame(&self, worker: &mut DeltaWorker, wants: Vec<WantedPiece>) -> Result<()> {
-        let Some(first) = wants.first() else {
-            return Ok(());
-        };
-        let (segment, frame) = frame_of(first);
-        let mut clock = Instant::now();
-        let fetched = self.run.archive.fetch(&segment, &frame, &mut worker.stored);
-        self.run
-            .meter
-            .stored_bytes
-            .fetch_add(u64::from(frame.stored_len), Relaxed);
-        lap(&self.run.meter.source.busy, &mut clock);
-        let decompressor = &mut worker.decompressor;
-        let decoded = fetched.and_then(|()| {
-            decompressor.salvage(&worker.stored, frame.plain_len as usize, &mut worker.plain)
-        });
-        let wants = match decoded {
-            Ok(None) => wants,
-            Ok(Some(error)) => {
-                let (saved, lost) = wants
-                    .into_iter()
-                    .partition(|want| self.is_saved(want, &worker.plain));
-                self.report_lost(worker, &(segment, frame), lost, error)?;
-                saved
-            }
-            Err(error) => return self.report_lost(worker, &(segment, frame), wants, error),
-        };
-        let plain = std::mem::take(&mut worker.plain);
-        lap(&self.run.meter.workers.busy, &mut clock);
-        let written = wants
-            .iter()
-            .try_for_each(|want| self.write_piece(worker, want, &plain));
-        lap(&self.run.meter.sink.busy, &mut clock);
-        worker.plain = plain;
-        written
-    }
-
-    /// Returns whether digests prove a piece of a frame with a wrong checksum.
-    fn is_saved(&self, want: &WantedPiece, plain: &[u8]) -> bool {
-        let content = want.content(plain);
-        let judged = || {
-            judged(
-                &want.item,
-                self.block_bytes(),
-                want.offset,
-                content,
-                content.len(),
-            )
-        };
-        match want.target {
-            None => is_saved(&want.item, content),
-            Some(_) => want.provable && judged().iter().all(|(_, same)| *same == Some(true)),
-        }
-    }
-
-    /// Reports a damaged frame and the files that need it.
-    fn report_lost(
-        &self,
-        worker: &mut DeltaWorker,
-        at: &(SegmentId, FrameAt),
-        wants: Vec<WantedPiece>,
-        error: Error,
-    ) -> Result<()> {
-        if wants.is_empty() {
-            self.run.report.harmless(&self.run.archive, at, error);
-            return Ok(());
-        }
-        let files = wants
-            .iter()
-            .map(|want| want.item.entry.path.clone())
-            .collect();
-        self.run
-            .report
-            .add(frame_damage(&self.run.archive, at, error, files))?;
-        wants
-            .iter()
-            .try_for_each(|want| self.mark_lost(worker, want))
-    }
-
-    fn write_piece(
-        &self,
-        worker: &mut DeltaWorker,
-        want: &WantedPiece,
-        plain: &[u8],
-    ) -> Result<()> {
-        let content = want.content(plain);
-        match &want.target {
-            None => self.replace_file(worker, want, content),
-            Some(_) if self.run.refused.contains(&want.item.entry.path) => Ok(()),
-            Some(target) if self.is_refuted(want, content) => {
-                if target.damaged.swap(true, Relaxed) {
-                    return Ok(());
-                }
-                self.run.report.file(
-                    &want.item,
-                    "a block does not match its digest in the manifest",
-                )
-            }
-            Some(target) => self.write_blocks(worker, want, target, content),
-        }
-    }
-
-    /// Writes a file of a single piece anew.
-    fn replace_file(
-        &self,
-        worker: &mut DeltaWorker,
-        want: &WantedPiece,
-        content: &[u8],
-    ) -> Result<()> {
-        let entry = &want.item.entry;
-        if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
-            self.run.report.file(&want.item, &why)?;
-            return self.mark_lost(worker, want);
-        }
-        self.delta.written.fetch_add(content.len() as u64, Relaxed);
-        let made = worker.writer.file(entry, content);
-        if self.run.unless_refused(&entry.path, made)?.is_some() {
-            self.count_file(true)?;
-        }
-        Ok(())
-    }
-
-    /// Returns whether a block digest contradicts the content of a piece.
-    fn is_refuted(&self, want: &WantedPiece, content: &[u8]) -> bool {
-        let blocks = || {
-            judged(
-                &want.item,
-                self.block_bytes(),
-                want.offset,
-                content,
-                content.len(),
-            )
-        };
-        want.provable && blocks().iter().any(|(_, same)| *same == Some(false))
-    }
-
-    /// Writes the differing blocks of a piece in place.
-    fn write_blocks(
-        &self,
-        worker: &mut DeltaWorker,
-        want: &WantedPiece,
-        target: &PatchTarget,
-        content: &[u8],
-    ) -> Result<()> {
-        let entry = &want.item.entry;
-        for block in &want.blocks {
-            let Some(bytes) = content.get(block.clone()) else {
-                continue;
-            };
-            self.delta.written.fetch_add(bytes.len() as u64, Relaxed);
-            let at = want.offset + block.start as u64;
-            let written = target.patch.write(&worker.writer, entry, at, bytes);
-            if self.run.unless_refused(&entry.path, written)?.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Marks the file of a lost piece as damaged.
-    fn mark_lost(&self, worker: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
-        let path = &want.item.entry.path;
-        match &want.target {
-            Some(target) => target.damaged.store(true, Relaxed),
-            None if worker.writer.tree.is_there(path)? => self.give_up(path, false)?,
-            None => {}
-        }
-        Ok(())
     }
 
     /// Gives up a file that cannot be restored. The existing file is kept, unless parts of it were

@@ -3,6 +3,12 @@
 //! The root is stored last; a backup without a root does not exist. The root is
 //! [sealed](crate::format::seal), so that damage to it is detected.
 
+mod cluster;
+#[cfg(test)]
+mod tests;
+
+pub use cluster::{ClusterInfo, DatabaseInfo, Tablespace, Witness};
+
 pub use super::name::EntryName;
 use super::{
     digest::Algorithm,
@@ -92,112 +98,6 @@ impl SourceInfo {
     pub fn is_unknown(&self) -> bool {
         self.host.is_empty() && self.paths.is_empty()
     }
-}
-
-/// Facts about a PostgreSQL cluster that was backed up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct ClusterInfo {
-    /// Version as the server reports it: `15.18`, `18beta1`.
-    pub version: String,
-    /// Major version: 13 to 18.
-    pub major: u32,
-    /// Identifies the cluster. A string, because many JSON readers do not hold 64-bit numbers.
-    pub system_identifier: String,
-    /// Timeline at the end of the backup.
-    pub timeline: u32,
-    /// Whether the server was running.
-    pub online: bool,
-    /// Whether the server was a standby.
-    pub standby: bool,
-    /// Whether data pages have checksums.
-    pub checksums: bool,
-    /// LSN where recovery begins, as `0/2000028`; empty if the server was not running.
-    pub start_lsn: String,
-    /// LSN where the cluster is consistent; empty in older roots if the server was not running.
-    pub stop_lsn: String,
-    /// Time when the server reached `stop_lsn`, by its own clock, as RFC 3339 in UTC; empty if it
-    /// was not running, and in older roots.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub stopped: String,
-    /// Where the WAL between the two LSNs is: `included`, `archived` or `none`.
-    pub wal: String,
-    /// Names of the first and the last WAL segment that recovery needs; empty if recovery needs no
-    /// WAL.
-    pub wal_segments: Vec<String>,
-    /// Bytes of a WAL segment.
-    pub wal_segment_bytes: u64,
-    /// Whether the server archived its WAL; false in older roots, and if it was not running.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub archives: bool,
-    /// Whether the server had a `restore_command`; false if it was not running.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub has_restore_command: bool,
-    /// The data directory of the server.
-    pub data_directory: EntryName,
-    /// Configuration files outside of the data directory, which are not in the backup.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub configuration: Vec<EntryName>,
-    /// Tablespaces, ordered by OID. The content of a tablespace is stored below `pg_tblspc/OID`.
-    pub tablespaces: Vec<Tablespace>,
-    /// Tablespaces that were created while the backup ran. Recovery creates them again at their
-    /// original location.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tablespaces_meanwhile: Vec<Tablespace>,
-    /// Links, pipes and devices, which PostgreSQL's manifest cannot describe; the first 1,000.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unlisted: Vec<EntryName>,
-    /// Databases, ordered by OID.
-    pub databases: Vec<DatabaseInfo>,
-    /// Evidence by which a later backup recognizes the same history of the server; absent for some
-    /// clusters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub witness: Option<Witness>,
-}
-
-/// Facts that no other history of a cluster shares: neither a copy of it, nor the same cluster
-/// after it was rolled back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Witness {
-    /// Start time of the server, in seconds since 1970 as the server reports it.
-    pub server_start: String,
-    /// Name of the last WAL summary that the server had at the end of the backup.
-    pub summary: String,
-    /// Inode number of that summary file.
-    pub inode: u64,
-    /// Change time (ctime) of that file, in seconds since 1970 with nine decimals.
-    pub ctime: String,
-}
-
-/// A tablespace outside of the data directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Tablespace {
-    /// OID.
-    pub oid: u32,
-    /// Name, in any encoding.
-    pub name: EntryName,
-    /// Directory of the tablespace.
-    pub location: EntryName,
-}
-
-impl Tablespace {
-    /// Returns the path in the backup below which the tablespace is stored.
-    pub fn path(&self) -> Vec<u8> {
-        format!("pg_tblspc/{}", self.oid).into_bytes()
-    }
-}
-
-/// A database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct DatabaseInfo {
-    /// OID.
-    pub oid: u32,
-    /// Name, in any encoding.
-    pub name: EntryName,
-    /// Whether it is a template.
-    pub template: bool,
-    /// Number of logical subscriptions; 0 in older roots, and if the server was not running.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub subscriptions: u32,
 }
 
 /// Codec, sizes and digest of the stored data.
@@ -355,8 +255,8 @@ fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
 
-/// Stands in the place of a root that must not come any more: the writer of that backup was taken for dead, and what it refers
-/// to may be gone.
+/// Stands in the place of a root that must not come any more: the writer of that backup was taken
+/// for dead, and what it refers to may be gone.
 #[derive(Debug, Serialize, Deserialize)]
 struct VoidRoot {
     void: bool,
@@ -517,154 +417,5 @@ impl Root {
             );
         }
         Ok(root)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn root() -> Root {
-        Root {
-            format: 1,
-            id: "20261121T054501Z-k3f9qz".into(),
-            source: SourceInfo {
-                host: "h".into(),
-                paths: vec![EntryName(b"/a\xff".to_vec())],
-                contents: true,
-            },
-            segments: vec![Segment {
-                stream: 1,
-                number: 1,
-                parts: "ab".into(),
-                ..Default::default()
-            }],
-            tags: [("a".into(), "b \"c\"".into())].into(),
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn a_void_root_is_known_by_its_bytes_and_is_no_root() {
-        let void = void_root().unwrap();
-        assert_eq!(void.len() as u64, VOID_ROOT_BYTES);
-        assert!(is_void(&void) && !is_void(&void[1..]));
-        let root = seal(&Root::default()).unwrap();
-        assert!(root.len() as u64 > VOID_ROOT_BYTES && !is_void(&root));
-        let error = Root::open(&void, "the root").unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Corrupt);
-    }
-
-    #[test]
-    fn a_sealed_root_reads_back_as_it_was_written() {
-        let bytes = seal(&root()).unwrap();
-        assert_eq!(Root::open(&bytes, "the root").unwrap(), root());
-        assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
-    }
-
-    #[test]
-    fn every_flipped_bit_of_a_root_is_found() {
-        let bytes = seal(&root()).unwrap();
-        for bit in 0..bytes.len() * 8 {
-            let mut bytes = bytes.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(
-                Root::open(&bytes, "the root").unwrap_err().kind,
-                ErrorKind::Corrupt,
-                "bit {bit}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_root_with_control_characters_is_corrupt() {
-        for bad in ["\u{1b}[2J", "a\nb"] {
-            for root in [
-                Root {
-                    id: bad.into(),
-                    ..root()
-                },
-                Root {
-                    time: bad.into(),
-                    ..root()
-                },
-            ] {
-                assert_eq!(
-                    Root::open(&seal(&root).unwrap(), "the root")
-                        .unwrap_err()
-                        .kind,
-                    ErrorKind::Corrupt
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_root_with_an_invalid_backup_id_is_corrupt() {
-        let page = |backup: &str| PageAt {
-            backup: backup.into(),
-            ..PageAt::default()
-        };
-        let live = |backup: &str| Live {
-            backup: backup.into(),
-            ..Live::default()
-        };
-        for (bad, is_corrupt) in [
-            ("../../x", true),
-            ("..", true),
-            ("/x", true),
-            ("20261121T054501Z-aaaaaa", false),
-        ] {
-            for root in [
-                Root {
-                    id: bad.into(),
-                    ..root()
-                },
-                Root {
-                    bases: vec![bad.into()],
-                    ..root()
-                },
-                Root {
-                    pages: vec![page(""), page(bad)],
-                    ..root()
-                },
-                Root {
-                    liveness: vec![live(""), live(bad)],
-                    ..root()
-                },
-            ] {
-                let opened =
-                    Root::open(&seal(&root).unwrap(), "the root").map_err(|error| error.kind);
-                assert_eq!(
-                    opened.err(),
-                    is_corrupt.then_some(ErrorKind::Corrupt),
-                    "{bad}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn every_cut_of_a_root_is_found() {
-        let bytes = seal(&root()).unwrap();
-        for len in 0..bytes.len() {
-            assert!(
-                Root::open(&bytes[..len], "the root").is_err(),
-                "{len} bytes"
-            );
-        }
-    }
-
-    #[test]
-    fn a_newer_format_is_unsupported_not_corrupt() {
-        let bytes = seal(&Root {
-            format: FORMAT + 1,
-            ..root()
-        })
-        .unwrap();
-        assert_eq!(
-            Root::open(&bytes, "the root").unwrap_err().kind,
-            ErrorKind::Unsupported
-        );
     }
 }

@@ -5,6 +5,9 @@
 //! order of the calls (content, owner, mode, attributes, times) is up to the caller.
 #![allow(unsafe_code)]
 
+mod errors;
+mod space;
+
 use super::{
     debug,
     dir::{self, FileKind, open_dir, through_proc},
@@ -16,8 +19,8 @@ use super::{
 use crate::format::entry::{ByteRun, Device, Time};
 use rustix::{
     fs::{
-        Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags,
-        RenameFlags, StatVfs, Timespec, Timestamps, UTIME_NOW, Uid,
+        Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec,
+        Timestamps, UTIME_NOW, Uid,
     },
     io::{Errno, retry_on_intr},
 };
@@ -33,13 +36,13 @@ use std::{
 };
 
 pub use super::read::drop_behind;
-
-/// File systems in memory, where preallocation writes zeros that are overwritten later.
-const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
-
-/// File systems that may compress written data, but not data in preallocated space: btrfs, ZFS,
-/// bcachefs.
-const COMPRESSING: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
+pub use errors::{
+    is_disk_failure, is_forbidden, is_full, is_in_the_way, is_link_limit, is_not_writable_file,
+    is_owner_refusal, is_refusal_of_direct,
+};
+pub use space::{
+    allocate, check_space, compresses, extend, free_bytes, preallocate, punch, usable_bytes,
+};
 
 /// Creates the directory `name` in `dir`.
 ///
@@ -157,86 +160,6 @@ pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result
     Ok(())
 }
 
-/// Returns whether a path is blocked by an object that is not a directory: a file, or a link that
-/// is not followed.
-pub fn is_in_the_way(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
-}
-
-/// Returns whether an object cannot be opened for writing like a file: a link, a directory, a pipe,
-/// a running program.
-pub fn is_not_writable_file(error: &io::Error) -> bool {
-    is_in_the_way(error)
-        || matches!(
-            error.raw_os_error(),
-            Some(libc::EISDIR | libc::ENXIO | libc::ETXTBSY)
-        )
-}
-
-/// Free space below which a file system counts as full, because other programs may take the last
-/// blocks.
-const LITTLE_BYTES: u64 = 64 << 10;
-
-/// Returns whether the device or the whole file system failed, so that other files would fail too.
-pub fn is_disk_failure(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EIO | libc::EROFS | libc::EUCLEAN)
-    ) || is_server_gone(error)
-}
-
-/// Returns whether an error means that the owner cannot be set: by this process, or on a file
-/// system without owners.
-pub fn is_owner_refusal(error: &io::Error) -> bool {
-    let refusals = [
-        libc::EPERM,
-        libc::EACCES,
-        libc::EINVAL,
-        libc::EOVERFLOW,
-        libc::EOPNOTSUPP,
-        libc::ENOSYS,
-    ];
-    error
-        .raw_os_error()
-        .is_some_and(|code| refusals.contains(&code))
-}
-
-/// Returns whether the file has the maximum number of names on its file system.
-pub fn is_link_limit(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EMLINK)
-}
-
-/// Returns whether the error is that only the owner or root may do this (`EPERM`).
-pub fn is_forbidden(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EPERM)
-}
-
-/// Returns whether the file system of `fd` is full. Some file systems also return ENOSPC for an
-/// attribute that is too long, so free space is checked.
-pub fn is_full(error: &io::Error, fd: impl AsFd) -> bool {
-    match error.raw_os_error() {
-        Some(libc::EDQUOT) => true,
-        Some(libc::ENOSPC) => free_bytes(fd).is_ok_and(|free| free < LITTLE_BYTES),
-        _ => false,
-    }
-}
-
-/// Returns whether the server of the file system is gone: another machine, or a process on this
-/// one.
-fn is_server_gone(error: &io::Error) -> bool {
-    let gone = [
-        libc::ENOTCONN,
-        libc::ESHUTDOWN,
-        libc::ESTALE,
-        libc::ETIMEDOUT,
-        libc::EHOSTDOWN,
-        libc::EHOSTUNREACH,
-    ];
-    error
-        .raw_os_error()
-        .is_some_and(|code| gone.contains(&code))
-}
-
 fn nonzero(written: usize) -> io::Result<usize> {
     if written == 0 {
         Err(io::ErrorKind::WriteZero.into())
@@ -283,83 +206,6 @@ pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
         at += piece as u64;
     }
     Ok(())
-}
-
-/// Allocates the first `len` bytes of an empty file, and sets its length to `len`. Returns false if
-/// the space was not allocated; the file can still be written.
-///
-/// Writing 64 GiB in pieces spends time extending the file; allocated first, the file is also
-/// contiguous. File systems in memory are skipped, because they would write zeros, and compressing
-/// ones, because they would not compress.
-///
-/// # Errors
-/// As [`allocate`].
-pub fn preallocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
-    if !tricks() || len == 0 {
-        return Ok(false);
-    }
-    let kind = file_system(&fd)?;
-    if IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
-        return Ok(false);
-    }
-    allocate(fd, len)
-}
-
-/// Returns whether the file system of `fd` compresses, so that the space for data is known only
-/// after writing. On btrfs with `compress=zstd`, 126 MB of text took 127 MB if the space was
-/// allocated first, and 4 MB if not.
-///
-/// # Errors
-/// The system's.
-pub fn compresses(fd: impl AsFd) -> io::Result<bool> {
-    Ok(COMPRESSING.contains(&file_system(fd)?))
-}
-
-/// Allocates like [`preallocate`], but on every file system, to reserve the space.
-///
-/// # Errors
-/// `ENOSPC`, `EDQUOT` or `EFBIG` before the first byte is written; the file is empty again.
-pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
-    check_space(&fd, len)?;
-    match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)) {
-        Ok(()) => Ok(true),
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
-            truncate(fd, 0)?;
-            Err(error.into())
-        }
-        Err(error) => {
-            debug(|| format!("fallocate is refused ({error}), files grow as they are written"));
-            Ok(false)
-        }
-    }
-}
-
-/// Makes a hole. Returns false if the file system does not support holes, or not in this range.
-///
-/// # Errors
-/// The system's.
-pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
-    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => Ok(false),
-        done => Ok(done.map(|()| true)?),
-    }
-}
-
-/// Checks that the file system has at least `len` bytes of space.
-///
-/// This check comes before an allocation because ext4 detects the lack only after it has taken all
-/// space, and until it has released it, every other program on that disk is out of space.
-///
-/// # Errors
-/// `ENOSPC`, or the system's.
-/// `ENOSPC`, or the system's.
-pub fn check_space(fd: impl AsFd, len: u64) -> io::Result<()> {
-    if len > usable_bytes(fd)? {
-        Err(Errno::NOSPC.into())
-    } else {
-        Ok(())
-    }
 }
 
 /// Starts writing a range to the device without waiting for it. A refusal is ignored.
@@ -540,38 +386,6 @@ pub fn lock_exclusive(fd: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Returns the bytes that an unprivileged process can still write to the file system of `fd`;
-/// `u64::MAX` if unknown.
-///
-/// # Errors
-/// The system's.
-pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
-    free(fd, |fs| fs.f_bavail)
-}
-
-/// Returns the bytes that this process can still write. For root this includes the space that file
-/// systems such as ext4 reserve for root.
-///
-/// # Errors
-/// The system's.
-pub fn usable_bytes(fd: impl AsFd) -> io::Result<u64> {
-    if crate::platform::user().0 == 0 {
-        free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
-    } else {
-        free_bytes(fd)
-    }
-}
-
-fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
-    let fs = rustix::fs::fstatvfs(fd)?;
-    // Some network file systems report 0 for "unknown".
-    Ok(if fs.f_blocks == 0 {
-        u64::MAX
-    } else {
-        blocks(&fs).saturating_mul(fs.f_frsize)
-    })
-}
-
 /// Returns whether standard output was closed when the program started. The runtime then opens
 /// `/dev/null` for reading and writing, which no shell does.
 pub fn is_stdout_closed() -> bool {
@@ -629,37 +443,15 @@ pub fn anonymous_file(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// Allocates `len` bytes at `offset`, the end of the space allocated so far, and moves the end of the file behind them. Returns
-/// false, and changes nothing, where [`preallocate`] would not allocate either.
-///
-/// # Errors
-/// `ENOSPC`, `EDQUOT` or `EFBIG`; the file may have become longer.
-pub fn extend(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
-    let kind = file_system(&fd)?;
-    if !tricks() || IN_MEMORY.contains(&kind) || COMPRESSING.contains(&kind) {
-        return Ok(false);
-    }
-    check_space(&fd, len)?;
-    match retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), offset, len)) {
-        Ok(()) => Ok(true),
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
-        Err(_) => Ok(false),
-    }
-}
-
-/// Returns whether the file system of `fd` lets several threads write directly to one allocated file at the same time: ext4 and
-/// XFS do. Others were not measured.
+/// Returns whether the file system of `fd` lets several threads write directly to one allocated
+/// file at the same time: ext4 and XFS do. Others were not measured.
 pub fn takes_direct_writes(fd: impl AsFd) -> bool {
     file_system(fd).is_ok_and(|kind| [0xef53, 0x5846_5342].contains(&kind))
 }
 
-/// Returns whether a file system refused a direct write, or its alignment.
-pub fn is_refusal_of_direct(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
-}
-
-/// Renames within a directory unless the new name exists; returns false then. A file system that cannot refuse the rename is asked
-/// by a hard link; without hard links, two renames at the same moment may both succeed.
+/// Renames within a directory unless the new name exists; returns false then. A file system that
+/// cannot refuse the rename is asked by a hard link; without hard links, two renames at the same
+/// moment may both succeed.
 ///
 /// # Errors
 /// The system's; then nothing was renamed.

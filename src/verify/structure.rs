@@ -1,0 +1,250 @@
+//! Checks the structure of backups: segments, pages, and the references between them.
+//!
+//! Reads roots, pages and seek tables, but no frame with data.
+
+use super::{RunningCheck, SegmentTables, seek_tables};
+use crate::{
+    archive::{object::ObjectName, schedule::misfit},
+    error::{Error, ErrorKind, Result, quoted},
+    format::{
+        entry::{EntryKind, EntryPath},
+        page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
+    },
+    pipeline::workers,
+    queue::Locked,
+    repo::inventory::{PageRef, SegmentPlace, full, items},
+    report::damage::frame_damage,
+    text::counted,
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    num::NonZeroUsize,
+    sync::atomic::Ordering::Relaxed,
+};
+
+impl RunningCheck<'_> {
+    /// Checks all but the data, and returns the frames of the segments.
+    pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
+        let tables = self.segments()?;
+        self.pages(workers, &tables)?;
+        self.mentions()?;
+        Ok(tables)
+    }
+
+    /// Checks sizes and seek tables. A segment that is missing or has no table gives no frames, and
+    /// is reported.
+    pub(super) fn segments(&self) -> Result<SegmentTables> {
+        let mut tables = SegmentTables::default();
+        for place in &self.stock.segments {
+            match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
+                Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
+                Err(error) => self.bad_segment(place, error, &mut tables)?,
+            }
+        }
+        Ok(tables)
+    }
+
+    fn bad_segment(
+        &self,
+        place: &SegmentPlace,
+        error: Error,
+        tables: &mut SegmentTables,
+    ) -> Result<()> {
+        self.report.mark_damaged_backup(&place.id.backup);
+        match error.kind {
+            ErrorKind::NotFound => {
+                tables.missing.insert(place.id.clone());
+                self.bad.missing(place.id.clone());
+                self.report.add((
+                    Error {
+                        kind: ErrorKind::Corrupt,
+                        ..error
+                    },
+                    Vec::new(),
+                ))
+            }
+            ErrorKind::Corrupt if self.data => self.report.add((error, Vec::new())),
+            ErrorKind::Corrupt => self.report.add((
+                error.detail("`--data` finds out which of its frames are intact"),
+                Vec::new(),
+            )),
+            _ => Err(error),
+        }
+    }
+
+    /// Checks every copy of every page, and the references of its records.
+    pub(super) fn pages(&self, workers: NonZeroUsize, tables: &SegmentTables) -> Result<()> {
+        workers::work(
+            &workers.into(),
+            || (),
+            |(), sheet| self.sheet(sheet, tables),
+            |send| self.stock.sheets.iter().try_for_each(send),
+        )
+    }
+
+    fn sheet(&self, sheet: &PageRef, tables: &SegmentTables) -> Result<()> {
+        let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
+        let owner = if at.backup.is_empty() {
+            &archive.root.id
+        } else {
+            &at.backup
+        };
+        let (mut whole, mut errors) = (None, Vec::new());
+        for copy in archive.copies(at) {
+            match archive.read_copy(at, &copy) {
+                Ok(page) if page.records.len() as u64 == at.entries => whole = whole.or(Some(page)),
+                Ok(_) => {
+                    let what = "a manifest page and the root differ in the number of entries";
+                    errors.push((copy.0, Error::corrupt(what)));
+                }
+                Err(error) if error.kind == ErrorKind::Gone => return Err(error),
+                Err(error) => errors.push((copy.0, error)),
+            }
+        }
+        let Some(page) = whole else {
+            return errors
+                .into_iter()
+                .next()
+                .map_or(Ok(()), |(_, error)| self.lost_page(sheet, error));
+        };
+        // A missing segment is reported by itself.
+        let is_told = |object: &ObjectName| matches!(object, ObjectName::Segment(id) if tables.missing.contains(&full(archive, id)));
+        for (_, error) in errors.into_iter().filter(|(object, _)| !is_told(object)) {
+            self.report.mark_damaged_backup(owner);
+            self.report.warn(error);
+        }
+        self.records(sheet, page, tables)
+    }
+
+    fn lost_page(&self, sheet: &PageRef, error: Error) -> Result<()> {
+        if error.kind != ErrorKind::Corrupt {
+            return Err(error);
+        }
+        let at = self.stock.page_at(sheet);
+        let what = format!(
+            "{} from {} on",
+            counted(at.entries, "entry"),
+            quoted(&at.first.0)
+        );
+        sheet
+            .of
+            .iter()
+            .for_each(|archive| self.bad.page(*archive, &what));
+        let of = if self.stock.archives.len() > 1 {
+            format!(" of {}", self.stock.names(&sheet.of))
+        } else {
+            String::new()
+        };
+        self.report.add((
+            error.detail(format!("it describes {what}{of}; there is no intact copy")),
+            Vec::new(),
+        ))
+    }
+
+    /// Checks that the extents of a page lie in existing frames, and cover each file. With `data`,
+    /// the content check covers that, even for files that continue over pages.
+    pub(super) fn records(
+        &self,
+        sheet: &PageRef,
+        page: ManifestPage,
+        tables: &SegmentTables,
+    ) -> Result<()> {
+        let archive = &self.stock.archives[sheet.at.0];
+        let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
+        for item in items(archive, page) {
+            self.meter
+                .entries
+                .fetch_add(u64::from(item.from == 0), Relaxed);
+            if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
+                continue;
+            }
+            if !self.data && !item.more && item.from == 0 && !describe_whole_file(&[&*item]) {
+                self.bad.file(archive, &item);
+                self.report.add((misfit(&item.entry.path), Vec::new()))?;
+            }
+            for extent in &item.extents {
+                self.extent(&item, extent, tables, &mut used, &mut bad);
+            }
+        }
+        let mut all = self.used.locked();
+        sheet
+            .of
+            .iter()
+            .for_each(|archive| all[*archive].extend(used.iter().cloned()));
+        drop(all);
+        bad.into_values()
+            .try_for_each(|(frame, error, files): MisplacedFrame| {
+                let damage = frame_damage(archive, &frame, error, files);
+                if self.bad.frame(&frame.0, &frame.1, false) {
+                    self.report.add(damage)
+                } else {
+                    Ok(())
+                }
+            })
+    }
+
+    pub(super) fn extent(
+        &self,
+        item: &PageItem,
+        extent: &Extent,
+        tables: &SegmentTables,
+        used: &mut HashSet<SegmentId>,
+        bad: &mut BTreeMap<(String, u32, u32, u64), MisplacedFrame>,
+    ) {
+        let (segment, frame) = (item.segment(&extent.frame), extent.frame);
+        if !used.contains(segment) {
+            used.insert(segment.clone());
+        }
+        let fits = extent
+            .inner
+            .checked_add(extent.len)
+            .is_some_and(|end| end <= frame.plain_len);
+        let checked = match tables.frames.get(segment) {
+            Some(table) => table.check(&frame),
+            None => Ok(()),
+        };
+        let error = match checked {
+            Ok(()) if fits || tables.missing.contains(segment) => return,
+            Ok(()) => Error::corrupt("the manifest refers to bytes beyond its end"),
+            Err(error) => error,
+        };
+        let key = (
+            segment.backup.clone(),
+            segment.stream,
+            segment.number,
+            frame.offset,
+        );
+        bad.entry(key)
+            .or_insert_with(|| ((segment.clone(), frame), error, Vec::new()))
+            .2
+            .push(item.entry.path.clone());
+    }
+
+    /// Checks that the root lists every segment that its pages refer to: a prune would delete the
+    /// others.
+    fn mentions(&self) -> Result<()> {
+        let used = std::mem::take(&mut *self.used.locked());
+        for (archive, used) in self.stock.archives.iter().zip(used) {
+            let root = &archive.root;
+            let mentioned: HashSet<SegmentId> = root
+                .liveness
+                .iter()
+                .map(|live| full(archive, &live.id()))
+                .collect();
+            let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id)).collect();
+            unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
+            for id in unknown {
+                let name = archive.store().name(&ObjectName::Segment(id.clone()));
+                let what = format!("the root of backup {:?} is wrong", root.id);
+                let why = format!("it does not list segment {name}, which its pages refer to");
+                self.report.mark_damaged_backup(&root.id);
+                self.report
+                    .add((Error::corrupt(what).because(why), Vec::new()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A frame that is not where records expect it, and the files of those records.
+type MisplacedFrame = ((SegmentId, FrameAt), Error, Vec<EntryPath>);
