@@ -17,7 +17,10 @@ mod suggestions;
 mod values;
 mod verbs;
 
-use crate::{error::Error, platform};
+use crate::{
+    error::{Error, Result},
+    platform,
+};
 use args::Command;
 use output::aside;
 use std::process::ExitCode;
@@ -38,33 +41,38 @@ pub fn main() -> ExitCode {
             }
             signals::watch(&cli.command);
         })
-        .and_then(|cli| match cli.command {
-            Command::Backup(args) => verbs::backup::run(args),
-            Command::Init(args) => verbs::init::run(args),
-            Command::Restore(args) => verbs::restore::run(args),
-            Command::List(args) => verbs::list::run(args),
-            Command::Show(args) => verbs::show::run(args),
-            Command::Verify(args) => verbs::verify::run(args),
-            Command::Export(args) => verbs::export::run(args),
-            Command::Diff(args) => verbs::diff::run(args),
-            Command::Find(args) => verbs::find::run(args),
-            Command::CopyBackup(args) => verbs::copy_backup::run(args),
-            Command::Forget(args) => verbs::forget::run(args),
-            Command::Prune(args) => verbs::prune::run(args),
-            Command::Tag(args) => verbs::tag::run(args),
-            Command::Pin(args) => verbs::pin::run(args, true),
-            Command::Unpin(args) => verbs::pin::run(args, false),
-            Command::Key(args) => verbs::key::run(args),
-            Command::Repair(args) => verbs::repair::run(args),
-            Command::Bench(args) => verbs::bench::run(args),
-            Command::Completions { shell } => verbs::completions::run(shell),
-            Command::Man { to } => verbs::man::run(to.as_deref()),
-        });
+        .and_then(|cli| run(cli.command));
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             aside(report::error(&error));
             ExitCode::from(error.exit_code())
         }
+    }
+}
+
+/// Runs a command, and returns its exit code.
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Backup(args) => verbs::backup::run(args),
+        Command::Init(args) => verbs::init::run(args),
+        Command::Restore(args) => verbs::restore::run(args),
+        Command::List(args) => verbs::list::run(args),
+        Command::Show(args) => verbs::show::run(args),
+        Command::Verify(args) => verbs::verify::run(args),
+        Command::Export(args) => verbs::export::run(args),
+        Command::Diff(args) => verbs::diff::run(args),
+        Command::Find(args) => verbs::find::run(args),
+        Command::CopyBackup(args) => verbs::copy_backup::run(args),
+        Command::Forget(args) => verbs::forget::run(args),
+        Command::Prune(args) => verbs::prune::run(args),
+        Command::Tag(args) => verbs::tag::run(args),
+        Command::Pin(args) => verbs::pin::run(args, true),
+        Command::Unpin(args) => verbs::pin::run(args, false),
+        Command::Key(args) => verbs::key::run(args),
+        Command::Repair(args) => verbs::repair::run(args),
+        Command::Bench(args) => verbs::bench::run(args),
+        Command::Completions { shell } => verbs::completions::run(shell),
+        Command::Man { to } => verbs::man::run(to.as_deref()),
     }
 }

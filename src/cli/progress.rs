@@ -39,19 +39,19 @@ pub(super) struct Progress {
     aside: bool,
     /// The names of the source, the workers and the sink.
     names: [&'static str; 3],
-    now: Mutex<Now>,
+    now: Mutex<RecentSpeed>,
 }
 
 /// The last measurement, and the speed computed from it.
 #[derive(Default)]
-struct Now {
+struct RecentSpeed {
     last: MeterSample,
     /// Bytes a second over the last few seconds.
     speed: f64,
     limit: &'static str,
 }
 
-impl Now {
+impl RecentSpeed {
     fn look(&mut self, sample: MeterSample, names: [&'static str; 3]) {
         let recent = verdict(&self.last, &sample);
         let speed = sample.bytes.saturating_sub(self.last.bytes) as f64 / recent.seconds;
@@ -63,6 +63,53 @@ impl Now {
         self.limit = names[recent.limit as usize];
         self.last = sample;
     }
+}
+
+/// Draws the bar: bytes, speed, the time that is left or passed, and what the run does.
+fn draw(bar: &ProgressBar, meter: &Meter, recent: &RecentSpeed, sample: MeterSample) {
+    let bytes = sample.bytes;
+    let waits_for = meter.waits.now();
+    let total =
+        Some(meter.total_bytes.load(Relaxed)).filter(|total| *total > 0 && waits_for.is_none());
+    if total != bar.length() {
+        total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
+        bar.set_style(style(total.is_some()));
+    }
+    bar.set_position(bytes);
+    let amount = match total {
+        Some(total) => format!("{} of {}", size::bytes(bytes), size::bytes(total)),
+        None => size::bytes(bytes),
+    };
+    let time = match total {
+        Some(total) => {
+            let left = total.saturating_sub(bytes) as f64 * sample.seconds / bytes.max(1) as f64;
+            format!("{} left", about(left))
+        }
+        None => about(sample.seconds),
+    };
+    let files = counted(meter.files.load(Relaxed), "file");
+    let doing = match waits_for {
+        Some(what) => format!("waiting for {what}"),
+        None if recent.limit.is_empty() => files,
+        None => format!("{files}, limit: {}", recent.limit),
+    };
+    let speed = size::rate(recent.speed as u64, 1.0);
+    bar.set_message(format!("{amount}, {speed}, {time}; {doing}"));
+}
+
+fn progress_json(meter: &Meter, last: &MeterSample, sample: &MeterSample) -> Value {
+    let recent = verdict(last, sample);
+    let speed = sample.bytes.saturating_sub(last.bytes) as f64 / recent.seconds;
+    json!({
+        "type": "progress",
+        "seconds": sample.seconds,
+        "entries": meter.entries.load(Relaxed),
+        "bytes": sample.bytes,
+        "stored_bytes": sample.stored_bytes,
+        "bytes_per_second": speed as u64,
+        "limit": recent.limit.name(),
+        "waits_for": meter.waits.now(),
+    })
 }
 
 impl Progress {
@@ -89,45 +136,13 @@ impl Progress {
     pub(super) fn tick(&self, meter: &Meter, sample: MeterSample) {
         let Ok(mut now) = self.now.lock() else { return };
         let since = sample.seconds - now.last.seconds;
-        let (bytes, waits_for) = (sample.bytes, meter.waits.now());
         if let Some(bar) = &self.bar {
             if since > LOOK_SECONDS {
                 now.look(sample, self.names);
             }
-            let total = Some(meter.total_bytes.load(Relaxed))
-                .filter(|total| *total > 0 && waits_for.is_none());
-            if total != bar.length() {
-                total.map_or_else(|| bar.unset_length(), |total| bar.set_length(total));
-                bar.set_style(style(total.is_some()));
-            }
-            bar.set_position(bytes);
-            let (of, time) = match total {
-                Some(total) => {
-                    let left =
-                        total.saturating_sub(bytes) as f64 * sample.seconds / bytes.max(1) as f64;
-                    (
-                        format!("{} of {}", size::bytes(bytes), size::bytes(total)),
-                        format!("{} left", about(left)),
-                    )
-                }
-                None => (size::bytes(bytes), about(sample.seconds)),
-            };
-            let files = counted(meter.files.load(Relaxed), "file");
-            let doing = match waits_for {
-                Some(what) => format!("waiting for {what}"),
-                None if now.limit.is_empty() => files,
-                None => format!("{files}, limit: {}", now.limit),
-            };
-            bar.set_message(format!(
-                "{of}, {}, {time}; {doing}",
-                size::rate(now.speed as u64, 1.0)
-            ));
+            draw(bar, meter, &now, sample);
         } else if self.output.json && !self.output.quiet && since >= JSON_SECONDS {
-            let (recent, entries) = (verdict(&now.last, &sample), meter.entries.load(Relaxed));
-            let speed = bytes.saturating_sub(now.last.bytes) as f64 / recent.seconds;
-            let line = json!({"type": "progress", "seconds": sample.seconds, "entries": entries, "bytes": bytes,
-                "stored_bytes": sample.stored_bytes, "bytes_per_second": speed as u64, "limit": recent.limit.name(), "waits_for": waits_for});
-            self.progress(&line);
+            self.progress(&progress_json(meter, &now.last, &sample));
             now.last = sample;
         }
     }

@@ -53,7 +53,7 @@ pub struct Find {
 
 /// The properties that distinguish two versions of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Version {
+struct FoundVersion {
     kind: &'static str,
     size: u64,
     mtime: Time,
@@ -65,7 +65,7 @@ struct Version {
 /// A version that disappeared and came back has several ranges.
 #[derive(Debug)]
 struct HeldVersion {
-    version: Version,
+    version: FoundVersion,
     runs: Vec<RangeInclusive<usize>>,
 }
 
@@ -87,7 +87,7 @@ struct FindLine<'a> {
 }
 
 /// A version in one range of backups.
-type InRange = (Version, RangeInclusive<usize>);
+type InRange = (FoundVersion, RangeInclusive<usize>);
 
 /// A path and its versions, ordered by the first backup of each range.
 type FoundVersions = (EntryPath, Vec<InRange>);
@@ -332,7 +332,7 @@ impl<'a> PathSweep<'a> {
                 });
                 add_holders(
                     self.versions(record),
-                    Version {
+                    FoundVersion {
                         size,
                         digest,
                         ..link
@@ -387,11 +387,11 @@ fn matches(pattern: &Patterns, record: &Record) -> bool {
     !path.is_empty() && pattern.matches(path, is_dir)
 }
 
-fn version(record: &Record) -> Version {
+fn version(record: &Record) -> FoundVersion {
     let (kind, target, _) = kind_parts(&record.entry.kind);
     let size = record.entry.size();
     let mtime = record.entry.mtime;
-    Version {
+    FoundVersion {
         kind,
         size,
         mtime,
@@ -401,7 +401,11 @@ fn version(record: &Record) -> Version {
 }
 
 /// Adds the backups `of` to a version.
-fn add_holders(versions: &mut Vec<HeldVersion>, version: Version, of: &[RangeInclusive<usize>]) {
+fn add_holders(
+    versions: &mut Vec<HeldVersion>,
+    version: FoundVersion,
+    of: &[RangeInclusive<usize>],
+) {
     match versions.iter_mut().find(|held| held.version == version) {
         Some(held) => held.runs = join_ranges(held.runs.iter().chain(of).cloned().collect()),
         None => versions.push(HeldVersion {

@@ -4,7 +4,7 @@ use crate::text::source_text;
 use crate::{
     error::Result,
     format::{
-        root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+        root::{BackupOptions, ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
     repo::{annotations::Annotations, open::place, select::BackupFilter},
@@ -73,17 +73,6 @@ pub(super) fn tag(key: &str, value: &str) -> String {
 }
 
 fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
-    let totals = &root.totals;
-    let options = &root.options;
-    // A backup with bases stores only new data, so that a ratio would mislead.
-    let ratio = if root.bases.is_empty() {
-        format!(
-            ", ratio {:.2}",
-            totals.bytes as f64 / totals.stored_bytes.max(1) as f64
-        )
-    } else {
-        String::new()
-    };
     let left_out = root
         .left_out
         .iter()
@@ -92,61 +81,69 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
         .tags
         .iter()
         .map(|(key, value)| ("tag", tag(key, value)));
+    let writer = format!(
+        "{}, format {}",
+        text::name(root.tool.as_bytes()),
+        root.format
+    );
     let mut facts = vec![
         ("backup", root.id.clone()),
         ("source", source_text(&root.source)),
         ("started", root.time.clone()),
         ("finished", root.finished.clone()),
-        (
-            "written by",
-            format!(
-                "{}, format {}",
-                text::name(root.tool.as_bytes()),
-                root.format
-            ),
-        ),
-        (
-            "codec",
-            format!("{}, level {}", options.codec, options.level),
-        ),
-        (
-            "frames",
-            format!(
-                "{} plain bytes, blocks of {}",
-                text::bytes(options.frame_bytes),
-                text::bytes(options.block_bytes)
-            ),
-        ),
-        ("digest", format!("{:?}", options.digest).to_lowercase()),
-        ("entries", text::count(totals.entries)),
-        ("files", text::count(totals.files)),
-        ("directories", text::count(totals.directories)),
-        ("content", text::bytes(totals.bytes)),
-        (
-            "stored",
-            format!(
-                "{} in {}{ratio}",
-                text::bytes(totals.stored_bytes),
-                text::counted(root.segments.len() as u64, "segment")
-            ),
-        ),
-        ("pages", text::count(root.pages.len() as u64)),
+        ("written by", writer),
     ];
+    facts.extend(option_lines(&root.options));
+    facts.extend(total_lines(root));
     facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
     facts.extend(reference_lines(root));
     facts.extend(root.postgres.iter().flat_map(cluster));
     if !root.run.limit.is_empty() {
-        facts.push((
-            "limit",
-            format!(
-                "{}, {:.1} seconds",
-                text::name(root.run.limit.as_bytes()),
-                root.run.seconds
-            ),
-        ));
+        let limit = text::name(root.run.limit.as_bytes());
+        facts.push(("limit", format!("{limit}, {:.1} seconds", root.run.seconds)));
     }
     facts.extend(left_out.chain(tags));
     facts
+}
+
+fn option_lines(options: &BackupOptions) -> [(&'static str, String); 3] {
+    let frames = format!(
+        "{} plain bytes, blocks of {}",
+        text::bytes(options.frame_bytes),
+        text::bytes(options.block_bytes)
+    );
+    [
+        (
+            "codec",
+            format!("{}, level {}", options.codec, options.level),
+        ),
+        ("frames", frames),
+        ("digest", format!("{:?}", options.digest).to_lowercase()),
+    ]
+}
+
+fn total_lines(root: &Root) -> [(&'static str, String); 6] {
+    let totals = &root.totals;
+    // A backup with bases stores only new data, so that a ratio would mislead.
+    let ratio = if root.bases.is_empty() {
+        let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
+        format!(", ratio {ratio:.2}")
+    } else {
+        String::new()
+    };
+    let stored = format!(
+        "{} in {}{ratio}",
+        text::bytes(totals.stored_bytes),
+        text::counted(root.segments.len() as u64, "segment")
+    );
+    [
+        ("entries", text::count(totals.entries)),
+        ("files", text::count(totals.files)),
+        ("directories", text::count(totals.directories)),
+        ("content", text::bytes(totals.bytes)),
+        ("stored", stored),
+        ("pages", text::count(root.pages.len() as u64)),
+    ]
 }
 
 /// Describes the references to each other backup, and the storage kept for them.

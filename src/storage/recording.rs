@@ -58,16 +58,16 @@ pub struct OperationCount {
 #[derive(Debug, Clone)]
 pub struct Recording {
     inner: Arc<dyn Objects>,
-    record: Arc<Record>,
+    record: Arc<RecordedCalls>,
 }
 
 #[derive(Debug, Default)]
-struct Record {
+struct RecordedCalls {
     counts: Mutex<BTreeMap<Operation, OperationCount>>,
     log: Mutex<Vec<(Operation, String)>>,
 }
 
-impl Record {
+impl RecordedCalls {
     fn call(&self, operation: Operation, key: &str) {
         self.counts.locked().entry(operation).or_default().calls += 1;
         self.log.locked().push((operation, key.to_owned()));
@@ -206,7 +206,7 @@ impl Objects for Recording {
 #[derive(Debug)]
 struct RecordedUpload {
     inner: Box<dyn Upload>,
-    record: Arc<Record>,
+    record: Arc<RecordedCalls>,
     key: String,
 }
 
@@ -237,7 +237,7 @@ impl Upload for RecordedUpload {
 #[derive(Debug)]
 struct RecordedLease {
     inner: Box<dyn Lease>,
-    record: Arc<Record>,
+    record: Arc<RecordedCalls>,
     key: String,
 }
 

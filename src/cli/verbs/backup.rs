@@ -155,45 +155,20 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
-    let Outcome {
-        root,
-        verdict,
-        unlike,
-        damage,
-        warnings,
-    } = outcome?;
-    let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
-    let mut lines = report::backup(&root, &verdict, &meter.waits.long_waits(), &place);
-    let before_last = lines.len() - 1;
-    let damaged = report::base_damage(&damage);
-    let held = plan.max_rate.map(report::held);
-    lines.splice(
-        before_last..before_last,
-        held.into_iter()
-            .chain(unlike.iter().map(report::anew))
-            .chain(damaged.clone())
-            .chain(report::warnings(&warnings)),
-    );
-    progress.lacks(&root, damaged);
+    let outcome = outcome?;
+    let root = &outcome.root;
+    let mut lines = last_lines(&plan, &outcome, &meter, is_new);
+    progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
     }
-    progress.end(&lines, || {
-        let mut result = report::backup_json(&root, &verdict);
-        result["new_repository"] = is_new.into();
-        result["unlike"] = report::anew_json(unlike.as_ref());
-        result["base_damage"] = damage.into();
-        result["warnings"] = warnings.clone().into();
-        result["waited"] = report::waited_json(&meter.waits.long_waits());
-        result
-    });
+    progress.end(&lines, || result_json(&outcome, &meter, is_new));
     if let Some(paper) = paper {
         lines.push(html_report::machine());
-        let (title, lines) = (&format!("backup {}", root.id), &lines);
         paper.print(&HtmlPage {
-            title,
-            lines,
-            verdict: &verdict,
+            title: &format!("backup {}", root.id),
+            lines: &lines,
+            verdict: &outcome.verdict,
             timeline: &meter.timeline(),
             names: report::SIDES,
         });
@@ -203,6 +178,32 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     } else {
         UNREADABLE
     })
+}
+
+fn last_lines(plan: &Backup, outcome: &Outcome, meter: &Meter, is_new: bool) -> Vec<String> {
+    let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
+    let waits = meter.waits.long_waits();
+    let mut lines = report::backup(&outcome.root, &outcome.verdict, &waits, &place);
+    let before_last = lines.len() - 1;
+    let held = plan.max_rate.map(report::held);
+    lines.splice(
+        before_last..before_last,
+        held.into_iter()
+            .chain(outcome.unlike.iter().map(report::anew))
+            .chain(report::base_damage(&outcome.damage))
+            .chain(report::warnings(&outcome.warnings)),
+    );
+    lines
+}
+
+fn result_json(outcome: &Outcome, meter: &Meter, is_new: bool) -> serde_json::Value {
+    let mut result = report::backup_json(&outcome.root, &outcome.verdict);
+    result["new_repository"] = is_new.into();
+    result["unlike"] = report::anew_json(outcome.unlike.as_ref());
+    result["base_damage"] = outcome.damage.clone().into();
+    result["warnings"] = outcome.warnings.clone().into();
+    result["waited"] = report::waited_json(&meter.waits.long_waits());
+    result
 }
 
 /// Counts the source beside the run, so that the remaining time can be estimated; not for a run that ends within a moment.

@@ -129,16 +129,11 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     report::damage(&summary.damage).iter().for_each(aside);
     if let Some(paper) = paper {
         lines.push(html_report::machine());
-        let (title, lines, timeline) = (
-            &format!("restore of {}", summary.id),
-            &lines,
-            &meter.timeline(),
-        );
         paper.print(&HtmlPage {
-            title,
-            lines,
+            title: &format!("restore of {}", summary.id),
+            lines: &lines,
             verdict: &verdict,
-            timeline,
+            timeline: &meter.timeline(),
             names: report::ENDS,
         });
     }

@@ -101,7 +101,7 @@ struct PieceToStore {
 
 /// What was stored so far.
 #[derive(Debug, Default)]
-struct Progress {
+struct StoringProgress {
     /// Digests of pieces, by index.
     digests: Vec<Option<PieceDigest>>,
     under_way: usize,
@@ -115,7 +115,7 @@ struct StoringShared {
     /// Did the file system refuse a direct write?
     is_refused: AtomicBool,
     piece_bytes: u64,
-    progress: Monitor<Progress>,
+    progress: Monitor<StoringProgress>,
 }
 
 impl StoringShared {
