@@ -7,14 +7,17 @@ use super::{
     report,
     select::SelectArgs,
     selected,
+    storage::EncryptArgs,
     values::{destination, segment_size, threads},
 };
 use crate::{
+    archive::object::Sealing,
     command::{copy::Copy, diff::Diff, export::Export, find::Find},
     error::{Error, ErrorKind, Result},
     metrics::meter::Meter,
     plan::SinkSpec,
     platform,
+    repo::open::place,
     restore::{
         Restore,
         estimate::{EstimateRequest, RestoreEstimate},
@@ -27,7 +30,12 @@ use crate::{
     },
 };
 use clap::{Args, ValueHint};
-use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, sync::Arc};
+use std::{
+    ffi::{OsStr, OsString},
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::Arc,
+};
 
 /// What a command ends with that writes a stored backup somewhere else.
 const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
@@ -64,6 +72,8 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
     #[command(flatten)]
+    encrypt: EncryptArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -85,6 +95,8 @@ pub(super) struct CopyArgs {
     /// Objects that are copied at the same time [default: the processors this process may use]
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
+    #[command(flatten)]
+    encrypt: EncryptArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -174,6 +186,10 @@ pub(super) fn find(args: FindArgs) -> Result<u8> {
 
 pub(super) fn export(args: ExportArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let from = sealing_of(&args.from)?;
+    let to = args
+        .encrypt
+        .apply_to_copy(from, to, &args.to, args.no_create)?;
     let filter = args.select.filter(&args.from, true)?;
     let export = Export {
         from: args.from,
@@ -187,7 +203,7 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
         segment_bytes: args.segment_size,
     };
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
+    let progress = Progress::new(&args.output, export.to.is_stdout(), report::SIDES);
     let is_new = export.to.is_new_repository();
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
@@ -220,6 +236,10 @@ pub(super) fn export(args: ExportArgs) -> Result<u8> {
 pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
     let is_new = to.is_new_repository();
+    let from = sealing_of(&args.from)?;
+    let to = args
+        .encrypt
+        .apply_to_copy(from, to, &args.to, args.no_create)?;
     let Some(storage) = to.storage() else {
         let what = format!(
             "cannot copy a backup to {:?}: it goes from repository to repository",
@@ -255,6 +275,18 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
         result
     });
     Ok(0)
+}
+
+/// Whether what is copied is encrypted.
+fn sealing_of(from: &OsStr) -> Result<Sealing> {
+    if from == "-" {
+        return Ok(Sealing::Clear);
+    }
+    let (location, _) = place(from)?;
+    if !location.is_repository() {
+        return Ok(Sealing::Clear);
+    }
+    Ok(Sealing::of(&*location.objects()?))
 }
 
 /// `fullbore restore --plan`.

@@ -13,7 +13,10 @@
 //! The key of a host that only adds backups is the same text without the lines that begin with `AGE-SECRET-KEY-1`.
 
 use super::Secret;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::root_parts::PSEUDONYM,
+};
 use age::{secrecy::ExposeSecret, x25519};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -112,7 +115,7 @@ impl fmt::Debug for KeyRing {
 }
 
 /// The error for a key that adds backups and cannot read.
-pub(super) fn only_adds(name: &str) -> Error {
+pub(crate) fn only_adds(name: &str) -> Error {
     Error::new(ErrorKind::Permission, format!("cannot read {name}"))
         .because("the key that was given can add backups and cannot read them")
         .hint("give the key of a person who may read this repository (--key FILE)")
@@ -228,7 +231,7 @@ impl KeyRing {
             self.digest_secret.expose(),
         );
         let hash = blake3::keyed_hash(&Zeroizing::new(key), source);
-        format!("sealed-{}", &hash.to_hex()[..16])
+        format!("{PSEUDONYM}{}", &hash.to_hex()[..16])
     }
 
     /// The ring as text.

@@ -63,6 +63,29 @@ impl SegmentFrames {
     }
 }
 
+/// The length of a segment, which must be the one that the root says.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn check_length(archive: &Archive, segment: &SegmentPlace) -> Result<u64> {
+    let object = ObjectName::Segment(segment.id.clone());
+    let name = archive.store().name(&object);
+    let len = archive
+        .store()
+        .len(&object)
+        .map_err(|e| missing(e, format!("segment {name}")))?;
+    // An archive's root stands in its segment, so it knows the size only up to itself.
+    if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
+        return Err(
+            Error::corrupt(format!("segment {name} is damaged")).because(format!(
+                "it has {len} bytes, the root says {}",
+                segment.bytes
+            )),
+        );
+    }
+    Ok(len)
+}
+
 /// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
 ///
 /// # Errors
@@ -72,17 +95,7 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
     let name = archive.store().name(&object);
     let damaged =
         |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
-    let len = archive
-        .store()
-        .len(&object)
-        .map_err(|e| missing(e, format!("segment {name}")))?;
-    // An archive's root stands in its segment, so it knows the size only up to itself.
-    if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
-        return Err(damaged(&format!(
-            "it has {len} bytes, the root says {}",
-            segment.bytes
-        )));
-    }
+    let len = check_length(archive, segment)?;
     let table = table(archive, &object)?.filter(|table| fits(table, segment));
     let table = match table {
         Some(table) => table,

@@ -16,6 +16,7 @@ use crate::{
         select::BackupFilter,
     },
     report::damage::Report,
+    storage::access::opened_stream,
     tar::{
         members::Members,
         self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
@@ -44,14 +45,15 @@ pub(crate) enum Looked {
 pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<Looked> {
     if from == "-" {
         filter.must_be_empty(from)?;
-        return Ok(Looked::Stream(Box::new(BlockedCalls(stdin()))));
+        let input = opened_stream(BlockedCalls(stdin()), "standard input")?;
+        return Ok(Looked::Stream(input));
     }
     match open_any(from, filter)? {
         OpenedFrom::Backup(archive) => Ok(Looked::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            Ok(Looked::Stream(Box::new(file)))
+            Ok(Looked::Stream(opened_stream(file, &format!("{path:?}"))?))
         }
     }
 }
