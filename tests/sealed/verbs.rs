@@ -283,7 +283,7 @@ fn no_command_prints_a_secret_or_leaves_a_name_in_the_clear() {
         secret.trim(),
         "AGE-SECRET-KEY",
         passphrase,
-        "fullbore-digest",
+        "fullbore-pseudonyms",
     ] {
         assert!(!words.contains(hidden), "{hidden}: {words}");
     }
