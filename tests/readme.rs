@@ -219,7 +219,8 @@ fn keys(document: &str, command: &str) -> Vec<String> {
 }
 
 /// Makes an encrypted repository, to which somebody has the key.
-const SEALED: &str = "init sealed --encrypt-to age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
+const SEALED: &str =
+    "init sealed --encrypt-to age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
 
 #[test]
 fn every_key_of_json_is_in_the_document() -> Result {

@@ -9,6 +9,7 @@ mod runs;
 mod archives;
 mod copies;
 mod host_keys;
+mod kill;
 mod stock;
 mod verbs;
 mod world;
