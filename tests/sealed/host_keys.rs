@@ -48,7 +48,8 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
     assert_eq!(third["bases"][0], second.as_str());
     let at = |id: &str| format!("{}@{id}", repository.display());
     let out = world.path("out");
-    let refused: [Vec<OsString>; 4] = [
+    let refused: [Vec<OsString>; 5] = [
+        args!["repair", repository, "--yes"].into(),
         args!["restore", at(&first), "--to", out].into(),
         args!["export", at(&first), "--to", world.path("a.tar.zst")].into(),
         args!["verify", at(&first), "--against", world.tree()].into(),

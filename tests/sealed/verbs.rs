@@ -99,7 +99,8 @@ fn without_a_key_backups_are_listed_checked_forgotten_and_pruned_but_not_read() 
     assert!(rows[1]["bytes"].as_u64().unwrap() > 2_500_000);
     assert!(!listed.out.contains("hidden-host"), "{}", listed.out);
     let out = world.path("out");
-    let refused: [Vec<OsString>; 8] = [
+    let refused: [Vec<OsString>; 9] = [
+        args!["repair", repository, "--yes"].into(),
         args!["list", at(&second)].into(),
         args!["find", repository, "large"].into(),
         args!["diff", repository, first, second].into(),
@@ -374,4 +375,28 @@ fn a_new_repository_stays_as_it_was_made() {
     let id = id_of(&made.json().pop().unwrap());
     assert!(sealed.join("backups").join(id).join("manifest").exists());
     world.assert_restores(&sealed, &me, "made by its first backup");
+}
+
+#[test]
+fn a_root_and_a_manifest_that_are_lost_are_made_anew_with_a_key_only() {
+    let world = World::new();
+    let (repository, me) = (world.repository(), world.person("me"));
+    world.init(&repository, &me);
+    let [first, second] = world.two_backups(&repository, &me);
+    let file = |id: &str, name: &str| repository.join("backups").join(id).join(name);
+    fs::remove_file(file(&first, "root.json")).unwrap();
+    fs::remove_file(file(&second, "manifest")).unwrap();
+    let ran = world.run(args!["repair", repository, "--yes"]).ends_with(1);
+    assert!(!ran.out.contains("forget"), "{}", ran.out);
+    ran.has_one_error(NO_KEY);
+    let repair = args!["repair", repository, "--yes"];
+    world.run_as(&me, repair).ends_with(0);
+    world
+        .run_as(&me, args!["verify", repository, "--data"])
+        .ends_with(0);
+    // The new root has checksums of what is stored.
+    world
+        .run(args!["verify", repository, "--data"])
+        .ends_with(0);
+    world.assert_restores(&repository, &me, "after a repair");
 }
