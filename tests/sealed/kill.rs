@@ -65,7 +65,7 @@ fn a_rotation_that_is_killed_at_any_moment_locks_nobody_out_and_the_next_one_com
         let from = format!("{}@{id}", repository.display());
         world.assert_restores(from.as_ref(), &two, &format!("completed after call {when}"));
     }
-    assert!(killed >= 5 && killed < MOST - 1, "{killed}");
+    assert!((5..MOST - 1).contains(&killed), "{killed}");
     world
         .run_as(&me, args!["verify", repository, "--data"])
         .ends_with(0);
@@ -112,6 +112,6 @@ fn a_copy_for_other_keys_that_is_killed_at_any_moment_lists_nothing_that_is_not_
             .ends_with(0);
         world.run(args!["verify", to, "--data"]).ends_with(0);
     }
-    assert!(killed >= 5 && killed < MOST - 1, "{killed}");
+    assert!((5..MOST - 1).contains(&killed), "{killed}");
     world.assert_restores(&to, &other, "at last");
 }
