@@ -1,6 +1,7 @@
 //! The description of a run as data. This is the only file that names every stage and sink.
 
 use crate::{
+    crypt::UserRecipient,
     error::{Error, ErrorKind, Result},
     format::digest::Algorithm,
     frame::Pool,
@@ -17,6 +18,7 @@ use crate::{
     sink::{
         Destination,
         local_file::{OneFile, check_parent_exists},
+        sealed::SealedDestination,
         stdout::{Null, Stdout},
     },
     stage::{
@@ -123,7 +125,26 @@ pub enum SinkSpec {
     Stdout,
     /// Nowhere (`null:`).
     Null,
+    /// One file or standard output, encrypted.
+    Sealed(Box<SinkSpec>, Recipients),
 }
+
+/// The people who can open an archive. Two are equal if their names are.
+#[derive(Debug, Clone)]
+pub struct Recipients(pub Arc<[UserRecipient]>);
+
+impl PartialEq for Recipients {
+    fn eq(&self, other: &Self) -> bool {
+        let names = |of: &Self| {
+            of.0.iter()
+                .map(UserRecipient::to_string)
+                .collect::<Vec<_>>()
+        };
+        names(self) == names(other)
+    }
+}
+
+impl Eq for Recipients {}
 
 /// A storage that is open. Two are equal if they are called the same.
 #[derive(Debug, Clone)]
@@ -154,13 +175,16 @@ const ENDINGS: [(&str, Codec); 6] = [
     (".tar", Codec::Tar),
 ];
 
+/// The ending of an archive that is encrypted, after that of its content.
+pub const SEALED_ENDING: &str = ".age";
+
 /// Endings that suggest a single file, although fullbore would create a repository of that name.
 const FOREIGN: [&str; 15] = [
     ".tar.zst", ".tzst", ".tar.lz4", ".tgz", ".tar", ".tar.xz", ".txz", ".tar.bz2", ".tbz2",
     ".zst", ".lz4", ".gz", ".xz", ".bz2", ".zip",
 ];
 
-const ENDINGS_HINT: &str = "use .tar.zst, .tar.lz4, .tar.gz or .tar; for a repository, make a directory of that name first";
+const ENDINGS_HINT: &str = "use .tar.zst, .tar.lz4, .tar.gz or .tar, and .age behind that if it is encrypted; for a repository, make a directory of that name first";
 
 impl SinkSpec {
     /// Parses `--to`. Returns the destination and the codec: `compress`, or the codec of the
@@ -187,15 +211,18 @@ impl SinkSpec {
             return repository_codec(&location, compress);
         }
         check_destination_path(to)?;
+        let content = bytes
+            .strip_suffix(SEALED_ENDING.as_bytes())
+            .unwrap_or(bytes);
         let ending = ENDINGS
             .iter()
-            .find(|(ending, _)| bytes.ends_with(ending.as_bytes()));
+            .find(|(ending, _)| content.ends_with(ending.as_bytes()));
         if let Some((ending, asked)) = ending {
             let codec = codec_for_ending(ending, *asked, compress)?;
             let file = symlink_target(to).unwrap_or_else(|| to.into());
             return Ok((Self::File(file), Some(codec)));
         }
-        let lower = bytes.to_ascii_lowercase();
+        let lower = content.to_ascii_lowercase();
         if FOREIGN
             .iter()
             .any(|ending| lower.ends_with(ending.as_bytes()))
@@ -219,6 +246,20 @@ impl SinkSpec {
         }
     }
 
+    /// Is it standard output?
+    pub fn is_stdout(&self) -> bool {
+        match self {
+            Self::Stdout => true,
+            Self::Sealed(inner, _) => inner.is_stdout(),
+            _ => false,
+        }
+    }
+
+    /// Does a stream of unknown length have to be read to its end before it is stored? Otherwise its header is amended.
+    pub fn spools(&self) -> bool {
+        matches!(self, Self::Stdout | Self::Sealed(..))
+    }
+
     /// Checks that the destination can be created. With `no_create` it must be an existing
     /// repository.
     ///
@@ -237,6 +278,7 @@ impl SinkSpec {
             )),
             Self::File(path) => check_parent_exists(path),
             Self::Stdout | Self::Null => Ok(()),
+            Self::Sealed(inner, _) => inner.check(no_create),
         }
     }
 
@@ -252,6 +294,10 @@ impl SinkSpec {
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
+            Self::Sealed(inner, Recipients(recipients)) => Box::new(SealedDestination::new(
+                inner.open(id, time, codec)?,
+                recipients.clone(),
+            )),
             Self::Null => Box::new(Null),
         })
     }
@@ -261,6 +307,7 @@ impl SinkSpec {
         match self {
             Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
             Self::Stdout => "is complete on standard output".to_owned(),
+            Self::Sealed(inner, _) => format!("{}, encrypted", inner.completion_text()),
             Self::Null => "was stored nowhere, as asked".to_owned(),
         }
     }
@@ -271,6 +318,7 @@ impl SinkSpec {
             Self::Repository(OpenStorage(objects)) => objects.describe(""),
             Self::File(path) => crate::sink::local_file::name(path),
             Self::Stdout => "standard output".to_owned(),
+            Self::Sealed(inner, _) => inner.name(),
             Self::Null => "nowhere".to_owned(),
         }
     }

@@ -145,6 +145,7 @@ fn run_all(document: &str) -> Result {
             .current_dir(&work);
         shell
             .env("PGHOST", server.dir())
+            .env("FULLBORE_STATE_DIR", root.join("state"))
             .env("PGPORT", server.port.to_string())
             .env("PGUSER", "postgres");
         let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
@@ -217,6 +218,10 @@ fn keys(document: &str, command: &str) -> Vec<String> {
         .collect()
 }
 
+/// Makes an encrypted repository, to which somebody has the key.
+const SEALED: &str =
+    "init sealed --encrypt-to age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
+
 #[test]
 fn every_key_of_json_is_in_the_document() -> Result {
     let (dir, document) = (
@@ -243,6 +248,8 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`forget`", "forget repo --keep-last 1"),
         ("`prune`", "prune repo"),
         ("`bench`", "bench digest"),
+        ("`init`", SEALED),
+        ("`key list`", "key list sealed"),
     ];
     for (name, line) in lines {
         let run = Command::new(env!("CARGO_BIN_EXE_fullbore"))

@@ -30,7 +30,7 @@ use crate::{
     stage::codec::Codec,
     storage::Objects,
 };
-use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects};
+use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects, Sealing};
 pub use records::Records;
 use records::settled;
 use std::{
@@ -285,6 +285,8 @@ impl Archive {
         let damage = match self.read_copy(at, first) {
             Ok(page) => return Ok(page),
             Err(gone) if gone.kind == ErrorKind::Gone => return Err(gone),
+            // Other copies are encrypted as well.
+            Err(error) if self.store.sealing() == Sealing::Locked => return Err(error),
             Err(damage) => damage,
         };
         for copy in rest {

@@ -4,6 +4,7 @@
 //! the end of a one-file archive, which contains the place of its root.
 
 use crate::{
+    crypt::{Access, KIND_BYTES, SealedFile, is_sealed, plain_object_range, stored_object_bytes},
     error::{Error, ErrorKind, Result},
     format::{
         layout,
@@ -16,7 +17,7 @@ use crate::{
     },
     platform::is_media_error,
     sink::{Place, place_of},
-    storage::{LocalObjects, Objects},
+    storage::{LocalObjects, Objects, SealedObjects, access::archive_keys},
 };
 use std::{
     fs::File,
@@ -38,6 +39,44 @@ pub enum ObjectName {
     Manifest(String),
     /// Frames.
     Segment(SegmentId),
+}
+
+/// Whether the objects of a repository are encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sealing {
+    /// They are stored as they are.
+    Clear,
+    /// They are encrypted, and the key that was given opens them.
+    Opened,
+    /// They are encrypted. Roots are read without what is private; pages and segments cannot be read.
+    Locked,
+}
+
+impl Sealing {
+    /// Of the objects of a repository.
+    pub fn of(objects: &dyn Objects) -> Self {
+        match objects.as_sealed().map(SealedObjects::access) {
+            None => Self::Clear,
+            Some(Some(Access::Read)) => Self::Opened,
+            Some(_) => Self::Locked,
+        }
+    }
+
+    /// Stored bytes of an object of `plain` bytes.
+    pub fn stored_bytes(self, plain: u64) -> u64 {
+        match self {
+            Self::Clear => plain,
+            Self::Opened | Self::Locked => stored_object_bytes(plain),
+        }
+    }
+
+    /// The bytes of an object of `plain` bytes that depend on these stored ones.
+    pub fn plain_range(self, stored: (u64, u64), plain: u64) -> (u64, u64) {
+        match self {
+            Self::Clear => stored,
+            Self::Opened | Self::Locked => plain_object_range(stored, plain),
+        }
+    }
 }
 
 /// Reads objects of one backup, and segments of others that it refers to.
@@ -63,6 +102,30 @@ pub trait ObjectReader: Send + Sync {
 
     /// Returns the name of `object` for messages, in quotes.
     fn name(&self, object: &ObjectName) -> String;
+
+    /// As [`ObjectReader::read_at`], but of the bytes that are stored, which the checksums in a root are over.
+    fn read_stored_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.read_at(object, offset, len, out)
+    }
+
+    /// Refuses to read content, if it is encrypted and no key was given that opens it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    fn check_readable(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Is it encrypted, and does a key open it?
+    fn sealing(&self) -> Sealing {
+        Sealing::Clear
+    }
 
     /// Returns whether it is one file, with pages and root in its only segment.
     fn is_one_file(&self) -> bool {
@@ -202,6 +265,32 @@ impl ObjectReader for BackupObjects {
         self.objects.describe(&self.key(object))
     }
 
+    fn read_stored_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let Some(sealed) = self.objects.as_sealed() else {
+            return self.read_at(object, offset, len, out);
+        };
+        let stored = sealed.as_stored();
+        stored
+            .read_at(&self.key(object), offset, len, out)
+            .map_err(|error| self.gone_or(error))
+    }
+
+    fn check_readable(&self) -> Result<()> {
+        let key = self.key(&ObjectName::Manifest(String::new()));
+        let sealed = self.objects.as_sealed();
+        sealed.map_or(Ok(()), |sealed| sealed.check_readable(&key))
+    }
+
+    fn sealing(&self) -> Sealing {
+        Sealing::of(&*self.objects)
+    }
+
     fn places(&self) -> Vec<Place> {
         let root = self.objects.as_local().map(LocalObjects::root);
         root.and_then(place_of).into_iter().collect()
@@ -212,8 +301,36 @@ impl ObjectReader for BackupObjects {
 #[derive(Debug)]
 pub struct OneFileObjects {
     path: PathBuf,
-    file: File,
+    file: ArchiveFile,
     root: Locator,
+}
+
+/// The bytes of an archive, opened if they are encrypted.
+#[derive(Debug)]
+enum ArchiveFile {
+    Clear(File),
+    Sealed(Box<SealedFile<File>>),
+}
+
+impl ArchiveFile {
+    /// Opens the file at `path`, with the keys of this process if it is encrypted.
+    fn open(path: &Path) -> Result<Self> {
+        let file = open_file(path, |path| File::open(path))?;
+        let clear = Self::Clear(file);
+        let stored_bytes = file_len(&clear, path)?;
+        let mut head = Vec::new();
+        let len = stored_bytes.min(KIND_BYTES as u64) as usize;
+        read_exactly(&clear, path, 0, len, &mut head)?;
+        match clear {
+            Self::Clear(file) if is_sealed(&head) => {
+                let name = format!("{path:?}");
+                let keys = archive_keys(&head, &name)?;
+                let sealed = SealedFile::open(file, stored_bytes, &keys, &name)?;
+                Ok(Self::Sealed(sealed.into()))
+            }
+            clear => Ok(clear),
+        }
+    }
 }
 
 impl OneFileObjects {
@@ -223,7 +340,7 @@ impl OneFileObjects {
     /// [`Kind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
     /// system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
-        let file = open_file(path, |path| File::open(path))?;
+        let file = ArchiveFile::open(path)?;
         match locate(&file, path)? {
             Some(root) => Ok(Some(Self {
                 path: path.to_owned(),
@@ -240,7 +357,7 @@ impl OneFileObjects {
     /// Returns whether fullbore wrote the file at `path`, damaged or not. A file that cannot be
     /// read does not count.
     pub fn is_ours(path: &Path) -> bool {
-        open_file(path, |path| File::open(path))
+        ArchiveFile::open(path)
             .and_then(|file| is_ours(&file, path))
             .unwrap_or(false)
     }
@@ -298,7 +415,7 @@ impl ObjectReader for OneFileObjects {
 
 /// Finds the root: the locator is before the seek table, or at the very end if there is no seek
 /// table.
-fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
+fn locate(file: &ArchiveFile, path: &Path) -> Result<Option<Locator>> {
     let len = file_len(file, path)?;
     let mut bytes = Vec::new();
     let footer = len.checked_sub(SEEK_FOOTER_BYTES as u64);
@@ -321,7 +438,7 @@ fn locate(file: &File, path: &Path) -> Result<Option<Locator>> {
 
 /// Returns whether the file begins with a frame and a label. That frame is empty in zstd and has
 /// data in lz4; a filler may follow it.
-fn is_ours(file: &File, path: &Path) -> Result<bool> {
+fn is_ours(file: &ArchiveFile, path: &Path) -> Result<bool> {
     let start = head(file, path, 0)?;
     let mut at = if start.starts_with(&EMPTY_ZSTD) {
         EMPTY_ZSTD.len() as u64
@@ -345,7 +462,7 @@ const MAX_LZ4_BLOCKS: usize = 17;
 
 /// Returns the length of the lz4 frame at the start of a file; 0 if there is none. Frames of
 /// fullbore have a checksum of the content and none of blocks.
-fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
+fn lz4_frame_len(file: &ArchiveFile, path: &Path, start: &[u8]) -> Result<u64> {
     const START: [u8; 4] = 0x184D_2204u32.to_le_bytes();
     let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // with or without the size of the content
     for _ in 0..if start.starts_with(&START) {
@@ -364,7 +481,7 @@ fn lz4_frame_len(file: &File, path: &Path, start: &[u8]) -> Result<u64> {
 }
 
 /// Returns a few bytes at `at`, filled with zeros at the end of the file.
-fn head(file: &File, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
+fn head(file: &ArchiveFile, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
     let (mut bytes, there) = (
         Vec::new(),
         file_len(file, path)?
@@ -380,7 +497,11 @@ fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
     asked_twice(|| open(path)).map_err(|e| failed(format!("could not open {path:?}"), e))
 }
 
-fn file_len(file: &File, path: &Path) -> Result<u64> {
+fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
+    let file = match file {
+        ArchiveFile::Clear(file) => file,
+        ArchiveFile::Sealed(sealed) => return Ok(sealed.plain_bytes()),
+    };
     Ok(asked_twice(|| file.metadata())
         .map_err(|e| failed(format!("could not examine {path:?}"), e))?
         .len())
@@ -411,13 +532,17 @@ fn failed(what: String, error: io::Error) -> Error {
 
 /// Checks the length against the file before it allocates memory.
 fn read_exactly(
-    file: &File,
+    file: &ArchiveFile,
     path: &Path,
     offset: u64,
     len: usize,
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let end = offset.saturating_add(len as u64);
+    let clear = match file {
+        ArchiveFile::Clear(clear) => clear,
+        ArchiveFile::Sealed(sealed) => return sealed.read_at(offset, len, out),
+    };
     // The length of the file is only checked for larger reads: reading a megabyte costs less than
     // the check. No file is so long that the system would not take the offset.
     if end > i64::MAX as u64 || len > 1 << 20 && end > file_len(file, path)? {
@@ -425,7 +550,7 @@ fn read_exactly(
     }
     out.resize(len, 0);
     let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
-    asked_twice(|| file.read_exact_at(out, offset)).map_err(|e| match e.kind() {
+    asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
         _ => failed(what(), e),
     })
@@ -437,7 +562,7 @@ mod tests {
 
     #[test]
     fn what_no_file_can_have_is_damage() {
-        let file = tempfile::tempfile().unwrap();
+        let file = ArchiveFile::Clear(tempfile::tempfile().unwrap());
         for (offset, len) in [
             (i64::MAX as u64 - 1, 2),
             (u64::MAX, 1),

@@ -298,7 +298,7 @@ impl Backup {
 
     fn open_options(&self, waits: &Arc<Waits>) -> OpenOptions {
         let split = matches!(self.to, SinkSpec::Repository(_) | SinkSpec::Null);
-        let spool = self.to == SinkSpec::Stdout;
+        let spool = self.to.spools();
         let host = self.host.clone().unwrap_or_else(platform::host_name);
         OpenOptions {
             host,
@@ -322,7 +322,11 @@ impl Backup {
     /// Refuses to replace a file that is not a fullbore archive.
     fn check_output(&self) -> Result<()> {
         self.to.check(self.no_create)?;
-        let SinkSpec::File(path) = &self.to else {
+        let to = match &self.to {
+            SinkSpec::Sealed(inner, _) => inner,
+            to => to,
+        };
+        let SinkSpec::File(path) = to else {
             return Ok(());
         };
         if !path.exists() {

@@ -2,10 +2,11 @@
 
 use super::values::rate;
 use crate::{
+    archive::object::Sealing,
     crypt::{KeyOptions, UserRecipient, parse_recipients},
     error::{Error, ErrorKind, Result},
-    plan::{OpenStorage, SinkSpec},
-    repo::writer::must_be_possible,
+    plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
+    repo::{open::place, writer::must_be_possible},
     storage::{
         CloudEnvironment, CloudSettings, Location,
         access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
@@ -19,6 +20,7 @@ use std::{
     fs,
     io::{IsTerminal, stdin},
     num::{NonZeroU64, NonZeroUsize},
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
 };
 
@@ -90,14 +92,14 @@ impl StorageArgs {
     }
 }
 
-/// Whether a new repository is encrypted. It stays so for ever.
+/// Whether a new repository or an archive is encrypted. It stays so for ever.
 #[derive(Debug, Args, Clone, Default)]
 #[command(next_help_heading = "Storage")]
 pub(super) struct EncryptArgs {
-    /// Encrypt a new repository to age1…, "ssh-ed25519 AAAA…", or the recipients in @FILE; can be repeated
+    /// Encrypt a new repository or an archive to age1…, "ssh-ed25519 AAAA…", or the recipients in @FILE; can be repeated
     #[arg(long, value_name = "RECIPIENT", conflicts_with_all = ["passphrase", "no_encryption"])]
     encrypt_to: Vec<String>,
-    /// Encrypt a new repository with a passphrase: of --passphrase-file, FULLBORE_PASSPHRASE or the terminal
+    /// Encrypt a new repository or an archive with a passphrase: of --passphrase-file, FULLBORE_PASSPHRASE or the terminal
     #[arg(long, conflicts_with = "no_encryption")]
     passphrase: bool,
     /// Do not encrypt a new repository; a new one in an object store wants this option or one of the other two
@@ -127,12 +129,7 @@ impl EncryptArgs {
             Err(Error::new(ErrorKind::Usage, format!("cannot encrypt {location}")).because(why))
         };
         if to.storage().is_none() {
-            return match self.is_wanted() {
-                true => refused(
-                    "only repositories can be encrypted; age encrypts a stream: fullbore backup … --to - | age -r …",
-                ),
-                false => Ok(to),
-            };
+            return self.apply_to_stream(to, word);
         }
         let stored = stored_objects(&location)?;
         if !to.is_new_repository() {
@@ -157,6 +154,65 @@ impl EncryptArgs {
         };
         let sealed = encrypt_new(&location, first, others)?;
         Ok(SinkSpec::Repository(OpenStorage(sealed)))
+    }
+
+    /// Encrypts an archive or standard output. The name of an archive says whether it is.
+    fn apply_to_stream(&self, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
+        let refused = |what: &str| Error::new(ErrorKind::Usage, format!("{what} {word:?}"));
+        let has_ending = word.as_bytes().ends_with(SEALED_ENDING.as_bytes());
+        match (&to, has_ending, self.is_wanted()) {
+            (SinkSpec::Null, _, true) => {
+                Err(refused("cannot encrypt").because("nothing is stored there"))
+            }
+            (SinkSpec::File(_), true, false) => Err(refused("cannot write")
+                .because("its name says that it is encrypted")
+                .hint("use --encrypt-to RECIPIENT or --passphrase, or leave .age out of the name")),
+            (SinkSpec::File(_), false, true) => Err(refused("cannot encrypt")
+                .because("the name of an encrypted archive ends in .age")
+                .hint("use a name such as data.tar.zst.age")),
+            (_, _, false) => Ok(to),
+            (_, _, true) => {
+                let recipients = self.recipients()?;
+                if recipients.is_empty() {
+                    return Err(refused("cannot encrypt").because("no recipient was given"));
+                }
+                Ok(SinkSpec::Sealed(to.into(), Recipients(recipients.into())))
+            }
+        }
+    }
+
+    /// As [`EncryptArgs::apply`], for the destination of a copy. What is encrypted does not become clear without a decision; a new
+    /// destination of what no key was given for gets the same keys.
+    ///
+    /// # Errors
+    /// As [`EncryptArgs::apply`].
+    pub(super) fn apply_to_copy(
+        &self,
+        from: Sealing,
+        to: SinkSpec,
+        word: &OsStr,
+        no_create: bool,
+    ) -> Result<SinkSpec> {
+        if !to.is_new_repository() || no_create || from == Sealing::Clear {
+            return self.apply(to, word, no_create, false);
+        }
+        if from == Sealing::Opened && (self.is_wanted() || self.no_encryption) {
+            return self.apply(to, word, no_create, false);
+        }
+        let location = Location::parse(word)?;
+        let what =
+            format!("cannot make a repository at {location}: decide whether it is encrypted");
+        match from {
+            Sealing::Opened => Err(Error::new(ErrorKind::Usage, what)
+                .because("the backup is encrypted")
+                .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later")),
+            _ if self.is_wanted() || self.no_encryption => {
+                Err(Error::new(ErrorKind::Permission, format!("cannot store it otherwise at {location}"))
+                    .because("the backup is encrypted, and no key was given that reads it")
+                    .hint("give its key: --key FILE, or --passphrase-file FILE"))
+            }
+            _ => Ok(to),
+        }
     }
 
     fn check_new_store(&self, location: &Location, no_create: bool) -> Result<()> {
@@ -188,4 +244,19 @@ impl EncryptArgs {
         }
         Ok(recipients)
     }
+}
+
+/// Returns whether the backup that is copied is encrypted.
+///
+/// # Errors
+/// The storage's.
+pub(super) fn sealing_of(from: &OsStr) -> Result<Sealing> {
+    if from == "-" {
+        return Ok(Sealing::Clear);
+    }
+    let (location, _) = place(from)?;
+    if !location.is_repository() {
+        return Ok(Sealing::Clear);
+    }
+    Ok(Sealing::of(&*location.objects()?))
 }

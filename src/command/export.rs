@@ -81,6 +81,7 @@ impl Export {
     /// # Errors
     /// Those of [`Export::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Arc<Meter>) -> Result<Exported> {
+        archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));

@@ -1,11 +1,11 @@
 //! Lists and changes the keys of an encrypted repository.
 
 use crate::{
-    crypt::{Access, UserRecipient},
+    crypt::{Access, KeyOptions, UserRecipient},
     error::Result,
     storage::{
         Location,
-        access::{new_passphrase, opened_key, stored_objects},
+        access::{new_passphrase, opened_key, stored_and_key},
         keys::{add_key, list_keys, remove_key, rotate_key},
     },
     text,
@@ -22,6 +22,15 @@ pub struct KeyCommand {
     pub change: KeyChange,
 }
 
+/// Who uses a new key.
+#[derive(Debug, Clone)]
+pub enum NewRecipient {
+    /// Whoever has the key of this recipient.
+    Named(String),
+    /// Whoever knows the passphrase that these options give.
+    Passphrase(KeyOptions),
+}
+
 /// A change of keys.
 #[derive(Debug, Clone)]
 pub enum KeyChange {
@@ -34,8 +43,8 @@ pub enum KeyChange {
     Add {
         /// Its name.
         name: String,
-        /// Who uses it; a new passphrase if absent.
-        recipient: Option<String>,
+        /// Who uses it.
+        recipient: NewRecipient,
         /// What it permits.
         access: Access,
     },
@@ -66,8 +75,8 @@ impl KeyCommand {
             } => {
                 let (stored, ring) = opened_key(&location)?;
                 let recipient = match recipient {
-                    Some(text) => UserRecipient::parse(text)?,
-                    None => new_passphrase()?,
+                    NewRecipient::Named(text) => UserRecipient::parse(text)?,
+                    NewRecipient::Passphrase(options) => options.new_passphrase()?.into(),
                 };
                 add_key(&*stored, &ring, name, &recipient, *access)?;
                 text::line(out, &format!("key {name:?} was added"))
@@ -91,9 +100,8 @@ impl KeyCommand {
 }
 
 fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
-    let stored = stored_objects(location)?;
-    let ring = opened_key(location).ok().map(|(_, ring)| ring);
-    for key in list_keys(&*stored, ring.as_deref())? {
+    let (stored, ring) = stored_and_key(location)?;
+    for key in list_keys(&*stored, ring.as_ref())? {
         let access = match key.access {
             Access::Read => "read",
             Access::Put => "add",
@@ -105,7 +113,8 @@ fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
                 &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
             )?;
         } else {
-            text::line(out, &format!("{:<20} {access:<5} {recipient}", key.name))?;
+            let line = format!("{:<20} {access:<5} {recipient}", key.name);
+            text::line(out, line.trim_end())?;
         }
     }
     Ok(())

@@ -36,6 +36,18 @@ pub fn is_sealed(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
+/// Bytes at the front of a file that tell whether it is an age file, and for what kind of key.
+pub const KIND_BYTES: usize = MAGIC.len() + PASSPHRASE_STANZA.len();
+
+/// How the header of an age file for a passphrase goes on, which no other key may open.
+const PASSPHRASE_STANZA: &[u8] = b"-> scrypt ";
+
+/// Do these bytes begin an age file for a passphrase?
+pub fn wants_passphrase(bytes: &[u8]) -> bool {
+    let rest = bytes.strip_prefix(MAGIC);
+    rest.is_some_and(|rest| rest.starts_with(PASSPHRASE_STANZA))
+}
+
 /// Where a file key is left by whoever makes or opens a header.
 #[derive(Clone, Default)]
 struct CaughtKey(Arc<Mutex<Option<FileKey>>>);
@@ -119,6 +131,11 @@ impl<W: Write> SealingWriter<W> {
     /// Plain bytes so far.
     pub fn plain_bytes(&self) -> u64 {
         self.payload.plain_bytes()
+    }
+
+    /// What it is written to.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.inner
     }
 
     /// Ends the file and returns what it was written to.

@@ -18,11 +18,14 @@ mod secret;
 mod ssh;
 mod wrapped;
 
-pub use archive::{OpeningReader, PositionalBytes, SealedFile, SealingWriter, is_sealed};
+pub use archive::{
+    KIND_BYTES, OpeningReader, PositionalBytes, SealedFile, SealingWriter, is_sealed,
+    wants_passphrase,
+};
 pub use identity::{UserIdentity, parse_identities};
 pub use object::{
-    OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_object, plain_object_bytes, seal_object,
-    stored_object_bytes,
+    OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_object, plain_object_bytes,
+    plain_object_range, seal_object, stored_object_bytes,
 };
 pub(crate) use object::{damaged_chunk, no_object};
 pub use options::{KeyOptions, Passphrase, Prompt};
@@ -31,6 +34,7 @@ pub use payload::{
     sealed_bytes,
 };
 pub use recipient::{UserRecipient, parse_recipients};
+pub(crate) use ring::only_adds;
 pub use ring::{Access, Generation, KeyRing};
 pub use secret::Secret;
 pub use ssh::SshRecipient;

@@ -15,8 +15,8 @@
 
 use super::{
     payload::{
-        ChunkOpener, ChunkSealer, PayloadWriter, SALT_BYTES, SealObserver, plain_bytes,
-        sealed_bytes,
+        CHUNK_BYTES, ChunkOpener, ChunkSealer, PayloadWriter, SALT_BYTES, SEALED_CHUNK_BYTES,
+        SealObserver, plain_bytes, sealed_bytes,
     },
     ring::{Generation, KeyRing},
     secret::fill_random,
@@ -72,6 +72,15 @@ pub fn stored_object_bytes(plain: u64) -> u64 {
 /// Plain bytes of an object of `stored` bytes; `None` if no object has that length.
 pub fn plain_object_bytes(stored: u64) -> Option<u64> {
     plain_bytes(stored.checked_sub(OBJECT_PREFIX_BYTES as u64)?)
+}
+
+/// The plain bytes of an object of `plain` bytes that depend on its stored bytes from `from` to `to`.
+pub fn plain_object_range((from, to): (u64, u64), plain: u64) -> (u64, u64) {
+    let chunk_at = |stored: u64| stored.saturating_sub(OBJECT_PREFIX_BYTES as u64);
+    let first = chunk_at(from) / SEALED_CHUNK_BYTES as u64;
+    let end = chunk_at(to).div_ceil(SEALED_CHUNK_BYTES as u64);
+    let at = |chunk: u64| chunk.saturating_mul(CHUNK_BYTES as u64).min(plain);
+    (at(first), at(end))
 }
 
 /// The header of an object as its lines say it.

@@ -128,7 +128,9 @@ impl KeyOptions {
             None
         };
         let first = first.ok_or_else(|| {
-            refused("none was given").hint("give --passphrase-file FILE or set FULLBORE_PASSPHRASE")
+            refused("none was given").hint(
+                "give --passphrase-file FILE or set FULLBORE_PASSPHRASE; with `key add`, --new-passphrase-file FILE",
+            )
         })?;
         let second = ask("the same again")?;
         if second.as_ref() != Some(&first) {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! # fullbore: the key of a repository, keep it secret
-//! # fullbore-digest: <64 hexadecimal digits>
+//! # fullbore-pseudonyms: <64 hexadecimal digits>
 //! # fullbore-generation: 2 <64 hexadecimal digits> age1…
 //! AGE-SECRET-KEY-1…
 //! # fullbore-generation: 1 <64 hexadecimal digits> age1…
@@ -13,13 +13,16 @@
 //! The key of a host that only adds backups is the same text without the lines that begin with `AGE-SECRET-KEY-1`.
 
 use super::Secret;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::root_parts::PSEUDONYM,
+};
 use age::{secrecy::ExposeSecret, x25519};
 use std::fmt;
 use zeroize::Zeroizing;
 
 const TITLE: &str = "# fullbore: the key of a repository, keep it secret\n";
-const DIGEST: &str = "# fullbore-digest: ";
+const PSEUDONYMS: &str = "# fullbore-pseudonyms: ";
 const GENERATION: &str = "# fullbore-generation: ";
 const OURS: &str = "# fullbore-";
 const IDENTITY: &str = "AGE-SECRET-KEY-1";
@@ -98,7 +101,7 @@ impl Generation {
 pub struct KeyRing {
     /// The newest first.
     generations: Vec<Generation>,
-    digest_secret: Secret,
+    pseudonym_secret: Secret,
     may_seal: bool,
 }
 
@@ -112,7 +115,7 @@ impl fmt::Debug for KeyRing {
 }
 
 /// The error for a key that adds backups and cannot read.
-pub(super) fn only_adds(name: &str) -> Error {
+pub(crate) fn only_adds(name: &str) -> Error {
     Error::new(ErrorKind::Permission, format!("cannot read {name}"))
         .because("the key that was given can add backups and cannot read them")
         .hint("give the key of a person who may read this repository (--key FILE)")
@@ -126,7 +129,7 @@ impl KeyRing {
     pub fn random() -> Result<Self> {
         Ok(Self {
             generations: vec![Generation::random(1)?],
-            digest_secret: Secret::random()?,
+            pseudonym_secret: Secret::random()?,
             may_seal: true,
         })
     }
@@ -216,19 +219,14 @@ impl KeyRing {
         })
     }
 
-    /// The secret of the keyed BLAKE3 that digests of files and blocks are made with in this repository.
-    pub fn digest_secret(&self) -> &Secret {
-        &self.digest_secret
-    }
-
     /// The pseudonym of a source in the clear head of a root: equal for equal sources, and says nothing else about them.
     pub fn pseudonym(&self, source: &[u8]) -> String {
         let key = blake3::derive_key(
             "fullbore pseudonym of a source",
-            self.digest_secret.expose(),
+            self.pseudonym_secret.expose(),
         );
         let hash = blake3::keyed_hash(&Zeroizing::new(key), source);
-        format!("sealed-{}", &hash.to_hex()[..16])
+        format!("{PSEUDONYM}{}", &hash.to_hex()[..16])
     }
 
     /// The ring as text.
@@ -236,8 +234,8 @@ impl KeyRing {
         // With room from the start: a string that grows leaves copies behind.
         let mut text = Zeroizing::new(String::with_capacity(300 * (self.generations.len() + 1)));
         text.push_str(TITLE);
-        text.push_str(DIGEST);
-        text.push_str(&self.digest_secret.to_hex());
+        text.push_str(PSEUDONYMS);
+        text.push_str(&self.pseudonym_secret.to_hex());
         text.push('\n');
         for generation in &self.generations {
             text.push_str(GENERATION);
@@ -264,11 +262,11 @@ impl KeyRing {
         if text.len() > MAX_TEXT_BYTES {
             return Err(damaged());
         }
-        let mut digest_secret = None;
+        let mut pseudonym_secret = None;
         let mut generations: Vec<Generation> = Vec::new();
         for line in text.lines() {
-            if let Some(hex) = line.strip_prefix(DIGEST) {
-                digest_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
+            if let Some(hex) = line.strip_prefix(PSEUDONYMS) {
+                pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
             } else if let Some(words) = line.strip_prefix(GENERATION) {
                 generations.push(parse_generation(words).ok_or_else(damaged)?);
             } else if line.starts_with(IDENTITY) {
@@ -292,11 +290,11 @@ impl KeyRing {
             .filter(|generation| generation.identity.is_some())
             .count();
         let is_whole = readable == 0 || readable == generations.len();
-        match digest_secret {
-            Some(digest_secret) if !generations.is_empty() && is_newest_first && is_whole => {
+        match pseudonym_secret {
+            Some(pseudonym_secret) if !generations.is_empty() && is_newest_first && is_whole => {
                 Ok(Self {
                     generations,
-                    digest_secret,
+                    pseudonym_secret,
                     may_seal: true,
                 })
             }

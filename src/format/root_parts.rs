@@ -1,10 +1,10 @@
 //! A root in two parts: a clear head, which says what maintenance needs, and a body that is sealed.
 //!
-//! The head has the id, times, sizes, tags, bases, segments, places and digests of pages, and
+//! The head has the id, times, sizes, tags, bases, segments, places of pages, and
 //! liveness. So `list`, `forget`, `prune`, `copy-backup` and the structure part of `verify` work on
 //! it alone. It is a [`Root`](super::root::Root) whose private fields are empty. Everything else is
 //! in the body: host, paths, options that excluded something, PostgreSQL facts, what was not
-//! captured, statistics, the paths in the list of pages. A member that is not known here is
+//! captured, statistics, the paths and digests in the list of pages. A member that is not known here is
 //! private.
 //!
 //! In a repository, the head has one more member, [`SealedBody`]. This module cuts and joins; it
@@ -21,16 +21,18 @@ const CLEAR: [&str; 12] = [
     "pages", "liveness",
 ];
 
+/// How the host of a pseudonym begins.
+pub const PSEUDONYM: &str = "sealed-";
+
 /// The member of a head that has the body.
 const SEALED: &str = "sealed";
 /// The member of a root that names the source.
 const SOURCE: &str = "source";
-/// The list of pages, in which only the first path of each is private.
+/// The list of pages, in which only the first path and the digest of each are private.
 const PAGES: &str = "pages";
-/// The private member of a page.
-const FIRST: &str = "first";
-/// The member of the body that has the first paths of all pages.
-const FIRST_PATHS: &str = "first_paths";
+/// The private members of a page, and the members of the body that have those of all pages. A digest tells of two pages whether they are
+/// the same, and of a guess whether it is right.
+const OF_PAGES: [(&str, &str); 2] = [("first", "first_paths"), ("digest", "page_digests")];
 /// The last member, which [`seal`] writes.
 const DIGEST: &str = "blake3";
 
@@ -66,7 +68,9 @@ impl RootParts {
         }
         let mut body = Map::new();
         if let Some(Value::Array(pages)) = all.get_mut(PAGES) {
-            body.insert(FIRST_PATHS.to_owned(), take_first_paths(pages)?);
+            for (member, of_all) in OF_PAGES {
+                body.insert(of_all.to_owned(), take_of_pages(pages, member)?);
+            }
         }
         let private = all.keys().filter(|name| !CLEAR.contains(&name.as_str()));
         for name in private.cloned().collect::<Vec<_>>() {
@@ -128,27 +132,31 @@ impl RootParts {
     pub fn join(&self) -> Result<Vec<u8>> {
         let mut all = self.head.clone();
         for (name, value) in &self.body {
-            if name != FIRST_PATHS {
+            if OF_PAGES.iter().all(|(_, of_all)| name != of_all) {
                 all.insert(name.clone(), value.clone());
             }
         }
-        let paths = self.body.get(FIRST_PATHS).and_then(Value::as_array);
-        let pages = all.get_mut(PAGES).and_then(Value::as_array_mut);
-        for (page, path) in pages.into_iter().flatten().zip(paths.into_iter().flatten()) {
-            page[FIRST] = path.clone();
+        for (member, of_all) in OF_PAGES {
+            let values = self.body.get(of_all).and_then(Value::as_array);
+            let pages = all.get_mut(PAGES).and_then(Value::as_array_mut);
+            let pairs = pages
+                .into_iter()
+                .flatten()
+                .zip(values.into_iter().flatten());
+            pairs.for_each(|(page, value)| page[member] = value.clone());
         }
         seal(&all)
     }
 }
 
-/// Empties the first path of each page, which are returned; `None` if a page has none.
-fn take_first_paths(pages: &mut [Value]) -> Option<Value> {
-    let mut paths = Vec::with_capacity(pages.len());
+/// Empties a member of each page; returns what they were. `None` if a page has not that member.
+fn take_of_pages(pages: &mut [Value], member: &str) -> Option<Value> {
+    let mut values = Vec::with_capacity(pages.len());
     for page in pages {
-        let path = page.get_mut(FIRST)?;
-        paths.push(std::mem::replace(path, Value::String(String::new())));
+        let value = page.get_mut(member)?;
+        values.push(std::mem::replace(value, Value::String(String::new())));
     }
-    Some(Value::Array(paths))
+    Some(Value::Array(values))
 }
 
 /// The bytes that a proof is made of: the head, and what is said of the body.
@@ -229,7 +237,7 @@ mod tests {
             first: EntryName(first.to_vec()),
             entries: 8192,
             manifest_offset: Some(7),
-            digest: "ab".into(),
+            digest: "secret-ab".into(),
             ..PageAt::default()
         }
     }
@@ -295,7 +303,13 @@ mod tests {
             },
             postgres: None,
             left_out: Vec::new(),
-            pages: vec![page(b""), page(b"")],
+            pages: vec![
+                PageAt {
+                    digest: String::new(),
+                    ..page(b"")
+                };
+                2
+            ],
             not_captured: Vec::new(),
             run: RunStats::default(),
             ..root()

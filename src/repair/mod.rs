@@ -103,6 +103,10 @@ impl Repair {
     /// the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
         let objects = &repository_at(&self.repository)?;
+        // What no key opens looks as if it were lost.
+        if let Some(sealed) = objects.as_sealed() {
+            sealed.check_readable("")?;
+        }
         match read_repository(&**objects) {
             Ok(_) => {}
             Err(error) if error.kind.is_loss() => {

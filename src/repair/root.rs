@@ -336,17 +336,18 @@ fn segment(
     })
 }
 
-/// Returns the length of a segment, and the CRC-64 of each of its parts.
+/// Returns the length of a segment, and the CRC-64 of each part of its stored bytes.
 ///
 /// # Errors
 /// Errors of the system.
 pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64, String)> {
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
-    for from in (0..len).step_by(PART_BYTES as usize) {
-        let (mut crc, end) = (Crc64::default(), len.min(from + PART_BYTES));
+    let stored = store.sealing().stored_bytes(len);
+    for from in (0..stored).step_by(PART_BYTES as usize) {
+        let (mut crc, end) = (Crc64::default(), stored.min(from + PART_BYTES));
         for at in (from..end).step_by(1 << 20) {
-            store.read_at(object, at, (end - at).min(1 << 20) as usize, &mut buffer)?;
+            store.read_stored_at(object, at, (end - at).min(1 << 20) as usize, &mut buffer)?;
             crc.update(&buffer);
         }
         parts.push_str(&format!("{:016x}", crc.value().0));

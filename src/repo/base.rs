@@ -21,6 +21,7 @@ use crate::{
         entry::{ByteRun, EntryKind},
         page::{PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
+        root_parts::PSEUDONYM,
         segment::SERVICE_HEADER_BYTES,
         sizes,
     },
@@ -510,7 +511,7 @@ fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &NewBackup<'_>) -> Re
 
 /// Returns the id of the latest backup of the same source.
 fn latest_alike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Result<String> {
-    let is_alike = |root: &Root| differs(root, like) != Some(OTHER_SOURCE);
+    let is_alike = |root: &Root| !matches!(differs(root, like), Some(OTHER_SOURCE | NOT_READ));
     let alike = list_backups(objects)?
         .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
     alike.last().ok_or_else(|| {
@@ -522,6 +523,13 @@ fn latest_alike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Result<Stri
     })
 }
 
+/// Is it the pseudonym that stands in the clear head of a root, where no key opens the rest?
+fn is_pseudonym(source: &SourceInfo) -> bool {
+    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
+}
+
+const NOT_READ: &str =
+    "the key of this host does not read it, and the host has no copy of its list of files";
 const OTHER_SOURCE: &str = "it is of another source";
 
 /// Returns the reason why a backup cannot be the base of this one.
@@ -533,6 +541,7 @@ fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
         _ => false,
     };
     match () {
+        () if is_pseudonym(&base.source) => Some(NOT_READ),
         () if !same_source => Some(OTHER_SOURCE),
         () if then.codec != now.codec => Some("it is compressed by another codec"),
         () if then.digest != now.digest => Some("its files are digested in another way"),

@@ -41,6 +41,14 @@ pub struct IncomingBackup {
     intents: Vec<HeldIntent>,
 }
 
+/// The objects without the wrapper that seals them, if there is one.
+fn as_stored(objects: &dyn Objects) -> &dyn Objects {
+    match objects.as_sealed() {
+        Some(sealed) => &**sealed.as_stored(),
+        None => objects,
+    }
+}
+
 /// An object that a backup needs: backup, name, and its least number of bytes.
 pub type NeededObject = (String, String, u64);
 
@@ -178,6 +186,42 @@ impl IncomingBackup {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         self.objects.read_at(&key(id, object), offset, len, out)
+    }
+
+    /// As [`IncomingBackup::read_at`], of the bytes that are stored.
+    ///
+    /// # Errors
+    /// As [`Objects::read_at`].
+    pub fn read_stored_at(
+        &self,
+        (id, object): (&str, &str),
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let stored = as_stored(&*self.objects);
+        stored.read_at(&key(id, object), offset, len, out)
+    }
+
+    /// How many stored bytes the object of this name in backup `id` has; `None` if there is none.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub fn stored_len(&self, id: &str, object: &str) -> Result<Option<u64>> {
+        as_stored(&*self.objects).stat(&key(id, object))
+    }
+
+    /// Begins an object of backup `id` that is stored as it is given.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub fn create_stored(&self, id: &str, object: &str) -> Result<Box<dyn Upload>> {
+        as_stored(&*self.objects).create(&key(id, object))
+    }
+
+    /// Replaces the root that the backup will have.
+    pub fn set_root(&mut self, sealed: Vec<u8>) {
+        self.sealed = sealed;
     }
 
     /// Returns the name of an object of backup `id` for messages, in quotes.

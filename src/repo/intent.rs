@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::seal::seal,
     platform,
-    storage::{Lease, Leased, Objects, Take},
+    storage::{Lease, Leased, Objects, SealedObjects, Take},
 };
 use std::{sync::Arc, thread, time::Duration};
 
@@ -31,7 +31,7 @@ impl HeldIntent {
     /// # Errors
     /// [`ErrorKind::Exists`] if there is such an intent; errors of the storage.
     pub(super) fn announce(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
-        let intent = intent_of(id, time);
+        let intent = intent_of(&**objects, id, time);
         let key = intent_key(id);
         let leased = objects
             .lease(&key, &seal(&intent)?, Take::New)
@@ -58,7 +58,7 @@ impl HeldIntent {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the storage cannot tell whether another holds it; errors of the storage.
     pub(super) fn take(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
-        let intent = intent_of(id, time);
+        let intent = intent_of(&**objects, id, time);
         let key = intent_key(id);
         let body = seal(&intent)?;
         let mut take = Take::DeadOrNew;
@@ -145,11 +145,20 @@ pub(super) fn taken_for_dead(id: &str) -> Error {
     .hint("run the same command again; a host that sleeps during its backup loses it")
 }
 
-fn intent_of(id: &str, time: &str) -> Intent {
+/// Who makes a backup. In an encrypted repository intents are clear all the same: the host has a pseudonym there.
+fn intent_of(objects: &dyn Objects, id: &str, time: &str) -> Intent {
+    let host = platform::host_name();
+    let (host, boot) = match objects.as_sealed().map(SealedObjects::ring) {
+        None => (host, platform::boot_id()),
+        Some(ring) => {
+            let pseudonym = ring.map(|ring| ring.pseudonym(host.as_bytes()));
+            (pseudonym.unwrap_or_default(), String::new())
+        }
+    };
     Intent {
         id: id.to_owned(),
-        host: platform::host_name(),
-        boot: platform::boot_id(),
+        host,
+        boot,
         pid: std::process::id(),
         time: time.to_owned(),
         bases: Vec::new(),

@@ -181,6 +181,7 @@ impl Restore {
         delta: Option<&Delta<'_>>,
     ) -> Result<Summary> {
         let start = Instant::now();
+        archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));

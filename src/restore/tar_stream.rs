@@ -26,6 +26,7 @@ use crate::{
         skipped::{self, SkippedEntries},
     },
     stage::thin::PARTS,
+    storage::access::opened_stream,
     tar::{
         members::TarMembers,
         self_check::{Mismatch, SelfCheck},
@@ -54,7 +55,8 @@ use std::{
 /// # Errors
 /// Those of [`Restore::run`].
 pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
-    run(restore, BlockedCalls(io::stdin()), meter)
+    let input = opened_stream(BlockedCalls(io::stdin()), "standard input")?;
+    run(restore, input, meter)
 }
 
 /// Restores the tar at `path`.
@@ -63,7 +65,7 @@ pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
 /// Those of [`Restore::run`].
 pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-    run(restore, file, meter)
+    run(restore, opened_stream(file, &format!("{path:?}"))?, meter)
 }
 
 fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> Result<Summary> {

@@ -6,6 +6,7 @@
 
 pub mod commit_flag;
 pub mod local_file;
+pub mod sealed;
 pub mod stdout;
 
 use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::dir::real_path};

@@ -1,18 +1,22 @@
 //! How this process reaches storages: the settings of object stores and the keys, set once by the command line.
 
 use super::{
-    CloudAddress, CloudEnvironment, CloudObjects, CloudSettings, LocalObjects, Location, Objects,
-    SealedObjects,
+    CloudAddress, CloudEnvironment, CloudObjects, CloudSettings, KeptBackups, LocalObjects,
+    Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
 };
 use crate::{
-    crypt::{Access, KeyOptions, KeyRing, UserRecipient},
+    crypt::{
+        Access, KIND_BYTES, KeyOptions, KeyRing, OpeningReader, UserIdentity, UserRecipient,
+        is_sealed, wants_passphrase,
+    },
     error::{Error, ErrorKind, Result},
     platform::secrecy::forbid_core_dumps,
     queue::Locked,
 };
 use std::{
     collections::BTreeMap,
+    io::{Cursor, Read},
     sync::{Arc, Mutex, OnceLock},
 };
 
@@ -91,7 +95,12 @@ pub fn objects(location: &Location) -> Result<Arc<dyn Objects>> {
         RepositoryKey::Clear => stored,
         RepositoryKey::Opened(ring) => {
             forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
-            Arc::new(SealedObjects::new(stored, Arc::new(*ring)))
+            let access = ring.access();
+            let sealed = SealedObjects::new(stored, Arc::new(*ring));
+            match access {
+                Access::Read => Arc::new(sealed),
+                Access::Put => Arc::new(KeptBackups::new(sealed)),
+            }
         }
         RepositoryKey::Locked => Arc::new(SealedObjects::locked(stored)),
     };
@@ -129,6 +138,53 @@ pub fn encrypt_new(
     Ok(sealed)
 }
 
+/// The keys for an archive or a stream that begins with `header`, [`KIND_BYTES`] of it, and that messages call `name`.
+///
+/// # Errors
+/// [`ErrorKind::Permission`] if none was given; those of reading them.
+pub fn archive_keys(header: &[u8], name: &str) -> Result<Vec<UserIdentity>> {
+    let keys = &access().keys;
+    let identities = if wants_passphrase(header) {
+        let passphrase = keys.passphrase_for(name)?;
+        let identity = passphrase.map(|passphrase| UserIdentity::of_passphrase(&passphrase));
+        identity.into_iter().collect()
+    } else {
+        keys.identities()?
+    };
+    if identities.is_empty() {
+        return Err(Error::new(ErrorKind::Permission, format!("cannot read {name}"))
+            .because("it is encrypted, and no key was given that fits")
+            .hint("give the key that it was encrypted to: --key FILE, or a passphrase with --passphrase-file FILE"));
+    }
+    Ok(identities)
+}
+
+/// A stream, opened with the keys of this process if it is encrypted. Messages call it `name`.
+///
+/// # Errors
+/// As [`archive_keys`] and [`OpeningReader::new`], or the stream's.
+pub fn opened_stream<R: Read + Send + 'static>(
+    mut input: R,
+    name: &str,
+) -> Result<Box<dyn Read + Send>> {
+    let failed = |error| Error::io(format!("could not read {name}"), error);
+    let mut head = Vec::new();
+    let mut first = (&mut input).take(KIND_BYTES as u64);
+    first.read_to_end(&mut head).map_err(failed)?;
+    let is_sealed = is_sealed(&head);
+    let keys = if is_sealed {
+        archive_keys(&head, name)?
+    } else {
+        Vec::new()
+    };
+    let whole = Cursor::new(head).chain(input);
+    if is_sealed {
+        Ok(Box::new(OpeningReader::new(whole, &keys, name)?))
+    } else {
+        Ok(Box::new(whole))
+    }
+}
+
 /// A recipient from a new passphrase: that of the options, or one that a person types twice.
 ///
 /// # Errors
@@ -139,18 +195,34 @@ pub fn new_passphrase() -> Result<UserRecipient> {
     Ok(access().keys.new_passphrase()?.into())
 }
 
-/// The key of an encrypted repository, for the commands that change its keys.
+/// The objects of an encrypted repository as they are stored, and its key, if one was given.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the repository is clear, [`ErrorKind::Permission`] without a key of it.
-pub fn opened_key(location: &Location) -> Result<(Arc<dyn Objects>, Box<KeyRing>)> {
+/// [`ErrorKind::Usage`] if the repository is clear; as [`keys::open_repository`].
+pub fn stored_and_key(location: &Location) -> Result<(Arc<dyn Objects>, Option<KeyRing>)> {
     let stored = stored_objects(location)?;
-    let refused = |kind, why: &str| {
-        Err(Error::new(kind, format!("cannot change the keys of {location}")).because(why))
-    };
     match keys::open_repository(&*stored, &keys_for(&*stored)?)? {
-        RepositoryKey::Opened(ring) => Ok((stored, ring)),
-        RepositoryKey::Clear => refused(ErrorKind::Usage, "it is not encrypted"),
-        RepositoryKey::Locked => refused(ErrorKind::Permission, "no key was given"),
+        RepositoryKey::Opened(ring) => Ok((stored, Some(*ring))),
+        RepositoryKey::Locked => Ok((stored, None)),
+        RepositoryKey::Clear => Err(Error::new(
+            ErrorKind::Usage,
+            format!("cannot list or change the keys of {location}"),
+        )
+        .because("it is not encrypted, or it is no repository")),
     }
+}
+
+/// The objects of an encrypted repository as they are stored, and its key.
+///
+/// # Errors
+/// As [`stored_and_key`]; [`ErrorKind::Permission`] if no key was given.
+pub fn opened_key(location: &Location) -> Result<(Arc<dyn Objects>, KeyRing)> {
+    let (stored, ring) = stored_and_key(location)?;
+    let ring = ring.ok_or_else(|| {
+        let what = format!("cannot change the keys of {location}");
+        Error::new(ErrorKind::Permission, what)
+            .because("no key was given that reads it")
+            .hint("give a key of the repository: --key FILE, or a passphrase with --passphrase-file FILE")
+    })?;
+    Ok((stored, ring))
 }

@@ -5,8 +5,8 @@
 //! exchanged, counts as absent. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
 
 use super::{
-    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
-    Version, key::is_below,
+    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
+    Upload, Version, key::is_below,
 };
 use crate::{error::Result, platform::debug, queue::Locked};
 use std::{
@@ -357,5 +357,9 @@ impl Objects for CachedObjects {
 
     fn as_local(&self) -> Option<&LocalObjects> {
         self.inner.as_local()
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        self.inner.as_sealed()
     }
 }

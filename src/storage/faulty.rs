@@ -1,8 +1,8 @@
 //! A wrapper that fails, truncates or delays chosen operations: tests say what a command leaves when its storage fails.
 
 use super::{
-    Lease, Leased, ListedObject, LocalObjects, Objects, Operation, Put, PutIf, StorageAbilities,
-    StoredObject, Take, Upload, Version,
+    Lease, Leased, ListedObject, LocalObjects, Objects, Operation, Put, PutIf, SealedObjects,
+    StorageAbilities, StoredObject, Take, Upload, Version,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -218,6 +218,10 @@ impl Objects for Faulty {
 
     fn as_local(&self) -> Option<&LocalObjects> {
         self.inner.as_local()
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        self.inner.as_sealed()
     }
 }
 

@@ -11,17 +11,20 @@
 //! as they have another recipient. A rotation writes all key files before it: a key file that is older than it was put back by the
 //! storage.
 
-use super::{KEYS, Leased, Objects, Put, PutIf, Take, Version};
+use super::{KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version};
 use crate::{
     crypt::{
         Access, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase, open_object,
         seal_object, unwrap_secret, wrap_secret,
     },
     error::{Error, ErrorKind, Result},
-    format::seal::{open_sealed, seal},
+    format::{
+        layout::REPOSITORY,
+        seal::{open_sealed, seal},
+    },
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 const MEMBERS: &str = "keys/members";
 const CURRENT: &str = "keys/current.json";
@@ -221,6 +224,36 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
         ring
     };
     Ok(RepositoryKey::Opened(Box::new(ring)))
+}
+
+/// The destination of a copy of encrypted objects as they are stored, without their key: `to`, if it has the same keys, or if it is new,
+/// then it gets them. `None` if it has others, or is clear.
+///
+/// # Errors
+/// The storage's.
+pub fn share_keys(from: &dyn Objects, to: &Arc<dyn Objects>) -> Result<Option<Arc<dyn Objects>>> {
+    let Some((current, _)) = CurrentGeneration::read(from)? else {
+        return Ok(None);
+    };
+    if let Some((there, _)) = CurrentGeneration::read(&**to)? {
+        return Ok((there == current).then(|| to.clone()));
+    }
+    if to.stat(REPOSITORY)?.is_some() || to.as_sealed().is_some() {
+        return Ok(None);
+    }
+    // The newest generation comes last, as always.
+    let files = from.list(KEYS)?.into_iter().map(|file| file.key);
+    let files = files.filter(|key| key != CURRENT && key != CHANGE);
+    for key in files.chain([CURRENT.to_owned()]) {
+        if let Some((bytes, _)) = from.get(&key)? {
+            to.put(&key, &bytes, &PutIf::Absent)?;
+        }
+    }
+    let ring = from.as_sealed().and_then(|sealed| sealed.ring().cloned());
+    Ok(Some(match ring {
+        Some(ring) => Arc::new(SealedObjects::new(to.clone(), ring)),
+        None => Arc::new(SealedObjects::locked(to.clone())),
+    }))
 }
 
 fn open_by_passphrase(

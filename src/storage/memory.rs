@@ -4,7 +4,7 @@
 
 use super::{
     Clock, LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL,
-    StorageAbilities, StoredObject, SystemClock, Take, Upload, Version,
+    SealedObjects, StorageAbilities, StoredObject, SystemClock, Take, Upload, Version,
     key::{check_key, check_prefix, is_below},
     parts::{amended_range, part_digests_of},
 };
@@ -255,6 +255,10 @@ impl Objects for MemoryObjects {
     }
 
     fn as_local(&self) -> Option<&LocalObjects> {
+        None
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
         None
     }
 }

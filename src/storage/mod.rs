@@ -1,7 +1,7 @@
 //! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`CachedObjects`],
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`KeptBackups`], [`CachedObjects`],
 //! [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
@@ -12,6 +12,7 @@ mod cached;
 mod clock;
 mod cloud;
 mod faulty;
+mod kept;
 mod key;
 pub mod keys;
 mod lease;
@@ -31,6 +32,7 @@ pub use cloud::{
     UploadChecksum,
 };
 pub use faulty::{Fault, Faulty};
+pub use kept::KeptBackups;
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
@@ -152,6 +154,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// The local directory that the objects are in, if they are. Only to keep a repository out of its own source, and to change its
     /// modes.
     fn as_local(&self) -> Option<&LocalObjects>;
+
+    /// The wrapper that seals these objects, if there is one. Only for what concerns stored bytes, which the checksums in a root are
+    /// over, and the key that opens them.
+    fn as_sealed(&self) -> Option<&SealedObjects>;
 }
 
 /// An object that is being written. Dropped before [`Upload::finish`], it is aborted.

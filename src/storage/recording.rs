@@ -1,8 +1,8 @@
 //! A wrapper that counts operations and bytes: tests say how many requests a command makes, not how long it takes.
 
 use super::{
-    Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, StoredObject,
-    Take, Upload, Version,
+    Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
+    StorageAbilities, StoredObject, Take, Upload, Version,
 };
 use crate::{error::Result, queue::Locked};
 use std::{
@@ -200,6 +200,10 @@ impl Objects for Recording {
 
     fn as_local(&self) -> Option<&LocalObjects> {
         self.inner.as_local()
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        self.inner.as_sealed()
     }
 }
 

@@ -9,7 +9,7 @@ use super::losses::DamageSet;
 use crate::{
     archive::{
         Archive, Selection,
-        object::ObjectName,
+        object::{ObjectName, Sealing},
         schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
     error::{Error, Result},
@@ -58,6 +58,28 @@ pub(crate) struct StoredPart {
     /// Index of the segment, and of the part in it, from 0.
     pub(crate) place: usize,
     pub(crate) index: u64,
+}
+
+impl StoredPart {
+    /// Where the stored bytes of the part begin and end.
+    pub(crate) fn stored_span(&self, stock: &Inventory) -> (u64, u64) {
+        let place = &stock.segments[self.place];
+        let bytes = self.sealing(stock).stored_bytes(place.bytes);
+        let from = self.index.saturating_mul(PART_BYTES).min(bytes);
+        (from, bytes.min(from.saturating_add(PART_BYTES)))
+    }
+
+    /// The bytes of the segment that depend on them.
+    pub(crate) fn plain_span(&self, stock: &Inventory) -> (u64, u64) {
+        let stored = self.stored_span(stock);
+        let bytes = stock.segments[self.place].bytes;
+        self.sealing(stock).plain_range(stored, bytes)
+    }
+
+    fn sealing(&self, stock: &Inventory) -> Sealing {
+        let place = &stock.segments[self.place];
+        stock.archives[place.archive].store().sealing()
+    }
 }
 
 /// Most bytes that all workers hold together, unless the number of processors allows more workers
@@ -130,6 +152,22 @@ impl ContentCheck<'_> {
         (BUFFER_BYTES / largest.unwrap_or(0).max(1 << 16).saturating_mul(2)) as usize
     }
 
+    /// Compares all stored bytes with their checksums, and decodes nothing.
+    ///
+    /// # Errors
+    /// As [`ContentCheck::check`].
+    pub(crate) fn check_stored(&self, workers: NonZeroUsize) -> Result<()> {
+        let mut parts = PartQueue::new(&self.stock.segments, |segment| {
+            !self.bad.is_missing(segment)
+        });
+        workers::work(
+            &workers.into(),
+            DataWorker::default,
+            |hand, task| self.task(hand, task),
+            |send| parts.rest(send),
+        )
+    }
+
     fn plan(&self, send: &mut dyn FnMut(DataTask) -> Result<()>) -> Result<()> {
         let mut parts = PartQueue::new(&self.stock.segments, |segment| {
             !self.bad.is_missing(segment)
@@ -194,16 +232,14 @@ impl ContentCheck<'_> {
     /// Compares stored bytes with their checksum, and returns whether they match.
     pub(crate) fn part(&self, hand: &mut DataWorker, part: &StoredPart) -> Result<bool> {
         let place = &self.stock.segments[part.place];
-        let (from, to) = span(place, part.index);
+        let (from, to) = part.stored_span(self.stock);
         let mut clock = Instant::now();
         let found = self.sum(hand, place, from, to);
         lap(&self.meter.source.busy, &mut clock);
         let wanted = checksum(place, part.index);
         match found {
             Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
-            result => self
-                .bad_part(place, part.index, result.err())
-                .map(|()| false),
+            result => self.bad_part(part, result.err()).map(|()| false),
         }
     }
 
@@ -213,7 +249,7 @@ impl ContentCheck<'_> {
         let (mut at, mut sum) = (from, None);
         while at < to {
             let len = (to - at).min(1 << 20);
-            store.read_at(&object, at, len as usize, &mut hand.stored)?;
+            store.read_stored_at(&object, at, len as usize, &mut hand.stored)?;
             let crc = crc64(&hand.stored);
             sum = Some(sum.map_or(crc, |sum| crc64_join(sum, crc, len)));
             at += len;
@@ -222,8 +258,9 @@ impl ContentCheck<'_> {
         Ok(sum.unwrap_or_else(|| crc64(&[])))
     }
 
-    fn bad_part(&self, place: &SegmentPlace, index: u64, error: Option<Error>) -> Result<()> {
-        let (from, to) = span(place, index);
+    fn bad_part(&self, part: &StoredPart, error: Option<Error>) -> Result<()> {
+        let place = &self.stock.segments[part.place];
+        let (from, to) = part.stored_span(self.stock);
         let name = self.stock.archives[place.archive]
             .store()
             .name(&ObjectName::Segment(place.id.clone()));
@@ -231,11 +268,10 @@ impl ContentCheck<'_> {
             || "their checksum differs from the root".to_owned(),
             |error| error.line(),
         );
-        let what = format!(
-            "bytes {from} to {to} of {name}, part {}, are damaged",
-            index + 1
-        );
-        self.bad.part(&place.id, from, to);
+        let bytes = format!("bytes {from} to {to} of {name}");
+        let what = format!("{bytes}, part {}, are damaged", part.index + 1);
+        let span = part.plain_span(self.stock);
+        self.bad.part(&place.id, span, bytes);
         self.report.mark_damaged_backup(&place.id.backup);
         self.report
             .add((Error::corrupt(what).because(why), Vec::new()))
@@ -352,14 +388,6 @@ fn spoil(wanted: &schedule::WantedRun<()>) {
         shared.spoil();
         shared.done(*offset, wanted.len.into(), None);
     }
-}
-
-/// Returns the begin and the end of a part.
-pub(crate) fn span(place: &SegmentPlace, index: u64) -> (u64, u64) {
-    (
-        index * PART_BYTES,
-        place.bytes.min((index + 1) * PART_BYTES),
-    )
 }
 
 /// Returns the checksum of a part; `None` if there is no such part, or its checksum is unknown.

@@ -50,8 +50,8 @@ pub(crate) struct FoundDamage {
     frames: HashMap<(SegmentId, u64), bool>,
     /// Files with intact frames but wrong content, by their fingerprints.
     files: HashSet<u64>,
-    /// Stored bytes that differ from their checksum: segment, from, to.
-    parts: Vec<(SegmentId, u64, u64)>,
+    /// Bytes of segments that differ from their checksum as stored.
+    parts: Vec<DamagedRange>,
     /// Descriptions of the entries on missing pages, by backup.
     pages: BTreeMap<usize, Vec<String>>,
 }
@@ -90,8 +90,11 @@ impl DamageSet {
         self.things().files.insert(fingerprint(archive, item));
     }
 
-    pub(crate) fn part(&self, segment: &SegmentId, from: u64, to: u64) {
-        self.things().parts.push((segment.clone(), from, to));
+    /// Bytes of a segment that depend on damaged ones, and how the report of that begins.
+    pub(crate) fn part(&self, segment: &SegmentId, (from, to): (u64, u64), report: String) {
+        self.things()
+            .parts
+            .push((segment.clone(), from, to, report));
     }
 
     pub(crate) fn page(&self, archive: usize, what: &str) {
@@ -190,16 +193,8 @@ fn places(stock: &Inventory, things: &FoundDamage, report: &Report) -> Vec<Damag
         .missing
         .iter()
         .map(|id| (id.clone(), 0, u64::MAX, format!("segment {} ", name(id))));
-    let parts = things.parts.iter().map(|(id, from, to)| {
-        (
-            id.clone(),
-            *from,
-            *to,
-            format!("bytes {from} to {to} of {}", name(id)),
-        )
-    });
     missing
-        .chain(parts)
+        .chain(things.parts.iter().cloned())
         .filter(|(.., what)| report.has(what))
         .collect()
 }

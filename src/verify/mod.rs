@@ -16,6 +16,7 @@ pub mod losses;
 pub mod sample;
 pub(crate) mod seek_tables;
 pub(crate) mod stored_content;
+mod stored_objects;
 pub(crate) mod stream;
 pub(crate) mod structure;
 pub(crate) mod tree_roots;
@@ -76,6 +77,8 @@ pub struct VerifyVerdict {
     pub damaged: Vec<String>,
     /// Whether every byte was checked.
     pub data: bool,
+    /// Whether no key was given that opens pages and segments, so that only roots, lengths and stored bytes were checked.
+    pub is_locked: bool,
     /// Whether the input was a tar without a manifest to compare with.
     pub is_bare: bool,
     /// For a stream: whether foreign data follows the end of the tar.
@@ -170,6 +173,9 @@ impl Verify {
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
+        if self.against.is_some() {
+            archive.store().check_readable()?;
+        }
         let repository = place(&self.from)
             .ok()
             .and_then(|(location, _)| location.objects().ok());
@@ -309,21 +315,27 @@ impl<'a> RunningCheck<'a> {
 
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<EntryLoss>> {
         self.structure(workers)?;
-        if self.data {
-            let Self {
-                stock,
-                bad,
-                report,
-                meter,
-                ..
-            } = self;
-            ContentCheck {
-                stock,
-                bad,
-                report,
-                meter,
-            }
-            .check(workers)?;
+        let Self {
+            stock,
+            bad,
+            report,
+            meter,
+            ..
+        } = self;
+        let content = ContentCheck {
+            stock,
+            bad,
+            report,
+            meter,
+        };
+        match (self.data, self.is_locked()) {
+            (true, false) => content.check(workers)?,
+            (true, true) => content.check_stored(workers)?,
+            (false, _) => {}
+        }
+        if self.is_locked() {
+            // Which files are lost, pages say.
+            return Ok(Vec::new());
         }
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
@@ -352,6 +364,7 @@ impl<'a> RunningCheck<'a> {
             is_bare: false,
             is_trailed: false,
             entries: self.meter.entries.load(Relaxed),
+            is_locked: self.is_locked(),
             not_captured: sizes::sum(
                 archives
                     .iter()

@@ -7,7 +7,7 @@
 
 use super::{
     RunningCheck, SegmentTables, VerifyVerdict,
-    data::{ContentCheck, DataWorker, StoredPart, checksum, span},
+    data::{ContentCheck, DataWorker, StoredPart, checksum},
     losses::blame,
     seek_tables::SegmentFrames,
     until_final,
@@ -204,14 +204,17 @@ fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
             .store()
             .len(&ObjectName::Segment(place.id.clone()))
             .unwrap_or(0);
-        let within = (0..).take_while(move |index| {
-            let from = span(place, *index).0;
-            from < place.bytes && from <= len
+        let sealing = archive.store().sealing();
+        let most = sealing.stored_bytes(place.bytes);
+        let there = sealing.stored_bytes(len);
+        let parts = (0..).map(move |index| StoredPart { place: at, index });
+        let within = parts.take_while(move |part| {
+            let from = part.stored_span(&check.stock).0;
+            from < most && from <= there
         });
-        let can_be_checked = within.filter(move |index| {
-            checksum(place, *index).is_some() || has_frames(span(place, *index))
-        });
-        can_be_checked.map(move |index| StoredPart { place: at, index })
+        within.filter(move |part| {
+            checksum(place, part.index).is_some() || has_frames(part.plain_span(&check.stock))
+        })
     });
     parts.collect()
 }
@@ -237,7 +240,7 @@ fn add_loose(check: &RunningCheck<'_>, tables: &mut SegmentTables) {
 }
 
 fn bytes(check: &RunningCheck<'_>, part: &StoredPart) -> u64 {
-    let (from, to) = span(&check.stock.segments[part.place], part.index);
+    let (from, to) = part.stored_span(&check.stock);
     to - from
 }
 
@@ -250,7 +253,7 @@ fn frames(
 ) -> Result<bool> {
     let place = &content.stock.segments[part.place];
     let archive = &content.stock.archives[place.archive];
-    let (from, to) = span(place, part.index);
+    let (from, to) = part.plain_span(content.stock);
     let Some(table) = tables.frames.get(&place.id) else {
         return Ok(true);
     };

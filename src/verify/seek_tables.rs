@@ -63,27 +63,39 @@ impl SegmentFrames {
     }
 }
 
-/// Checks the size of a segment and reads its seek table; with `data`, compares every entry with
-/// the frame itself.
+/// Returns the length of a segment, which must be the one in the root.
 ///
 /// # Errors
-/// [`Kind::Corrupt`] if its size or table is wrong; [`Kind::NotFound`] if the segment is missing.
-pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
+/// As [`read`].
+pub(super) fn check_length(archive: &Archive, segment: &SegmentPlace) -> Result<u64> {
     let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);
-    let damaged =
-        |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
     let len = archive
         .store()
         .len(&object)
         .map_err(|e| missing(e, format!("segment {name}")))?;
     // The root of an archive is in its segment, so it only records the size up to the root.
     if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
-        return Err(damaged(&format!(
-            "it has {len} bytes, but {} in the root",
-            segment.bytes
-        )));
+        return Err(
+            Error::corrupt(format!("segment {name} is damaged")).because(format!(
+                "it has {len} bytes, but {} in the root",
+                segment.bytes
+            )),
+        );
     }
+    Ok(len)
+}
+
+/// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
+///
+/// # Errors
+/// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
+pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
+    let object = ObjectName::Segment(segment.id.clone());
+    let name = archive.store().name(&object);
+    let damaged =
+        |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
+    let len = check_length(archive, segment)?;
     let table = table(archive, &object)?.filter(|table| fits(table, segment));
     let table = match table {
         Some(table) => table,

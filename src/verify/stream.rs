@@ -16,6 +16,7 @@ use crate::{
         select::BackupFilter,
     },
     report::damage::Report,
+    storage::access::opened_stream,
     tar::{
         members::TarMembers,
         self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
@@ -44,14 +45,18 @@ pub(crate) enum InspectedInput {
 pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
     if from == "-" {
         filter.must_be_empty(from)?;
-        return Ok(InspectedInput::Stream(Box::new(BlockedCalls(stdin()))));
+        let input = opened_stream(BlockedCalls(stdin()), "standard input")?;
+        return Ok(InspectedInput::Stream(input));
     }
     match open_any(from, filter)? {
         OpenedFrom::Backup(archive) => Ok(InspectedInput::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            Ok(InspectedInput::Stream(Box::new(file)))
+            Ok(InspectedInput::Stream(opened_stream(
+                file,
+                &format!("{path:?}"),
+            )?))
         }
     }
 }

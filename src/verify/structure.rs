@@ -25,6 +25,9 @@ use std::{
 impl RunningCheck<'_> {
     /// Checks all but the data, and returns the frames of the segments.
     pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
+        if self.is_locked() {
+            return self.stored_objects();
+        }
         let tables = self.segments()?;
         self.pages(workers, &tables)?;
         self.mentions()?;
@@ -44,7 +47,7 @@ impl RunningCheck<'_> {
         Ok(tables)
     }
 
-    fn bad_segment(
+    pub(super) fn bad_segment(
         &self,
         place: &SegmentPlace,
         error: Error,

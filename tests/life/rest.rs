@@ -87,6 +87,10 @@ impl Objects for Told {
     fn as_local(&self) -> Option<&LocalObjects> {
         None
     }
+
+    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+        None
+    }
 }
 
 /// A backup of the tree, its id.

@@ -437,4 +437,8 @@ impl Objects for Actor {
     fn as_local(&self) -> Option<&LocalObjects> {
         None
     }
+
+    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+        None
+    }
 }

@@ -244,6 +244,10 @@ impl Objects for Careless {
     fn as_local(&self) -> Option<&fullbore::storage::LocalObjects> {
         None
     }
+
+    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+        None
+    }
 }
 
 #[test]

@@ -12,13 +12,17 @@ use fullbore::{
         root::{EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, SourceInfo},
         seal::seal,
     },
+    platform,
+    repo::writer::RepositoryWriter,
     storage::{
-        Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf, Recording, SealedObjects,
+        Fault, Faulty, KeptBackups, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
+        SealedObjects,
     },
 };
 use proptest::prelude::*;
 use std::{
     collections::BTreeSet,
+    path::Path,
     sync::{Arc, Mutex},
     thread,
 };
@@ -75,6 +79,15 @@ sealed_suite!(
             memory
         ))))))
     )
+);
+
+// A host that has no place for copies.
+sealed_suite!(
+    kept_over_sealed,
+    in_memory(|memory| Arc::new(KeptBackups::in_directory(
+        SealedObjects::new(Arc::new(memory), ring()),
+        Path::new("/proc/no/such/directory")
+    )))
 );
 
 /// A storage in memory, and the same sealed with a key.
@@ -698,4 +711,59 @@ fn no_secret_is_printed() {
         !secrets.iter().any(|secret| printed.contains(secret)),
         "{printed}"
     );
+}
+
+#[test]
+fn an_intent_names_no_host_in_a_sealed_repository() {
+    let (memory, sealed, ring) = memory_and_sealed();
+    let writer = RepositoryWriter::begin(Arc::new(sealed), ID, "2026-11-21T05:45:01Z", "tar.zst");
+    let (bytes, _) = memory
+        .get(&format!("intents/{ID}.json"))
+        .unwrap()
+        .expect("an intent");
+    drop(writer.unwrap());
+    let text = String::from_utf8(bytes).unwrap();
+    let host = platform::host_name();
+    assert!(text.contains(&ring.pseudonym(host.as_bytes())), "{text}");
+    assert!(!text.contains(&format!("\"{host}\"")), "{text}");
+    assert!(!text.contains(&platform::boot_id()), "{text}");
+}
+
+#[test]
+fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_there() {
+    let (memory, _, ring) = memory_and_sealed();
+    let sealed = SealedObjects::new(memory.clone(), Arc::new(ring.for_putting()));
+    let host: Storage = Arc::new(sealed.clone());
+    let state = tempfile::tempdir().unwrap();
+    let kept: Storage = Arc::new(KeptBackups::in_directory(sealed.clone(), state.path()));
+    let whole = seal(&root_of(ID)).unwrap();
+    upload(&*kept, &format!("backups/{ID}/manifest"), b"pages", 2);
+    kept.put(&root_key(ID), &whole, &PutIf::Absent).unwrap();
+    assert_eq!(get(&kept, &root_key(ID)).unwrap(), whole);
+    assert_eq!(
+        read(&*kept, &format!("backups/{ID}/manifest"), 1, 3),
+        b"age"
+    );
+    let segment = format!("backups/{ID}/s01-000001.tar.zst");
+    upload(&*kept, &segment, b"content", 3);
+    assert_eq!(kind_of(kept.get(&segment)), ErrorKind::Permission);
+    assert_ne!(get(&host, &root_key(ID)).unwrap(), whole, "only its head");
+    // A repair by somebody who reads writes another root.
+    let other = Root {
+        tool: "fullbore 0.2".into(),
+        ..root_of(ID)
+    };
+    let owner = SealedObjects::new(memory, ring.clone());
+    owner
+        .put(&root_key(ID), &seal(&other).unwrap(), &PutIf::Always)
+        .unwrap();
+    let head = Root::open(&get(&kept, &root_key(ID)).unwrap(), "it").unwrap();
+    assert!(
+        head.source.host.starts_with("sealed-"),
+        "the copy is of another root"
+    );
+    // Without the directory there is nothing to read.
+    let elsewhere = KeptBackups::in_directory(sealed, Path::new("/proc/no/such/directory"));
+    let manifest = elsewhere.get(&format!("backups/{ID}/manifest"));
+    assert_eq!(kind_of(manifest), ErrorKind::Permission);
 }

@@ -148,7 +148,7 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     }
     let paper = report.as_deref().map(HtmlReport::open).transpose()?;
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&output, plan.to == SinkSpec::Stdout, report::SIDES);
+    let progress = Progress::new(&output, plan.to.is_stdout(), report::SIDES);
     if progress.is_drawn() && plan.subject.can_be_counted() {
         count_beside(&plan, &meter);
     }

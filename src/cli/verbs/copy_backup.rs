@@ -8,6 +8,7 @@ use crate::{
         progress::Progress,
         report,
         select::SelectArgs,
+        storage::{EncryptArgs, sealing_of},
         values::threads,
     },
     command::copy::{CopiedBackup, Copy},
@@ -40,12 +41,18 @@ pub(in crate::cli) struct CopyArgs {
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
+    encrypt: EncryptArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
 pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
     let is_new = to.is_new_repository();
+    let from = sealing_of(&args.from)?;
+    let to = args
+        .encrypt
+        .apply_to_copy(from, to, &args.to, args.no_create)?;
     let Some(storage) = to.storage() else {
         let what = format!(
             "cannot copy a backup to {:?}: it goes from repository to repository",

@@ -8,6 +8,7 @@ use crate::{
         progress::Progress,
         report::{self, backup_json, damage_json},
         select::SelectArgs,
+        storage::{EncryptArgs, sealing_of},
         values::{destination, segment_size, threads},
     },
     command::export::{Export, Exported},
@@ -53,11 +54,17 @@ pub(in crate::cli) struct ExportArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
     #[command(flatten)]
+    encrypt: EncryptArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
 pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let from = sealing_of(&args.from)?;
+    let to = args
+        .encrypt
+        .apply_to_copy(from, to, &args.to, args.no_create)?;
     let filter = args.select.filter(&args.from, true)?;
     let export = Export {
         from: args.from,
@@ -71,7 +78,7 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
         segment_bytes: args.segment_size,
     };
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, export.to == SinkSpec::Stdout, report::SIDES);
+    let progress = Progress::new(&args.output, export.to.is_stdout(), report::SIDES);
     let is_new = export.to.is_new_repository();
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();

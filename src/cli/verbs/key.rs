@@ -2,13 +2,17 @@
 
 use crate::cli::{options::EXIT_CODES, output::told, values::destination};
 use crate::{
-    command::key::{KeyChange, KeyCommand},
-    crypt::Access,
+    command::key::{KeyChange, KeyCommand, NewRecipient},
+    crypt::{Access, KeyOptions},
     error::Result,
     text::arguments::any_bytes,
 };
 use clap::{Args, Subcommand, ValueHint};
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    io::{IsTerminal, stdin},
+    path::PathBuf,
+};
 
 /// `fullbore key`.
 #[derive(Debug, Args)]
@@ -46,6 +50,9 @@ enum KeyVerb {
         /// age1… or "ssh-ed25519 AAAA…" [default: a new passphrase]
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: Option<String>,
+        /// The file with the new passphrase [default: it is asked for]
+        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+        new_passphrase_file: Option<PathBuf>,
     },
     /// Add a key with which a host adds backups, and cannot read one
     Put {
@@ -83,7 +90,16 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
             at,
             name,
             recipient,
+            new_passphrase_file,
         } => {
+            let recipient = match recipient {
+                Some(text) => NewRecipient::Named(text),
+                None => NewRecipient::Passphrase(KeyOptions {
+                    passphrase_file: new_passphrase_file,
+                    may_ask: stdin().is_terminal(),
+                    ..KeyOptions::default()
+                }),
+            };
             let access = Access::Read;
             let change = KeyChange::Add {
                 name,
@@ -99,7 +115,7 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
         } => {
             let change = KeyChange::Add {
                 name,
-                recipient: Some(recipient),
+                recipient: NewRecipient::Named(recipient),
                 access: Access::Put,
             };
             (at, change)

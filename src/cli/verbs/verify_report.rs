@@ -10,6 +10,9 @@ use crate::{
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// The part that a check without a key leaves out.
+const LOCKED: &str = "without a key, names and content were not checked";
+
 /// The last line of a verification.
 /// `against` is the tree that the backup was compared with.
 pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
@@ -30,6 +33,15 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
         ""
     };
     match found.exit_code() {
+        0 if found.is_locked => {
+            let what = if found.data {
+                "all stored bytes of segments were"
+            } else {
+                "the length of every object was"
+            };
+            let time = seconds(found.seconds);
+            format!("{subject} {is} stored as the roots say: {what} checked in {time}; {LOCKED}")
+        }
         0 if found.is_bare => {
             let time = seconds(found.seconds);
             format!(
@@ -127,6 +139,7 @@ fn losers(found: &Found) -> String {
     match found.lost.len() {
         // A stream that lacks its end does not say how much is missing.
         0 if found.is_bare => "what else is lost nothing says".to_owned(),
+        0 if found.is_locked => "only a key tells which files are lost".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
     }
@@ -141,7 +154,7 @@ pub(super) fn json(found: &Found) -> Value {
         .collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
-    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4,
+    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked,
         "entries": found.entries, "not_captured": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }

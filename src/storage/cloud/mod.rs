@@ -26,8 +26,8 @@ pub use settings::{
 pub use transport::CloudCounts;
 
 use super::{
-    LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL, StorageAbilities,
-    SystemClock, Take, Upload, Version,
+    LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL, SealedObjects,
+    StorageAbilities, SystemClock, Take, Upload, Version,
     key::{check_key, check_prefix, is_below},
 };
 use crate::{
@@ -362,6 +362,10 @@ impl Objects for CloudObjects {
     }
 
     fn as_local(&self) -> Option<&LocalObjects> {
+        None
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
         None
     }
 }

@@ -14,7 +14,8 @@ mod upload;
 pub use storing::Storing;
 
 use super::{
-    Leased, ListedObject, Objects, Put, PutIf, StorageAbilities, Take, Upload, Version,
+    Leased, ListedObject, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take, Upload,
+    Version,
     key::{MAX_KEY_BYTES, PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
 use crate::{
@@ -541,6 +542,10 @@ impl Objects for LocalObjects {
 
     fn as_local(&self) -> Option<&LocalObjects> {
         Some(self)
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        None
     }
 }
 

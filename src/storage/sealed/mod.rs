@@ -24,7 +24,7 @@ use super::{
 use crate::{
     crypt::{
         Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver,
-        damaged_chunk, no_object, open_object, plain_object_bytes, seal_object,
+        damaged_chunk, no_object, only_adds, open_object, plain_object_bytes, seal_object,
         stored_object_bytes,
     },
     error::{Error, ErrorKind, Result},
@@ -361,9 +361,34 @@ impl Objects for SealedObjects {
     fn as_local(&self) -> Option<&LocalObjects> {
         self.inner.as_local()
     }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        Some(self)
+    }
 }
 
 impl SealedObjects {
+    /// Is `head` what a storage may see of the root `whole`, which this key would store under `key`?
+    pub(super) fn is_head_of(&self, key: &str, head: &[u8], whole: &[u8]) -> bool {
+        let document = roots::RootDocument::of_key(key);
+        let name = self.describe(key);
+        match (document, self.ring.as_deref()) {
+            (Some(document), Some(ring)) => document.is_head_of(head, whole, ring, &name),
+            _ => false,
+        }
+    }
+
+    /// Refuses to read an object, if no key was given that opens it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    pub fn check_readable(&self, key: &str) -> Result<()> {
+        match self.ring_to_read(key)?.access() {
+            Access::Read => Ok(()),
+            Access::Put => Err(only_adds(&self.describe(key))),
+        }
+    }
+
     /// May backups be read with the key that was given?
     pub fn access(&self) -> Option<Access> {
         self.ring.as_deref().map(KeyRing::access)

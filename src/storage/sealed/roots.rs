@@ -33,10 +33,14 @@ impl<'a> RootDocument<'a> {
         is_root.then_some(Self { backup, name })
     }
 
-    /// May a document that was written as `kind` stand here? A root that is forgotten moves, whether it was listed or partial; no
-    /// root moves the other way.
+    /// May a document that was written as `kind` stand here? A root that is forgotten moves, whether it was listed or partial, and a copy
+    /// without a key has a listed one as its partial one at first. No root becomes a listed one that was written as another.
     fn takes(&self, kind: &str) -> bool {
-        kind == self.name || self.name == FORGOTTEN && [ROOT, PARTIAL].contains(&kind)
+        match self.name {
+            FORGOTTEN => [ROOT, PARTIAL, FORGOTTEN].contains(&kind),
+            PARTIAL => [ROOT, PARTIAL].contains(&kind),
+            _ => kind == self.name,
+        }
     }
 
     /// The key that the body is sealed under: it stays the same when a root is forgotten.
@@ -127,6 +131,19 @@ impl<'a> RootDocument<'a> {
         } else {
             Err(forged(name))
         }
+    }
+
+    /// Is the sealed document `head` that of the root `whole`? Its proof is not checked here.
+    pub(super) fn is_head_of(&self, head: &[u8], whole: &[u8], ring: &KeyRing, name: &str) -> bool {
+        let sealed = SealedRoot::open(head, name).ok().flatten();
+        let parts = RootParts::cut(whole).filter(|parts| parts.id() == self.backup);
+        let (Some(sealed), Some(parts)) = (sealed, parts) else {
+            return false;
+        };
+        let pseudonym = ring.pseudonym(&parts.source());
+        let proof = sealed.sealed.proof.clone();
+        let document = parts.document(&pseudonym, sealed.sealed, |_| proof);
+        document.is_ok_and(|document| document == head)
     }
 
     /// May a document stand here that no key has sealed? Only if it is of no use but to remove a backup, which a storage can do without it:

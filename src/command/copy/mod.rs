@@ -3,7 +3,14 @@
 //! Objects are copied byte by byte under their names and checked on the way: segments against the
 //! checksums in the roots, pages against their digests. Objects that the destination has are not
 //! copied again. Tags are copied; a pin is not, because it is a decision of one repository.
+//!
+//! Where one of the repositories is encrypted, objects are opened and sealed anew, and the root gets
+//! checksums of what the destination stores ([`seals`]). Without a key, objects are copied as they
+//! are stored, and only to a repository that has the same keys.
 
+mod seals;
+
+use self::seals::{CopiedSums, CopyWay};
 use crate::{
     archive::{Archive, object::ObjectName},
     error::{Error, ErrorKind, Result},
@@ -81,6 +88,10 @@ struct CopyTask {
     backup: String,
     name: String,
     bytes: u64,
+    /// Bytes that the destination must have at least, as they are read there.
+    needed_bytes: u64,
+    /// Is it copied as it is stored, encrypted? Then there is no checksum of a page.
+    is_opaque: bool,
     /// Offset, length and checksum of its pieces, in ascending order.
     sums: Vec<(u64, u64, PartSum)>,
 }
@@ -122,32 +133,47 @@ impl Copy {
         let start = Instant::now();
         must_be_possible(&*self.to, self.no_create)?;
         let archive = self.open_backup()?;
+        let (way, to) = CopyWay::choose(&self.from, &archive, &self.to)?;
         let repository = place(&self.from)?.0.objects()?;
         let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
             .filter_map(|id| KnownFrames::read(&*repository, id))
             .collect();
-        let tasks = copy_tasks(&archive, &known)?;
-        let sealed = base_roots(&archive, &known)?;
-        let sealed: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
+        let tasks = copy_tasks(&archive, &known, way)?;
+        let sums = CopiedSums::default();
         let root = read_whole(&archive, &ObjectName::Root)?;
-        let incoming = IncomingBackup::begin(self.to.clone(), root, &archive.root, &sealed)?;
+        let sealed = base_roots(&archive, &known)?
+            .into_iter()
+            .map(|(id, root)| Ok((id, way.draft_of(root)?)))
+            .collect::<Result<Vec<SealedRoot<'_>>>>()?;
+        let drafts: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
+        let draft = way.draft_of((&root[..]).into())?;
+        let mut incoming =
+            IncomingBackup::begin(to.clone(), draft.into_owned(), &archive.root, &drafts)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
+            way,
+            sums: &sums,
             meter,
             there: Default::default(),
         };
-        if let Err(error) = run.copy_all(self.workers, &tasks) {
-            incoming.abort();
-            return Err(error);
+        let copied = run
+            .copy_all(self.workers, &tasks)
+            .and_then(|()| sums.complete(way, &root, &drafts, &*to));
+        let there = run.there;
+        match copied {
+            Ok(root) => incoming.set_root(root),
+            Err(error) => {
+                incoming.abort();
+                return Err(error);
+            }
         }
-        let there = run.there.0.load(Relaxed);
-        let there_bytes = run.there.1.load(Relaxed);
+        let (there, there_bytes) = (there.0.into_inner(), there.1.into_inner());
         let objects: Vec<_> = tasks
             .iter()
-            .map(|task| (task.backup.clone(), task.name.clone(), task.min_bytes()))
+            .map(|task| (task.backup.clone(), task.name.clone(), task.needed_bytes))
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
@@ -211,6 +237,8 @@ impl Copy {
 struct CopyRun<'a> {
     archive: &'a Archive,
     incoming: &'a IncomingBackup,
+    way: CopyWay,
+    sums: &'a CopiedSums,
     meter: &'a Meter,
     /// Number and bytes of objects that need not be copied.
     there: (AtomicU64, AtomicU64),
@@ -231,16 +259,15 @@ impl CopyRun<'_> {
 
     fn copy_one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
         if self.is_copied(buf, task)? {
+            self.sums.note_there(self, buf, task)?;
             self.there.0.fetch_add(1, Relaxed);
             sizes::add_shared(&self.there.1, task.bytes);
             return Ok(());
         }
         let mut clock = Instant::now();
-        let mut upload = self.incoming.create(&task.backup, &task.name)?;
+        let mut upload = self.way.create(self.incoming, task)?;
         for (offset, len, sum) in &task.sums {
-            self.archive
-                .store()
-                .read_at(&task.object, *offset, *len as usize, buf)?;
+            self.read(task, *offset, *len as usize, buf)?;
             lap(&self.meter.source.busy, &mut clock);
             self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers.busy, &mut clock);
@@ -251,6 +278,7 @@ impl CopyRun<'_> {
         let stored = upload.finish()?;
         lap(&self.meter.sink.busy, &mut clock);
         if stored.bytes == task.bytes {
+            self.sums.note(task, &stored.parts);
             return Ok(());
         }
         let object = self.incoming.describe(&task.backup, &task.name);
@@ -264,11 +292,11 @@ impl CopyRun<'_> {
     /// Returns whether the destination has all needed bytes of an object. An existing object is
     /// replaced only by one that contains all its bytes.
     fn is_copied(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<bool> {
-        let Some(len) = self.incoming.len(&task.backup, &task.name)? else {
+        let Some(len) = self.way.len_there(self.incoming, task)? else {
             return Ok(false);
         };
         let is_enough = match &*task.name {
-            MANIFEST => self.has_pages(buf, task),
+            MANIFEST if !task.is_opaque => self.has_pages(buf, task),
             _ => len == task.bytes,
         };
         if is_enough {
@@ -277,13 +305,8 @@ impl CopyRun<'_> {
         let mut is_more = len <= task.bytes;
         let mut bytes = Vec::new();
         for (offset, len, _) in with_gaps(Vec::new(), len.min(task.bytes)) {
-            self.archive
-                .store()
-                .read_at(&task.object, offset, len as usize, buf)?;
-            let object = (&task.backup[..], &task.name[..]);
-            let read = self
-                .incoming
-                .read_at(object, offset, len as usize, &mut bytes);
+            self.read(task, offset, len as usize, buf)?;
+            let read = self.read_there(task, offset, len as usize, &mut bytes);
             is_more &= read.is_ok() && bytes == *buf;
         }
         if is_more {
@@ -302,11 +325,26 @@ impl CopyRun<'_> {
     /// Returns whether a manifest has the pages that this backup needs. It may be longer if a
     /// repair has rebuilt pages.
     fn has_pages(&self, buf: &mut Vec<u8>, task: &CopyTask) -> bool {
-        let manifest = (&task.backup[..], &task.name[..]);
         task.needed_pieces().all(|(offset, len, sum)| {
-            let read = self.incoming.read_at(manifest, *offset, *len as usize, buf);
+            let read = self.read_there(task, *offset, *len as usize, buf);
             read.is_ok() && self.check_piece(task, *offset, buf, sum).is_ok()
         })
+    }
+
+    fn read(&self, task: &CopyTask, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let store = self.archive.store();
+        match self.way {
+            CopyWay::AsStored => store.read_stored_at(&task.object, offset, len, out),
+            CopyWay::Resealed => store.read_at(&task.object, offset, len, out),
+        }
+    }
+
+    fn read_there(&self, task: &CopyTask, at: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let object = (&task.backup[..], &task.name[..]);
+        match self.way {
+            CopyWay::AsStored => self.incoming.read_stored_at(object, at, len, out),
+            CopyWay::Resealed => self.incoming.read_at(object, at, len, out),
+        }
     }
 
     fn check_piece(&self, task: &CopyTask, offset: u64, bytes: &[u8], sum: &PartSum) -> Result<()> {
@@ -363,7 +401,11 @@ fn read_whole(archive: &Archive, object: &ObjectName) -> Result<Vec<u8>> {
 
 /// Returns all objects that a backup refers to, except its root: segments of each backup and
 /// manifests.
-fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec<CopyTask>> {
+fn copy_tasks(
+    archive: &Archive,
+    known: &[(KnownFrames, Vec<u8>)],
+    way: CopyWay,
+) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
     let referred = archive.root.liveness.iter().map(|live| live.id());
     let segments: BTreeSet<_> = own
@@ -384,6 +426,8 @@ fn copy_tasks(archive: &Archive, known: &[(KnownFrames, Vec<u8>)]) -> Result<Vec
     for backup in others.into_iter().chain([""]) {
         tasks.extend(manifest_task(archive, backup)?);
     }
+    let sealing = archive.store().sealing();
+    tasks.iter_mut().for_each(|task| way.fit(task, sealing));
     Ok(tasks)
 }
 
@@ -442,6 +486,8 @@ fn new_task(archive: &Archive, object: ObjectName, backup: &str, name: String) -
         backup,
         name,
         bytes,
+        needed_bytes: 0,
+        is_opaque: false,
         sums: Vec::new(),
     })
 }

@@ -1,0 +1,154 @@
+//! A tree with a repository, people with keys, and runs of the program that know of no other key.
+
+use crate::runs::{self, Ran, Shape, command, noise, shape, temp};
+use age::secrecy::ExposeSecret;
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+/// A name and a content that may be seen nowhere but with a key.
+pub const HIDDEN: &str = "verysecretname";
+
+pub struct World {
+    pub dir: tempfile::TempDir,
+}
+
+/// A person with a key of age.
+#[derive(Clone)]
+pub struct Person {
+    pub recipient: String,
+    pub key: PathBuf,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let world = Self { dir: temp() };
+        let tree = world.tree();
+        for number in 0..12 {
+            runs::write(
+                tree.join(format!("d/{HIDDEN}{number:02}")),
+                noise(number, 9000),
+            );
+        }
+        runs::write(tree.join("large"), noise(77, 2_500_000));
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn tree(&self) -> PathBuf {
+        self.path("tree")
+    }
+
+    pub fn repository(&self) -> PathBuf {
+        self.path("repo")
+    }
+
+    pub fn shape(&self) -> Shape {
+        shape(&self.tree())
+    }
+
+    pub fn change(&self, turn: u64) {
+        let name = format!("d/{HIDDEN}{:02}", turn % 12);
+        runs::write(self.tree().join(name), noise(1000 + turn, 9100));
+    }
+
+    pub fn person(&self, name: &str) -> Person {
+        let identity = age::x25519::Identity::generate();
+        let key = self.path(&format!("{name}.key"));
+        fs::write(&key, identity.to_string().expose_secret()).unwrap();
+        Person {
+            recipient: identity.to_public().to_string(),
+            key,
+        }
+    }
+
+    /// Runs the program without a key but those of the arguments.
+    pub fn run(&self, args: impl IntoIterator<Item = OsString>) -> Ran {
+        self.command(args).output().unwrap().into()
+    }
+
+    pub fn command(&self, args: impl IntoIterator<Item = OsString>) -> std::process::Command {
+        let mut command = command(args);
+        command
+            .env_remove("FULLBORE_KEY_FILE")
+            .env_remove("FULLBORE_PASSPHRASE")
+            .env("FULLBORE_STATE_DIR", self.path("state"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program with a person's key.
+    pub fn run_as(&self, person: &Person, args: impl IntoIterator<Item = OsString>) -> Ran {
+        self.run(args.into_iter().chain(args!["--key", person.key]))
+    }
+
+    /// A repository for a person.
+    pub fn init(&self, repository: &Path, person: &Person) {
+        let ran = self.run(args!["init", repository, "--encrypt-to", person.recipient]);
+        ran.ends_with(0);
+    }
+
+    /// A backup of the tree; the result as JSON.
+    pub fn backup(&self, repository: &Path, person: &Person) -> serde_json::Value {
+        let small = [
+            "--json",
+            "--segment-size",
+            "1M",
+            "--frame-size",
+            "64K",
+            "--host",
+            "hidden-host",
+        ];
+        let args = args!["backup", self.tree(), "--to", repository]
+            .into_iter()
+            .chain(small.map(Into::into));
+        let ran = self.run_as(person, args).ends_with(0);
+        ran.json().pop().unwrap()
+    }
+
+    /// Two backups, the second of which refers to the first; their ids.
+    pub fn two_backups(&self, repository: &Path, person: &Person) -> [String; 2] {
+        let first = id_of(&self.backup(repository, person));
+        self.change(1);
+        let second = self.backup(repository, person);
+        assert_eq!(second["bases"][0], first.as_str());
+        assert!(second["kept_bytes"].as_u64().unwrap() > 2_500_000);
+        [first, id_of(&second)]
+    }
+
+    #[track_caller]
+    pub fn assert_restores(&self, from: &Path, person: &Person, case: &str) {
+        let out = temp();
+        let to = out.path().join("out");
+        self.run_as(person, args!["restore", from, "--to", to, "--quiet"])
+            .ends_with(0);
+        runs::assert_same(&self.shape(), &shape(&to), case);
+    }
+}
+
+pub fn id_of(result: &serde_json::Value) -> String {
+    result["id"].as_str().unwrap().to_owned()
+}
+
+/// All files below a directory.
+pub fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            match entry.file_type().unwrap().is_dir() {
+                true => dirs.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
