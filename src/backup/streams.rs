@@ -68,7 +68,7 @@ impl Streams<'_> {
         meter.sink.set_threads(leading.len());
         staff_source(&leading, meter);
         let stop = AtomicBool::new(false);
-        let streams = self.stream_runs((sources, sinks), &stream_threads, &depths, &stop)?;
+        let streams = self.stream_runs(sources, sinks, &stream_threads, &depths, &stop)?;
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
@@ -90,7 +90,8 @@ impl Streams<'_> {
     /// Makes the run of each stream, which has not started yet.
     fn stream_runs<'a>(
         &'a self,
-        (sources, sinks): (&[Arc<dyn Source>], Vec<Box<dyn Sink>>),
+        sources: &[Arc<dyn Source>],
+        sinks: Vec<Box<dyn Sink>>,
         stream_threads: &'a [Threads],
         depths: &Depths,
         stop: &'a AtomicBool,

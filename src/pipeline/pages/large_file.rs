@@ -177,7 +177,7 @@ impl PageWriter {
         let Some(open) = &mut self.open else { return };
         let block = self.block_bytes;
         let touched = touched_blocks(offset, runs, read, block);
-        let end = offset + sizes::sum(runs.iter().map(|run| run_len(run)));
+        let end = offset + sizes::sum(runs.iter().map(run_len));
         let mut all_crcs = Some(Vec::new());
         for number in offset / block..end.div_ceil(block) {
             let place = number * block;
