@@ -53,13 +53,17 @@ impl RepositoryWriter {
     /// Opens or makes the repository of these objects, removes what dead backups left, and announces backup `id`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a directory holds something else; the storage's.
+    /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::Permission`] without a key of an encrypted repository; the
+    /// storage's.
     pub fn begin(
         objects: Arc<dyn Objects>,
         id: &str,
         time: &str,
         suffix: &'static str,
     ) -> Result<Self> {
+        if let Some(sealed) = objects.as_sealed() {
+            sealed.check_writable()?;
+        }
         let repository = open_or_make(&*objects, time)?;
         clear(&objects);
         let intent = HeldIntent::announce(&objects, id, time)?;
