@@ -264,11 +264,17 @@ impl SinkSpec {
     /// repository.
     ///
     /// # Errors
-    /// As [`must_be_possible`]; [`ErrorKind::Usage`] for `no_create` with another kind of
+    /// As [`must_be_possible`]; [`ErrorKind::Permission`] without a key of an encrypted repository; [`ErrorKind::Usage`] for `no_create` with another kind of
     /// destination.
     pub fn check(&self, no_create: bool) -> Result<()> {
         match self {
-            Self::Repository(OpenStorage(objects)) => must_be_possible(&**objects, no_create),
+            Self::Repository(OpenStorage(objects)) => {
+                // Before a server is told that a backup begins.
+                if let Some(sealed) = objects.as_sealed() {
+                    sealed.check_writable()?;
+                }
+                must_be_possible(&**objects, no_create)
+            }
             _ if no_create => Err(Error::new(
                 ErrorKind::Usage,
                 format!(

@@ -55,13 +55,17 @@ impl RepositoryWriter {
     /// announces backup `id`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a directory holds something else; errors of the storage.
+    /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::Permission`] without a key
+    /// of an encrypted repository; errors of the storage.
     pub fn begin(
         objects: Arc<dyn Objects>,
         id: &str,
         time: &str,
         suffix: &'static str,
     ) -> Result<Self> {
+        if let Some(sealed) = objects.as_sealed() {
+            sealed.check_writable()?;
+        }
         let repository = open_or_make(&*objects, time)?;
         clear(&objects);
         let intent = HeldIntent::announce(&objects, id, time)?;

@@ -767,3 +767,20 @@ fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_
     let manifest = elsewhere.get(&format!("backups/{ID}/manifest"));
     assert_eq!(kind_of(manifest), ErrorKind::Permission);
 }
+
+#[test]
+fn a_backup_without_a_key_is_refused_before_anything_is_stored() {
+    let (memory, _, ring) = memory_and_sealed();
+    let interrupted = ring.rotated().unwrap().for_reading_only();
+    let begin = |objects: SealedObjects| {
+        let begun = RepositoryWriter::begin(Arc::new(objects), ID, "2026-11-21T05:45:01Z", "zst");
+        begun.err().map(|error| error.kind)
+    };
+    let refused = Some(ErrorKind::Permission);
+    assert_eq!(begin(SealedObjects::locked(memory.clone())), refused);
+    let interrupted = SealedObjects::new(memory.clone(), Arc::new(interrupted));
+    assert_eq!(begin(interrupted), refused);
+    assert_eq!(memory.list("").unwrap(), []);
+    let host = SealedObjects::new(memory, Arc::new(ring.for_putting()));
+    assert_eq!(begin(host), None);
+}

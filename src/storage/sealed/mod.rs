@@ -378,6 +378,15 @@ impl SealedObjects {
         }
     }
 
+    /// Refuses to store anything that is encrypted, if no key was given that seals it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    pub fn check_writable(&self) -> Result<()> {
+        let ring = self.ring_to("write to", "")?;
+        ring.sealing_generation(&self.describe("")).map(drop)
+    }
+
     /// Refuses to read an object, if no key was given that opens it.
     ///
     /// # Errors
