@@ -7,8 +7,10 @@
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
-    open::{LATEST, backup_ids, cut_off_ids, list_backups, pick},
+    open::{LATEST, backup_ids, ids_of, list_backups, pick},
+    protocol::is_dead,
     renames::Moved,
+    roots::{BackupFiles, BackupState, backup_files},
     select::BackupFilter,
 };
 use crate::{
@@ -17,6 +19,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
+        layout::{MANIFEST, segment},
         page::{Extent, PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
@@ -31,7 +34,7 @@ use crate::{
     storage::Objects,
 };
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},
 };
 
@@ -98,9 +101,13 @@ impl Base {
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
         let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
         loop {
+            let files = match wanted.full {
+                true => BTreeMap::new(),
+                false => backup_files(&**objects)?,
+            };
             let archives = match wanted.full {
                 true => Vec::new(),
-                false => candidates(objects, wanted, like, &gone, &mut damage)?,
+                false => candidates(objects, &files, wanted, like, &gone, &mut damage)?,
             };
             let ids: Vec<String> = archives
                 .iter()
@@ -108,8 +115,10 @@ impl Base {
                 .collect();
             let referred = refer(&ids)?;
             if referred.gone.is_empty() {
+                // A directory is asked for each object. A store answers for all of them at once.
+                let files = objects.as_local().is_none().then_some(&files);
                 let base = (!archives.is_empty())
-                    .then(|| Self::new(archives, wanted, like, referred, &mut damage));
+                    .then(|| Self::new(archives, files, wanted, like, referred, &mut damage));
                 return Ok((base, damage));
             }
             gone.extend(referred.gone);
@@ -133,6 +142,7 @@ impl Base {
 
     fn new(
         archives: Vec<Archive>,
+        files: Option<&BTreeMap<String, BackupFiles>>,
         wanted: &WantedBase,
         like: &Like<'_>,
         referred: Referred,
@@ -149,9 +159,10 @@ impl Base {
         for archive in &archives {
             let mut manifests = HashMap::new();
             for (id, live, Size { bytes, data }) in segments(&archive.root) {
-                let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
+                let segment = missing(archive, files, ObjectName::Segment(id.clone()), bytes);
                 // What is referred to keeps its manifest, and a commit asks for it.
-                let manifest = || missing(archive, ObjectName::Manifest(id.backup.clone()), 0);
+                let manifest =
+                    || missing(archive, files, ObjectName::Manifest(id.backup.clone()), 0);
                 let manifest = manifests
                     .entry(id.backup.clone())
                     .or_insert_with(manifest)
@@ -381,8 +392,18 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, Size)> {
 }
 
 /// What there is to say of an object that is not there, or not so many bytes of it.
-fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> {
+fn missing(
+    archive: &Archive,
+    files: Option<&BTreeMap<String, BackupFiles>>,
+    object: ObjectName,
+    bytes: u64,
+) -> Option<String> {
     let name = || archive.store().name(&object);
+    if let Some(files) = files
+        && listed_bytes(archive, files, &object).is_some_and(|listed| listed >= bytes)
+    {
+        return None;
+    }
     match archive.store().len(&object) {
         Ok(len) if len >= bytes => None,
         Ok(len) => Some(format!("{} has {len} bytes and had {bytes}", name())),
@@ -391,9 +412,26 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
     }
 }
 
+/// Bytes of an object of a named backup, as a listing has it.
+fn listed_bytes(
+    archive: &Archive,
+    files: &BTreeMap<String, BackupFiles>,
+    object: &ObjectName,
+) -> Option<u64> {
+    match object {
+        ObjectName::Root => None,
+        ObjectName::Manifest(backup) => files.get(backup)?.bytes(MANIFEST),
+        ObjectName::Segment(id) => {
+            let name = segment(id.stream, id.number, archive.codec.suffix());
+            files.get(&id.backup)?.bytes(&name)
+        }
+    }
+}
+
 /// The latest complete backup that is like this one, and what is there of a dead one that is later.
 fn candidates(
     objects: &Arc<dyn Objects>,
+    files: &BTreeMap<String, BackupFiles>,
     wanted: &WantedBase,
     like: &Like<'_>,
     gone: &HashSet<String>,
@@ -403,10 +441,9 @@ fn candidates(
         return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
     let mut found = Vec::new();
-    let (complete, partial) = (
-        backup_ids(&**objects)?,
-        cut_off_ids(&**objects).unwrap_or_default(),
-    );
+    let complete = ids_of(files, BackupState::Listed);
+    let mut partial = ids_of(files, BackupState::Partial);
+    partial.retain(|id| is_dead(&**objects, id));
     platform::debug(|| {
         format!(
             "{} backups were cut off and can be gone on from",

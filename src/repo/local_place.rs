@@ -32,6 +32,9 @@ pub fn places(root: &Path) -> Vec<Place> {
 /// # Errors
 /// [`ErrorKind::NotFound`] if it, or its parent, is not there; as [`read_repository`].
 pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
+    if !no_create && objects.as_local().is_none() {
+        return Ok(());
+    }
     if matches!(objects.stat(REPOSITORY), Ok(Some(_))) {
         return Ok(());
     }
@@ -43,7 +46,10 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
                     format!("could not find a repository at {}", objects.describe("")),
                 )
                 .because("--no-create makes none")
-                .hint("is its disk mounted? `fullbore init` makes an empty repository")
+                .hint(match objects.as_local() {
+                    Some(_) => "is its disk mounted? `fullbore init` makes an empty repository",
+                    None => "correct its address; `fullbore init` makes an empty repository",
+                })
             }
             Err(error) => error,
             Ok(_) => return Ok(()), // it has appeared

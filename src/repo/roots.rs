@@ -128,7 +128,7 @@ impl BackupFiles {
 /// The storage's.
 pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
-    for ListedObject { key, bytes } in objects.list(BACKUPS)? {
+    for ListedObject { key, bytes, .. } in objects.list(BACKUPS)? {
         let below = &key[BACKUPS.len() + 1..];
         // What is there in place of the directory of a backup cannot be read, and must not be passed over.
         let names = below.split_once('/').or(Some((below, MANIFEST)));

@@ -7,7 +7,7 @@
 pub use super::local_place::{is_absent, must_be_possible, places};
 
 use super::{
-    intent::HeldIntent,
+    intent::{HeldIntent, taken_for_dead},
     local_place,
     open::{no_repository, parse_repository},
     page_spool::PageSpool,
@@ -20,7 +20,7 @@ use crate::{
         layout::{
             BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters, segment,
         },
-        root::{FORMAT, Root},
+        root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
         seal::seal,
     },
     platform,
@@ -35,7 +35,10 @@ use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
     mem,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread::JoinHandle,
 };
 
@@ -47,6 +50,8 @@ pub struct RepositoryWriter {
     repository: Repository,
     intent: HeldIntent,
     spool: Arc<Mutex<PageSpool>>,
+    /// Was a partial root stored, or tried to be?
+    has_partial: Arc<AtomicBool>,
 }
 
 impl RepositoryWriter {
@@ -70,6 +75,7 @@ impl RepositoryWriter {
             repository,
             intent,
             spool: Arc::default(),
+            has_partial: Arc::default(),
         })
     }
 
@@ -81,6 +87,7 @@ impl RepositoryWriter {
 
     /// Stores all that the root needs. What was there already is looked for again.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+        self.intent.check()?;
         self.store_manifest()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
@@ -134,11 +141,13 @@ impl Destination for RepositoryWriter {
         let root_key = key(&self.id, ROOT);
         let put = self
             .prepare_commit(root)
-            .and_then(|()| put_root(&*self.objects, &self.id, root));
+            .and_then(|()| put_root(&*self.objects, &self.id, root))
+            .map_err(|error| self.explained(error));
         match put {
             Ok(()) => {
-                // It is there only if the run was long.
-                remove_partial_root(&*self.objects, &self.id);
+                if self.has_partial.load(Relaxed) {
+                    remove_partial_root(&*self.objects, &self.id);
+                }
                 self.intent.withdraw();
                 Ok(())
             }
@@ -157,11 +166,21 @@ impl Destination for RepositoryWriter {
         let key_of = |file| key(&self.id, file);
         let manifest = key_of(MANIFEST);
         let partial = key_of(PARTIAL);
+        let has_partial = self.has_partial.clone();
         Some(Box::new(move |root| {
+            has_partial.store(true, Relaxed);
             // Whoever refers to a backup relies on its manifest to be there. The pages are in the segments so far.
             objects.put(&manifest, &[], &PutIf::Absent)?;
             objects.put(&partial, root, &PutIf::Always).map(drop)
         }))
+    }
+
+    /// Whoever took the lease may have removed what was stored.
+    fn explained(&self, error: Error) -> Error {
+        if self.objects.abilities().has_locks || self.intent.is_ours() {
+            return error;
+        }
+        taken_for_dead(&self.id)
     }
 
     fn abort(self: Box<Self>, keep: bool) {
@@ -185,7 +204,15 @@ pub(super) fn put_root(objects: &dyn Objects, id: &str, root: &[u8]) -> Result<(
 
 /// Completes the error of a commit, after it was taken back if that could be: is its root there still?
 pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: Error) -> Error {
-    let is_listed = !matches!(objects.stat(root_key), Ok(None));
+    let is_void_root = |bytes: u64| {
+        bytes == VOID_ROOT_BYTES
+            && matches!(objects.get(root_key), Ok(Some((root, _))) if is_void(&root))
+    };
+    let is_listed = match objects.stat(root_key) {
+        Ok(None) => false,
+        Ok(Some(bytes)) => !is_void_root(bytes),
+        Err(_) => true,
+    };
     commit_flag::set(is_listed);
     if is_listed {
         error.detail(format!("the {what} is listed, but may not be durable"))
