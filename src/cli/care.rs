@@ -171,9 +171,8 @@ pub(super) fn verify(args: VerifyArgs) -> Result<u8> {
     }
     let last = report::verify(&found, verify.against.as_deref());
     let hint = report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
-    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || {
-        report::verify_json(&found)
-    });
+    let lines = hint.into_iter().chain(report::store(None)).chain([last]);
+    progress.end(&lines.collect::<Vec<_>>(), || report::verify_json(&found));
     Ok(found.exit_code())
 }
 

@@ -249,7 +249,10 @@ pub(super) fn copy(args: CopyArgs) -> Result<u8> {
     if is_new && !args.output.json {
         crate::cli::say_new(&to);
     }
-    progress.end(&report::copy(&copied, &to.name()), || {
+    let mut lines = report::copy(&copied, &to.name());
+    let last = lines.len().saturating_sub(1);
+    lines.splice(last..last, report::store(None));
+    progress.end(&lines, || {
         let mut result = report::copy_json(&copied);
         result["new_repository"] = is_new.into();
         result

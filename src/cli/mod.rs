@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
-        .and_then(|cli| cli.storage.apply().map(|()| cli))
+        .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
         .inspect(|cli| {
             if cli.no_tricks {
                 platform::refuse_tricks();
@@ -122,9 +122,10 @@ const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn backup(args: BackupArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let is_new = to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, args.no_create, args.dry_run)?;
+        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, codec)?;
     if dry_run {
@@ -136,7 +137,6 @@ fn backup(args: BackupArgs) -> Result<u8> {
     if progress.is_drawn() && plan.subject.can_be_counted() {
         plan_deletions(&plan, &meter);
     }
-    let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
     let Outcome {
@@ -192,7 +192,10 @@ fn backup(args: BackupArgs) -> Result<u8> {
 /// Makes an empty repository.
 fn init(args: InitArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(&args.repository, None)?;
-    let to = args.encrypt.apply(to, &args.repository, false, false)?;
+    let is_new = to.is_new_repository();
+    let to = args
+        .encrypt
+        .apply(to, &args.repository, is_new, false, false)?;
     let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",

@@ -26,9 +26,9 @@ mod sealed;
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
-    AUTO_CONNECTIONS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects, CloudService,
-    CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES, ServerEncryption,
-    UploadChecksum,
+    AUTO_CONNECTIONS, AUTO_PARTS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
+    CloudService, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
+    ServerEncryption, UploadChecksum,
 };
 pub use faulty::{Fault, Faulty};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
@@ -202,6 +202,8 @@ pub struct ListedObject {
     pub key: String,
     /// Its length.
     pub bytes: u64,
+    /// Its version, where a listing has it.
+    pub version: Option<Version>,
 }
 
 /// An object that was uploaded.
