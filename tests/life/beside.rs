@@ -429,10 +429,7 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
 
 /// Two backups of a file, of which the first is forgotten and pruned when what runs is about to open its manifest: it has seen the
 /// root. What runs is made of the repository, and the id of the first.
-fn forgotten_meanwhile(
-    dir: &Path,
-    command: impl FnOnce(&Path, &str) -> Vec<OsString>,
-) -> Ran {
+fn forgotten_meanwhile(dir: &Path, command: impl FnOnce(&Path, &str) -> Vec<OsString>) -> Ran {
     let (tree, repository) = (dir.join("tree"), dir.join("repo"));
     runs::write(tree.join("f"), runs::noise(1, 500_000));
     fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);

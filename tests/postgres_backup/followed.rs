@@ -41,13 +41,7 @@ fn followed_for(
     let repository = cluster.path("repository");
     let child = held_up(cluster, seconds, codec);
     // Its file is there with its first frame, and has bytes only from the first full piece on.
-    let stored = || {
-        shell(
-            "find \"$1\"/backups -name 's01-*'",
-            args![repository],
-        )
-        .out
-    };
+    let stored = || shell("find \"$1\"/backups -name 's01-*'", args![repository]).out;
     wait_until("something is being stored", || !stored().is_empty());
     begin();
     let from = cluster.psql("SELECT restart_lsn FROM pg_replication_slots");
@@ -259,13 +253,7 @@ fn wal_that_is_gone_when_it_is_to_be_read_is_missed() {
             "SELECT pg_switch_wal()",
         ]);
     }
-    let stored = || {
-        shell(
-            "find \"$1\"/backups -name 's02-*'",
-            args![repository],
-        )
-        .out
-    };
+    let stored = || shell("find \"$1\"/backups -name 's02-*'", args![repository]).out;
     wait_until("the one before it is being stored", || !stored().is_empty());
     std::thread::sleep(Duration::from_secs(1));
     fs::rename(

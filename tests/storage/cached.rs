@@ -38,7 +38,7 @@ impl Cached {
         let spec = CacheSpec {
             dir: self.dir.path().join("cache"),
             max_bytes: self.max_bytes,
-            is_immutable: is_root,
+            is_kept: is_root,
         };
         Arc::new(CachedObjects::new(Arc::new(self.recording.clone()), spec))
     }
