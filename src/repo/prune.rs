@@ -21,6 +21,7 @@
 //! A. The first in this line is X's own backup, which would have been alive in 0. Tombstones are a second guard.
 
 use super::{
+    open::read_repository,
     protocol::{
         Claims, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
@@ -131,6 +132,10 @@ impl PruneCandidate {
 /// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read or is lost, or if the storage
 /// cannot tell whether a backup is under way: nothing was deleted then. Or the storage's; then the next prune goes on.
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
+    let lacks_conditions = lacks_conditions(objects);
+    if lacks_conditions {
+        refuse_doubt(objects, intents(objects)?.first())?;
+    }
     let mut first = Survey::look(objects)?;
     let claims = if dry {
         Claims::new()
@@ -140,6 +145,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     if !dry {
         first.bury(objects)?;
     }
+    first.lacks_conditions = lacks_conditions;
     let (named, kept) = first.look_again(objects, &claims, dry)?;
     let pruned = first.account(&kept);
     if !dry {
@@ -171,6 +177,8 @@ struct Survey {
     tombstones: Vec<Tombstone>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
+    /// See [`Repository::lacks_conditions`](crate::format::layout::Repository::lacks_conditions).
+    lacks_conditions: bool,
 }
 
 impl Survey {
@@ -212,6 +220,7 @@ impl Survey {
             doubtful,
             tombstones: Vec::new(),
             own_intents: BTreeSet::new(),
+            lacks_conditions: false,
         };
         first.candidates = first.unmentioned()?;
         first.tombstones = tombstones(objects)?;
@@ -362,6 +371,9 @@ impl Survey {
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
+        if self.lacks_conditions {
+            refuse_doubt(objects, announced.first())?;
+        }
         let alive = alive(objects, &announced, claims)?;
         if !dry && !self.candidates.is_empty() {
             refuse_doubt(objects, alive.keys().find(|id| alive[*id].is_doubtful))?;
@@ -521,6 +533,13 @@ fn refuse_doubt(objects: &dyn Objects, doubtful: Option<&String>) -> Result<()> 
             "prune while no backup runs; if none does, remove {:?}",
             intent_key(id)
         )))
+}
+
+/// Does the storage ignore the conditions of puts? Then no intent proves that its backup is dead.
+fn lacks_conditions(objects: &dyn Objects) -> bool {
+    // The caller has looked at this file before.
+    !objects.abilities().has_locks
+        && read_repository(objects).is_ok_and(|repository| repository.lacks_conditions)
 }
 
 /// A directory with objects, without a document and without an intent has lost its root. It cannot be known what a root that is

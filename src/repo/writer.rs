@@ -29,7 +29,7 @@ use crate::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
         commit_flag, place_of,
     },
-    storage::{Objects, PutIf, StoredObject, Upload},
+    storage::{Objects, PutIf, StoredObject, Upload, probe},
 };
 use std::{
     collections::VecDeque,
@@ -66,7 +66,10 @@ impl RepositoryWriter {
         suffix: &'static str,
     ) -> Result<Self> {
         let repository = open_or_make(&*objects, time)?;
-        clear(&objects);
+        // Where leases prove nothing, the backup that left something may be alive.
+        if !repository.lacks_conditions {
+            clear(&objects);
+        }
         let intent = HeldIntent::announce(&objects, id, time)?;
         Ok(Self {
             objects,
@@ -258,6 +261,7 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         return Err(no_repository(objects));
     }
     let facts = seal(&Repository {
+        lacks_conditions: lacks_conditions(objects)?,
         format: FORMAT,
         id: letters(RandomState::new().build_hasher().finish(), 12),
         created: time.to_owned(),
@@ -275,6 +279,14 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
     open(objects, &bytes)
+}
+
+/// Does the storage store what a conditional put should refuse? One that refuses conditional puts gets no repository at all.
+fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
+    if objects.abilities().has_locks {
+        return Ok(false);
+    }
+    Ok(!probe(objects)?)
 }
 
 fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {

@@ -108,7 +108,7 @@ fn azure_server() -> &'static Server {
     SERVER.get_or_init(|| {
         let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, _| {
             words(&format!(
-                "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent"
+                "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent --disableTelemetry"
             ))
         });
         make_container(server.port);
