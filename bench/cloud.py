@@ -161,7 +161,7 @@ class Cloud:
             yield self.requests(row, "first backup", side, None)
             time.sleep(3)       # what is as young as a backup is read again
             self.counts(side)
-            yield self.requests(row, "no change", side, 16)
+            yield self.requests(row, "no change", side, 14)
 
     def restore(self, row, name, target):
         corpus = self.bench.corpus(name)
