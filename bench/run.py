@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import corpora
+from cloud import Cloud
 from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, fastest, run,
                      zstd_alone)
@@ -60,6 +61,7 @@ class Bench:
         self.work = Work(self.base)
         self.postgres = Postgres(self)
         self.incremental = Incremental(self)
+        self.cloud = Cloud(self)
 
     # ------------------------------------------------------------- ingredients
 
@@ -420,6 +422,12 @@ ROWS = {
     "inc-pg": lambda b, r: b.incremental.cluster(r, 0.5, 0.8),
     "inc-summaries": lambda b, r: b.incremental.summaries(r, 1.2),
     "inc-days": lambda b, r: b.incremental.days(r, 1.15, 1.05),
+    "s3-backup-pg": lambda b, r: b.cloud.backup(r, "pg", 0.40),
+    "s3-backup-tree": lambda b, r: b.cloud.backup(r, "tree", 0.35),
+    "s3-restore-pg": lambda b, r: b.cloud.restore(r, "pg", 0.50),
+    "s3-restore-tree": lambda b, r: b.cloud.restore(r, "tree", 0.50),
+    "s3-late-20": lambda b, r: b.cloud.late(r, 20, 1.18),
+    "s3-late-100": lambda b, r: b.cloud.late(r, 100, 1.18),
 }
 
 

@@ -199,7 +199,10 @@ impl SinkSpec {
             Location::Standard => return Ok((Self::Stdout, compress.map(Codec::for_pipe))),
             Location::Null => return Ok((Self::Null, compress)),
             Location::Local(path) => path.as_path(),
-            _ => return repository_codec(&location, compress),
+            _ => {
+                refuse_remote_archive(&location, to.as_ref())?;
+                return repository_codec(&location, compress);
+            }
         };
         let bytes = to.as_os_str().as_bytes();
         if let Some(lost) = dangling_symlink_target(to) {
@@ -328,6 +331,21 @@ impl SinkSpec {
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// Refuses the name of an archive: object stores and other hosts have repositories only.
+fn refuse_remote_archive(location: &Location, to: &OsStr) -> Result<()> {
+    let lower = to.as_bytes().to_ascii_lowercase();
+    if !FOREIGN
+        .iter()
+        .any(|ending| lower.ends_with(ending.as_bytes()))
+    {
+        return Ok(());
+    }
+    let what = format!("cannot write to {location}: archives are files of this machine");
+    Err(Error::new(ErrorKind::Usage, what).hint(
+        "a repository has another name; `--to -` writes an archive to the program that uploads it",
+    ))
 }
 
 /// Returns a repository as a destination. Its segments need frames that can be skipped.

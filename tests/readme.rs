@@ -7,8 +7,14 @@
 
 #![allow(missing_docs, dead_code)]
 
+#[path = "storage/fake_gcs.rs"]
+mod fake_gcs;
+#[path = "storage/fault_proxy.rs"]
+mod fault_proxy;
 #[path = "common/postgres.rs"]
 mod servers;
+#[path = "storage/stores.rs"]
+mod stores;
 
 use servers::Server;
 use std::{
@@ -148,6 +154,12 @@ fn run_all(document: &str) -> Result {
             .env("FULLBORE_STATE_DIR", root.join("state"))
             .env("PGPORT", server.port.to_string())
             .env("PGUSER", "postgres");
+        // The bucket of the examples is there, and the environment says how to reach it.
+        shell
+            .env("AWS_ACCESS_KEY_ID", "tester")
+            .env("AWS_SECRET_ACCESS_KEY", stores::SECRET)
+            .env("AWS_ENDPOINT_URL", stores::s3_endpoint())
+            .env("XDG_CACHE_HOME", root.join("cache"));
         let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(

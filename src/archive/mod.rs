@@ -278,6 +278,13 @@ impl Archive {
     /// # Errors
     /// As [`Archive::page`].
     pub fn read_page(&self, at: &PageAt) -> Result<ManifestPage> {
+        // Which copies there are is a request of its own, and of use only where the first one is damaged.
+        if let Some(offset) = at.manifest_offset {
+            match self.read_copy(at, &(ObjectName::Manifest(at.backup.clone()), offset)) {
+                Err(error) if error.kind != ErrorKind::Gone => {}
+                read => return read,
+            }
+        }
         let mut copies = self.copies(at);
         let Some((first, rest)) = copies.split_first_mut() else {
             return Err(no_copy(at));

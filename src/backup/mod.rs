@@ -175,6 +175,7 @@ impl Backup {
                 })
             }
             Err(error) => {
+                let error = destination.explained(error);
                 destination.abort(error.kind != ErrorKind::Full);
                 Err(error)
             }

@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
     let result = suggestions::parse()
-        .and_then(|cli| cli.storage.apply().map(|()| cli))
+        .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
         .inspect(|cli| {
             if cli.no_tricks {
                 platform::refuse_tricks();

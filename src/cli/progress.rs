@@ -3,7 +3,7 @@
 use super::{
     options::OutputArgs,
     output::{aside, object_aside, told},
-    report::not_captured,
+    report::{not_captured, store_json},
 };
 use crate::{
     format::root::Root,
@@ -173,7 +173,13 @@ impl Progress {
     /// Prints the result: `lines` for a person, or the JSON object that `json` makes.
     pub(super) fn end(&self, lines: &[String], result: impl FnOnce() -> Value) {
         match (self.output.json, self.output.quiet) {
-            (true, _) => self.result(&result()),
+            (true, _) => {
+                let mut result = result();
+                if let Some(store) = store_json() {
+                    result["store"] = store;
+                }
+                self.result(&result);
+            }
             (false, false) => lines.iter().for_each(aside),
             (false, true) => {}
         }

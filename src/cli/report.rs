@@ -14,7 +14,8 @@ use crate::{
     postgres::inventory,
     repo::base::Unlike,
     report::damage::Damage,
-    text::size::{bytes, counted, rate, seconds},
+    storage::access::cloud_counts,
+    text::size::{bytes, count, counted, rate, seconds},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64};
@@ -44,6 +45,7 @@ pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &s
         }
     ));
     lines.push(limit(verdict, SIDES));
+    lines.extend(store(Some((verdict, Side::Sink))));
     lines.extend(waits.iter().map(|wait| {
         format!(
             "waited {} for {}",
@@ -245,6 +247,58 @@ pub(super) fn limit(verdict: &LimitVerdict, names: [&str; 3]) -> String {
         names[verdict.limit as usize],
         verdict.of(verdict.limit).busy * 100.0,
         others.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The line about the requests to object stores: `store: 34 requests, 31.0 MB sent, 21.1 kB received`. If
+/// that `side` was the limit, it says why.
+pub(super) fn store(of: Option<(&LimitVerdict, Side)>) -> Option<String> {
+    let counts = cloud_counts()?;
+    let mut line = format!(
+        "store: {}, {} sent, {} received",
+        counted(counts.requests, "request"),
+        bytes(counts.sent_bytes),
+        bytes(counts.received_bytes)
+    );
+    if counts.retries > 0 {
+        let paused = seconds(counts.paused.as_secs_f64());
+        line += &format!(
+            "; {} made again, after pauses of {paused}",
+            count(counts.retries)
+        );
+    }
+    if counts.throttled > 0 {
+        line += &format!("; it refused {} as too many", count(counts.throttled));
+    }
+    let limited = counts.limited.as_secs_f64();
+    if limited > 0.0 {
+        line += &format!(
+            "; --limit-upload or --limit-download held requests for {}",
+            seconds(limited)
+        );
+    }
+    if let Some((verdict, side)) = of
+        && verdict.limit == side
+    {
+        let moved = counts.sent_bytes.max(counts.received_bytes);
+        let speed = rate(moved, verdict.seconds);
+        line += match () {
+            () if limited > verdict.seconds / 10.0 => "; that is the limit",
+            () if counts.throttled > 0 => "; the store is the limit",
+            () => "; the store or the network to it is the limit",
+        };
+        line += &format!(", at {speed}");
+    }
+    Some(line)
+}
+
+/// The requests to object stores as JSON; `None` if no store was used.
+pub(super) fn store_json() -> Option<Value> {
+    let counts = cloud_counts()?;
+    Some(
+        json!({"requests": counts.requests, "sent_bytes": counts.sent_bytes, "received_bytes": counts.received_bytes,
+        "retries": counts.retries, "throttled": counts.throttled, "limited_seconds": counts.limited.as_secs_f64(),
+        "paused_seconds": counts.paused.as_secs_f64()}),
     )
 }
 

@@ -1,14 +1,15 @@
 //! Options for object stores and encryption, and the decision whether a new repository is encrypted.
 
-use super::values::rate;
+use super::{args::Command, values::rate};
 use crate::{
     archive::object::Sealing,
     crypt::{KeyOptions, UserRecipient, parse_recipients},
     error::{Error, ErrorKind, Result},
+    format::layout::{BACKUPS, MANIFEST, NOTES, ROOT},
     plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
     repo::{open::place, writer::must_be_possible},
     storage::{
-        CloudEnvironment, CloudSettings, Location,
+        CacheSpec, CloudEnvironment, CloudSettings, Location,
         access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
         keys::is_encrypted,
         probe,
@@ -52,6 +53,82 @@ pub(super) struct StorageArgs {
     /// Bytes a second received from an object store, at most
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 915, hide_short_help = true)]
     limit_download: Option<NonZeroU64>,
+    /// Keep what was read of roots and manifests in object stores in this directory [default: fullbore in the XDG cache directory]
+    #[arg(
+        long,
+        value_name = "DIR",
+        global = true,
+        display_order = 916,
+        hide_short_help = true
+    )]
+    cache_dir: Option<PathBuf>,
+    /// Keep nothing of object stores on this host
+    #[arg(
+        long,
+        global = true,
+        display_order = 917,
+        hide_short_help = true,
+        conflicts_with = "cache_dir"
+    )]
+    no_cache: bool,
+}
+
+/// Bytes of all that is kept of object stores.
+const CACHE_BYTES: u64 = 1 << 30;
+
+/// What a command may take from the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CacheUse {
+    /// Roots, notes and pages: the command only reads.
+    Documents,
+    /// Pages, whose digests are in the root: the command must see which roots there are now.
+    Pages,
+    /// Nothing: the command checks or changes what is stored.
+    Nothing,
+}
+
+impl CacheUse {
+    fn of(command: &Command) -> Self {
+        match command {
+            Command::List(_)
+            | Command::Show(_)
+            | Command::Find(_)
+            | Command::Diff(_)
+            | Command::Restore(_)
+            | Command::Export(_) => Self::Documents,
+            Command::Backup(_) => Self::Pages,
+            _ => Self::Nothing,
+        }
+    }
+
+    fn is_kept(self) -> Option<fn(&str) -> bool> {
+        match self {
+            Self::Documents => Some(is_document),
+            Self::Pages => Some(|key| is_file(key, &[MANIFEST])),
+            Self::Nothing => None,
+        }
+    }
+}
+
+fn is_document(key: &str) -> bool {
+    is_file(key, &[ROOT, NOTES, MANIFEST])
+}
+
+fn is_file(key: &str, names: &[&str]) -> bool {
+    let (dir, name) = key.rsplit_once('/').unwrap_or_default();
+    dir.starts_with(BACKUPS) && names.contains(&name)
+}
+
+/// The directory for caches of the user; none if the environment names no home.
+fn default_cache_dir(environment: &CloudEnvironment) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        environment
+            .get(name)
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+    };
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(caches.join("fullbore"))
 }
 
 /// A number of connections, or as many as are useful.
@@ -72,8 +149,9 @@ impl StorageArgs {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for a setting that does not exist.
-    pub(super) fn apply(&self) -> Result<()> {
-        let mut cloud = CloudSettings::from_environment(&CloudEnvironment::of_process())?;
+    pub(super) fn apply(&self, command: &Command) -> Result<()> {
+        let environment = CloudEnvironment::of_process();
+        let mut cloud = CloudSettings::from_environment(&environment)?;
         for pair in &self.storage {
             cloud.set_pair(pair)?;
         }
@@ -87,8 +165,23 @@ impl StorageArgs {
             may_ask: stdin().is_terminal(),
         }
         .with_environment();
-        set_access(StorageAccess { cloud, keys });
+        let cache = self.cache(&environment, CacheUse::of(command));
+        set_access(StorageAccess { cloud, keys, cache });
         Ok(())
+    }
+}
+
+impl StorageArgs {
+    fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {
+        if self.no_cache {
+            return None;
+        }
+        let dir = self.cache_dir.clone();
+        Some(CacheSpec {
+            dir: dir.or_else(|| default_cache_dir(environment))?,
+            max_bytes: CACHE_BYTES,
+            is_kept: of.is_kept()?,
+        })
     }
 }
 
@@ -112,7 +205,7 @@ impl EncryptArgs {
         self.passphrase || !self.encrypt_to.is_empty()
     }
 
-    /// Makes a new destination encrypted if that is wanted. A dry run changes nothing.
+    /// Makes a destination encrypted if it is new and that is wanted. A dry run changes nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a repository that exists is clear, if a new one in an object store comes without a decision, and for
@@ -121,6 +214,7 @@ impl EncryptArgs {
         &self,
         to: SinkSpec,
         word: &OsStr,
+        is_new: bool,
         no_create: bool,
         dry_run: bool,
     ) -> Result<SinkSpec> {
@@ -132,7 +226,7 @@ impl EncryptArgs {
             return self.apply_to_stream(to, word);
         }
         let stored = stored_objects(&location)?;
-        if !to.is_new_repository() {
+        if !is_new {
             return match self.is_wanted() && !is_encrypted(&*stored)? {
                 true => refused("it is a repository that is not encrypted, and stays so"),
                 false => Ok(to),
@@ -191,13 +285,14 @@ impl EncryptArgs {
         from: Sealing,
         to: SinkSpec,
         word: &OsStr,
+        is_new: bool,
         no_create: bool,
     ) -> Result<SinkSpec> {
-        if !to.is_new_repository() || no_create || from == Sealing::Clear {
-            return self.apply(to, word, no_create, false);
+        if !is_new || no_create || from == Sealing::Clear {
+            return self.apply(to, word, is_new, no_create, false);
         }
         if from == Sealing::Opened && (self.is_wanted() || self.no_encryption) {
-            return self.apply(to, word, no_create, false);
+            return self.apply(to, word, is_new, no_create, false);
         }
         let location = Location::parse(word)?;
         let what =

@@ -8,13 +8,18 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::{EntryKind, is_within},
+        layout::NOTES,
         page::{EntryState, Record},
         root::{ClusterInfo, EntryName, Root, SourceInfo},
     },
     repo::{
         annotations::Annotations,
-        open::{cut_off, is_repository, list_backups, named, open, repository_at},
-        scan::lost_roots,
+        open::{
+            cut_off, ids_of, is_repository, listed_roots, named, open, read_repository,
+            repository_at,
+        },
+        roots::{BackupFiles, BackupState, backup_files},
+        scan::lost_roots_of,
         select::BackupFilter,
     },
     storage::Objects,
@@ -23,6 +28,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     io::{Read, Write},
     os::unix::ffi::OsStrExt,
@@ -72,7 +78,10 @@ impl List {
         let repository = &repository_at(&self.from)?;
         let mut code = 0;
         let mut is_any = self.filter.is_empty();
-        for (id, mut root) in list_backups(repository)? {
+        read_repository(&**repository)?;
+        // One look serves for all that is listed.
+        let files = backup_files(&**repository)?;
+        for (id, mut root) in listed_roots(repository, ids_of(&files, BackupState::Listed)) {
             // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
@@ -81,7 +90,11 @@ impl List {
                 continue;
             }
             is_any = true;
-            let noted = root.and_then(|root| annotated(&**repository, &id, root));
+            let has_notes = files.get(&id).is_some_and(|files| files.has(NOTES));
+            let noted = match has_notes {
+                true => root.and_then(|root| annotated(&**repository, &id, root)),
+                false => root.map(|root| (root, false)),
+            };
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
@@ -89,7 +102,7 @@ impl List {
                 (false, Err(error)) => text::line(out, &format!("{id}  {}", error.line()))?,
             }
         }
-        for id in lost_roots(repository)? {
+        for id in lost_roots_of(repository, files.clone())? {
             code = 4;
             if self.json {
                 let lost = Err(Error::corrupt("its root is lost").hint(LOST));
@@ -100,7 +113,7 @@ impl List {
         }
         // JSON lists only complete backups.
         if !self.json {
-            is_any |= self.print_interrupted(&**repository, out)?;
+            is_any |= self.print_interrupted(&**repository, &files, out)?;
         }
         if is_any || code > 0 {
             Ok(code)
@@ -110,9 +123,14 @@ impl List {
     }
 
     /// Prints interrupted backups. Returns whether there are any.
-    fn print_interrupted(&self, objects: &dyn Objects, out: &mut dyn Write) -> Result<bool> {
+    fn print_interrupted(
+        &self,
+        objects: &dyn Objects,
+        files: &BTreeMap<String, BackupFiles>,
+        out: &mut dyn Write,
+    ) -> Result<bool> {
         let mut is_any = false;
-        for root in cut_off(objects)? {
+        for root in cut_off(objects, files) {
             if self.filter.selects(&root) {
                 is_any = true;
                 let Root { id, time, .. } = &root;

@@ -43,6 +43,10 @@ pub struct Repository {
     pub id: String,
     /// Time of creation, RFC 3339.
     pub created: String,
+    /// Whether its storage has no conditional puts, and stored what it should have refused when it
+    /// was tried: then leases prove nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_conditions: bool,
 }
 
 /// What segments are called behind their numbers.

@@ -9,8 +9,10 @@
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
-    open::{LATEST, backup_ids, cut_off_ids, list_backups, pick},
+    open::{LATEST, backup_ids, ids_of, list_backups, pick},
+    protocol::is_dead,
     renames::RenameIndex,
+    roots::{BackupFiles, BackupState, backup_files},
     select::BackupFilter,
 };
 use crate::{
@@ -19,6 +21,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
+        layout::{MANIFEST, segment},
         page::{PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         root_parts::PSEUDONYM,
@@ -34,7 +37,7 @@ use crate::{
     storage::Objects,
 };
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},
 };
 
@@ -105,9 +108,13 @@ impl Base {
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
         let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
         loop {
+            let files = match wanted.full {
+                true => BTreeMap::new(),
+                false => backup_files(&**objects)?,
+            };
             let archives = match wanted.full {
                 true => Vec::new(),
-                false => candidates(objects, wanted, like, &gone, &mut damage)?,
+                false => candidates(objects, &files, wanted, like, &gone, &mut damage)?,
             };
             let ids: Vec<String> = archives
                 .iter()
@@ -115,8 +122,10 @@ impl Base {
                 .collect();
             let referred = refer(&ids)?;
             if referred.gone.is_empty() {
+                // A directory is asked for each object. A store answers for all of them at once.
+                let files = objects.as_local().is_none().then_some(&files);
                 let base = (!archives.is_empty())
-                    .then(|| Self::new(archives, wanted, like, referred, &mut damage));
+                    .then(|| Self::new(archives, files, wanted, like, referred, &mut damage));
                 return Ok((base, damage));
             }
             gone.extend(referred.gone);
@@ -140,6 +149,7 @@ impl Base {
 
     fn new(
         archives: Vec<Archive>,
+        files: Option<&BTreeMap<String, BackupFiles>>,
         wanted: &WantedBase,
         like: &NewBackup<'_>,
         referred: Referred,
@@ -156,7 +166,7 @@ impl Base {
             ..BaseSegments::default()
         };
         for archive in &archives {
-            segments.add(archive, &referred.manifests, damage);
+            segments.add(archive, files, &referred.manifests, damage);
         }
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -310,14 +320,22 @@ struct BaseSegments {
 impl BaseSegments {
     /// Adds the segments of one base. Missing objects are damage, unless their manifest is one of
     /// the `deleted` ones.
-    fn add(&mut self, archive: &Archive, deleted: &HashSet<String>, damage: &mut BTreeSet<String>) {
+    fn add(
+        &mut self,
+        archive: &Archive,
+        files: Option<&BTreeMap<String, BackupFiles>>,
+        deleted: &HashSet<String>,
+        damage: &mut BTreeSet<String>,
+    ) {
         let mut manifests = HashMap::new();
         for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
-            let segment = missing(archive, ObjectName::Segment(id.clone()), bytes);
+            let segment = missing(archive, files, ObjectName::Segment(id.clone()), bytes);
             // A backup that is referred to must keep its manifest: the commit checks that.
             let manifest = manifests
                 .entry(id.backup.clone())
-                .or_insert_with_key(|id| missing(archive, ObjectName::Manifest(id.clone()), 0))
+                .or_insert_with_key(|id| {
+                    missing(archive, files, ObjectName::Manifest(id.clone()), 0)
+                })
                 .clone();
             if segment.is_none() && manifest.is_none() {
                 self.live.insert(id.clone(), (live, data));
@@ -407,9 +425,20 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
         .collect()
 }
 
-/// Returns the complaint about an object that is missing or too short.
-fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> {
+/// Returns the complaint about an object that is missing or too short. Objects that the listing
+/// `files` has are not looked at.
+fn missing(
+    archive: &Archive,
+    files: Option<&BTreeMap<String, BackupFiles>>,
+    object: ObjectName,
+    bytes: u64,
+) -> Option<String> {
     let name = || archive.store().name(&object);
+    if let Some(files) = files
+        && listed_bytes(archive, files, &object).is_some_and(|listed| listed >= bytes)
+    {
+        return None;
+    }
     match archive.store().len(&object) {
         Ok(len) if len >= bytes => None,
         Ok(len) => Some(format!("{} has {len} bytes and had {bytes}", name())),
@@ -418,10 +447,27 @@ fn missing(archive: &Archive, object: ObjectName, bytes: u64) -> Option<String> 
     }
 }
 
+/// Returns the bytes of an object of a named backup, from a listing.
+fn listed_bytes(
+    archive: &Archive,
+    files: &BTreeMap<String, BackupFiles>,
+    object: &ObjectName,
+) -> Option<u64> {
+    match object {
+        ObjectName::Root => None,
+        ObjectName::Manifest(backup) => files.get(backup)?.bytes(MANIFEST),
+        ObjectName::Segment(id) => {
+            let name = segment(id.stream, id.number, archive.codec.suffix());
+            files.get(&id.backup)?.bytes(&name)
+        }
+    }
+}
+
 /// Returns the latest complete backup of this source, and the durable part of a later one that
 /// died.
 fn candidates(
     objects: &Arc<dyn Objects>,
+    files: &BTreeMap<String, BackupFiles>,
     wanted: &WantedBase,
     like: &NewBackup<'_>,
     gone: &HashSet<String>,
@@ -430,8 +476,9 @@ fn candidates(
     if let Some(base) = &wanted.base {
         return asked_for(objects, base, like).map(|archive| vec![archive]);
     }
-    let complete = backup_ids(&**objects)?;
-    let partial = cut_off_ids(&**objects).unwrap_or_default();
+    let complete = ids_of(files, BackupState::Listed);
+    let mut partial = ids_of(files, BackupState::Partial);
+    partial.retain(|id| is_dead(&**objects, id));
     platform::debug(|| {
         format!(
             "{} backups were interrupted and can be resumed",

@@ -7,8 +7,8 @@
 use super::{protocol::intents, roots};
 use crate::{
     error::Result,
-    format::layout::{backup_id, is_backup_id},
-    storage::Objects,
+    format::layout::{BACKUPS, INTENTS, backup_id, is_backup_id},
+    storage::{ListedObject, Objects},
 };
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
@@ -18,11 +18,25 @@ use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 /// # Errors
 /// Errors of the system.
 pub fn next(objects: &dyn Objects, now: Timestamp, seed: u64) -> Result<String> {
-    let newest = roots::ids(objects)?
-        .into_iter()
-        .chain(intents(objects)?)
-        .max();
-    Ok(after(newest.as_deref(), now, seed))
+    Ok(after(newest(objects)?.as_deref(), now, seed))
+}
+
+/// The newest id of a backup or an intent: of a store by one request.
+fn newest(objects: &dyn Objects) -> Result<Option<String>> {
+    if objects.as_local().is_some() {
+        let ids = roots::ids(objects)?.into_iter();
+        return Ok(ids.chain(intents(objects)?).max());
+    }
+    let id_of = |object: ListedObject| {
+        let (dir, rest) = object.key.split_once('/')?;
+        let id = match dir {
+            BACKUPS => rest.split_once('/')?.0,
+            INTENTS => rest.strip_suffix(".json")?,
+            _ => return None,
+        };
+        is_backup_id(id).then(|| id.to_owned())
+    };
+    Ok(objects.list("")?.into_iter().filter_map(id_of).max())
 }
 
 /// Returns the id of `now`, or of the millisecond after `newest` if that is later.

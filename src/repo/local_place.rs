@@ -35,6 +35,9 @@ pub fn places(root: &Path) -> Vec<Place> {
 /// [`ErrorKind::NotFound`] if the repository, or its parent directory, does not exist; as
 /// [`read_repository`].
 pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
+    if !no_create && objects.as_local().is_none() {
+        return Ok(());
+    }
     if matches!(objects.stat(REPOSITORY), Ok(Some(_))) {
         return Ok(());
     }
@@ -46,7 +49,10 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
                     format!("could not find a repository at {}", objects.describe("")),
                 )
                 .because("--no-create does not create one")
-                .hint("is its disk mounted? `fullbore init` makes an empty repository")
+                .hint(match objects.as_local() {
+                    Some(_) => "is its disk mounted? `fullbore init` makes an empty repository",
+                    None => "correct its address; `fullbore init` makes an empty repository",
+                })
             }
             Err(error) => error,
             Ok(_) => return Ok(()), // it has appeared meanwhile

@@ -3,7 +3,7 @@
 use super::{
     annotations::Annotations,
     protocol::is_dead,
-    roots::{self, BackupState, backup_files, key},
+    roots::{self, BackupFiles, BackupState, backup_files, key},
     scan::lost_roots,
     select::BackupFilter,
 };
@@ -19,6 +19,7 @@ use crate::{
     storage::{Found, Location, Objects, repository_around},
 };
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -455,9 +456,12 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
         ErrorKind::NotFound,
         format!("cannot read {name}: it is not a repository"),
     );
-    let named = objects
-        .as_local()
-        .and_then(|local| parts(local.root().as_os_str()));
+    let place = match objects.as_local() {
+        Some(local) => local.root().as_os_str().to_owned(),
+        None => OsString::from(name.trim_matches('"')),
+    };
+    let is_cloud = objects.as_local().is_none();
+    let named = parts(&place).filter(|(_, id)| !is_cloud || is_backup_id(id) || *id == LATEST);
     none.hint(
         match named.filter(|(repository, _)| is_repository(repository.as_os_str())) {
             Some((repository, id)) => {
@@ -477,25 +481,27 @@ pub(crate) fn backup_ids(objects: &dyn Objects) -> Result<Vec<String>> {
 }
 
 fn ids_in_state(objects: &dyn Objects, state: BackupState) -> Result<Vec<String>> {
-    let all = backup_files(objects)?.into_iter();
-    Ok(all
-        .filter(|(_, files)| files.state() == Some(state))
-        .map(|(id, _)| id)
-        .collect())
+    Ok(ids_of(&backup_files(objects)?, state))
 }
 
-/// Returns the partial roots of the interrupted backups, oldest first.
-///
-/// # Errors
-/// Errors of the storage.
-pub fn cut_off(objects: &dyn Objects) -> Result<Vec<Root>> {
-    let ids = cut_off_ids(objects)?;
+/// Returns the ids of the backups of a listing that are in a state, oldest first.
+pub fn ids_of(files: &BTreeMap<String, BackupFiles>, state: BackupState) -> Vec<String> {
+    let of = files
+        .iter()
+        .filter(|(_, files)| files.state() == Some(state));
+    of.map(|(id, _)| id.clone()).collect()
+}
+
+/// Returns the partial roots of the interrupted backups of a listing, oldest first.
+pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> Vec<Root> {
+    let mut ids = ids_of(files, BackupState::Partial);
+    ids.retain(|id| is_dead(objects, id));
     // A damaged partial root is of no use; and a concurrent prune may have forgotten it.
     let read = |id: &String| {
         let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
         Root::open(&bytes, layout::PARTIAL).ok()
     };
-    Ok(ids.iter().filter_map(read).collect())
+    ids.iter().filter_map(read).collect()
 }
 
 /// Returns the ids of interrupted backups that can be resumed, oldest first.
@@ -517,7 +523,14 @@ pub fn list_backups(
     objects: &Arc<dyn Objects>,
 ) -> Result<impl Iterator<Item = (String, Result<Root>)> + use<>> {
     read_repository(&**objects)?;
-    let ids = backup_ids(&**objects)?;
+    Ok(listed_roots(objects, backup_ids(&**objects)?))
+}
+
+/// Returns the roots of these backups, as [`list_backups`] does.
+pub fn listed_roots(
+    objects: &Arc<dyn Objects>,
+    ids: Vec<String>,
+) -> impl Iterator<Item = (String, Result<Root>)> + use<> {
     // A root can have megabytes, and reading a file takes less time than starting a thread.
     let at_once = if objects.as_local().is_some() {
         1
@@ -527,7 +540,7 @@ pub fn list_backups(
     let batches: Vec<Vec<String>> = ids.chunks(at_once).map(<[String]>::to_vec).collect();
     let objects = objects.clone();
     let read = move |ids: Vec<String>| read_roots(&*objects, ids);
-    Ok(batches.into_iter().flat_map(read))
+    batches.into_iter().flat_map(read)
 }
 
 /// Backups that were forgotten since the listing are left out.

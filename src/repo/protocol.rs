@@ -24,20 +24,20 @@ use crate::{
     error::{Error, ErrorKind, Result},
     format::{
         layout::{
-            FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_own,
+            BACKUPS, FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_own,
             segment_numbers,
         },
         page::SegmentId,
-        root::{BackupOptions, FORMAT, Root, is_void, void_root},
+        root::{BackupOptions, FORMAT, Root, VOID_ROOT_BYTES, is_void, void_root},
         seal::{open_sealed, seal},
     },
     platform,
     sink::Referred,
     stage::codec::Codec,
-    storage::{Lease, Leased, Objects, Put, PutIf, Take, is_released, lease_body},
+    storage::{Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body},
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A backup under way: who makes it, and which backups it may refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -68,11 +68,13 @@ pub(super) type Tombstone = (String, String);
 /// Returns all tombstones, in order.
 pub(super) fn tombstones(objects: &dyn Objects) -> Result<Vec<Tombstone>> {
     let listed = objects.list(TOMBSTONES)?.into_iter();
-    let names = listed.filter_map(|object| {
-        let (id, name) = object.key[TOMBSTONES.len() + 1..].split_once('/')?;
-        (is_backup_id(id) && is_own(name)).then(|| (id.to_owned(), name.to_owned()))
-    });
+    let names = listed.filter_map(|object| tombstone(&object.key[TOMBSTONES.len() + 1..]));
     Ok(names.collect())
+}
+
+fn tombstone(name: &str) -> Option<Tombstone> {
+    let (id, name) = name.split_once('/')?;
+    (is_backup_id(id) && is_own(name)).then(|| (id.to_owned(), name.to_owned()))
 }
 
 /// Step 4: returns which of `bases`, named in the intent of a live backup, and which other objects
@@ -82,12 +84,13 @@ pub(super) fn tombstones(objects: &dyn Objects) -> Result<Vec<Tombstone>> {
 /// Errors of the storage.
 pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
     let mut referred = Referred::default();
+    let (listed, tombstones) = listed_bases(objects)?;
     for base in bases {
-        if !is_there(objects, base)? {
+        if !listed.contains(base) && !is_there(objects, base)? {
             referred.gone.push(base.clone());
         }
     }
-    for (backup, name) in tombstones(objects)? {
+    for (backup, name) in tombstones {
         if name == MANIFEST {
             referred.manifests.insert(backup.clone());
         } else if let Some((stream, number)) = segment_numbers(&name) {
@@ -99,6 +102,31 @@ pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
         }
     }
     Ok(referred)
+}
+
+/// Returns backups that are surely listed, and all tombstones. A store takes one request for it; of a
+/// directory, no backups are listed.
+fn listed_bases(objects: &dyn Objects) -> Result<(HashSet<String>, Vec<Tombstone>)> {
+    if objects.as_local().is_some() {
+        return Ok((HashSet::new(), tombstones(objects)?));
+    }
+    let all = objects.list("")?;
+    let id_of = |object: &ListedObject| {
+        let (id, name) = object
+            .key
+            .strip_prefix(BACKUPS)?
+            .strip_prefix('/')?
+            .split_once('/')?;
+        // A root as short as a void one must be read.
+        let is_listed = name == ROOT && object.bytes != VOID_ROOT_BYTES;
+        is_listed.then(|| id.to_owned())
+    };
+    let listed = all.iter().filter_map(id_of).collect();
+    let marks = all.iter().filter_map(|object| {
+        let name = object.key.strip_prefix(TOMBSTONES)?.strip_prefix('/')?;
+        tombstone(name)
+    });
+    Ok((listed, marks.collect()))
 }
 
 /// Returns whether a backup is listed, or died after it had stored a partial root.
@@ -138,11 +166,16 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
 /// [`Kind::NotFound`] or [`Kind::Corrupt`] if one does not, or an error of the system.
 pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
-    for (key, bytes) in roots::needs(root)? {
+    let needs = roots::needs(root)?;
+    let listed = listed_needs(objects, &needs)?;
+    for (key, bytes) in needs {
         let what = format!(
             "cannot commit backup {:?}: {key:?}, which it refers to,",
             root.id
         );
+        if listed.get(&key).is_some_and(|there| *there >= bytes) {
+            continue;
+        }
         match objects.stat(&key)? {
             Some(there) if there >= bytes => {}
             Some(there) => {
@@ -155,6 +188,19 @@ pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the bytes of existing objects. A store takes one request for all; of a directory, none are
+/// returned.
+fn listed_needs(
+    objects: &dyn Objects,
+    needs: &BTreeMap<String, u64>,
+) -> Result<HashMap<String, u64>> {
+    if objects.as_local().is_some() || needs.len() < 2 {
+        return Ok(HashMap::new());
+    }
+    let listed = objects.list(BACKUPS)?.into_iter();
+    Ok(listed.map(|object| (object.key, object.bytes)).collect())
 }
 
 /// Step 7: stores the root, unless another process made it void.
@@ -408,6 +454,10 @@ pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
     for id in intents(objects)? {
         done = done.and(remove_if_abandoned(objects, &id));
     }
+    // Where there are no locks, an intent is put and never uploaded.
+    if !objects.abilities().has_locks {
+        return done;
+    }
     done.and(objects.abort_uploads(INTENTS))
 }
 
@@ -429,7 +479,11 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
     let has_locks = objects.abilities().has_locks;
     match roots::state(objects, id)? {
         Some(BackupState::Listed | BackupState::Void) => return Ok(true),
-        Some(_) => return Ok(has_locks),
+        Some(_) => {
+            // The next backup goes on from what was finished.
+            objects.abort_uploads(&dir(id))?;
+            return Ok(has_locks);
+        }
         None => {}
     }
     if is_referred_to(objects, id)? {

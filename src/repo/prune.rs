@@ -31,6 +31,7 @@
 //! Tombstones are a second guard.
 
 use super::{
+    open::read_repository,
     protocol::{
         HeldLeases, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
@@ -144,6 +145,10 @@ impl PruneCandidate {
 /// or is lost, or if the storage cannot tell whether a backup is running: then nothing was deleted.
 /// Or the storage's; then the next prune continues.
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
+    let lacks_conditions = lacks_conditions(objects);
+    if lacks_conditions {
+        refuse_doubt(objects, intents(objects)?.first())?;
+    }
     let mut first = PruneSurvey::look(objects)?;
     let claims = if dry {
         HeldLeases::new()
@@ -153,6 +158,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     if !dry {
         first.bury(objects)?;
     }
+    first.lacks_conditions = lacks_conditions;
     let (named, kept) = first.look_again(objects, &claims, dry)?;
     let pruned = first.account(&kept);
     if !dry {
@@ -184,6 +190,8 @@ struct PruneSurvey {
     tombstones: Vec<Tombstone>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
+    /// See [`Repository::lacks_conditions`](crate::format::layout::Repository::lacks_conditions).
+    lacks_conditions: bool,
 }
 
 impl PruneSurvey {
@@ -225,6 +233,7 @@ impl PruneSurvey {
             doubtful,
             tombstones: Vec::new(),
             own_intents: BTreeSet::new(),
+            lacks_conditions: false,
         };
         first.candidates = first.unmentioned()?;
         first.tombstones = tombstones(objects)?;
@@ -381,6 +390,9 @@ impl PruneSurvey {
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
+        if self.lacks_conditions {
+            refuse_doubt(objects, announced.first())?;
+        }
         let alive = alive(objects, &announced, claims)?;
         if !dry && !self.candidates.is_empty() {
             refuse_doubt(objects, alive.keys().find(|id| alive[*id].is_doubtful))?;
@@ -542,6 +554,14 @@ fn refuse_doubt(objects: &dyn Objects, doubtful: Option<&String>) -> Result<()> 
             "prune while no backup runs; if none does, remove {:?}",
             intent_key(id)
         )))
+}
+
+/// Returns whether the storage ignores the conditions of puts, so that no intent proves that its
+/// backup is dead.
+fn lacks_conditions(objects: &dyn Objects) -> bool {
+    // The caller has looked at this file before.
+    !objects.abilities().has_locks
+        && read_repository(objects).is_ok_and(|repository| repository.lacks_conditions)
 }
 
 /// Refuses a directory with objects but without document and intent: its root is lost, and so are

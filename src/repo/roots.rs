@@ -132,7 +132,7 @@ impl BackupFiles {
 /// Errors of the storage.
 pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
-    for ListedObject { key, bytes } in objects.list(BACKUPS)? {
+    for ListedObject { key, bytes, .. } in objects.list(BACKUPS)? {
         let below = &key[BACKUPS.len() + 1..];
         // An object in place of the directory of a backup cannot be read, and must not be skipped.
         let names = below.split_once('/').or(Some((below, MANIFEST)));

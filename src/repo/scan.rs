@@ -11,7 +11,7 @@ use crate::{
     format::layout::Repository,
     storage::Objects,
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The state of a directory below `backups/`.
 pub enum FoundDirectory {
@@ -47,7 +47,17 @@ pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirector
 /// # Errors
 /// As [`open_all`].
 pub fn lost_roots(objects: &Arc<dyn Objects>) -> Result<Vec<String>> {
-    let mut lacking = backup_files(&**objects)?;
+    lost_roots_of(objects, backup_files(&**objects)?)
+}
+
+/// As [`lost_roots`], of a listing.
+///
+/// # Errors
+/// As [`open_all`].
+pub fn lost_roots_of(
+    objects: &Arc<dyn Objects>,
+    mut lacking: BTreeMap<String, BackupFiles>,
+) -> Result<Vec<String>> {
     lacking.retain(|_, files| files.state().is_none() && files.has_objects());
     if lacking.is_empty() {
         return Ok(Vec::new());

@@ -8,7 +8,7 @@
 pub use super::local_place::{is_absent, must_be_possible, places};
 
 use super::{
-    intent::HeldIntent,
+    intent::{HeldIntent, taken_for_dead},
     local_place,
     open::{no_repository, parse_repository},
     page_spool::PageSpool,
@@ -21,7 +21,7 @@ use crate::{
         layout::{
             BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters, segment,
         },
-        root::{FORMAT, Root},
+        root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
         seal::seal,
     },
     platform,
@@ -30,13 +30,16 @@ use crate::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
         commit_flag, place_of,
     },
-    storage::{Objects, PutIf, StoredObject, Upload},
+    storage::{Objects, PutIf, StoredObject, Upload, probe},
 };
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
     mem,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread::JoinHandle,
 };
 
@@ -48,6 +51,8 @@ pub struct RepositoryWriter {
     repository: Repository,
     intent: HeldIntent,
     spool: Arc<Mutex<PageSpool>>,
+    /// Was a partial root stored, or tried to be?
+    has_partial: Arc<AtomicBool>,
 }
 
 impl RepositoryWriter {
@@ -67,7 +72,10 @@ impl RepositoryWriter {
             sealed.check_writable()?;
         }
         let repository = open_or_make(&*objects, time)?;
-        clear(&objects);
+        // Where leases prove nothing, the backup that left something may be alive.
+        if !repository.lacks_conditions {
+            clear(&objects);
+        }
         let intent = HeldIntent::announce(&objects, id, time)?;
         Ok(Self {
             objects,
@@ -76,6 +84,7 @@ impl RepositoryWriter {
             repository,
             intent,
             spool: Arc::default(),
+            has_partial: Arc::default(),
         })
     }
 
@@ -88,6 +97,7 @@ impl RepositoryWriter {
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+        self.intent.check()?;
         self.store_manifest()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
@@ -141,11 +151,14 @@ impl Destination for RepositoryWriter {
         let root_key = key(&self.id, ROOT);
         let put = self
             .prepare_commit(root)
-            .and_then(|()| put_root(&*self.objects, &self.id, root));
+            .and_then(|()| put_root(&*self.objects, &self.id, root))
+            .map_err(|error| self.explained(error));
         match put {
             Ok(()) => {
                 // A partial root exists only if the run was long.
-                remove_partial_root(&*self.objects, &self.id);
+                if self.has_partial.load(Relaxed) {
+                    remove_partial_root(&*self.objects, &self.id);
+                }
                 self.intent.withdraw();
                 Ok(())
             }
@@ -164,12 +177,22 @@ impl Destination for RepositoryWriter {
         let key_of = |file| key(&self.id, file);
         let manifest = key_of(MANIFEST);
         let partial = key_of(PARTIAL);
+        let has_partial = self.has_partial.clone();
         Some(Box::new(move |root| {
+            has_partial.store(true, Relaxed);
             // A backup that refers to this one relies on its manifest. The pages are in the
             // segments so far.
             objects.put(&manifest, &[], &PutIf::Absent)?;
             objects.put(&partial, root, &PutIf::Always).map(drop)
         }))
+    }
+
+    /// Whoever took the lease may have removed what was stored.
+    fn explained(&self, error: Error) -> Error {
+        if self.objects.abilities().has_locks || self.intent.is_ours() {
+            return error;
+        }
+        taken_for_dead(&self.id)
     }
 
     fn abort(self: Box<Self>, keep: bool) {
@@ -195,7 +218,15 @@ pub(super) fn put_root(objects: &dyn Objects, id: &str, root: &[u8]) -> Result<(
 /// Completes the error of a commit that was undone as far as possible: notes whether the root still
 /// exists.
 pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: Error) -> Error {
-    let is_listed = !matches!(objects.stat(root_key), Ok(None));
+    let is_void_root = |bytes: u64| {
+        bytes == VOID_ROOT_BYTES
+            && matches!(objects.get(root_key), Ok(Some((root, _))) if is_void(&root))
+    };
+    let is_listed = match objects.stat(root_key) {
+        Ok(None) => false,
+        Ok(Some(bytes)) => !is_void_root(bytes),
+        Err(_) => true,
+    };
     commit_flag::set(is_listed);
     if is_listed {
         error.detail(format!("the {what} is listed, but may not be durable"))
@@ -241,6 +272,7 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         return Err(no_repository(objects));
     }
     let facts = seal(&Repository {
+        lacks_conditions: lacks_conditions(objects)?,
         format: FORMAT,
         id: letters(RandomState::new().build_hasher().finish(), 12),
         created: time.to_owned(),
@@ -259,6 +291,14 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
     open(objects, &bytes)
+}
+
+/// Does the storage store what a conditional put should refuse? One that refuses conditional puts gets no repository at all.
+fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
+    if objects.abilities().has_locks {
+        return Ok(false);
+    }
+    Ok(!probe(objects)?)
 }
 
 fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {

@@ -9,7 +9,12 @@ pub mod local_file;
 pub mod sealed;
 pub mod stdout;
 
-use crate::{error::Result, format::page::SegmentId, frame::Buf, platform::dir::real_path};
+use crate::{
+    error::{Error, Result},
+    format::page::SegmentId,
+    frame::Buf,
+    platform::dir::real_path,
+};
 use std::collections::HashSet;
 
 /// Bytes with their position in the backup.
@@ -126,6 +131,12 @@ pub trait Destination: Send {
     /// resume. `None` if the destination cannot store one.
     fn partial(&self) -> Option<Partial> {
         None
+    }
+
+    /// Returns the error to report for a run that failed with `error`: a destination that was taken
+    /// away from this run explains what failed because of that.
+    fn explained(&self, error: Error) -> Error {
+        error
     }
 
     /// Removes the stored data, unless a later backup can resume it and `keep` is set. Called

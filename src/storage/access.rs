@@ -1,8 +1,8 @@
 //! How this process reaches storages: the settings of object stores and the keys, set once by the command line.
 
 use super::{
-    CloudAddress, CloudEnvironment, CloudObjects, CloudSettings, KeptBackups, LocalObjects,
-    Location, Objects, SealedObjects,
+    CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
+    CloudSettings, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
 };
 use crate::{
@@ -27,6 +27,8 @@ pub struct StorageAccess {
     pub cloud: CloudSettings,
     /// Keys of encrypted repositories.
     pub keys: KeyOptions,
+    /// Where parts of object stores are kept, if they are. Of an encrypted repository they are kept encrypted.
+    pub cache: Option<CacheSpec>,
 }
 
 /// The name of the first key file of a repository.
@@ -36,6 +38,16 @@ static ACCESS: OnceLock<StorageAccess> = OnceLock::new();
 
 /// Object stores and encrypted repositories that are open, by their names: a passphrase is asked for once, and connections are shared.
 static OPEN: Mutex<BTreeMap<String, Arc<dyn Objects>>> = Mutex::new(BTreeMap::new());
+
+/// Object stores that are open, to say what was asked of them.
+static CLOUDS: Mutex<Vec<CloudObjects>> = Mutex::new(Vec::new());
+
+/// What this process asked of all object stores so far; `None` if it opened none.
+pub fn cloud_counts() -> Option<CloudCounts> {
+    let clouds = CLOUDS.locked();
+    let counts = clouds.iter().map(CloudObjects::counts);
+    counts.reduce(|all, more| all.plus(&more))
+}
 
 /// Sets the settings and keys of this process. Only the first call counts.
 pub fn set_access(access: StorageAccess) {
@@ -71,7 +83,11 @@ fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     }
     let environment = CloudEnvironment::of_process();
     let cloud = CloudObjects::open(&address, &access().cloud, &environment)?;
-    let cloud: Arc<dyn Objects> = Arc::new(cloud);
+    CLOUDS.locked().push(cloud.clone());
+    let cloud: Arc<dyn Objects> = match &access().cache {
+        Some(spec) => Arc::new(CachedObjects::new(Arc::new(cloud), spec.clone())),
+        None => Arc::new(cloud),
+    };
     OPEN.locked().insert(name, cloud.clone());
     Ok(cloud)
 }
@@ -91,7 +107,7 @@ pub fn objects(location: &Location) -> Result<Arc<dyn Objects>> {
     if stored.as_local().is_some() && !matches!(keys::is_encrypted(&*stored), Ok(true)) {
         return Ok(stored);
     }
-    let objects: Arc<dyn Objects> = match keys::open_repository(&*stored, &keys_for(&*stored)?)? {
+    let objects: Arc<dyn Objects> = match open_repository(&*stored)? {
         RepositoryKey::Clear => stored,
         RepositoryKey::Opened(ring) => {
             forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
@@ -109,12 +125,18 @@ pub fn objects(location: &Location) -> Result<Arc<dyn Objects>> {
 }
 
 /// A command may use two repositories, and one of them may be clear.
-fn keys_for(stored: &dyn Objects) -> Result<KeyOptions> {
-    Ok(if keys::is_encrypted(stored)? {
-        access().keys.clone()
-    } else {
-        KeyOptions::default()
-    })
+fn open_repository(stored: &dyn Objects) -> Result<RepositoryKey> {
+    let options = &access().keys;
+    // The first request to a store is one whose answer has a body: in it the store says what is wrong.
+    match keys::open_repository(stored, options) {
+        Err(error) if error.kind == ErrorKind::Usage && !options.is_empty() => {
+            match keys::is_encrypted(stored)? {
+                true => Err(error),
+                false => Ok(RepositoryKey::Clear),
+            }
+        }
+        opened => opened,
+    }
 }
 
 /// Encrypts the repository that is about to be made at a location. Its keys are called `owner`, `owner-2` and so on.
@@ -201,7 +223,7 @@ pub fn new_passphrase() -> Result<UserRecipient> {
 /// [`ErrorKind::Usage`] if the repository is clear; as [`keys::open_repository`].
 pub fn stored_and_key(location: &Location) -> Result<(Arc<dyn Objects>, Option<KeyRing>)> {
     let stored = stored_objects(location)?;
-    match keys::open_repository(&*stored, &keys_for(&*stored)?)? {
+    match open_repository(&*stored)? {
         RepositoryKey::Opened(ring) => Ok((stored, Some(*ring))),
         RepositoryKey::Locked => Ok((stored, None)),
         RepositoryKey::Clear => Err(Error::new(

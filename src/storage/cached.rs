@@ -1,7 +1,7 @@
-//! A wrapper that keeps small immutable objects, and small ranges of them, in a local directory.
+//! A wrapper that keeps small objects, and small ranges of objects, in a local directory.
 //!
-//! An object is taken from the cache only if the storage listed it before, with the length that the cache has: the storage alone says
-//! which objects there are. Every file of the cache has a digest over its name and content, so damage, or a file that was moved or
+//! An object is taken from the cache only if this process listed it before, with the length and the version that the cache has: the
+//! storage alone says which objects there are. A storage whose listings have no versions gets no cache. Every file of the cache has a digest over its name and content, so damage, or a file that was moved or
 //! exchanged, counts as absent. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
 
 use super::{
@@ -36,11 +36,12 @@ pub struct CacheSpec {
     pub dir: PathBuf,
     /// Bytes of all its files at most; the ones that were not used for longest are deleted.
     pub max_bytes: u64,
-    /// Does an object of this key never change while it is there?
-    pub is_immutable: fn(&str) -> bool,
+    /// May an object of this key be taken from the cache? An answer is as old as the last listing of this process, so whoever must see
+    /// what another process did since then may not use the cache.
+    pub is_kept: fn(&str) -> bool,
 }
 
-/// Objects whose immutable small parts are kept in a local directory. Clones share it.
+/// Objects whose small parts are kept in a local directory. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CachedObjects {
     inner: Arc<dyn Objects>,
@@ -52,19 +53,25 @@ struct Cache {
     spec: CacheSpec,
     /// Tells the objects of one storage from those of another.
     storage: String,
-    /// The objects that the storage listed, with their lengths.
-    listed: Mutex<BTreeMap<String, u64>>,
+    /// The objects that the storage listed.
+    listed: Mutex<BTreeMap<String, CachedVersion>>,
     /// Bytes of all files; `None` before the first one is written.
     used_bytes: Mutex<Option<u64>>,
     /// Numbers of files that are being written.
     last_number: AtomicU64,
 }
 
+/// The content of an object that a listing had.
+#[derive(Debug, Clone)]
+struct CachedVersion {
+    bytes: u64,
+    version: Version,
+}
+
 /// What a file of the cache has.
 struct CacheEntry<'a> {
     key: &'a str,
-    /// The length of the whole object.
-    object_bytes: u64,
+    object: &'a CachedVersion,
     /// The range; `None` for the whole object with its version.
     range: Option<(u64, u64)>,
 }
@@ -87,12 +94,12 @@ impl CachedObjects {
 }
 
 impl Cache {
-    /// The length of an object that may be kept.
-    fn length_of(&self, key: &str) -> Option<u64> {
-        if !(self.spec.is_immutable)(key) {
+    /// The content that an object had when it was listed, if it may be kept.
+    fn listed(&self, key: &str) -> Option<CachedVersion> {
+        if !(self.spec.is_kept)(key) {
             return None;
         }
-        self.listed.locked().get(key).copied()
+        self.listed.locked().get(key).cloned()
     }
 
     fn forget(&self, key: &str) {
@@ -102,17 +109,27 @@ impl Cache {
     fn remember(&self, prefix: &str, objects: &[ListedObject]) {
         let mut listed = self.listed.locked();
         listed.retain(|key, _| !is_below(key, prefix));
-        let kept = objects
+        for object in objects
             .iter()
-            .filter(|object| (self.spec.is_immutable)(&object.key));
-        listed.extend(kept.map(|object| (object.key.clone(), object.bytes)));
+            .filter(|object| (self.spec.is_kept)(&object.key))
+        {
+            let Some(version) = object.version.clone() else {
+                continue;
+            };
+            let bytes = object.bytes;
+            listed.insert(object.key.clone(), CachedVersion { bytes, version });
+        }
     }
 
     /// The name of a file says all that its content depends on.
     fn name_of(&self, entry: &CacheEntry<'_>) -> String {
         let text = format!(
-            "{}\n{}\n{}\n{:?}",
-            self.storage, entry.key, entry.object_bytes, entry.range
+            "{}\n{}\n{}\n{}\n{:?}",
+            self.storage,
+            entry.key,
+            entry.object.bytes,
+            tag_of(&entry.object.version),
+            entry.range
         );
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
@@ -206,6 +223,11 @@ impl Cache {
     }
 }
 
+/// A version without the quotes that some answers have around it.
+fn tag_of(version: &Version) -> &str {
+    version.as_str().trim_matches('"')
+}
+
 fn digest_of(name: &str, content: &[u8]) -> [u8; DIGEST_BYTES] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(name.as_bytes());
@@ -264,16 +286,16 @@ impl Objects for CachedObjects {
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let known = self.cache.length_of(key).filter(|bytes| {
+        let known = self.cache.listed(key).filter(|object| {
             let end = offset.checked_add(len as u64);
-            len > 0 && len as u64 <= MAX_ENTRY_BYTES && end.is_some_and(|end| end <= *bytes)
+            len > 0 && len as u64 <= MAX_ENTRY_BYTES && end.is_some_and(|end| end <= object.bytes)
         });
-        let Some(object_bytes) = known else {
+        let Some(object) = known else {
             return self.inner.read_at(key, offset, len, out);
         };
         let entry = CacheEntry {
             key,
-            object_bytes,
+            object: &object,
             range: Some((offset, len as u64)),
         };
         if let Some(content) = self
@@ -290,26 +312,26 @@ impl Objects for CachedObjects {
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
-        let Some(object_bytes) = self.cache.length_of(key) else {
+        let Some(object) = self.cache.listed(key) else {
             return self.inner.get(key);
         };
         let entry = CacheEntry {
             key,
-            object_bytes,
+            object: &object,
             range: None,
         };
         let kept = self
             .cache
             .load(&entry)
             .and_then(|content| split_content(&content));
-        if let Some((bytes, version)) = kept.filter(|(bytes, _)| bytes.len() as u64 == object_bytes)
+        if let Some((bytes, version)) = kept.filter(|(bytes, _)| bytes.len() as u64 == object.bytes)
         {
             return Ok(Some((bytes, version)));
         }
         let got = self.inner.get(key)?;
-        if let Some((bytes, version)) = got
-            .as_ref()
-            .filter(|(bytes, _)| bytes.len() as u64 == object_bytes)
+        if let Some((bytes, version)) = &got
+            && bytes.len() as u64 == object.bytes
+            && tag_of(version) == tag_of(&object.version)
         {
             self.cache.keep(&entry, &join_content(bytes, version));
         }

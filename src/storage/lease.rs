@@ -20,7 +20,7 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -82,6 +82,7 @@ pub struct LeaseTaker {
     clock: Arc<dyn Clock>,
     renewal: Duration,
     seen: Mutex<BTreeMap<String, SeenVersion>>,
+    held: Mutex<Vec<Weak<HeldLease>>>,
 }
 
 /// A version of an intent, and the time when it was known to be there.
@@ -106,6 +107,7 @@ impl LeaseTaker {
             clock,
             renewal,
             seen: Mutex::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -120,6 +122,15 @@ impl LeaseTaker {
         body: &[u8],
         take: Take,
     ) -> Result<Leased> {
+        if take == Take::New {
+            return match self.make(&objects, key, body, take) {
+                Err(error) if error.kind == ErrorKind::Unsupported => {
+                    // Without conditions nothing is made, but one that is there is told.
+                    objects.get(key)?.map(|_| Leased::Held).ok_or(error)
+                }
+                made => Ok(made?.unwrap_or(Leased::Held)),
+            };
+        }
         let mut first_seen: Option<Version> = None;
         loop {
             let asked = self.clock.now();
@@ -129,9 +140,6 @@ impl LeaseTaker {
                     None => continue,
                 }
             };
-            if take == Take::New {
-                return Ok(Leased::Held);
-            }
             let (body, line) = split_intent(&bytes);
             let is_released = line.is_some_and(|line| line.is_released);
             let has_changed = first_seen.as_ref().is_some_and(|first| *first != version);
@@ -148,6 +156,16 @@ impl LeaseTaker {
                 Sign::Wait(time) => self.clock.sleep(time),
             }
             first_seen.get_or_insert(version);
+        }
+    }
+
+    /// Ends the leases of this process on intents that it deleted: they are neither renewed nor let go by a request any more.
+    pub fn end_deleted(&self, keys: &[String]) {
+        let held = self.held.locked();
+        for lease in held.iter().filter_map(Weak::upgrade) {
+            if keys.contains(&lease.key) {
+                lease.standing.locked().is_lost = true;
+            }
         }
     }
 
@@ -240,6 +258,10 @@ impl LeaseTaker {
             }),
             is_ending: AtomicBool::new(false),
         });
+        let mut held = self.held.locked();
+        held.retain(|held| held.strong_count() > 0);
+        held.push(Arc::downgrade(&shared));
+        drop(held);
         let renewing = shared.clone();
         let thread = start(move || renewing.renew_until_end())?;
         Ok(Leased::Ours(Box::new(RenewedLease {

@@ -129,6 +129,7 @@ impl Objects for MemoryObjects {
         let listed = below.map(|(key, object)| ListedObject {
             key: key.clone(),
             bytes: object.bytes.len() as u64,
+            version: Some(version_of(object.version)),
         });
         Ok(listed.collect())
     }
@@ -222,6 +223,8 @@ impl Objects for MemoryObjects {
                 Err(error) => first_error = first_error.and(Err(error)),
             }
         }
+        drop(contents);
+        self.leases.end_deleted(keys);
         first_error
     }
 

@@ -27,9 +27,9 @@ mod sealed;
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
-    AUTO_CONNECTIONS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects, CloudService,
-    CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES, ServerEncryption,
-    UploadChecksum,
+    AUTO_CONNECTIONS, AUTO_PARTS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
+    CloudService, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
+    ServerEncryption, UploadChecksum,
 };
 pub use faulty::{Fault, Faulty};
 pub use kept::KeptBackups;
@@ -208,6 +208,8 @@ pub struct ListedObject {
     pub key: String,
     /// Its length.
     pub bytes: u64,
+    /// Its version, where a listing has it.
+    pub version: Option<Version>,
 }
 
 /// An object that was uploaded.

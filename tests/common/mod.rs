@@ -250,6 +250,7 @@ impl Fixture {
             format: FORMAT,
             id: "r".into(),
             created: "2026-11-21T05:45:01Z".into(),
+            ..Repository::default()
         };
         fs::write(repository.join(layout::REPOSITORY), seal(&facts).unwrap()).unwrap();
         let mut out = Out::new(self, Some(&dir));

@@ -1,9 +1,13 @@
 //! The cache of immutable objects: it saves requests, and nothing depends on it.
 
 use crate::suite::{get, pattern, put};
-use fullbore::storage::{
-    CacheSpec, CachedObjects, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
-    StorageAbilities, Take, Upload, probe,
+use fullbore::{
+    error::ErrorKind,
+    repo::{prune::prune, writer},
+    storage::{
+        CacheSpec, CachedObjects, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
+        StorageAbilities, Take, Upload, probe,
+    },
 };
 use std::{
     fs,
@@ -38,7 +42,7 @@ impl Cached {
         let spec = CacheSpec {
             dir: self.dir.path().join("cache"),
             max_bytes: self.max_bytes,
-            is_immutable: is_root,
+            is_kept: is_root,
         };
         Arc::new(CachedObjects::new(Arc::new(self.recording.clone()), spec))
     }
@@ -248,6 +252,30 @@ impl Objects for Careless {
     fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
         None
     }
+}
+
+#[test]
+fn a_repository_without_conditional_puts_says_so_and_is_not_pruned_beside_an_intent() {
+    let memory = MemoryObjects::new();
+    let careless = Careless(memory.clone());
+    assert!(writer::init(&careless, "2026-11-21T05:45:01Z").unwrap());
+    let facts = memory.get("fullbore-repo.json").unwrap().unwrap().0;
+    let facts = String::from_utf8(facts).unwrap();
+    assert!(facts.contains("\"lacks_conditions\": true"), "{facts}");
+    assert_eq!(memory.list("").unwrap().len(), 1, "the probe is gone");
+    prune(&careless, false).unwrap();
+    let intent = "intents/20261121T054501Z-k3f9qz.json";
+    memory.put(intent, b"", &PutIf::Always).unwrap();
+    let error = prune(&careless, false).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unsupported);
+    assert!(error.hint.unwrap().contains(intent));
+    let memory = MemoryObjects::new();
+    writer::init(&memory, "2026-11-21T05:45:01Z").unwrap();
+    let facts = memory.get("fullbore-repo.json").unwrap().unwrap().0;
+    assert!(!String::from_utf8(facts).unwrap().contains("lacks"));
+    let without = MemoryObjects::new().without_conditions();
+    let error = writer::init(&without, "2026-11-21T05:45:01Z").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unsupported);
 }
 
 #[test]

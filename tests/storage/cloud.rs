@@ -513,12 +513,34 @@ fn a_limit_of_the_rate_is_kept_and_told() {
         settings.download_limit = limit;
     });
     let bytes = pattern(7 * MIB, 11);
-    put(&store.objects, "o", &bytes);
+    upload(&store.objects, "o", &bytes).unwrap();
     let after_put = store.cloud.counts().limited;
     // 350 ms, of which 100 ms of idle time before may be made up for.
     assert!(after_put >= Duration::from_millis(200), "{after_put:?}");
     assert!(get(&store.objects, "o").unwrap() == bytes);
     assert!(store.cloud.counts().limited >= after_put + Duration::from_millis(200));
+}
+
+#[test]
+fn what_is_small_does_not_wait_behind_a_part_that_has_the_only_connection() {
+    let store = broken_with(|settings| settings.connections = std::num::NonZeroUsize::new(1));
+    store.proxy.rule(|seen| {
+        if seen.is("PUT", "partNumber=") {
+            Break::Wait(Duration::from_secs(5))
+        } else {
+            Break::Pass
+        }
+    });
+    let mut large = store.objects.create("large").unwrap();
+    large.append(&pattern(17 * MIB, 1)).unwrap();
+    while store.proxy.count("PUT", "partNumber=") == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let before = std::time::Instant::now();
+    put(&store.objects, "renewal", b"x");
+    let is_first = before.elapsed() < Duration::from_secs(4);
+    assert!(is_first, "the part is answered after 5 seconds");
+    large.abort();
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn cached(inner: Arc<dyn Objects>) -> Fixture {
     let spec = CacheSpec {
         dir: dir.path().join("cache"),
         max_bytes: 1 << 20,
-        is_immutable: |key| key.starts_with("backups/") && key.ends_with("/root.json"),
+        is_kept: |key| key.starts_with("backups/") && key.ends_with("/root.json"),
     };
     Fixture {
         objects: Arc::new(CachedObjects::new(inner, spec)),

@@ -20,7 +20,7 @@ use std::{
 
 pub(crate) const BUCKET: &str = "vault";
 pub(crate) const SECRET: &str = "hunter2hunter2hunter2";
-const AZURE_KEY: &str =
+pub(crate) const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// A server, and the directory that it has its objects in.
@@ -108,7 +108,7 @@ fn azure_server() -> &'static Server {
     SERVER.get_or_init(|| {
         let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, _| {
             words(&format!(
-                "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent"
+                "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent --disableTelemetry"
             ))
         });
         make_container(server.port);
@@ -143,7 +143,7 @@ fn gcs_port() -> u16 {
 }
 
 /// A prefix that no other test has.
-fn own_prefix() -> String {
+pub(crate) fn own_prefix() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("t/{}", NUMBER.fetch_add(1, Relaxed))
 }
@@ -189,8 +189,20 @@ pub(crate) fn in_s3() -> CloudObjects {
     CloudObjects::open(&s3_address(), &settings(&s3_endpoint()), &s3_environment()).unwrap()
 }
 
+pub(crate) fn azure_endpoint() -> String {
+    format!("http://127.0.0.1:{}/devstoreaccount1", azure_server().port)
+}
+
+pub(crate) fn gcs_endpoint() -> String {
+    format!("http://127.0.0.1:{}", gcs_port())
+}
+
+/// An account that asks for no token.
+pub(crate) const GCS_ACCOUNT: &str =
+    r#"{"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true}"#;
+
 pub(crate) fn in_azure() -> CloudObjects {
-    let endpoint = format!("http://127.0.0.1:{}/devstoreaccount1", azure_server().port);
+    let endpoint = azure_endpoint();
     let address = CloudAddress::parse(&format!("az://{BUCKET}/{}", own_prefix()))
         .unwrap()
         .unwrap();
@@ -202,14 +214,11 @@ pub(crate) fn in_azure() -> CloudObjects {
 }
 
 pub(crate) fn in_gcs() -> CloudObjects {
-    let endpoint = format!("http://127.0.0.1:{}", gcs_port());
+    let endpoint = gcs_endpoint();
     let address = CloudAddress::parse(&format!("gs://{BUCKET}/{}", own_prefix()))
         .unwrap()
         .unwrap();
-    // An account that asks for no token.
-    let account =
-        r#"{"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true}"#;
-    let environment = variables(&[("GOOGLE_SERVICE_ACCOUNT_KEY", account)]);
+    let environment = variables(&[("GOOGLE_SERVICE_ACCOUNT_KEY", GCS_ACCOUNT)]);
     CloudObjects::open(&address, &settings(&endpoint), &environment).unwrap()
 }
 

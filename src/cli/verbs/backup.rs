@@ -138,9 +138,10 @@ const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
 pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let is_new = to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, args.no_create, args.dry_run)?;
+        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let plan = plan(args, to, codec)?;
     if dry_run {
@@ -152,7 +153,6 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     if progress.is_drawn() && plan.subject.can_be_counted() {
         count_beside(&plan, &meter);
     }
-    let is_new = plan.to.is_new_repository();
     let outcome = progress.watch(&meter, || plan.run(&meter));
     progress.clear();
     let outcome = outcome?;

@@ -52,7 +52,7 @@ pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
     let from = sealing_of(&args.from)?;
     let to = args
         .encrypt
-        .apply_to_copy(from, to, &args.to, args.no_create)?;
+        .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
     let Some(storage) = to.storage() else {
         let what = format!(
             "cannot copy a backup to {:?}: it goes from repository to repository",
@@ -82,7 +82,10 @@ pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
     if is_new && !args.output.json {
         say_new(&to);
     }
-    progress.end(&lines(&copied, &to.name()), || {
+    let mut lines = last_lines(&copied, &to.name());
+    let last = lines.len().saturating_sub(1);
+    lines.splice(last..last, report::store(None));
+    progress.end(&lines, || {
         let mut result = json(&copied);
         result["new_repository"] = is_new.into();
         result
@@ -91,7 +94,7 @@ pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
 }
 
 /// The last lines of a copy.
-fn lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
+fn last_lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
     let there = match copied.there {
         0 => String::new(),
         n => format!(

@@ -61,10 +61,11 @@ pub(in crate::cli) struct ExportArgs {
 
 pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let is_new = to.is_new_repository();
     let from = sealing_of(&args.from)?;
     let to = args
         .encrypt
-        .apply_to_copy(from, to, &args.to, args.no_create)?;
+        .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
     let filter = args.select.filter(&args.from, true)?;
     let export = Export {
         from: args.from,
@@ -79,7 +80,6 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
     };
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, export.to.is_stdout(), report::SIDES);
-    let is_new = export.to.is_new_repository();
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;

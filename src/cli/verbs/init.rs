@@ -31,7 +31,10 @@ pub(in crate::cli) struct InitArgs {
 /// Makes an empty repository.
 pub(in crate::cli) fn run(args: InitArgs) -> Result<u8> {
     let (to, _) = SinkSpec::parse(&args.repository, None)?;
-    let to = args.encrypt.apply(to, &args.repository, false, false)?;
+    let is_new = to.is_new_repository();
+    let to = args
+        .encrypt
+        .apply(to, &args.repository, is_new, false, false)?;
     let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",

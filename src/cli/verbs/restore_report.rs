@@ -1,10 +1,10 @@
 //! The last lines of a restore.
 
 use crate::{
-    cli::report::{ENDS, damage_json, limit, shares},
+    cli::report::{ENDS, damage_json, limit, shares, store},
     error::quoted,
     format::root::EntryName,
-    metrics::meter::{LimitVerdict, Meter},
+    metrics::meter::{LimitVerdict, Meter, Side},
     restore::{Summary, delta::DeltaChanges},
     text::size::{bytes, count, counted, rate, seconds},
 };
@@ -39,6 +39,7 @@ pub(super) fn lines(
     ));
     lines.extend(summary.changes.iter().map(changes));
     lines.push(limit(verdict, ENDS));
+    lines.extend(store(Some((verdict, Side::Source))));
     lines.push(restored(summary, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines

@@ -109,9 +109,8 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
     let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
-    progress.end(&hint.into_iter().chain([last]).collect::<Vec<_>>(), || {
-        verify_report::json(&found)
-    });
+    let lines = hint.into_iter().chain(report::store(None)).chain([last]);
+    progress.end(&lines.collect::<Vec<_>>(), || verify_report::json(&found));
     Ok(found.exit_code())
 }
 

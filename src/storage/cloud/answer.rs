@@ -31,6 +31,17 @@ pub(super) struct Answer {
 /// Statuses that answer a condition that does not hold.
 const CONDITION_FAILED: [u16; 2] = [304, 412];
 
+/// Words of the answer 404 that say that an object or an upload is absent; an answer without a body has none.
+const ABSENT: [&str; 7] = [
+    "",
+    "NoSuchKey",
+    "NoSuchVersion",
+    "NoSuchUpload",
+    "NotFound",
+    "BlobNotFound",
+    "ResourceNotFound",
+];
+
 impl Answer {
     /// An answer that did not come, or not whole.
     pub(super) fn broken(why: impl Into<String>) -> Self {
@@ -136,10 +147,16 @@ impl Answer {
                 ErrorKind::Full
             }
             (
-                "ExpiredToken" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "AccessDenied",
+                "ExpiredToken"
+                | "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "AccessDenied"
+                | "XAdminUserNotFound",
                 _,
             )
             | (_, Some(401 | 403)) => ErrorKind::Permission,
+            // A word that is not about an object: whether the object is there is not known.
+            (code, Some(404)) if !ABSENT.contains(&code) => ErrorKind::System,
             (_, Some(404)) => ErrorKind::NotFound,
             (_, Some(408 | 409 | 429 | 500..)) => ErrorKind::Unreachable,
             (_, Some(200..=299)) => ErrorKind::Corrupt,
@@ -165,6 +182,15 @@ impl Answer {
                 Some("restore the object from the archive of the store first".to_owned())
             }
             (_, Some(401)) | ("ExpiredToken", _) => Some("renew the credentials".to_owned()),
+            ("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "XAdminUserNotFound", _) => {
+                Some("correct the credentials of the store".to_owned())
+            }
+            (_, Some(403)) => {
+                Some("give these credentials the right to do this to the bucket".to_owned())
+            }
+            _ if self.was_refused => {
+                Some("is the store reachable? --storage endpoint=URL says where it is".to_owned())
+            }
             _ if self.is_throttled() => {
                 Some("use fewer --connections, or try again later".to_owned())
             }
@@ -252,6 +278,16 @@ mod tests {
         assert!(answer(409, "ConditionalRequestConflict").may_pass(S3));
         assert!(!answer(409, "BlobAlreadyExists").may_pass(Azure));
         assert!(answer(409, "BlobAlreadyExists").is_refusal(Azure));
+    }
+
+    #[test]
+    fn only_an_answer_about_the_object_says_that_it_is_absent() {
+        for code in ["", "NoSuchKey", "BlobNotFound"] {
+            assert_eq!(answer(404, code).kind(), ErrorKind::NotFound, "{code}");
+        }
+        for code in ["NoSuchBucket", "XAdminUserNotFound", "NoSuchTenant"] {
+            assert_ne!(answer(404, code).kind(), ErrorKind::NotFound, "{code}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use super::{
     address::CloudService,
     answer::Answer,
     connect::Store,
-    settings::{AUTO_CONNECTIONS, CloudSettings, RetryPolicy, SLOWEST_BYTES},
-    transport::{CloudMeter, LAST_ANSWER, words_of},
+    settings::{AUTO_CONNECTIONS, AUTO_PARTS, CloudSettings, RetryPolicy, SLOWEST_BYTES},
+    transport::{CloudMeter, LAST_ANSWER, SMALL_BYTES, words_of},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -25,13 +25,14 @@ use object_store::{
 use std::{
     collections::BTreeMap,
     future::Future,
+    num::NonZeroUsize,
     ops::Range,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
 };
 
@@ -120,6 +121,8 @@ pub(super) struct Requests {
     pub(super) service: CloudService,
     store: Store,
     permits: Semaphore,
+    /// Places for parts of uploads, which are in memory until they are stored.
+    part_places: Arc<Semaphore>,
     retries: RetryPolicy,
     pub(super) meter: Arc<CloudMeter>,
     storage_class: Option<String>,
@@ -152,6 +155,9 @@ impl CloudClient {
                 service,
                 store,
                 permits: Semaphore::new(connections.min(Semaphore::MAX_PERMITS)),
+                part_places: Arc::new(Semaphore::new(
+                    settings.parts_away.map_or(AUTO_PARTS, NonZeroUsize::get),
+                )),
                 retries: settings.retries.clone(),
                 meter,
                 storage_class: settings.storage_class.clone(),
@@ -178,6 +184,11 @@ fn bounded(range: &Range<u64>) -> Option<GetRange> {
 }
 
 impl Requests {
+    /// Waits for room for one more part of an upload on its way.
+    pub(super) async fn part_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.part_places.clone().acquire_owned().await.ok() // the semaphore is never closed
+    }
+
     /// Makes one request, up to as many times as the policy allows, with one permit for each try. `bytes` go either way at most.
     ///
     /// The second of what is returned tells whether a try that failed was perhaps carried out.
@@ -196,7 +207,11 @@ impl Requests {
         for tries in 0.. {
             let last = Arc::new(Mutex::new(Answer::default()));
             let outcome = {
-                let _permit = self.permits.acquire().await; // the semaphore is never closed
+                // A renewal of a lease does not wait behind the parts of an upload.
+                let _permit = match (name, bytes <= SMALL_BYTES) {
+                    ("put", true) => None,
+                    _ => self.permits.acquire().await.ok(), // the semaphore is never closed
+                };
                 let attempt = LAST_ANSWER.scope(last.clone(), attempt());
                 tokio::time::timeout(patience, attempt).await
             };
@@ -329,7 +344,8 @@ impl Requests {
         }
     }
 
-    fn version_of_meta(&self, meta: &ObjectMeta) -> Option<Version> {
+    /// The version of an object; a listing of Google has none.
+    pub(super) fn version_of_meta(&self, meta: &ObjectMeta) -> Option<Version> {
         self.version(meta.e_tag.as_deref(), meta.version.as_deref())
     }
 

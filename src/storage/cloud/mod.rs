@@ -20,8 +20,8 @@ mod upload;
 pub use address::{CloudAddress, CloudService};
 pub use environment::CloudEnvironment;
 pub use settings::{
-    AUTO_CONNECTIONS, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
-    ServerEncryption, UploadChecksum,
+    AUTO_CONNECTIONS, AUTO_PARTS, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS,
+    SETTING_VARIABLES, ServerEncryption, UploadChecksum,
 };
 pub use transport::CloudCounts;
 
@@ -195,6 +195,7 @@ impl Objects for CloudObjects {
             is_ours.then_some(ListedObject {
                 key,
                 bytes: meta.size,
+                version: self.client.requests.version_of_meta(meta),
             })
         });
         // Not every store has the order of bytes, and a listing that was taken up again has some objects twice.
@@ -297,6 +298,12 @@ impl Objects for CloudObjects {
             let denied = self
                 .client
                 .wait(self.client.requests.delete(batch.to_vec()));
+            let gone: Vec<String> = batch
+                .iter()
+                .filter(|path| !denied.contains_key(*path))
+                .filter_map(|path| self.key_of(path.as_ref()))
+                .collect();
+            self.leases.end_deleted(&gone);
             let count = denied.len();
             if let (Some((path, failed)), true) = (denied.into_iter().next(), first_error.is_ok()) {
                 let key = self.key_of(path.as_ref()).unwrap_or_default();

@@ -16,6 +16,9 @@ pub const SETTING_VARIABLES: &str = "FULLBORE_STORAGE_";
 /// Requests in flight at most where `--connections` is `auto`.
 pub const AUTO_CONNECTIONS: usize = 64;
 
+/// Parts of uploads on their way at most: 64 MiB, which fill 1 GB/s at 60 ms for a part.
+pub const AUTO_PARTS: usize = 8;
+
 /// How an object store is reached, and what it does with objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CloudSettings {
@@ -39,6 +42,8 @@ pub struct CloudSettings {
     pub has_no_batch_delete: bool,
     /// Requests in flight at most; `None` for [`AUTO_CONNECTIONS`].
     pub connections: Option<NonZeroUsize>,
+    /// Parts of all uploads that are on their way at most; `None` for [`AUTO_PARTS`]. Each takes 8 MiB of memory or more.
+    pub parts_away: Option<NonZeroUsize>,
     /// Bytes that are sent in a second at most.
     pub upload_limit: Option<NonZeroU64>,
     /// Bytes that are received in a second at most.
@@ -201,6 +206,15 @@ impl CloudSettings {
             "tries" => {
                 let tries = value.parse().ok().filter(|tries| (1..=100).contains(tries));
                 self.retries.tries = tries.ok_or_else(|| bad("1 to 100 is expected"))?;
+            }
+            // For tests, and in no documentation: one host with another time would take the others for dead.
+            "renewal-millis" => {
+                let millis = value
+                    .parse()
+                    .ok()
+                    .filter(|millis| (50..=60_000).contains(millis));
+                let millis = millis.ok_or_else(|| bad("50 to 60000 is expected"))?;
+                self.renewal = Some(Duration::from_millis(millis));
             }
             _ => return Err(unknown_key(key)),
         }

@@ -25,6 +25,9 @@ tokio::task_local! {
     pub(super) static LAST_ANSWER: Arc<Mutex<Answer>>;
 }
 
+/// Bytes of requests and answers that wait neither for a limit of the user nor for one of the connections.
+pub(super) const SMALL_BYTES: u64 = 64 << 10;
+
 /// What was asked of an object store so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CloudCounts {
@@ -42,6 +45,22 @@ pub struct CloudCounts {
     pub limited: Duration,
     /// Time that threads waited before they tried again.
     pub paused: Duration,
+}
+
+impl CloudCounts {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        Self {
+            requests: self.requests + more.requests,
+            sent_bytes: self.sent_bytes + more.sent_bytes,
+            received_bytes: self.received_bytes + more.received_bytes,
+            retries: self.retries + more.retries,
+            throttled: self.throttled + more.throttled,
+            limited: self.limited + more.limited,
+            paused: self.paused + more.paused,
+        }
+    }
 }
 
 /// Counts requests, and holds them to the limits of the user.
@@ -79,9 +98,15 @@ impl CloudMeter {
         }
     }
 
+    /// Waits until bytes may be sent. Callers wait before a request and not within one: the time for its answer goes on meanwhile.
+    pub(super) async fn may_send(&self, bytes: u64) {
+        self.wait_for(self.upload_limit.as_ref(), bytes).await;
+    }
+
+    /// What is small passes at once: a lease is lost if its renewal waits behind the parts of an upload.
     async fn wait_for(&self, limit: Option<&RateLimit>, bytes: u64) {
         let pause = limit.map(|limit| limit.reserve(bytes)).unwrap_or_default();
-        if !pause.is_zero() {
+        if !pause.is_zero() && bytes > SMALL_BYTES {
             self.limited_micros
                 .fetch_add(pause.as_micros() as u64, Relaxed);
             tokio::time::sleep(pause).await;
@@ -122,7 +147,6 @@ impl HttpService for MeteredService {
         let is_of_host = host.starts_with("169.254.") || host.starts_with("metadata.google");
         let has_body = request.method() != http::Method::HEAD;
         let bytes = request.body().content_length() as u64;
-        meter.wait_for(meter.upload_limit.as_ref(), bytes).await;
         meter.requests.fetch_add(1, Relaxed);
         meter.sent_bytes.fetch_add(bytes, Relaxed);
         let response = match self.client.execute(request).await {
@@ -201,6 +225,11 @@ pub(super) fn words_of(error: &HttpError) -> String {
         Some(cause) => {
             let text = cause.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
+            // TLS takes the words of a server without it for a damaged message.
+            let text = match text.contains("InvalidContentType") {
+                true => "it does not speak TLS, so its endpoint begins with http://",
+                false => text,
+            };
             format!("{kind}: {text}")
         }
         None => kind.to_owned(),

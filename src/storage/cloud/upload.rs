@@ -21,9 +21,6 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// Parts of one upload on their way at most: 64 MiB, which fill 1 GB/s at 60 ms for a part.
-const PARTS_AWAY: usize = 8;
-
 /// Parts of one size before the next ones have twice as many bytes. 10,000 parts, which is what stores allow, are 8 TiB then.
 const PARTS_OF_A_SIZE: usize = 1000;
 
@@ -131,14 +128,19 @@ impl CloudUpload {
                 self.id.insert(id).clone()
             }
         };
-        while self.away.len() >= PARTS_AWAY {
+        while self.away.front().is_some_and(JoinHandle::is_finished) {
             self.await_oldest()?;
         }
         let requests = self.client.requests.clone();
+        // All uploads share what may be on its way: the end of one is sent while the next one begins.
+        let place = self.client.wait(requests.part_place());
+        self.client.wait(requests.meter.may_send(part.len() as u64));
         let path = self.path.clone();
-        let task = self
-            .client
-            .start(send_part(requests, path, id, number, part));
+        let task = self.client.start(async move {
+            let sent = send_part(requests, path, id, number, part).await;
+            drop(place);
+            sent
+        });
         self.away.push_back(task);
         Ok(())
     }
@@ -164,6 +166,8 @@ impl CloudUpload {
     fn finish_small(&mut self) -> Result<StoredObject> {
         let bytes = mem::take(&mut self.buffer);
         let parts = part_digests_of(&bytes);
+        let may_send = self.client.requests.meter.may_send(bytes.len() as u64);
+        self.client.wait(may_send);
         let put = self.client.requests.put(
             &self.path,
             bytes.into(),

@@ -349,7 +349,11 @@ impl Objects for LocalObjects {
         let mut listed = Vec::new();
         let visited = self.visit_files(prefix, &mut |_, key, bytes| {
             if check_key(&key).is_ok() {
-                listed.push(ListedObject { key, bytes });
+                listed.push(ListedObject {
+                    key,
+                    bytes,
+                    version: None,
+                });
             }
             Ok(())
         });

@@ -1,0 +1,129 @@
+//! A store that fails in the middle of a run: what is listed restores, and the next backup works.
+
+use crate::{StoreRepository, fault_proxy::Break, runs};
+use runs::{noise, temp, write};
+use std::path::Path;
+
+fn tree_at(dir: &Path, seed: u64) -> std::path::PathBuf {
+    let tree = dir.join("tree");
+    write(tree.join("large"), noise(seed, 20_000_000));
+    for number in 0..20 {
+        write(
+            tree.join(format!("d/f{number}")),
+            noise(seed + number, 3000),
+        );
+    }
+    tree
+}
+
+#[test]
+fn a_store_that_fails_now_and_then_stores_and_gives_back_every_byte() {
+    let (store, proxy) = StoreRepository::s3_proxied();
+    let dir = temp();
+    for (at, how) in [
+        Break::Answer(500, "", ""),
+        Break::Answer(503, "Retry-After: 0\r\n", ""),
+        Break::Reset,
+        Break::ResetWithin,
+        Break::LoseAnswer,
+        Break::CutAnswer,
+        Break::ChangeByte,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let tree = tree_at(dir.path(), at as u64);
+        let of_rule = how.clone();
+        proxy.rule(move |seen| {
+            // A byte of a body is changed only where there is a checksum of it.
+            let is_part = seen.is("PUT", "partNumber");
+            let is_broken = match of_rule {
+                Break::ChangeByte => is_part && seen.number % 2 == 0,
+                Break::CutAnswer => seen.method == "GET" && seen.number % 5 == 4,
+                _ => seen.number % 5 == 4,
+            };
+            if is_broken {
+                of_rule.clone()
+            } else {
+                Break::Pass
+            }
+        });
+        let id = store.back_up(&tree);
+        store.assert_restores(&tree, &id);
+        assert!(proxy.seen().len() > 10, "{how:?}");
+        assert_eq!(store.listed().len(), at + 1, "{how:?}");
+    }
+    proxy.rule(|_| Break::Pass);
+    store
+        .run(args!["verify", store.address, "--data"])
+        .ends_with(0);
+}
+
+#[test]
+fn a_backup_that_the_store_ends_is_not_listed_and_the_next_one_works() {
+    let (mut store, proxy) = StoreRepository::s3_proxied();
+    store.set("FULLBORE_STORAGE_TRIES", "2");
+    let dir = temp();
+    let tree = tree_at(dir.path(), 50);
+    let first = store.back_up(&tree);
+    let mut listed = vec![first];
+    let expired = "<Error><Code>ExpiredToken</Code><Message>It expired.</Message></Error>";
+    let no_bucket = "<Error><Code>NoSuchBucket</Code><Message>No bucket.</Message></Error>";
+    let full = "<Error><Code>QuotaExceeded</Code><Message>Full.</Message></Error>";
+    for (at, how, words) in [
+        (1, Break::Answer(500, "", ""), "answered 500"),
+        (2, Break::Answer(403, "", expired), "ExpiredToken"),
+        (3, Break::Answer(404, "", no_bucket), "NoSuchBucket"),
+        (4, Break::Answer(507, "", full), "QuotaExceeded"),
+        (5, Break::Reset, "the connection to the store broke"),
+    ] {
+        let tree = tree_at(dir.path(), 100 + at);
+        // From the second part on nothing passes any more.
+        let mut is_broken = false;
+        proxy.rule(move |seen| {
+            is_broken |= seen.is("PUT", "partNumber=2");
+            if is_broken { how.clone() } else { Break::Pass }
+        });
+        let ran = store.run(store.backup_args(&tree));
+        assert!(
+            [1, 2].contains(&ran.code),
+            "{words}: {}{}",
+            ran.out,
+            ran.err
+        );
+        ran.has_one_error(words);
+        proxy.rule(|_| Break::Pass);
+        assert_eq!(store.listed(), listed, "{words}");
+        let next = store.back_up(&tree);
+        store.assert_restores(&tree, &next);
+        listed.push(next);
+    }
+    store.run(args!["prune", store.address]).ends_with(0);
+    for id in &listed {
+        store
+            .run(args!["verify", store.named(id), "--data"])
+            .ends_with(0);
+    }
+}
+
+#[test]
+fn a_root_whose_put_fails_lists_nothing() {
+    let (mut store, proxy) = StoreRepository::s3_proxied();
+    store.set("FULLBORE_STORAGE_TRIES", "2");
+    let dir = temp();
+    let tree = tree_at(dir.path(), 9);
+    proxy.rule(|seen| {
+        if seen.is("PUT", "/root.json") {
+            Break::Answer(500, "", "")
+        } else {
+            Break::Pass
+        }
+    });
+    let ran = store.run(store.backup_args(&tree)).ends_with(1);
+    ran.has_one_error("answered 500");
+    proxy.rule(|_| Break::Pass);
+    let ran = store.run(args!["list", store.address]).ends_with(0);
+    assert_eq!(ran.out, "");
+    let id = store.back_up(&tree);
+    store.assert_restores(&tree, &id);
+}

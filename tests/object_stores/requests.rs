@@ -1,0 +1,167 @@
+//! How many requests commands make, what they say of them, and what the cache saves.
+
+use crate::{StoreRepository, runs};
+use runs::{noise, temp, write};
+use std::{fs, path::Path};
+
+fn tree_of(dir: &Path, files: usize) -> std::path::PathBuf {
+    let tree = dir.join("tree");
+    for number in 0..files {
+        let path = tree.join(format!("d{}/f{number}", number % 10));
+        write(path, noise(number as u64, 500));
+    }
+    tree
+}
+
+#[test]
+fn a_backup_of_what_did_not_change_makes_fourteen_requests() {
+    let (mut store, proxy) = StoreRepository::s3_proxied();
+    store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000"); // no renewal falls into the run
+    let dir = temp();
+    let tree = tree_of(dir.path(), 300);
+    store.back_up(&tree);
+    std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
+    store.back_up(&tree);
+    proxy.rule(|_| crate::fault_proxy::Break::Pass);
+    store.back_up(&tree);
+    let seen = proxy.seen();
+    let lines: Vec<_> = seen
+        .iter()
+        .map(|seen| format!("{} {}", seen.method, seen.target))
+        .collect();
+    assert!(lines.len() <= 14, "{}: {lines:#?}", lines.len());
+}
+
+#[test]
+fn one_file_of_a_backup_that_is_named_takes_eight_requests() {
+    let (store, proxy) = StoreRepository::s3_proxied();
+    let dir = temp();
+    let tree = tree_of(dir.path(), 3000);
+    let id = store.back_up(&tree);
+    proxy.rule(|_| crate::fault_proxy::Break::Pass);
+    let to = dir.path().join("to");
+    let args = args!["restore", store.named(&id), "--to", to, "d7/f1237"];
+    store.run(args).ends_with(0);
+    assert_eq!(fs::read(to.join("d7/f1237")).unwrap(), noise(1237, 500));
+    assert!(proxy.seen().len() <= 8, "{:#?}", proxy.seen());
+}
+
+#[test]
+fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
+    let (store, proxy) = StoreRepository::s3_proxied();
+    let dir = temp();
+    let tree = tree_of(dir.path(), 5);
+    let ids: Vec<_> = (0..4).map(|_| store.back_up(&tree)).collect();
+    let requests = |args: &[&str]| {
+        proxy.rule(|_| crate::fault_proxy::Break::Pass);
+        let args = args!["list", store.address]
+            .into_iter()
+            .chain(runs::args(args));
+        let ran = store.run(args).ends_with(0);
+        (proxy.seen().len(), ran.out)
+    };
+    let (cold, first) = requests(&[]);
+    let (cached, second) = requests(&[]);
+    assert!(cold <= 4 + 4 && cached <= 4, "{cold} {cached}");
+    assert_eq!(first, second);
+    assert_eq!(requests(&["--no-cache"]).0, cold);
+    let other = dir.path().join("other");
+    let other_args = ["--cache-dir", other.to_str().unwrap()];
+    assert_eq!(requests(&other_args).0, cold);
+    assert_eq!(requests(&other_args).0, cached);
+    // A backup that another host forgets is not listed from the cache, and its notes are read.
+    let beside = store.beside();
+    let forgotten = args!["forget", store.address, ids[1]];
+    beside.run(forgotten).ends_with(0);
+    beside
+        .run(args!["tag", store.named(&ids[2]), "why=this"])
+        .ends_with(0);
+    let (_, third) = requests(&[]);
+    assert!(
+        !third.contains(&ids[1]) && third.contains("why=this"),
+        "{third}"
+    );
+    beside
+        .run(args!["tag", store.named(&ids[2]), "why=that"])
+        .ends_with(0);
+    assert!(requests(&[]).1.contains("why=that"));
+}
+
+#[test]
+fn the_last_lines_say_what_was_asked_of_the_store() {
+    let (store, proxy) = StoreRepository::s3_proxied();
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join("f"), noise(1, 3_000_000));
+    let ran = store.run(store.backup_args(&tree)).ends_with(0);
+    let line = ran.err.lines().find(|line| line.starts_with("store: "));
+    let line = line.expect(&ran.err);
+    assert!(
+        line.contains(" requests, 3.0") && line.contains(" MB sent, "),
+        "{line}"
+    );
+    let last = ran.err.lines().last().unwrap();
+    assert!(last.starts_with("backup "), "{last}");
+    proxy.break_first(3, "GET", "", crate::fault_proxy::Break::Answer(503, "", ""));
+    let ran = store
+        .run(args!["verify", store.address, "--data", "--json"])
+        .ends_with(0);
+    let result = ran.json().pop().unwrap();
+    assert_eq!(result["store"]["throttled"], 3, "{result}");
+    assert_eq!(result["store"]["retries"], 3);
+    assert!(result["store"]["received_bytes"].as_u64() > Some(3_000_000));
+    let args = store.backup_args(&tree).into_iter();
+    let limit = args!["--full", "--limit-upload", "1M"];
+    let ran = store.run(args.chain(limit)).ends_with(0);
+    assert!(
+        ran.err
+            .contains("--limit-upload or --limit-download held requests for")
+            && ran.err.contains("; that is the limit, at "),
+        "{}",
+        ran.err
+    );
+    let local = dir.path().join("local");
+    let ran = store.run(args!["backup", tree, "--to", local]).ends_with(0);
+    assert!(!ran.err.contains("store: "), "{}", ran.err);
+}
+
+/// Most resident bytes of a run, looked at until it ends.
+fn peak_bytes(mut run: std::process::Child) -> u64 {
+    let status = format!("/proc/{}/status", run.id());
+    let mut peak = 0;
+    while run.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or(0) << 10);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(run.wait().unwrap().success());
+    peak
+}
+
+#[test]
+fn a_large_file_passes_in_the_memory_that_is_given() {
+    let store = StoreRepository::s3();
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join("large"), noise(1, 400 << 20));
+    for memory in [32, 128] {
+        let given = args!["--memory", format!("{memory}M"), "--full", "--quiet"];
+        let args = store.backup_args(&tree).into_iter().chain(given);
+        let peak = peak_bytes(store.command(args).spawn().unwrap()) >> 20;
+        assert!(peak <= memory + 96, "{peak} MiB of {memory}");
+    }
+    let back = dir.path().join("back");
+    let args = args![
+        "restore",
+        store.address,
+        "--to",
+        back,
+        "--memory",
+        "64M",
+        "--quiet"
+    ];
+    let peak = peak_bytes(store.command(args).spawn().unwrap()) >> 20;
+    assert!(peak <= 64 + 96, "{peak} MiB");
+}

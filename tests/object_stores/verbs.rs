@@ -1,0 +1,172 @@
+//! Every verb, and what it says where the store is not reached.
+
+use crate::{StoreRepository, runs};
+use runs::{assert_same, noise, sample, shape, temp, write};
+
+/// Two backups, restored, checked, forgotten and pruned.
+fn lives(store: &StoreRepository) {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    sample(&tree);
+    let first = store.back_up(&tree);
+    write(tree.join("new"), noise(7, 20_000_000));
+    let second = store.back_up(&tree);
+    assert_eq!(store.listed(), [first.clone(), second.clone()]);
+    store.assert_restores(&tree, &second);
+    let at = &store.address;
+    store.run(args!["verify", at, "--data"]).ends_with(0);
+    store.run(args!["forget", at, first]).ends_with(0);
+    store.run(args!["prune", at]).ends_with(0);
+    assert_eq!(store.listed(), std::slice::from_ref(&second));
+    store.assert_restores(&tree, &second);
+    let third = store.back_up(&tree);
+    store.run(args!["forget", at, second]).ends_with(0);
+    store.run(args!["prune", at]).ends_with(0);
+    store.assert_restores(&tree, &third);
+}
+
+#[test]
+fn a_repository_lives_in_s3() {
+    lives(&StoreRepository::s3());
+}
+
+#[test]
+fn a_repository_lives_in_azure() {
+    lives(&StoreRepository::azure());
+}
+
+#[test]
+fn a_repository_lives_in_google() {
+    lives(&StoreRepository::google());
+}
+
+#[test]
+fn every_verb_takes_a_repository_in_s3() {
+    let (store, dir) = (StoreRepository::s3(), temp());
+    let (tree, at) = (dir.path().join("tree"), store.address.clone());
+    sample(&tree);
+    store.run(args!["init", at, "--no-encryption"]).ends_with(0);
+    let first = store.back_up(&tree);
+    write(tree.join("new"), "new");
+    let second = store.back_up(&tree);
+    let named = store.named(&first);
+    let holds = |words: &str, ran: runs::Ran| {
+        let ran = ran.ends_with(0);
+        assert!(
+            ran.out.contains(words) || ran.err.contains(words),
+            "{words:?} is not in: {}{}",
+            ran.out,
+            ran.err
+        );
+    };
+    holds(&second, store.run(args!["show", at]));
+    holds("a/b/f03", store.run(args!["list", named]));
+    holds("a/b/f03", store.run(args!["find", at, "f03"]));
+    holds("new", store.run(args!["diff", at, first, second]));
+    holds(
+        "is the same",
+        store.run(args!["verify", store.named(&second), "--against", tree]),
+    );
+    holds("why=this", store.run(args!["tag", named, "why=this"]));
+    holds("pinned", store.run(args!["pin", named]));
+    holds("no longer", store.run(args!["unpin", named]));
+    holds("fetch", store.run(args!["restore", at, "--plan"]));
+    holds("nothing is to be done", store.run(args!["repair", at]));
+    let one = dir.path().join("one");
+    store
+        .run(args!["restore", at, "--to", one, "a/b/f03"])
+        .ends_with(0);
+    assert!(one.join("a/b/f03").exists() && !one.join("new").exists());
+    let archive = dir.path().join("x.tar.zst");
+    store.run(args!["export", at, "--to", archive]).ends_with(0);
+    store.run(args!["verify", archive, "--data"]).ends_with(0);
+    holds("would free", store.run(args!["prune", at, "--dry-run"]));
+    holds("freed", store.run(args!["prune", at]));
+}
+
+#[test]
+fn a_backup_is_copied_from_a_directory_to_s3_and_back() {
+    let (store, dir) = (StoreRepository::s3(), temp());
+    let (tree, local) = (dir.path().join("tree"), dir.path().join("local"));
+    sample(&tree);
+    store.run(args!["backup", tree, "--to", local]).ends_with(0);
+    write(tree.join("new"), noise(3, 300_000));
+    store.run(args!["backup", tree, "--to", local]).ends_with(0);
+    let at = &store.address;
+    store.run(args!["init", at, "--no-encryption"]).ends_with(0);
+    store
+        .run(args!["copy-backup", local, "--to", at])
+        .ends_with(0);
+    let copied = store.listed();
+    assert_eq!(copied.len(), 1);
+    store.assert_restores(&tree, &copied[0]);
+    let back = dir.path().join("back");
+    store
+        .run(args!["copy-backup", at, "--to", back])
+        .ends_with(0);
+    let out = dir.path().join("out");
+    store
+        .run(args!["restore", back, "--to", out, "--quiet"])
+        .ends_with(0);
+    assert_same(&shape(&tree), &shape(&out), "back from s3");
+}
+
+#[test]
+fn what_keeps_a_store_from_being_reached_is_said_once() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join("f"), "content");
+    let mut store = StoreRepository::s3();
+    store.back_up(&tree);
+    let at = store.address.clone();
+    let says = |store: &StoreRepository, code: i32, words: &str| {
+        for args in [
+            args!["list", at].to_vec(),
+            args!["backup", tree, "--to", at].to_vec(),
+            args!["restore", at, "--to", dir.path().join("to")].to_vec(),
+            args!["prune", at].to_vec(),
+        ] {
+            let ran = store.run(args).ends_with(code).has_one_error(words);
+            assert!(!ran.err.contains("hunter2"), "{}", ran.err);
+            assert!(ran.err.contains("hint: "), "{}", ran.err);
+        }
+    };
+    store.set("AWS_SECRET_ACCESS_KEY", "wrong");
+    says(&store, 1, "SignatureDoesNotMatch");
+    store.set("AWS_ACCESS_KEY_ID", "nobody");
+    says(&store, 1, "correct the credentials of the store");
+    let mut store = store.beside();
+    store.set("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+    store.set("FULLBORE_STORAGE_TRIES", "2");
+    says(&store, 1, "could not connect to the store");
+    let mut store = store.beside();
+    store.address = format!("s3://absent/{at}");
+    let ran = store.run(args!["list", "s3://absent/x"]).ends_with(2);
+    ran.has_one_error("NoSuchBucket");
+    let args = args!["backup", tree, "--to", "s3://absent/x", "--no-encryption"];
+    store.run(args).ends_with(2).has_one_error("NoSuchBucket");
+}
+
+#[test]
+fn a_new_repository_in_a_store_wants_a_decision_and_an_archive_is_refused() {
+    let (store, dir) = (StoreRepository::s3(), temp());
+    let tree = dir.path().join("tree");
+    write(tree.join("f"), "content");
+    let ran = store.run(args!["backup", tree, "--to", store.address]);
+    ran.ends_with(2).has_one_error("--no-encryption");
+    let archive = format!("{}/x.tar.zst", store.address);
+    let ran = store.run(args!["backup", tree, "--to", archive, "--no-encryption"]);
+    ran.ends_with(2)
+        .has_one_error("archives are files of this machine");
+    let ran = store.run(args!["list", store.address]).ends_with(1);
+    ran.has_one_error("it is no repository");
+}
+
+#[test]
+fn a_repository_in_a_store_with_an_id_behind_it_is_told_apart() {
+    let (store, dir) = (StoreRepository::s3(), temp());
+    write(dir.path().join("tree/f"), "content");
+    let id = store.back_up(&dir.path().join("tree"));
+    let ran = store.run(args!["forget", store.named(&id)]).ends_with(1);
+    ran.has_one_error(&format!("\"{}\", and \"{id}\" by itself", store.address));
+}
