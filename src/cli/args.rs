@@ -3,6 +3,7 @@
 use super::{
     care::{DeltaArgs, RepairArgs, SampleArgs},
     cluster::ClusterArgs,
+    far::host,
     keys::KeyArgs,
     life::{ForgetArgs, PinArgs, PruneArgs, TagArgs},
     look::{CopyArgs, DiffArgs, ExportArgs, FindArgs},
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     backup::paths::Scope,
-    command::bench::BenchSubject,
+    command::{bench::BenchSubject, serve::AllowedLocation},
     format::digest::Algorithm,
     postgres::request::Wal,
     repo::compare::Compare,
@@ -102,6 +103,9 @@ pub(super) enum Command {
     /// Manifests are rebuilt from the copies of their pages in the segments;
     /// roots from labels, seek tables and pages. Segments are never changed.
     Repair(RepairArgs),
+    /// Offer repositories of this host to another one; ssh:// locations start it there
+    #[command(after_help = PLAIN_EXIT_CODES)]
+    Serve(ServeArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell
@@ -207,6 +211,9 @@ pub(super) struct BackupArgs {
     /// Note this in the backup; can be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tag: Vec<(String, String)>,
+    /// Run on this host, which reads its own PATHs or cluster; also said by ssh://HOST/PATH
+    #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host))]
+    pub(super) on: Option<String>,
     /// Only say what would be backed up; files are not opened
     #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
     pub(super) dry_run: bool,
@@ -354,6 +361,17 @@ pub(super) struct VerifyArgs {
     pub(super) workers: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+}
+
+/// `fullbore serve`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Talk over standard input and output, with the fullbore that started ssh
+    #[arg(long, required = true)]
+    pub(super) stdio: bool,
+    /// Offer one location only, to read:LOCATION it, to append:LOCATION backups to it, or to write:LOCATION it
+    #[arg(long, value_name = "WHAT:LOCATION", value_parser = |word: &str| AllowedLocation::parse(word).map_err(|error| error.what))]
+    pub(super) allow: Option<AllowedLocation>,
 }
 
 /// `fullbore bench`.

@@ -5,6 +5,7 @@
 mod args;
 mod care;
 mod cluster;
+mod far;
 mod html_report;
 mod keys;
 mod life;
@@ -27,6 +28,7 @@ use crate::{
     command::{
         bench::{Bench, Figure},
         list::List,
+        serve::Serve,
         show::Show,
     },
     error::{Error, ErrorKind, Result},
@@ -98,6 +100,11 @@ pub fn main() -> ExitCode {
             Command::Unpin(args) => life::pin(args, false),
             Command::Key(args) => keys::key(args),
             Command::Repair(args) => care::repair(args),
+            Command::Serve(args) => Serve {
+                allowed: args.allow,
+            }
+            .run()
+            .map(|()| 0),
             Command::Bench(args) => bench(args),
             Command::Completions { shell } => completions(shell),
             Command::Man { to } => man(to.as_deref()),
@@ -121,6 +128,9 @@ const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 const A_MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn backup(args: BackupArgs) -> Result<u8> {
+    if let Some(code) = far::backup(&args)? {
+        return Ok(code);
+    }
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
     let to = args
         .encrypt
@@ -459,6 +469,9 @@ fn selected(paths: Vec<std::path::PathBuf>) -> Vec<Vec<u8>> {
 }
 
 fn restore(args: RestoreArgs) -> Result<u8> {
+    if let Some(code) = far::restore(&args)? {
+        return Ok(code);
+    }
     let filter = args.select.filter(&args.from, true)?;
     let restore = Restore {
         from: args.from,

@@ -11,10 +11,12 @@ use crate::{
         access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
         keys::is_encrypted,
         probe,
+        ssh::SshSettings,
     },
 };
 use clap::Args;
 use std::{
+    env,
     ffi::OsStr,
     fs,
     io::{IsTerminal, stdin},
@@ -50,6 +52,24 @@ pub(super) struct StorageArgs {
     /// Bytes a second received from an object store, at most
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 915, hide_short_help = true)]
     limit_download: Option<NonZeroU64>,
+    /// The command that reaches other hosts, split at spaces [default: FULLBORE_SSH, or ssh]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        global = true,
+        display_order = 916,
+        hide_short_help = true
+    )]
+    ssh: Option<String>,
+    /// The path of fullbore on other hosts [default: fullbore]
+    #[arg(
+        long,
+        value_name = "PATH",
+        global = true,
+        display_order = 917,
+        hide_short_help = true
+    )]
+    far_program: Option<String>,
 }
 
 /// A number of connections, or as many as are useful.
@@ -85,7 +105,11 @@ impl StorageArgs {
             may_ask: stdin().is_terminal(),
         }
         .with_environment();
-        set_access(StorageAccess { cloud, keys });
+        let ssh = SshSettings {
+            command: self.ssh.clone().or_else(|| env::var("FULLBORE_SSH").ok()),
+            far_program: self.far_program.clone(),
+        };
+        set_access(StorageAccess { cloud, keys, ssh });
         Ok(())
     }
 }
@@ -141,7 +165,7 @@ impl EncryptArgs {
                 false => Ok(to),
             };
         }
-        if stored.as_local().is_none() {
+        if matches!(location, Location::Cloud { .. }) {
             self.check_new_store(&location, no_create)?;
         }
         if !self.is_wanted() || dry_run {

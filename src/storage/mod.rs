@@ -1,8 +1,8 @@
 //! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`CachedObjects`],
-//! [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`], [`MemoryObjects`] and, of another host,
+//! [`WireObjects`](wire::WireObjects); [`SealedObjects`], [`CachedObjects`], [`Confined`], [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
@@ -11,6 +11,7 @@ pub mod access;
 mod cached;
 mod clock;
 mod cloud;
+mod confined;
 mod faulty;
 mod key;
 pub mod keys;
@@ -22,6 +23,8 @@ mod parts;
 mod probe;
 mod recording;
 mod sealed;
+pub mod ssh;
+pub mod wire;
 
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
@@ -30,6 +33,7 @@ pub use cloud::{
     CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES, ServerEncryption,
     UploadChecksum,
 };
+pub use confined::{Allowed, Confined};
 pub use faulty::{Fault, Faulty};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
