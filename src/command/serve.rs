@@ -171,10 +171,16 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
             .and_then(Wire::wait)
             .map_err(|error| debug(|| error.line()))
     })?;
-    let outputs = (child.stdout.take(), child.stderr.take());
-    let (also, is_error) = (peer.clone(), true);
-    let errors = start(move || outputs.1.map(|from| forward(from, is_error, &also)))?;
-    outputs.0.map(|from| forward(from, false, &peer));
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let also = peer.clone();
+    let errors = start(move || {
+        if let Some(errors) = errors {
+            forward(errors, true, &also);
+        }
+    })?;
+    if let Some(output) = output {
+        forward(output, false, &peer);
+    }
     let status = child.wait().map_err(failed)?;
     let _ = errors.join(); // one that panicked has printed all it could
     let _ = serving.join();

@@ -86,7 +86,7 @@ fn attack(objects: &Arc<dyn Objects>) {
                 leases.push(lease);
             }
         }
-        refused(objects.delete(&[intent.clone()]), &intent);
+        refused(objects.delete(std::slice::from_ref(&intent)), &intent);
     }
     refused(objects.delete(&there), "all, with leases");
 }

@@ -87,7 +87,7 @@ fn a_connection_that_is_cut_anywhere_leaves_nothing_half_done_and_the_next_one_w
     let mut bytes = 0;
     while done < 2 {
         // Small steps where the messages are, large ones within the data.
-        bytes += if bytes < 700 || bytes > 300_000 {
+        bytes += if !(700..=300_000).contains(&bytes) {
             19
         } else {
             20_011
