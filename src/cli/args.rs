@@ -7,7 +7,7 @@ use super::{
         backup::BackupArgs, bench::BenchArgs, copy_backup::CopyArgs, diff::DiffArgs,
         export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs, key::KeyArgs,
         list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs,
-        show::ShowArgs, tag::TagArgs, verify::VerifyArgs,
+        serve::ServeArgs, show::ShowArgs, tag::TagArgs, verify::VerifyArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -76,6 +76,9 @@ pub(super) enum Command {
     /// Manifests are rebuilt from the copies of their pages in the segments;
     /// roots from labels, seek tables and pages. Segments are never changed.
     Repair(RepairArgs),
+    /// Offer repositories of this host to another one; ssh:// locations start it there
+    #[command(after_help = PLAIN_EXIT_CODES)]
+    Serve(ServeArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell

@@ -71,6 +71,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Unpin(args) => verbs::pin::run(args, false),
         Command::Key(args) => verbs::key::run(args),
         Command::Repair(args) => verbs::repair::run(args),
+        Command::Serve(args) => verbs::serve::run(args),
         Command::Bench(args) => verbs::bench::run(args),
         Command::Completions { shell } => verbs::completions::run(shell),
         Command::Man { to } => verbs::man::run(to.as_deref()),

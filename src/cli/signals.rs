@@ -10,6 +10,7 @@ use crate::{
     platform,
     queue::start,
     sink::{commit_flag::is_named, local_file::remove_partials},
+    storage::Location,
     target::access::restore_dir_access,
 };
 use signal_hook::{
@@ -17,7 +18,7 @@ use signal_hook::{
     iterator::Signals,
     low_level::{emulate_default_handler, signal_name},
 };
-use std::sync::mpsc;
+use std::{ffi::OsString, sync::mpsc};
 
 /// The message once a backup, copy or archive is committed.
 const NAMED: &str = ": what it made is complete, but may not be durable yet";
@@ -64,7 +65,11 @@ pub(super) fn watch(command: &Command) {
 
 /// What the interruption costs, and how to continue.
 fn meaning(command: &Command) -> (&'static str, &'static str) {
-    let is_repository = |to| matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _)));
+    let is_repository = |to: &OsString| match Location::parse(to) {
+        // Another host is not asked.
+        Ok(far) if far.as_local().is_none() => far.is_repository(),
+        _ => matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _))),
+    };
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
         Command::Backup(args) if is_repository(&args.to) => (

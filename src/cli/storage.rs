@@ -13,10 +13,12 @@ use crate::{
         access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
         keys::is_encrypted,
         probe,
+        ssh::SshSettings,
     },
 };
 use clap::Args;
 use std::{
+    env,
     ffi::OsStr,
     fs,
     io::{IsTerminal, stdin},
@@ -71,6 +73,24 @@ pub(super) struct StorageArgs {
         conflicts_with = "cache_dir"
     )]
     no_cache: bool,
+    /// The command that reaches other hosts, split at spaces [default: FULLBORE_SSH, or ssh]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        global = true,
+        display_order = 918,
+        hide_short_help = true
+    )]
+    ssh: Option<String>,
+    /// The path of fullbore on other hosts [default: fullbore]
+    #[arg(
+        long,
+        value_name = "PATH",
+        global = true,
+        display_order = 919,
+        hide_short_help = true
+    )]
+    far_program: Option<String>,
 }
 
 /// Bytes of all that is kept of object stores.
@@ -165,8 +185,17 @@ impl StorageArgs {
             may_ask: stdin().is_terminal(),
         }
         .with_environment();
+        let ssh = SshSettings {
+            command: self.ssh.clone().or_else(|| env::var("FULLBORE_SSH").ok()),
+            far_program: self.far_program.clone(),
+        };
         let cache = self.cache(&environment, CacheUse::of(command));
-        set_access(StorageAccess { cloud, keys, cache });
+        set_access(StorageAccess {
+            cloud,
+            keys,
+            cache,
+            ssh,
+        });
         Ok(())
     }
 }
@@ -232,7 +261,7 @@ impl EncryptArgs {
                 false => Ok(to),
             };
         }
-        if stored.as_local().is_none() {
+        if matches!(location, Location::Cloud { .. }) {
             self.check_new_store(&location, no_create)?;
         }
         if !self.is_wanted() || dry_run {

@@ -13,5 +13,6 @@ pub mod forget;
 pub mod key;
 pub mod list;
 pub mod prune;
+pub mod serve;
 pub mod show;
 pub mod tag;

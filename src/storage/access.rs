@@ -4,6 +4,8 @@ use super::{
     CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
     CloudSettings, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
+    ssh::{self, SshSettings},
+    wire::{Wire, WireService},
 };
 use crate::{
     crypt::{
@@ -29,6 +31,8 @@ pub struct StorageAccess {
     pub keys: KeyOptions,
     /// Where parts of object stores are kept, if they are. Of an encrypted repository they are kept encrypted.
     pub cache: Option<CacheSpec>,
+    /// How other hosts are reached.
+    pub ssh: SshSettings,
 }
 
 /// The name of the first key file of a repository.
@@ -36,7 +40,7 @@ const FIRST_KEY: &str = "owner";
 
 static ACCESS: OnceLock<StorageAccess> = OnceLock::new();
 
-/// Object stores and encrypted repositories that are open, by their names: a passphrase is asked for once, and connections are shared.
+/// Object stores, repositories on other hosts and encrypted ones that are open, by their names: a passphrase is asked for once, and connections are shared.
 static OPEN: Mutex<BTreeMap<String, Arc<dyn Objects>>> = Mutex::new(BTreeMap::new());
 
 /// Object stores that are open, to say what was asked of them.
@@ -64,32 +68,45 @@ fn access() -> &'static StorageAccess {
 /// As [`objects`].
 pub fn stored_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let Some(local) = location.as_local() else {
-        return cloud_objects(location);
+        return far_objects(location);
     };
     Ok(Arc::new(LocalObjects::new(local)))
 }
 
-fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
-    let address = match location {
-        Location::Cloud { .. } => CloudAddress::parse(&location.text())?,
-        _ => None,
-    };
-    let Some(address) = address else {
-        return Err(location.refused());
-    };
+/// The objects of a store or of another host; one connection for all that use them.
+fn far_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let name = format!("stored {location}");
     if let Some(open) = OPEN.locked().get(&name) {
         return Ok(open.clone());
     }
+    let objects: Arc<dyn Objects> = match location {
+        Location::Cloud { .. } => cloud_objects(location)?,
+        Location::Ssh { host, path } => Arc::new(ssh::connect(host, path, &access().ssh)?),
+        Location::Peer(name) => Arc::new(ssh::peer_objects(name)?),
+        _ => return Err(location.refused()),
+    };
+    OPEN.locked().insert(name, objects.clone());
+    Ok(objects)
+}
+
+/// A connection to another host, over which it is offered a service.
+///
+/// # Errors
+/// As [`ssh::connect_to`].
+pub fn connect_to_host(host: &str, service: Arc<dyn WireService>) -> Result<Wire> {
+    ssh::connect_to(host, &access().ssh, service)
+}
+
+fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
+    let address = CloudAddress::parse(&location.text())?;
+    let address = address.ok_or_else(|| location.refused())?;
     let environment = CloudEnvironment::of_process();
     let cloud = CloudObjects::open(&address, &access().cloud, &environment)?;
     CLOUDS.locked().push(cloud.clone());
-    let cloud: Arc<dyn Objects> = match &access().cache {
+    Ok(match &access().cache {
         Some(spec) => Arc::new(CachedObjects::new(Arc::new(cloud), spec.clone())),
         None => Arc::new(cloud),
-    };
-    OPEN.locked().insert(name, cloud.clone());
-    Ok(cloud)
+    })
 }
 
 /// The objects at a location, opened with the keys of this process if the repository there is encrypted.
@@ -103,6 +120,10 @@ pub fn objects(location: &Location) -> Result<Arc<dyn Objects>> {
         return Ok(open.clone());
     }
     let stored = stored_objects(location)?;
+    // The host that offers a repository has opened it with its own keys.
+    if matches!(location, Location::Peer(_)) {
+        return Ok(stored);
+    }
     // What is wrong with a directory shows when it is used, with the words of that use.
     if stored.as_local().is_some() && !matches!(keys::is_encrypted(&*stored), Ok(true)) {
         return Ok(stored);

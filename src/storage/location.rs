@@ -50,6 +50,8 @@ pub enum Location {
     },
     /// `fullbore://HOST/NAME`: a server of this program.
     Server(String),
+    /// `peer:NAME`: what the other side of standard input offers to a command that it has started here. Its user calls it NAME.
+    Peer(String),
 }
 
 /// The object stores that have a URL.
@@ -113,6 +115,9 @@ impl Location {
                 path: PathBuf::from(format!("/{path}")),
             });
         }
+        if let Some(name) = url.strip_prefix("peer:") {
+            return Ok(Self::Peer(name.to_owned()));
+        }
         if let Some(server) = url.strip_prefix("fullbore://") {
             must_be_named(url, server, "a host")?;
             return Ok(Self::Server(server.to_owned()));
@@ -133,7 +138,9 @@ impl Location {
         match self {
             Self::Local(path) => look_at(path),
             Self::Standard | Self::Null => Found::File,
-            Self::Cloud { .. } | Self::Ssh { .. } | Self::Server(_) => Found::Repository,
+            Self::Cloud { .. } | Self::Ssh { .. } | Self::Server(_) | Self::Peer(_) => {
+                Found::Repository
+            }
         }
     }
 
@@ -154,9 +161,8 @@ impl Location {
     /// The error for a location that has no objects, or none that this program reaches.
     pub(super) fn refused(&self) -> Error {
         match self {
-            Self::Ssh { .. } => self.unsupported("repositories on other hosts"),
             Self::Server(_) => self.unsupported("servers of fullbore"),
-            Self::Standard | Self::Null | Self::Local(_) | Self::Cloud { .. } => Error::new(
+            _ => Error::new(
                 ErrorKind::Usage,
                 format!("cannot use {self} as a repository"),
             )
@@ -186,6 +192,7 @@ impl Location {
             } => format!("{}{bucket}/{prefix}", scheme_of(*store)),
             Self::Ssh { host, path } => format!("ssh://{host}{}", path.display()),
             Self::Server(server) => format!("fullbore://{server}"),
+            Self::Peer(name) => format!("peer:{name}"),
         }
     }
 }
@@ -304,10 +311,10 @@ mod tests {
 
     #[test]
     fn a_storage_that_is_not_known_is_refused_and_a_directory_is_not() {
-        for url in ["ssh://h/p", "fullbore://h/n"] {
-            let error = parsed(url).objects().unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Unsupported, "{url}");
-        }
+        let error = parsed("fullbore://h/n").objects().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unsupported);
+        let error = parsed("ssh://-oProxyCommand=x/p").objects().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Usage);
         assert_eq!(parsed("-").objects().unwrap_err().kind, ErrorKind::Usage);
         assert!(parsed("./s3:/x").objects().unwrap().as_local().is_some());
     }

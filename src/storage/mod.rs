@@ -1,8 +1,9 @@
 //! The objects of a repository, wherever they are: on this machine, in an object store, or in memory.
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
-//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`] and [`MemoryObjects`]; [`SealedObjects`], [`KeptBackups`], [`CachedObjects`],
-//! [`Recording`] and [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
+//! object is bytes. Members are [`LocalObjects`], [`CloudObjects`], [`MemoryObjects`] and, of another host,
+//! [`WireObjects`](wire::WireObjects). [`SealedObjects`], [`KeptBackups`], [`CachedObjects`], [`Confined`], [`Recording`] and
+//! [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
@@ -11,6 +12,7 @@ pub mod access;
 mod cached;
 mod clock;
 mod cloud;
+mod confined;
 mod faulty;
 mod kept;
 mod key;
@@ -23,6 +25,8 @@ mod parts;
 mod probe;
 mod recording;
 mod sealed;
+pub mod ssh;
+pub mod wire;
 
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
@@ -31,6 +35,7 @@ pub use cloud::{
     CloudService, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
     ServerEncryption, UploadChecksum,
 };
+pub use confined::{Allowed, Confined};
 pub use faulty::{Fault, Faulty};
 pub use kept::KeptBackups;
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};

@@ -1,6 +1,10 @@
 //! `fullbore backup`.
 
-use super::{backup_source::requested_cluster, init::say_new};
+use super::{
+    backup_source::requested_cluster,
+    far::{self, host},
+    init::say_new,
+};
 use crate::{
     backup::{Backup, Outcome, Subject, paths::Scope},
     cli::{
@@ -122,6 +126,9 @@ pub(in crate::cli) struct BackupArgs {
     /// Note this in the backup; can be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
     pub(in crate::cli) tag: Vec<(String, String)>,
+    /// Run on this host, which reads its own PATHs or cluster; also said by ssh://HOST/PATH
+    #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host))]
+    pub(in crate::cli) on: Option<String>,
     /// Only say what would be backed up; files are not opened
     #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
     pub(in crate::cli) dry_run: bool,
@@ -137,6 +144,9 @@ pub(in crate::cli) struct BackupArgs {
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
 pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
+    if let Some(code) = far::backup(&args)? {
+        return Ok(code);
+    }
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
     let is_new = to.is_new_repository();
     let to = args

@@ -1,6 +1,6 @@
 //! `fullbore restore`.
 
-use super::{restore_cluster::ClusterArgs, restore_plan, restore_report};
+use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_report};
 use crate::{
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
@@ -66,7 +66,7 @@ pub(in crate::cli) struct RestoreArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    run: RunArgs,
+    pub(in crate::cli) run: RunArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -83,6 +83,9 @@ pub(in crate::cli) struct DeltaArgs {
 }
 
 pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
+    if let Some(code) = far::restore(&args)? {
+        return Ok(code);
+    }
     let filter = args.select.filter(&args.from, true)?;
     let restore = Restore {
         from: args.from,

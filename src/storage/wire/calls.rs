@@ -1,0 +1,292 @@
+//! Calls of this side that wait for the other side, and the room that the other side has for data.
+
+use super::{
+    end::EndReason,
+    message::{Answer, WireError},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    queue::Locked,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Calls of one direction that may wait for answers at the same time.
+pub(super) const MAX_CALLS: usize = 64;
+
+/// Bytes of the data of all calls that wait for answers: one root of the largest size, and some.
+pub(super) const MAX_BODIES: usize = (256 << 20) + (16 << 20);
+
+/// Bytes of uploads that are sent and not yet stored: a link of 1 Gbit/s and 100 ms holds 12 MiB.
+pub(super) const UPLOAD_WINDOW: u64 = 16 << 20;
+
+/// The calls that wait.
+#[derive(Debug)]
+pub(super) struct Calls {
+    table: Mutex<CallTable>,
+    /// Room was given back, or the connection has ended.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct CallTable {
+    waiting: BTreeMap<u64, WaitingCall>,
+    last_id: u64,
+    body_bytes: usize,
+    upload_credit: u64,
+    failed_uploads: BTreeMap<u64, WireError>,
+    lost_leases: BTreeSet<u64>,
+    ended: Option<EndReason>,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    data: Vec<u8>,
+    /// Bytes that the answer may have.
+    max_bytes: u64,
+    answer: Option<Answer>,
+    answered: Arc<Condvar>,
+    body_bytes: usize,
+}
+
+fn violated(why: &str) -> Error {
+    Error::corrupt("cannot go on with the other side").because(why.to_owned())
+}
+
+impl Calls {
+    pub(super) fn new() -> Self {
+        Self {
+            table: Mutex::new(CallTable {
+                waiting: BTreeMap::new(),
+                last_id: 0,
+                body_bytes: 0,
+                upload_credit: UPLOAD_WINDOW,
+                failed_uploads: BTreeMap::new(),
+                lost_leases: BTreeSet::new(),
+                ended: None,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for room for a call with so many bytes of data, and gives it a number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the data is too long, or the reason why the connection ended.
+    pub(super) fn begin(&self, body_bytes: usize, max_bytes: u64) -> Result<u64> {
+        if body_bytes > MAX_BODIES {
+            let what = format!("cannot send {body_bytes} bytes to another host at once");
+            return Err(
+                Error::new(ErrorKind::Usage, what).because(format!("the limit is {MAX_BODIES}"))
+            );
+        }
+        let mut table = self.wait_until(|table| {
+            table.waiting.len() < MAX_CALLS && table.body_bytes + body_bytes <= MAX_BODIES
+        })?;
+        table.last_id += 1;
+        table.body_bytes += body_bytes;
+        let id = table.last_id;
+        table.waiting.insert(
+            id,
+            WaitingCall {
+                data: Vec::new(),
+                max_bytes,
+                answer: None,
+                answered: Arc::default(),
+                body_bytes,
+            },
+        );
+        Ok(id)
+    }
+
+    fn wait_until(
+        &self,
+        may_go_on: impl Fn(&CallTable) -> bool,
+    ) -> Result<MutexGuard<'_, CallTable>> {
+        let mut table = self.table.locked();
+        loop {
+            if let Some(reason) = &table.ended {
+                return Err(reason.error());
+            }
+            if may_go_on(&table) {
+                return Ok(table);
+            }
+            table = self
+                .changed
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the answer to a call, and gives its room back.
+    ///
+    /// # Errors
+    /// The reason why the connection ended.
+    pub(super) fn wait(&self, id: u64) -> Result<(Answer, Vec<u8>)> {
+        let mut table = self.table.locked();
+        loop {
+            let is_ended = table.ended.is_some();
+            let Some(call) = table.waiting.get(&id) else {
+                return Err(violated("a call was answered twice"));
+            };
+            if call.answer.is_some() || is_ended {
+                break;
+            }
+            let answered = call.answered.clone();
+            table = answered.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+        let reason = table.ended.as_ref().map(EndReason::error);
+        let call = Self::remove(&mut table, id);
+        drop(table);
+        self.changed.notify_all();
+        match call {
+            Some((answer, data)) => Ok((answer, data)),
+            None => Err(reason.unwrap_or_else(|| violated("a call has no answer"))),
+        }
+    }
+
+    fn remove(table: &mut CallTable, id: u64) -> Option<(Answer, Vec<u8>)> {
+        let call = table.waiting.remove(&id)?;
+        table.body_bytes -= call.body_bytes;
+        Some((call.answer?, call.data))
+    }
+
+    /// Adds data to an answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if this side did not ask for it.
+    pub(super) fn add_part(&self, id: u64, data: Vec<u8>) -> Result<()> {
+        let mut table = self.table.locked();
+        let call = table
+            .waiting
+            .get_mut(&id)
+            .filter(|call| call.answer.is_none())
+            .ok_or_else(|| violated("it answers a call that was not made"))?;
+        if (call.data.len() + data.len()) as u64 > call.max_bytes {
+            return Err(violated("it answers with more than was asked for"));
+        }
+        if call.data.is_empty() {
+            call.data = data;
+        } else {
+            call.data.extend_from_slice(&data);
+        }
+        Ok(())
+    }
+
+    /// Ends an answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if this side did not ask for it.
+    pub(super) fn complete(&self, id: u64, answer: Answer, data: Vec<u8>) -> Result<()> {
+        self.add_part(id, data)?;
+        if let Some(call) = self.table.locked().waiting.get_mut(&id) {
+            call.answer = Some(answer);
+            call.answered.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until so many bytes of an upload may be sent.
+    ///
+    /// # Errors
+    /// Those of the upload, or the reason why the connection ended.
+    pub(super) fn take_credit(&self, upload: u64, bytes: u64) -> Result<()> {
+        let has_failed = |table: &CallTable| table.failed_uploads.contains_key(&upload);
+        let mut table =
+            self.wait_until(|table| table.upload_credit >= bytes || has_failed(table))?;
+        if let Some(error) = table.failed_uploads.get(&upload) {
+            return Err(error.clone().into_error());
+        }
+        table.upload_credit -= bytes;
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if so much was not sent.
+    pub(super) fn give_credit(&self, bytes: u64) -> Result<()> {
+        let mut table = self.table.locked();
+        let credit = table.upload_credit.saturating_add(bytes);
+        if credit > UPLOAD_WINDOW {
+            return Err(violated("it stored more than was sent"));
+        }
+        table.upload_credit = credit;
+        drop(table);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if there are more failures than calls.
+    pub(super) fn fail_upload(&self, upload: u64, error: WireError) -> Result<()> {
+        let mut table = self.table.locked();
+        if upload > table.last_id || table.failed_uploads.len() >= 4 * MAX_CALLS {
+            return Err(violated("an upload failed that was not begun"));
+        }
+        table.failed_uploads.insert(upload, error);
+        drop(table);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Forgets an upload that has ended.
+    pub(super) fn forget_upload(&self, upload: u64) {
+        self.table.locked().failed_uploads.remove(&upload);
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if there are more leases than calls.
+    pub(super) fn lose_lease(&self, lease: u64) -> Result<()> {
+        let mut table = self.table.locked();
+        if lease > table.last_id || table.lost_leases.len() >= 4 * MAX_CALLS {
+            return Err(violated("a lease was lost that was not taken"));
+        }
+        table.lost_leases.insert(lease);
+        Ok(())
+    }
+
+    /// Is the lease held, as far as this side knows?
+    pub(super) fn has_lease(&self, lease: u64) -> bool {
+        let table = self.table.locked();
+        table.ended.is_none() && !table.lost_leases.contains(&lease)
+    }
+
+    /// Forgets a lease that was let go.
+    pub(super) fn forget_lease(&self, lease: u64) {
+        self.table.locked().lost_leases.remove(&lease);
+    }
+
+    /// Every call that waits, and every later one, fails. Only the first reason counts.
+    pub(super) fn end(&self, reason: EndReason) {
+        let mut table = self.table.locked();
+        table.ended.get_or_insert(reason);
+        for call in table.waiting.values() {
+            call.answered.notify_all();
+        }
+        drop(table);
+        self.changed.notify_all();
+    }
+
+    /// The reason why the connection ended.
+    pub(super) fn ended(&self) -> Option<Error> {
+        self.table.locked().ended.as_ref().map(EndReason::error)
+    }
+
+    /// Did the other side close the connection, between two frames?
+    pub(super) fn is_closed(&self) -> bool {
+        let table = self.table.locked();
+        table.ended.as_ref().is_some_and(EndReason::is_close)
+    }
+
+    /// Waits for this time, or until the connection ends. Has it ended?
+    pub(super) fn sleep(&self, time: Duration) -> bool {
+        let table = self.table.locked();
+        let (table, _) = self
+            .changed
+            .wait_timeout_while(table, time, |table| table.ended.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        table.ended.is_some()
+    }
+}

@@ -1,0 +1,314 @@
+//! The objects of the other side of a connection.
+
+use super::{
+    Wire,
+    calls::MAX_BODIES,
+    frame::MAX_DATA,
+    link::Link,
+    message::{Answer, Call, Condition, LeasedWord, Message, TakeWord, decode, decode_listed},
+    server::encode_keys,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{root::PART_BYTES, seal::MAX_BYTES},
+    storage::{
+        Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
+        StorageAbilities, StoredObject, Take, Upload, Version,
+        key::{check_key, check_prefix, is_below},
+        parts::amended_range,
+    },
+};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
+
+/// The objects of another process.
+#[derive(Debug, Clone)]
+pub struct WireObjects {
+    link: Arc<Link>,
+    /// Ends with the last of the objects.
+    _wire: Option<Arc<Wire>>,
+    name: String,
+    abilities: StorageAbilities,
+}
+
+/// The error of an answer to another question.
+pub(super) fn wrong_answer(link: &Link) -> Error {
+    let what = format!("cannot go on with {}", link.peer);
+    let error = Error::corrupt(what).because("it answers something else than was asked");
+    link.end(&error);
+    error
+}
+
+impl WireObjects {
+    pub(super) fn open(
+        link: Arc<Link>,
+        wire: Option<Arc<Wire>>,
+        location: &OsStr,
+        name: &str,
+    ) -> Result<Self> {
+        let location = location.as_bytes().to_vec().into();
+        let (_, answer, _) = link.call(Call::Open { location }, b"", 0)?;
+        let Answer::Opened { has_locks, amends } = answer else {
+            return Err(wrong_answer(&link));
+        };
+        Ok(Self {
+            link,
+            _wire: wire,
+            name: name.to_owned(),
+            abilities: StorageAbilities { has_locks, amends },
+        })
+    }
+
+    /// A call whose answer is nothing but its data.
+    fn ask(&self, call: Call, body: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
+        match self.link.call(call, body, max_bytes)? {
+            (_, Answer::Bytes, data) => Ok(data),
+            _ => Err(wrong_answer(&self.link)),
+        }
+    }
+}
+
+impl Objects for WireObjects {
+    fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
+        check_prefix(prefix)?;
+        let call = Call::List {
+            prefix: prefix.to_owned(),
+        };
+        let listed = decode_listed(&self.ask(call, b"", MAX_BODIES as u64)?)?;
+        let is_in_order = listed.is_sorted_by(|a, b| a.key < b.key);
+        let is_sound =
+            |object: &ListedObject| check_key(&object.key).is_ok() && is_below(&object.key, prefix);
+        if is_in_order && listed.iter().all(is_sound) {
+            Ok(listed)
+        } else {
+            Err(wrong_answer(&self.link))
+        }
+    }
+
+    fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        check_key(key)?;
+        let call = Call::ReadAt {
+            key: key.to_owned(),
+            offset,
+            len: len as u64,
+        };
+        *out = self.ask(call, b"", len as u64)?;
+        if out.len() == len {
+            Ok(())
+        } else {
+            Err(wrong_answer(&self.link))
+        }
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+        check_key(key)?;
+        let call = Call::Get {
+            key: key.to_owned(),
+        };
+        match self.link.call(call, b"", MAX_BYTES)? {
+            (_, Answer::Got(version), data) => {
+                Ok(version.map(|version| (data, Version::new(version))))
+            }
+            _ => Err(wrong_answer(&self.link)),
+        }
+    }
+
+    fn stat(&self, key: &str) -> Result<Option<u64>> {
+        check_key(key)?;
+        let call = Call::Stat {
+            key: key.to_owned(),
+        };
+        match self.link.call(call, b"", 0)? {
+            (_, Answer::Size(bytes), _) => Ok(bytes),
+            _ => Err(wrong_answer(&self.link)),
+        }
+    }
+
+    fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        check_key(key)?;
+        let call = Call::Put {
+            key: key.to_owned(),
+            condition: Condition::of(condition),
+        };
+        match self.link.call(call, bytes, 0)? {
+            (_, Answer::Put(Some(version)), _) => Ok(Put::Done(Version::new(version))),
+            (_, Answer::Put(None), _) => Ok(Put::Refused),
+            _ => Err(wrong_answer(&self.link)),
+        }
+    }
+
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
+        check_key(key)?;
+        let call = Call::Create {
+            key: key.to_owned(),
+        };
+        let (id, answer, _) = self.link.call(call, b"", 0)?;
+        if answer != Answer::Bytes {
+            return Err(wrong_answer(&self.link));
+        }
+        Ok(Box::new(WireUpload {
+            objects: self.clone(),
+            id,
+            key: key.to_owned(),
+            bytes: 0,
+            is_open: true,
+        }))
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.ask(Call::Delete, &encode_keys(keys), 0).map(drop)
+    }
+
+    fn abort_uploads(&self, prefix: &str) -> Result<()> {
+        check_prefix(prefix)?;
+        let call = Call::AbortUploads {
+            prefix: prefix.to_owned(),
+        };
+        self.ask(call, b"", 0).map(drop)
+    }
+
+    fn settle(&self, prefix: &str) -> Result<()> {
+        check_prefix(prefix)?;
+        let call = Call::Settle {
+            prefix: prefix.to_owned(),
+        };
+        self.ask(call, b"", 0).map(drop)
+    }
+
+    fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
+        check_key(key)?;
+        let call = Call::Lease {
+            key: key.to_owned(),
+            take: TakeWord::of(take),
+        };
+        let (id, answer, _) = self.link.call(call, body, 0)?;
+        let Answer::Leased(word) = answer else {
+            return Err(wrong_answer(&self.link));
+        };
+        Ok(match word {
+            LeasedWord::Held => Leased::Held,
+            LeasedWord::Absent => Leased::Absent,
+            LeasedWord::Unknown => Leased::Unknown,
+            LeasedWord::Ours => Leased::Ours(Box::new(WireLease {
+                objects: self.clone(),
+                id,
+            })),
+        })
+    }
+
+    fn abilities(&self) -> StorageAbilities {
+        self.abilities
+    }
+
+    fn describe(&self, key: &str) -> String {
+        if key.is_empty() {
+            format!("{:?}", self.name)
+        } else {
+            format!("{:?}", format!("{}/{key}", self.name))
+        }
+    }
+
+    fn as_local(&self) -> Option<&LocalObjects> {
+        None
+    }
+
+    fn as_sealed(&self) -> Option<&SealedObjects> {
+        None
+    }
+}
+
+/// An upload that the other side writes.
+#[derive(Debug)]
+struct WireUpload {
+    objects: WireObjects,
+    id: u64,
+    key: String,
+    bytes: u64,
+    is_open: bool,
+}
+
+impl WireUpload {
+    fn end(&mut self, call: Call) -> Result<(Answer, Vec<u8>)> {
+        self.is_open = false;
+        let link = &self.objects.link;
+        let ended = link.call(call, b"", MAX_BODIES as u64);
+        link.calls.forget_upload(self.id);
+        ended.map(|(_, answer, data)| (answer, data))
+    }
+}
+
+impl Upload for WireUpload {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let link = &self.objects.link;
+        let upload = self.id;
+        for part in bytes.chunks(MAX_DATA) {
+            link.calls.take_credit(upload, part.len() as u64)?;
+            link.send_or_end(&Message::Append { upload }, part);
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if !self.objects.abilities.amends {
+            let what = format!("cannot amend {}", self.objects.describe(&self.key));
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        amended_range(offset, bytes.len(), self.bytes)?;
+        let call = Call::Amend {
+            upload: self.id,
+            offset,
+        };
+        self.objects.ask(call, bytes, 0).map(drop)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<StoredObject> {
+        let upload = self.id;
+        let (answer, data) = self.end(Call::Finish { upload })?;
+        let parts: Vec<u64> = decode(&data)?;
+        let is_whole = parts.len() as u64 == self.bytes.div_ceil(PART_BYTES);
+        match answer {
+            Answer::Finished(bytes) if is_whole && bytes == self.bytes => {
+                Ok(StoredObject { bytes, parts })
+            }
+            _ => Err(wrong_answer(&self.objects.link)),
+        }
+    }
+
+    fn abort(self: Box<Self>) {}
+}
+
+impl Drop for WireUpload {
+    fn drop(&mut self) {
+        if self.is_open {
+            let upload = self.id;
+            let _ = self.end(Call::Abort { upload }); // if it cannot be told, the connection has ended, and the upload with it
+        }
+    }
+}
+
+/// A lease that the other side holds for this one.
+#[derive(Debug)]
+struct WireLease {
+    objects: WireObjects,
+    id: u64,
+}
+
+impl Lease for WireLease {
+    fn update(&mut self, body: &[u8]) -> Result<()> {
+        self.objects
+            .ask(Call::UpdateLease { lease: self.id }, body, 0)
+            .map(drop)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.objects.link.calls.has_lease(self.id)
+    }
+}
+
+impl Drop for WireLease {
+    fn drop(&mut self) {
+        // If it cannot be told, the connection has ended, and the lease with it.
+        let _ = self.objects.ask(Call::DropLease { lease: self.id }, b"", 0);
+        self.objects.link.calls.forget_lease(self.id);
+    }
+}

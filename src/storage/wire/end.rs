@@ -1,0 +1,42 @@
+//! Why a connection ended.
+
+use crate::error::{Error, ErrorKind};
+
+/// The reason, from which an error is made for each call that waits.
+#[derive(Debug, Clone)]
+pub(super) struct EndReason {
+    peer: String,
+    kind: ErrorKind,
+    why: String,
+}
+
+/// The reason if the other side closed the connection.
+const CLOSED: &str = "the connection was closed";
+
+/// The other side closed the connection.
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::Unreachable, CLOSED)
+}
+
+impl EndReason {
+    /// `peer` is what messages call the other side, in quotes.
+    pub(super) fn of(peer: &str, error: &Error) -> Self {
+        Self {
+            peer: peer.to_owned(),
+            kind: error.kind,
+            why: error.line(),
+        }
+    }
+
+    pub(super) fn is_close(&self) -> bool {
+        self.why == CLOSED
+    }
+
+    pub(super) fn error(&self) -> Error {
+        let what = match self.kind {
+            ErrorKind::Unreachable => format!("could not go on with {}", self.peer),
+            _ => format!("cannot go on with {}", self.peer),
+        };
+        Error::new(self.kind, what).because(self.why.clone())
+    }
+}

@@ -1,0 +1,455 @@
+//! The messages of a connection, as CBOR. A message is decoded from at most [`MAX_HEADER`] bytes, so nothing in one needs a limit of its
+//! own.
+//!
+//! [`MAX_HEADER`]: super::frame::MAX_HEADER
+
+use crate::{
+    error::{Error, ErrorKind},
+    storage::{ListedObject, PutIf, Take, Version},
+};
+use minicbor::{Decode, Encode, bytes::ByteVec};
+
+/// Every message; either side may send each.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(super) enum Message {
+    /// The sender is alive.
+    #[n(0)]
+    Beat,
+    /// Data of a call whose [`Message::Call`] follows.
+    #[n(1)]
+    CallPart {
+        /// The number of the call.
+        #[n(0)]
+        id: u64,
+    },
+    /// A question, with the rest of its data.
+    #[n(2)]
+    Call {
+        /// A number that no other call of this connection and direction has.
+        #[n(0)]
+        id: u64,
+        /// The question.
+        #[n(1)]
+        call: Call,
+    },
+    /// Data of an answer whose [`Message::Answer`] follows.
+    #[n(3)]
+    AnswerPart {
+        /// The number of the call.
+        #[n(0)]
+        id: u64,
+    },
+    /// The answer to a call, with the rest of its data.
+    #[n(4)]
+    Answer {
+        /// The number of the call.
+        #[n(0)]
+        id: u64,
+        /// The answer.
+        #[n(1)]
+        answer: Answer,
+    },
+    /// Data for an open upload. It is not answered; its room is given back by [`Message::Credit`].
+    #[n(5)]
+    Append {
+        /// The number of the call that created the upload.
+        #[n(0)]
+        upload: u64,
+    },
+    /// So many bytes of uploads were stored, and others may be sent.
+    #[n(6)]
+    Credit {
+        /// A part of what was sent.
+        #[n(0)]
+        bytes: u64,
+    },
+    /// An upload has failed; the rest of it is dropped.
+    #[n(7)]
+    UploadFailed {
+        /// The number of the call that created the upload.
+        #[n(0)]
+        upload: u64,
+        /// Why.
+        #[n(1)]
+        error: WireError,
+    },
+    /// A lease is not held any more.
+    #[n(8)]
+    LeaseLost {
+        /// The number of the call that took the lease.
+        #[n(0)]
+        lease: u64,
+    },
+}
+
+/// A question. The functions of `Objects`, and what is between two sides.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(super) enum Call {
+    /// Opens the objects at a location; all later calls are about them.
+    #[n(0)]
+    Open {
+        /// A word of the command line; empty for what the other side offers by itself.
+        #[n(0)]
+        location: ByteVec,
+    },
+    /// Answered by [`Answer::Bytes`], the data being as of [`encode_listed`].
+    #[n(1)]
+    List {
+        /// As of `Objects::list`.
+        #[n(0)]
+        prefix: String,
+    },
+    /// Answered by [`Answer::Bytes`].
+    #[n(2)]
+    ReadAt {
+        /// The object.
+        #[n(0)]
+        key: String,
+        /// Where to begin.
+        #[n(1)]
+        offset: u64,
+        /// How many bytes.
+        #[n(2)]
+        len: u64,
+    },
+    /// Answered by [`Answer::Got`].
+    #[n(3)]
+    Get {
+        /// The object.
+        #[n(0)]
+        key: String,
+    },
+    /// Answered by [`Answer::Bytes`] with a number or without.
+    #[n(4)]
+    Stat {
+        /// The object.
+        #[n(0)]
+        key: String,
+    },
+    /// Stores the data; answered by [`Answer::Put`].
+    #[n(5)]
+    Put {
+        /// The object.
+        #[n(0)]
+        key: String,
+        /// When.
+        #[n(1)]
+        condition: Condition,
+    },
+    /// Begins an upload, which has the number of this call.
+    #[n(6)]
+    Create {
+        /// The object.
+        #[n(0)]
+        key: String,
+    },
+    /// Replaces bytes of an upload by the data.
+    #[n(7)]
+    Amend {
+        /// The upload.
+        #[n(0)]
+        upload: u64,
+        /// Where.
+        #[n(1)]
+        offset: u64,
+    },
+    /// Answered by [`Answer::Finished`], the data being the digests of the parts.
+    #[n(8)]
+    Finish {
+        /// The upload.
+        #[n(0)]
+        upload: u64,
+    },
+    /// Gives up an upload.
+    #[n(9)]
+    Abort {
+        /// The upload.
+        #[n(0)]
+        upload: u64,
+    },
+    /// Deletes the objects whose keys are the data.
+    #[n(10)]
+    Delete,
+    /// As of `Objects::abort_uploads`.
+    #[n(11)]
+    AbortUploads {
+        /// The prefix.
+        #[n(0)]
+        prefix: String,
+    },
+    /// As of `Objects::settle`.
+    #[n(12)]
+    Settle {
+        /// The prefix.
+        #[n(0)]
+        prefix: String,
+    },
+    /// Takes a lease, which has the number of this call; the data is the content of a new intent.
+    #[n(13)]
+    Lease {
+        /// The intent.
+        #[n(0)]
+        key: String,
+        /// As of [`Take`].
+        #[n(1)]
+        take: TakeWord,
+    },
+    /// Replaces the content of an intent by the data.
+    #[n(14)]
+    UpdateLease {
+        /// The lease.
+        #[n(0)]
+        lease: u64,
+    },
+    /// Lets go of a lease.
+    #[n(15)]
+    DropLease {
+        /// The lease.
+        #[n(0)]
+        lease: u64,
+    },
+    /// Runs a command; the data are its arguments. Answered by [`Answer::Exited`].
+    #[n(16)]
+    Run,
+    /// The data is output of the command that the other side asked for.
+    #[n(17)]
+    Output {
+        /// Standard error, or else standard output.
+        #[n(0)]
+        is_error: bool,
+    },
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(super) enum Answer {
+    /// It could not be done.
+    #[n(0)]
+    Failed(#[n(0)] WireError),
+    /// It was done, and the data, if any, is what was asked for.
+    #[n(1)]
+    Bytes,
+    /// The objects are open.
+    #[n(2)]
+    Opened {
+        /// As of `StorageAbilities`.
+        #[n(0)]
+        has_locks: bool,
+        /// As of `StorageAbilities`.
+        #[n(1)]
+        amends: bool,
+    },
+    /// The version of the object that the data is, if it is there.
+    #[n(3)]
+    Got(#[n(0)] Option<String>),
+    /// How many bytes an object has, if it is there.
+    #[n(4)]
+    Size(#[n(0)] Option<u64>),
+    /// The version of the object that was stored; none if the condition did not hold.
+    #[n(5)]
+    Put(#[n(0)] Option<String>),
+    /// An upload was finished, and has so many bytes.
+    #[n(6)]
+    Finished(#[n(0)] u64),
+    /// What came of an attempt to take a lease.
+    #[n(7)]
+    Leased(#[n(0)] LeasedWord),
+    /// A command ended with this exit code.
+    #[n(8)]
+    Exited(#[n(0)] u8),
+}
+
+/// [`PutIf`] as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(super) enum Condition {
+    #[n(0)]
+    Always,
+    #[n(1)]
+    Absent,
+    #[n(2)]
+    Version(#[n(0)] String),
+}
+
+impl Condition {
+    pub(super) fn of(condition: &PutIf) -> Self {
+        match condition {
+            PutIf::Always => Self::Always,
+            PutIf::Absent => Self::Absent,
+            PutIf::Version(version) => Self::Version(version.as_str().to_owned()),
+        }
+    }
+
+    pub(super) fn into_put_if(self) -> PutIf {
+        match self {
+            Self::Always => PutIf::Always,
+            Self::Absent => PutIf::Absent,
+            Self::Version(version) => PutIf::Version(Version::new(version)),
+        }
+    }
+}
+
+/// [`Take`] as it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub(super) enum TakeWord {
+    #[n(0)]
+    New,
+    #[n(1)]
+    Dead,
+    #[n(2)]
+    DeadOrNew,
+}
+
+impl TakeWord {
+    pub(super) fn of(take: Take) -> Self {
+        match take {
+            Take::New => Self::New,
+            Take::Dead => Self::Dead,
+            Take::DeadOrNew => Self::DeadOrNew,
+        }
+    }
+
+    pub(super) fn into_take(self) -> Take {
+        match self {
+            Self::New => Take::New,
+            Self::Dead => Take::Dead,
+            Self::DeadOrNew => Take::DeadOrNew,
+        }
+    }
+}
+
+/// `Leased` as it is sent; the lease itself stays where it was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub(super) enum LeasedWord {
+    #[n(0)]
+    Ours,
+    #[n(1)]
+    Held,
+    #[n(2)]
+    Absent,
+    #[n(3)]
+    Unknown,
+}
+
+/// An [`Error`] as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(super) struct WireError {
+    #[n(0)]
+    kind: u8,
+    #[n(1)]
+    what: String,
+    #[n(2)]
+    because: Option<String>,
+    #[n(3)]
+    detail: Vec<String>,
+    #[n(4)]
+    hint: Option<String>,
+}
+
+/// Kinds by the numbers that are sent.
+const KINDS: [ErrorKind; 12] = [
+    ErrorKind::Usage,
+    ErrorKind::NotFound,
+    ErrorKind::Gone,
+    ErrorKind::Exists,
+    ErrorKind::Permission,
+    ErrorKind::Full,
+    ErrorKind::Corrupt,
+    ErrorKind::Unsupported,
+    ErrorKind::Unreachable,
+    ErrorKind::BrokenPipe,
+    ErrorKind::System,
+    ErrorKind::Bug,
+];
+
+/// Bytes of one text of an error at most.
+const TEXT_BYTES: usize = 4096;
+
+/// Lines of details of an error at most: with all texts they fit one header.
+const DETAIL_LINES: usize = 8;
+
+impl WireError {
+    pub(super) fn of(error: &Error) -> Self {
+        let kind = KINDS.iter().position(|kind| *kind == error.kind);
+        let detail = error.detail.iter().take(DETAIL_LINES);
+        Self {
+            kind: kind.unwrap_or(KINDS.len()) as u8,
+            what: shortened(&error.what),
+            because: error
+                .source
+                .as_ref()
+                .map(|source| shortened(&source.to_string())),
+            detail: detail.map(|line| shortened(line)).collect(),
+            hint: error.hint.as_deref().map(shortened),
+        }
+    }
+
+    /// A broken pipe of the other side is not one of this side.
+    pub(super) fn into_error(self) -> Error {
+        let kind = match KINDS.get(usize::from(self.kind)) {
+            None | Some(ErrorKind::BrokenPipe) => ErrorKind::System,
+            Some(kind) => *kind,
+        };
+        let mut error = Error::new(kind, self.what);
+        error.detail = self.detail;
+        error.hint = self.hint.map(Into::into);
+        error.source = self.because.map(Into::into);
+        error
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= TEXT_BYTES;
+    text.char_indices()
+        .take_while(fits)
+        .map(|(_, c)| c)
+        .collect()
+}
+
+/// The data of a listing.
+pub(super) fn encode_listed(listed: &[ListedObject]) -> Vec<u8> {
+    let rows = listed.iter().map(|object| {
+        let version = object.version.as_ref().map(Version::as_str);
+        (object.key.as_str(), object.bytes, version)
+    });
+    encode(&rows.collect::<Vec<_>>())
+}
+
+/// # Errors
+/// [`ErrorKind::Corrupt`].
+pub(super) fn decode_listed(bytes: &[u8]) -> Result<Vec<ListedObject>, Error> {
+    let rows: Vec<(String, u64, Option<String>)> = decode(bytes)?;
+    let object = |(key, bytes, version): (String, u64, Option<String>)| ListedObject {
+        key,
+        bytes,
+        version: version.map(Version::new),
+    };
+    Ok(rows.into_iter().map(object).collect())
+}
+
+/// A value as CBOR.
+pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A `Vec` takes all bytes, and the types of this file encode any value.
+    let _ = minicbor::encode(value, &mut bytes);
+    bytes
+}
+
+/// The value that all of the bytes are.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if they are none, or more than one.
+pub(super) fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, Error> {
+    let mut decoder = minicbor::Decoder::new(bytes);
+    let decoded = decoder.decode();
+    match decoded {
+        Ok(value) if decoder.position() == bytes.len() => Ok(value),
+        Ok(_) => Err(not_a_message().because("bytes follow it")),
+        Err(error) => Err(not_a_message().because(error)),
+    }
+}
+
+fn not_a_message() -> Error {
+    Error::corrupt("could not read a message of the other side")
+}

@@ -1,0 +1,103 @@
+//! Repositories of another process: the suite of all storages over a connection, connections that end or lie, and whole commands over ssh.
+
+#![allow(missing_docs)]
+
+mod confined;
+mod connection;
+mod over_ssh;
+mod sshd;
+#[path = "../storage/suite.rs"]
+#[allow(dead_code, reason = "the tests of storages use the rest")]
+mod suite;
+
+use fullbore::{
+    error::Result,
+    storage::{
+        Allowed, Confined, LocalObjects, MemoryObjects, Objects, Recording, SystemClock,
+        wire::{NoService, OfferedObjects, Wire, WireObjects, WireStreams, WireTimes},
+    },
+};
+use std::{
+    ffi::OsStr,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use suite::{Fixture, suite};
+
+/// Signs of life come so often that a test need not wait long for one that does not.
+pub(crate) const TIMES: WireTimes = WireTimes {
+    beat: Duration::from_millis(100),
+    silence: Duration::from_secs(5),
+    greeting: Duration::from_secs(20),
+};
+
+/// Both ends of a socket.
+pub(crate) fn socket() -> (UnixStream, UnixStream) {
+    UnixStream::pair().unwrap()
+}
+
+pub(crate) fn streams(socket: UnixStream) -> WireStreams {
+    WireStreams {
+        input: OwnedFd::from(socket.try_clone().unwrap()),
+        output: OwnedFd::from(socket),
+    }
+}
+
+/// Serves objects in a thread until the connection ends.
+pub(crate) fn serve(socket: UnixStream, objects: Arc<dyn Objects>) -> JoinHandle<Result<()>> {
+    thread::spawn(move || {
+        Wire::connect(
+            streams(socket),
+            "\"near\"",
+            Arc::new(OfferedObjects::new(objects)),
+            TIMES,
+        )?
+        .wait()
+    })
+}
+
+pub(crate) fn connect(socket: UnixStream) -> Result<WireObjects> {
+    let wire = Wire::connect(streams(socket), "\"far\"", Arc::new(NoService), TIMES)?;
+    Arc::new(wire).objects(OsStr::new("any"), "ssh://far/any")
+}
+
+/// Objects as another process would see them.
+pub(crate) fn far(objects: Arc<dyn Objects>) -> WireObjects {
+    let (near, far) = socket();
+    serve(far, objects);
+    connect(near).unwrap()
+}
+
+fn in_directory(make: impl Fn(Arc<dyn Objects>) -> Arc<dyn Objects>) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let local = LocalObjects::new(&dir.path().join("repository"));
+    Fixture {
+        objects: make(Arc::new(local)),
+        _kept: Some(Box::new(dir)),
+    }
+}
+
+fn in_memory(make: impl Fn(Arc<dyn Objects>) -> Arc<dyn Objects>) -> Fixture {
+    let memory = MemoryObjects::new().with_clock(Arc::new(SystemClock), Duration::from_millis(800));
+    Fixture {
+        objects: make(Arc::new(memory)),
+        _kept: None,
+    }
+}
+
+suite!(local, in_directory(|local| Arc::new(far(local))));
+suite!(memory, in_memory(|memory| Arc::new(far(memory))));
+suite!(
+    over_two_connections,
+    in_directory(|local| Arc::new(far(Arc::new(far(local)))))
+);
+suite!(
+    confined_to_writing,
+    in_directory(|local| Arc::new(far(Arc::new(Confined::new(local, Allowed::Write)))))
+);
+suite!(
+    recorded,
+    in_memory(|memory| Arc::new(Recording::new(Arc::new(far(memory)))))
+);
