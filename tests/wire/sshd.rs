@@ -93,10 +93,12 @@ fn start() -> Sshd {
              UserKnownHostsFile {shown}/known_hosts\n"
         );
     fs::write(path.join("ssh_config"), config).unwrap();
-    // The shell ends the server at the end of its input.
-    let script = r#"exec 3<&0; "$@" & server=$!; (cat <&3 >/dev/null; kill $server 2>/dev/null) & wait $server"#;
+    // The shell ends the server at the end of its input, and removes the directory.
+    let script = r#"dir=$1; shift; exec 3<&0; "$@" & server=$!
+(cat <&3 >/dev/null; kill $server 2>/dev/null) & wait $server; rm -rf "$dir""#;
     let mut held = Command::new("sh")
         .args(["-c", script, "sh"])
+        .arg(path)
         .arg(sshd)
         .args(["-D", "-e", "-f"])
         .arg(path.join("sshd_config"))
