@@ -192,7 +192,20 @@ impl Destination for RepositoryWriter {
         if self.objects.abilities().has_locks || self.intent.is_ours() {
             return error;
         }
-        taken_for_dead(&self.id)
+        match error.kind {
+            ErrorKind::Gone => error,
+            ErrorKind::NotFound | ErrorKind::Corrupt => taken_for_dead(&self.id),
+            // What keeps a store from being reached keeps a lease from being renewed.
+            _ => {
+                let error = error.detail(
+                    "it was taken for dead: it did not renew its lease in time, and commits nothing",
+                );
+                match error.hint.is_some() {
+                    true => error,
+                    false => error.hint("run the same command again"),
+                }
+            }
+        }
     }
 
     fn abort(self: Box<Self>, keep: bool) {
