@@ -2,7 +2,7 @@
 
 use super::{
     CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
-    CloudSettings, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
+    CloudSettings, CoalescedObjects, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
     ssh::{self, SshSettings},
     wire::{Wire, WireService},
@@ -81,8 +81,14 @@ fn far_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     }
     let objects: Arc<dyn Objects> = match location {
         Location::Cloud { .. } => cloud_objects(location)?,
-        Location::Ssh { host, path } => Arc::new(ssh::connect(host, path, &access().ssh)?),
-        Location::Peer(name) => Arc::new(ssh::peer_objects(name)?),
+        Location::Ssh { host, path } => {
+            let objects = ssh::connect(host, path, &access().ssh)?;
+            Arc::new(CoalescedObjects::new(Arc::new(objects)))
+        }
+        Location::Peer(name) => {
+            let objects = ssh::peer_objects(name)?;
+            Arc::new(CoalescedObjects::new(Arc::new(objects)))
+        }
         _ => return Err(location.refused()),
     };
     OPEN.locked().insert(name, objects.clone());
@@ -103,9 +109,10 @@ fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let environment = CloudEnvironment::of_process();
     let cloud = CloudObjects::open(&address, &access().cloud, &environment)?;
     CLOUDS.locked().push(cloud.clone());
+    let cloud = Arc::new(CoalescedObjects::new(Arc::new(cloud)));
     Ok(match &access().cache {
-        Some(spec) => Arc::new(CachedObjects::new(Arc::new(cloud), spec.clone())),
-        None => Arc::new(cloud),
+        Some(spec) => Arc::new(CachedObjects::new(cloud, spec.clone())),
+        None => cloud,
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Objects`] is the only way to them. A key is a path of plain names, such as `backups/20261121T054501Z-k3f9qz/root.json`; an
 //! object is bytes. Members are [`LocalObjects`], [`CloudObjects`], [`MemoryObjects`] and, of another host,
-//! [`WireObjects`](wire::WireObjects). [`SealedObjects`], [`KeptBackups`], [`CachedObjects`], [`Confined`], [`Recording`] and
+//! [`WireObjects`](wire::WireObjects). [`SealedObjects`], [`KeptBackups`], [`CachedObjects`], [`CoalescedObjects`], [`Confined`], [`Recording`] and
 //! [`Faulty`] wrap any of them. One suite of tests, `tests/storage`, holds for each of them.
 //!
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
@@ -12,6 +12,7 @@ pub mod access;
 mod cached;
 mod clock;
 mod cloud;
+mod coalesced;
 mod confined;
 mod faulty;
 mod kept;
@@ -35,6 +36,7 @@ pub use cloud::{
     CloudService, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
     ServerEncryption, UploadChecksum,
 };
+pub use coalesced::CoalescedObjects;
 pub use confined::{Allowed, Confined};
 pub use faulty::{Fault, Faulty};
 pub use kept::KeptBackups;

@@ -4,6 +4,7 @@
 
 mod cached;
 mod cloud;
+mod coalesced;
 mod fake_gcs;
 mod fault_proxy;
 mod keys;
@@ -16,8 +17,8 @@ mod suite;
 mod wrappers;
 
 use fullbore::storage::{
-    CacheSpec, CachedObjects, Faulty, LocalObjects, MemoryObjects, Objects, Recording, Storing,
-    SystemClock,
+    CacheSpec, CachedObjects, CoalescedObjects, Faulty, LocalObjects, MemoryObjects, Objects,
+    Recording, Storing, SystemClock,
 };
 use std::{process::Command, sync::Arc, time::Duration};
 use suite::{Fixture, suite};
@@ -96,6 +97,10 @@ suite!(
 suite!(
     cached_memory,
     cached(in_memory(|memory| Arc::new(memory)).objects)
+);
+suite!(
+    coalesced,
+    in_memory(|memory| Arc::new(CoalescedObjects::new(Arc::new(memory))))
 );
 suite!(cached_s3, cached(Arc::new(stores::in_s3())));
 suite!(s3, in_store(stores::in_s3()));
