@@ -237,11 +237,12 @@ impl CoalescedObjects {
         });
         let inner = self.inner.clone();
         let key = key.to_owned();
-        let mut delivery = WindowDelivery {
+        let delivery = WindowDelivery {
             window: window.clone(),
             content: WindowContent::Failed,
         };
         let fetch = move || {
+            let mut delivery = delivery; // all of it belongs to this thread
             let mut bytes = Vec::new();
             match inner.read_at(&key, from, len as usize, &mut bytes) {
                 Ok(()) => delivery.content = WindowContent::Here(bytes),

@@ -99,7 +99,7 @@ suite!(
     cached(in_memory(|memory| Arc::new(memory)).objects)
 );
 suite!(
-    coalesced,
+    read_ahead,
     in_memory(|memory| Arc::new(CoalescedObjects::new(Arc::new(memory))))
 );
 suite!(cached_s3, cached(Arc::new(stores::in_s3())));
