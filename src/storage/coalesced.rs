@@ -160,7 +160,7 @@ impl SequentialReads {
         let mut at = from;
         let mut found = Vec::new();
         for window in &self.windows {
-            if window.from <= at && at < window.end() {
+            if at < to && window.from <= at && at < window.end() {
                 at = window.end();
                 found.push(window.clone());
             }
