@@ -112,7 +112,7 @@ fn a_backup_that_was_stopped_for_longer_than_its_lease_does_not_commit() {
     let next = beside.back_up(&tree);
     signal(&child, Signal::CONT);
     let ran: Ran = child.wait_with_output().unwrap().into();
-    let ran = ran.ends_with(1).has_one_error("taken for dead");
+    let ran = ran.ends_with(1).has_one_error("took it for dead");
     assert!(
         ran.err.contains("run the same command again"),
         "{}",
@@ -149,7 +149,7 @@ fn a_stopped_backup_that_has_a_base_does_not_commit_over_what_a_prune_removed() 
     beside.run(args!["prune", store.address]).ends_with(0);
     signal(&child, Signal::CONT);
     let ran: Ran = child.wait_with_output().unwrap().into();
-    ran.ends_with(1).has_one_error("taken for dead");
+    ran.ends_with(1).has_one_error("took it for dead");
     let ran = store.run(args!["list", store.address]).ends_with(0);
     assert_eq!(ran.out, "");
     let next = store.back_up(&tree);

@@ -159,7 +159,7 @@ fn a_new_repository_in_a_store_wants_a_decision_and_an_archive_is_refused() {
     ran.ends_with(2)
         .has_one_error("archives are files of this machine");
     let ran = store.run(args!["list", store.address]).ends_with(1);
-    ran.has_one_error("it is no repository");
+    ran.has_one_error("it is not a repository");
 }
 
 #[test]
