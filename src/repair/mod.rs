@@ -36,6 +36,7 @@ use crate::{
         roots::{self, BackupState, key},
         scan::{FoundDirectory, open_all},
         select::BackupFilter,
+        writer::lacks_conditions,
     },
     storage::{Lease, Leased, Objects, PutIf, Take},
     text::counted,
@@ -78,7 +79,7 @@ pub struct RepairStep {
 
 enum RepairAction {
     /// Stores the document that makes this a repository.
-    Repository(Vec<u8>),
+    Repository(Repository),
     /// Stores the document of this forgotten backup.
     Forgotten(String, Vec<u8>),
     /// Stores the manifest of this backup again, with these pages at their places.
@@ -262,8 +263,12 @@ impl RepairStep {
     pub fn execute(&self) -> Result<Option<&'static str>> {
         let objects = &*self.objects;
         match &self.action {
-            RepairAction::Repository(bytes) => {
-                put(objects, layout::REPOSITORY, bytes).map(|()| None)
+            RepairAction::Repository(facts) => {
+                let facts = Repository {
+                    lacks_conditions: lacks_conditions(objects)?,
+                    ..facts.clone()
+                };
+                put(objects, layout::REPOSITORY, &seal(&facts)?).map(|()| None)
             }
             RepairAction::Forgotten(id, bytes) => locked(objects, id, || {
                 put(objects, &key(id, layout::FORGOTTEN), bytes).map(|()| None)
@@ -460,7 +465,7 @@ fn repository_file(objects: &Arc<dyn Objects>) -> Option<RepairStep> {
         objects,
         format!("write {file} again, from the label of a segment"),
         vec!["when the repository was made is unknown".to_owned()],
-        RepairAction::Repository(seal(&facts).ok()?),
+        RepairAction::Repository(facts),
     ))
 }
 

@@ -306,8 +306,11 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
     open(objects, &bytes)
 }
 
-/// Does the storage store what a conditional put should refuse? One that refuses conditional puts gets no repository at all.
-fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
+/// Returns whether the storage stores objects that a conditional put should refuse.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if the storage refuses conditional puts: it gets no repository; errors of the storage.
+pub fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
     if objects.abilities().has_locks {
         return Ok(false);
     }
