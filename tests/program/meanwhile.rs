@@ -528,7 +528,7 @@ fn what_is_forgotten_and_pruned_meanwhile_is_no_damage_to_a_search() {
     });
 }
 
-/// A backup into a repository that is written to slowly: some seconds for 12 MB. Nothing more is read than fits the memory.
+/// A backup that reads slowly: some seconds for 12 MB. Files are opened when their turn comes.
 fn stored_meanwhile(tree: &Path, repository: &Path, change: impl FnOnce()) -> Ran {
     let mut strace = std::process::Command::new("strace");
     strace.args([
@@ -537,7 +537,7 @@ fn stored_meanwhile(tree: &Path, repository: &Path, change: impl FnOnce()) -> Ra
         "-o",
         "/dev/null",
         "-e",
-        "inject=pwrite64:delay_enter=20000",
+        "inject=preadv2,pread64:delay_enter=20000",
         runs::FULLBORE,
     ]);
     strace.arg("backup").arg(tree).arg("--to").arg(repository);
