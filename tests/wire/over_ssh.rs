@@ -168,9 +168,11 @@ fn an_encrypted_repository_on_another_host_is_opened_with_keys_of_this_one() {
     let backup = ["backup", source.to_str().unwrap(), "--to", &there];
     fullbore(0, &[&backup[..], &["--encrypt-to", &recipient]].concat());
     fullbore(0, &[&["verify", &there][..], &with].concat());
-    fullbore(1, &["verify", &there]);
+    // Without the key only lengths are checked.
+    fullbore(0, &["verify", &there]);
     let to = dir.path().join("restored");
     let restore = ["restore", &there, "--to", to.to_str().unwrap()];
+    fullbore(1, &restore);
     fullbore(0, &[&restore[..], &with].concat());
     assert_eq!(restored(&to, &source), files(&source));
     fullbore(0, &[&["key", "list", &there][..], &with].concat());
@@ -451,8 +453,14 @@ fn a_source_on_another_host_is_backed_up_there_as_a_near_one_is_here() {
         &recipient,
     ];
     fullbore(0, &backup);
-    fullbore(1, &["verify", encrypted_at]);
-    fullbore(0, &["verify", encrypted_at, "--key", key.to_str().unwrap()]);
+    fullbore(0, &["verify", encrypted_at]);
+    let key = key.to_str().unwrap();
+    fullbore(0, &["verify", encrypted_at, "--data", "--key", key]);
+    let to = dir.path().join("sealed");
+    let restore = ["restore", encrypted_at, "--to", to.to_str().unwrap()];
+    fullbore(1, &restore);
+    fullbore(0, &[&restore[..], &["--key", key]].concat());
+    assert_eq!(restored(&to, &source), files(&source));
 }
 
 #[test]
