@@ -198,7 +198,7 @@ impl Destination for RepositoryWriter {
             // What keeps a store from being reached keeps a lease from being renewed.
             _ => {
                 let error = error.detail(
-                    "it was taken for dead: it did not renew its lease in time, and commits nothing",
+                    "another process took it for dead: it did not renew its lease in time, and commits nothing",
                 );
                 match error.hint.is_some() {
                     true => error,
