@@ -94,10 +94,13 @@ need_cargo() {
     fi
 }
 
-# The program, as $FULLBORE_PROFILE optimizes it.
+# The program, optimized; or the one that $FULLBORE names.
 build() {
+    if [ -n "${FULLBORE:-}" ]; then
+        fullbore=$(realpath "$FULLBORE")
+        return
+    fi
     say "building"
-    local profile=${FULLBORE_PROFILE:-release}
-    cargo build --profile "$profile" --locked
-    fullbore=$(realpath "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/fullbore")
+    cargo build --release --locked
+    fullbore=$(realpath "${CARGO_TARGET_DIR:-target}/release/fullbore")
 }

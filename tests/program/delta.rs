@@ -652,7 +652,7 @@ fn what_is_deep_is_removed_with_few_descriptors_and_little_stack() {
         openat(&dir, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
         dir = openat(&dir, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
-    let line = "ulimit -n 150; ulimit -s 256; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --quiet --workers 1";
+    let line = "ulimit -n 150; ulimit -s 1024; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --quiet --workers 1";
     shell(line, args![FULLBORE, place.at("repo"), place.at("to")]).ends_with(0);
     place.assert_restored("deep");
 }
