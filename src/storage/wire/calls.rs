@@ -2,7 +2,7 @@
 
 use super::{
     end::EndReason,
-    message::{Answer, WireError},
+    message::{CallAnswer, WireError},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -47,7 +47,7 @@ struct WaitingCall {
     data: Vec<u8>,
     /// Bytes that the answer may have.
     max_bytes: u64,
-    answer: Option<Answer>,
+    answer: Option<CallAnswer>,
     answered: Arc<Condvar>,
     body_bytes: usize,
 }
@@ -125,7 +125,7 @@ impl Calls {
     ///
     /// # Errors
     /// The reason why the connection ended.
-    pub(super) fn wait(&self, id: u64) -> Result<(Answer, Vec<u8>)> {
+    pub(super) fn wait(&self, id: u64) -> Result<(CallAnswer, Vec<u8>)> {
         let mut table = self.table.locked();
         loop {
             let is_ended = table.ended.is_some();
@@ -148,7 +148,7 @@ impl Calls {
         }
     }
 
-    fn remove(table: &mut CallTable, id: u64) -> Option<(Answer, Vec<u8>)> {
+    fn remove(table: &mut CallTable, id: u64) -> Option<(CallAnswer, Vec<u8>)> {
         let call = table.waiting.remove(&id)?;
         table.body_bytes -= call.body_bytes;
         Some((call.answer?, call.data))
@@ -180,7 +180,7 @@ impl Calls {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if this side did not ask for it.
-    pub(super) fn complete(&self, id: u64, answer: Answer, data: Vec<u8>) -> Result<()> {
+    pub(super) fn complete(&self, id: u64, answer: CallAnswer, data: Vec<u8>) -> Result<()> {
         self.add_part(id, data)?;
         if let Some(call) = self.table.locked().waiting.get_mut(&id) {
             call.answer = Some(answer);

@@ -5,7 +5,7 @@ use super::{
     calls::MAX_BODIES,
     frame::MAX_DATA,
     link::Link,
-    message::{Answer, Call, Condition, LeasedWord, Message, TakeWord, decode, decode_listed},
+    message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode, decode_listed},
     server::encode_keys,
 };
 use crate::{
@@ -47,7 +47,7 @@ impl WireObjects {
     ) -> Result<Self> {
         let location = location.as_bytes().to_vec().into();
         let (_, answer, _) = link.call(Call::Open { location }, b"", 0)?;
-        let Answer::Opened { has_locks, amends } = answer else {
+        let CallAnswer::Opened { has_locks, amends } = answer else {
             return Err(wrong_answer(&link));
         };
         Ok(Self {
@@ -61,7 +61,7 @@ impl WireObjects {
     /// A call whose answer is nothing but its data.
     fn ask(&self, call: Call, body: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
         match self.link.call(call, body, max_bytes)? {
-            (_, Answer::Bytes, data) => Ok(data),
+            (_, CallAnswer::Bytes, data) => Ok(data),
             _ => Err(wrong_answer(&self.link)),
         }
     }
@@ -105,7 +105,7 @@ impl Objects for WireObjects {
             key: key.to_owned(),
         };
         match self.link.call(call, b"", MAX_BYTES)? {
-            (_, Answer::Got(version), data) => {
+            (_, CallAnswer::Got(version), data) => {
                 Ok(version.map(|version| (data, Version::new(version))))
             }
             _ => Err(wrong_answer(&self.link)),
@@ -118,7 +118,7 @@ impl Objects for WireObjects {
             key: key.to_owned(),
         };
         match self.link.call(call, b"", 0)? {
-            (_, Answer::Size(bytes), _) => Ok(bytes),
+            (_, CallAnswer::Size(bytes), _) => Ok(bytes),
             _ => Err(wrong_answer(&self.link)),
         }
     }
@@ -130,8 +130,8 @@ impl Objects for WireObjects {
             condition: Condition::of(condition),
         };
         match self.link.call(call, bytes, 0)? {
-            (_, Answer::Put(Some(version)), _) => Ok(Put::Done(Version::new(version))),
-            (_, Answer::Put(None), _) => Ok(Put::Refused),
+            (_, CallAnswer::Put(Some(version)), _) => Ok(Put::Done(Version::new(version))),
+            (_, CallAnswer::Put(None), _) => Ok(Put::Refused),
             _ => Err(wrong_answer(&self.link)),
         }
     }
@@ -142,7 +142,7 @@ impl Objects for WireObjects {
             key: key.to_owned(),
         };
         let (id, answer, _) = self.link.call(call, b"", 0)?;
-        if answer != Answer::Bytes {
+        if answer != CallAnswer::Bytes {
             return Err(wrong_answer(&self.link));
         }
         Ok(Box::new(WireUpload {
@@ -181,7 +181,7 @@ impl Objects for WireObjects {
             take: TakeWord::of(take),
         };
         let (id, answer, _) = self.link.call(call, body, 0)?;
-        let Answer::Leased(word) = answer else {
+        let CallAnswer::Leased(word) = answer else {
             return Err(wrong_answer(&self.link));
         };
         Ok(match word {
@@ -227,7 +227,7 @@ struct WireUpload {
 }
 
 impl WireUpload {
-    fn end(&mut self, call: Call) -> Result<(Answer, Vec<u8>)> {
+    fn end(&mut self, call: Call) -> Result<(CallAnswer, Vec<u8>)> {
         self.is_open = false;
         let link = &self.objects.link;
         let ended = link.call(call, b"", MAX_BODIES as u64);
@@ -267,7 +267,7 @@ impl Upload for WireUpload {
         let parts: Vec<u64> = decode(&data)?;
         let is_whole = parts.len() as u64 == self.bytes.div_ceil(PART_BYTES);
         match answer {
-            Answer::Finished(bytes) if is_whole && bytes == self.bytes => {
+            CallAnswer::Finished(bytes) if is_whole && bytes == self.bytes => {
                 Ok(StoredObject { bytes, parts })
             }
             _ => Err(wrong_answer(&self.objects.link)),

@@ -28,7 +28,7 @@ const MAX_GREETING: usize = 128;
 
 /// A frame that was read.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct WireFrame {
     pub(super) message: Message,
     pub(super) data: Vec<u8>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Frame {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if no frame follows or the stream ends within one, [`ErrorKind::Unreachable`] if it cannot be read.
-pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<Frame>> {
+pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
     let mut lengths = [0; 8];
     let mut filled = 0;
     while filled < lengths.len() {
@@ -62,7 +62,7 @@ pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<Frame>> {
     let message = decode(&header)?;
     let mut data = vec![0; data_bytes];
     input.read_exact(&mut data).map_err(unreadable)?;
-    Ok(Some(Frame { message, data }))
+    Ok(Some(WireFrame { message, data }))
 }
 
 fn unreadable(error: io::Error) -> Error {
@@ -176,7 +176,7 @@ fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::message::{Answer, Call};
+    use crate::storage::wire::message::{Call, CallAnswer};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {
@@ -265,7 +265,7 @@ mod tests {
             byte in any::<u8>(),
             bytes in any::<u64>(),
         ) {
-            let message = Message::Answer { id: bytes, answer: Answer::Put(Some(bytes.to_string())) };
+            let message = Message::Answer { id: bytes, answer: CallAnswer::Put(Some(bytes.to_string())) };
             let mut encoded = encode(&message);
             prop_assert_eq!(decode::<Message>(&encoded).unwrap(), message);
             let at = at.index(encoded.len());

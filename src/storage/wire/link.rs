@@ -7,8 +7,8 @@ use super::{
     WireService, WireTimes,
     calls::Calls,
     end::{EndReason, closed},
-    frame::{Frame, MAX_DATA, read_frame, write_frame},
-    message::{Answer, Call, Message},
+    frame::{MAX_DATA, WireFrame, read_frame, write_frame},
+    message::{Call, CallAnswer, Message},
     server::{Arriving, Server},
     stream::WireStream,
 };
@@ -68,11 +68,11 @@ impl Link {
         call: Call,
         body: &[u8],
         max_bytes: u64,
-    ) -> Result<(u64, Answer, Vec<u8>)> {
+    ) -> Result<(u64, CallAnswer, Vec<u8>)> {
         let id = self.calls.begin(body.len(), max_bytes)?;
         self.send_in_parts(body, Message::CallPart { id }, Message::Call { id, call });
         match self.calls.wait(id)? {
-            (Answer::Failed(error), _) => Err(error.into_error()),
+            (CallAnswer::Failed(error), _) => Err(error.into_error()),
             (answer, data) => Ok((id, answer, data)),
         }
     }
@@ -141,8 +141,8 @@ impl Link {
         self.server.end();
     }
 
-    fn receive(self: &Arc<Self>, arriving: &mut Arriving, frame: Frame) -> Result<()> {
-        let Frame { message, data } = frame;
+    fn receive(self: &Arc<Self>, arriving: &mut Arriving, frame: WireFrame) -> Result<()> {
+        let WireFrame { message, data } = frame;
         match message {
             Message::Beat => Ok(()),
             Message::CallPart { id } => self.server.add_part(arriving, id, &data),

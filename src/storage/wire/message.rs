@@ -47,7 +47,7 @@ pub(super) enum Message {
         id: u64,
         /// The answer.
         #[n(1)]
-        answer: Answer,
+        answer: CallAnswer,
     },
     /// Data for an open upload. It is not answered; its room is given back by [`Message::Credit`].
     #[n(5)]
@@ -92,14 +92,14 @@ pub(super) enum Call {
         #[n(0)]
         location: ByteVec,
     },
-    /// Answered by [`Answer::Bytes`], the data being as of [`encode_listed`].
+    /// Answered by [`CallAnswer::Bytes`], the data being as of [`encode_listed`].
     #[n(1)]
     List {
         /// As of `Objects::list`.
         #[n(0)]
         prefix: String,
     },
-    /// Answered by [`Answer::Bytes`].
+    /// Answered by [`CallAnswer::Bytes`].
     #[n(2)]
     ReadAt {
         /// The object.
@@ -112,21 +112,21 @@ pub(super) enum Call {
         #[n(2)]
         len: u64,
     },
-    /// Answered by [`Answer::Got`].
+    /// Answered by [`CallAnswer::Got`].
     #[n(3)]
     Get {
         /// The object.
         #[n(0)]
         key: String,
     },
-    /// Answered by [`Answer::Bytes`] with a number or without.
+    /// Answered by [`CallAnswer::Bytes`] with a number or without.
     #[n(4)]
     Stat {
         /// The object.
         #[n(0)]
         key: String,
     },
-    /// Stores the data; answered by [`Answer::Put`].
+    /// Stores the data; answered by [`CallAnswer::Put`].
     #[n(5)]
     Put {
         /// The object.
@@ -153,7 +153,7 @@ pub(super) enum Call {
         #[n(1)]
         offset: u64,
     },
-    /// Answered by [`Answer::Finished`], the data being the digests of the parts.
+    /// Answered by [`CallAnswer::Finished`], the data being the digests of the parts.
     #[n(8)]
     Finish {
         /// The upload.
@@ -208,7 +208,7 @@ pub(super) enum Call {
         #[n(0)]
         lease: u64,
     },
-    /// Runs a command; the data are its arguments. Answered by [`Answer::Exited`].
+    /// Runs a command; the data are its arguments. Answered by [`CallAnswer::Exited`].
     #[n(16)]
     Run,
     /// The data is output of the command that the other side asked for.
@@ -222,7 +222,7 @@ pub(super) enum Call {
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) enum Answer {
+pub(super) enum CallAnswer {
     /// It could not be done.
     #[n(0)]
     Failed(#[n(0)] WireError),

@@ -28,7 +28,7 @@ use crate::{
 use client::wrong_answer;
 use frame::{read_greeting, write_greeting};
 use link::Link;
-use message::{Answer, Call, encode};
+use message::{Call, CallAnswer, encode};
 use minicbor::bytes::ByteVec;
 use std::{
     ffi::{OsStr, OsString},
@@ -246,7 +246,7 @@ impl Wire {
             .map(|argument| ByteVec::from(argument.as_bytes().to_vec()));
         let body = encode(&words.collect::<Vec<_>>());
         match self.link.call(Call::Run, &body, 0)? {
-            (_, Answer::Exited(code), _) => Ok(code),
+            (_, CallAnswer::Exited(code), _) => Ok(code),
             _ => Err(wrong_answer(&self.link)),
         }
     }

@@ -9,7 +9,7 @@ use super::{
     calls::{MAX_BODIES, MAX_CALLS, UPLOAD_WINDOW},
     frame::MAX_DATA,
     link::Link,
-    message::{Answer, Call, LeasedWord, Message, WireError, decode, encode, encode_listed},
+    message::{Call, CallAnswer, LeasedWord, Message, WireError, decode, encode, encode_listed},
     upload::{UploadStep, run_upload},
 };
 use crate::{
@@ -227,7 +227,7 @@ impl Server {
         run: impl FnOnce(&Arc<Link>) + Send + 'static,
     ) -> Result<()> {
         self.work.change(|work| work.threads += 1);
-        let running = Running {
+        let running = ServingThread {
             link: link.clone(),
             is_worker,
         };
@@ -259,7 +259,7 @@ impl Server {
         let (id, body_bytes) = (job.id, job.body.len());
         let (answer, data) = self
             .answer(link, job)
-            .unwrap_or_else(|error| (Answer::Failed(WireError::of(&error)), Vec::new()));
+            .unwrap_or_else(|error| (CallAnswer::Failed(WireError::of(&error)), Vec::new()));
         self.finish_call(link, id, body_bytes, answer, &data);
     }
 
@@ -269,7 +269,7 @@ impl Server {
         link: &Link,
         id: u64,
         body_bytes: usize,
-        answer: Answer,
+        answer: CallAnswer,
         data: &[u8],
     ) {
         self.body_bytes.fetch_sub(body_bytes, AcqRel);
@@ -290,32 +290,32 @@ impl Server {
         self.objects.get().ok_or_else(none)
     }
 
-    fn answer(&self, link: &Arc<Link>, job: Job) -> Result<(Answer, Vec<u8>)> {
+    fn answer(&self, link: &Arc<Link>, job: Job) -> Result<(CallAnswer, Vec<u8>)> {
         let Job { id, call, body } = job;
-        let done = |()| (Answer::Bytes, Vec::new());
+        let done = |()| (CallAnswer::Bytes, Vec::new());
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;
-                Ok((Answer::Bytes, encode_listed(&listed)))
+                Ok((CallAnswer::Bytes, encode_listed(&listed)))
             }
             Call::ReadAt { key, offset, len } => self.read(link, id, &key, offset, len),
             Call::Get { key } => {
                 let got = self.objects()?.get(&key)?;
                 let (bytes, version) = got.unzip();
                 let version = version.map(|version: Version| version.as_str().to_owned());
-                Ok((Answer::Got(version), bytes.unwrap_or_default()))
+                Ok((CallAnswer::Got(version), bytes.unwrap_or_default()))
             }
-            Call::Stat { key } => Ok((Answer::Size(self.objects()?.stat(&key)?), Vec::new())),
+            Call::Stat { key } => Ok((CallAnswer::Size(self.objects()?.stat(&key)?), Vec::new())),
             Call::Put { key, condition } => {
                 let put = self.objects()?.put(&key, &body, &condition.into_put_if())?;
                 let version = match put {
                     Put::Done(version) => Some(version.as_str().to_owned()),
                     Put::Refused => None,
                 };
-                Ok((Answer::Put(version), Vec::new()))
+                Ok((CallAnswer::Put(version), Vec::new()))
             }
             Call::Delete => {
                 let keys: Vec<String> = decode(&body)?;
@@ -345,28 +345,28 @@ impl Server {
         }
     }
 
-    fn open(&self, location: &[u8]) -> Result<(Answer, Vec<u8>)> {
+    fn open(&self, location: &[u8]) -> Result<(CallAnswer, Vec<u8>)> {
         let objects = self.service.open(location)?;
         let abilities = objects.abilities();
         if self.objects.set(objects).is_err() {
             let what = "cannot open a second location over one connection";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let answer = Answer::Opened {
+        let answer = CallAnswer::Opened {
             has_locks: abilities.has_locks,
             amends: abilities.amends,
         };
         Ok((answer, Vec::new()))
     }
 
-    fn run(&self, link: &Arc<Link>, body: &[u8]) -> Result<(Answer, Vec<u8>)> {
+    fn run(&self, link: &Arc<Link>, body: &[u8]) -> Result<(CallAnswer, Vec<u8>)> {
         let arguments: Vec<ByteVec> = decode(body)?;
         let arguments = arguments
             .into_iter()
             .map(|argument| OsString::from_vec(argument.into()))
             .collect();
         let code = self.service.run(arguments, link.peer_side())?;
-        Ok((Answer::Exited(code), Vec::new()))
+        Ok((CallAnswer::Exited(code), Vec::new()))
     }
 
     /// Sends all but the last piece of a range; the answer takes that.
@@ -377,7 +377,7 @@ impl Server {
         key: &str,
         mut offset: u64,
         mut len: u64,
-    ) -> Result<(Answer, Vec<u8>)> {
+    ) -> Result<(CallAnswer, Vec<u8>)> {
         let objects = self.objects()?;
         if len > READ_PIECE {
             check_range(&**objects, key, offset, len)?;
@@ -387,7 +387,7 @@ impl Server {
             let piece_bytes = len.min(READ_PIECE);
             objects.read_at(key, offset, piece_bytes as usize, &mut piece)?;
             if piece_bytes == len {
-                return Ok((Answer::Bytes, piece));
+                return Ok((CallAnswer::Bytes, piece));
             }
             for part in piece.chunks(MAX_DATA) {
                 link.send_or_end(&Message::AnswerPart { id }, part);
@@ -400,7 +400,7 @@ impl Server {
         }
     }
 
-    fn keep_lease(&self, id: u64, leased: Leased) -> Result<(Answer, Vec<u8>)> {
+    fn keep_lease(&self, id: u64, leased: Leased) -> Result<(CallAnswer, Vec<u8>)> {
         let word = match leased {
             Leased::Held => LeasedWord::Held,
             Leased::Absent => LeasedWord::Absent,
@@ -422,7 +422,7 @@ impl Server {
                 LeasedWord::Ours
             }
         };
-        Ok((Answer::Leased(word), Vec::new()))
+        Ok((CallAnswer::Leased(word), Vec::new()))
     }
 
     fn lease(&self, id: u64) -> Result<Arc<Mutex<Box<dyn Lease>>>> {
@@ -476,12 +476,12 @@ pub(super) fn encode_keys(keys: &[String]) -> Vec<u8> {
 }
 
 /// A thread that works for the other side.
-struct Running {
+struct ServingThread {
     link: Arc<Link>,
     is_worker: bool,
 }
 
-impl Drop for Running {
+impl Drop for ServingThread {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.link.end(&Error::new(

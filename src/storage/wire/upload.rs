@@ -2,7 +2,7 @@
 
 use super::{
     link::Link,
-    message::{Answer, Message, WireError, encode},
+    message::{CallAnswer, Message, WireError, encode},
 };
 use crate::{
     error::Result,
@@ -32,7 +32,7 @@ pub(super) fn run_upload(link: &Arc<Link>, id: u64, key: &str, steps: Receiver<U
             return finish(link, id, 0, Err(error));
         }
     };
-    finish(link, id, 0, Ok((Answer::Bytes, Vec::new())));
+    finish(link, id, 0, Ok((CallAnswer::Bytes, Vec::new())));
     ServedUpload {
         link,
         id,
@@ -42,9 +42,9 @@ pub(super) fn run_upload(link: &Arc<Link>, id: u64, key: &str, steps: Receiver<U
     .run(steps);
 }
 
-fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(Answer, Vec<u8>)>) {
+fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>) {
     let (answer, data) =
-        done.unwrap_or_else(|error| (Answer::Failed(WireError::of(&error)), Vec::new()));
+        done.unwrap_or_else(|error| (CallAnswer::Failed(WireError::of(&error)), Vec::new()));
     link.server.finish_call(link, id, body_bytes, answer, &data);
 }
 
@@ -65,7 +65,7 @@ impl ServedUpload<'_> {
                     let amended = self
                         .check()
                         .and_then(|()| self.upload.amend(offset, &body))
-                        .map(|()| (Answer::Bytes, Vec::new()));
+                        .map(|()| (CallAnswer::Bytes, Vec::new()));
                     finish(self.link, id, body.len(), amended);
                 }
                 UploadStep::Finish { id } => {
@@ -74,7 +74,7 @@ impl ServedUpload<'_> {
                 }
                 UploadStep::Abort { id } => {
                     self.upload.abort();
-                    return finish(self.link, id, 0, Ok((Answer::Bytes, Vec::new())));
+                    return finish(self.link, id, 0, Ok((CallAnswer::Bytes, Vec::new())));
                 }
             }
         }
@@ -100,13 +100,13 @@ impl ServedUpload<'_> {
         self.link.server.give_credit(self.link, data.len() as u64);
     }
 
-    fn finish(self) -> Result<(Answer, Vec<u8>)> {
+    fn finish(self) -> Result<(CallAnswer, Vec<u8>)> {
         self.check()?;
         // The connection ended meanwhile: the other side must not find later what it was told has failed.
         if let Some(error) = self.link.ended() {
             return Err(error);
         }
         let StoredObject { bytes, parts } = self.upload.finish()?;
-        Ok((Answer::Finished(bytes), encode(&parts)))
+        Ok((CallAnswer::Finished(bytes), encode(&parts)))
     }
 }
