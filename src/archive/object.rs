@@ -15,9 +15,10 @@ use crate::{
             seek_table_len, skippable_len,
         },
     },
-    platform::is_media_error,
     sink::{Place, place_of},
-    storage::{LocalObjects, Objects, SealedObjects, access::archive_keys},
+    storage::{
+        LocalObjects, Objects, SealedObjects, access::archive_keys, asked_twice, failed_to_read,
+    },
 };
 use std::{
     fs::File,
@@ -494,7 +495,7 @@ fn head(file: &ArchiveFile, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_
 }
 
 fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
-    asked_twice(|| open(path)).map_err(|e| failed(format!("could not open {path:?}"), e))
+    asked_twice(|| open(path)).map_err(|e| failed_to_read(format!("could not open {path:?}"), e))
 }
 
 fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
@@ -503,31 +504,8 @@ fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
         ArchiveFile::Sealed(sealed) => return Ok(sealed.plain_bytes()),
     };
     Ok(asked_twice(|| file.metadata())
-        .map_err(|e| failed(format!("could not examine {path:?}"), e))?
+        .map_err(|e| failed_to_read(format!("could not examine {path:?}"), e))?
         .len())
-}
-
-/// Asks a second time, because a disk may succeed then; a repair would give up data that it did not
-/// get.
-fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    match ask() {
-        Err(error) if is_media_error(&error) => ask(),
-        answer => answer,
-    }
-}
-
-/// A sector that cannot be read counts as damage, like a flipped bit: the rest of the object may be
-/// intact.
-fn failed(what: String, error: io::Error) -> Error {
-    let kind = if is_media_error(&error) {
-        ErrorKind::Corrupt
-    } else {
-        ErrorKind::of(&error)
-    };
-    Error {
-        kind,
-        ..Error::io(what, error)
-    }
 }
 
 /// Checks the length against the file before it allocates memory.
@@ -552,7 +530,7 @@ fn read_exactly(
     let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
     asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
-        _ => failed(what(), e),
+        _ => failed_to_read(what(), e),
     })
 }
 

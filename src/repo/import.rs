@@ -22,7 +22,7 @@ use crate::{
         seal::open_sealed,
     },
     platform,
-    storage::{Objects, PutIf, Upload},
+    storage::{Objects, PutIf, Upload, as_stored},
 };
 use std::sync::Arc;
 
@@ -39,14 +39,6 @@ pub struct IncomingBackup {
     /// Whether this copy made the partial root.
     made_partial: bool,
     intents: Vec<HeldIntent>,
-}
-
-/// The objects without the wrapper that seals them, if there is one.
-fn as_stored(objects: &dyn Objects) -> &dyn Objects {
-    match objects.as_sealed() {
-        Some(sealed) => &**sealed.as_stored(),
-        None => objects,
-    }
 }
 
 /// An object that a backup needs: backup, name, and its least number of bytes.

@@ -30,7 +30,7 @@ use crate::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
         commit_flag, place_of,
     },
-    storage::{Objects, PutIf, SealedObjects, StoredObject, Upload, probe},
+    storage::{Objects, PutIf, StoredObject, Upload, as_stored, probe},
 };
 use std::{
     collections::VecDeque,
@@ -315,8 +315,7 @@ pub fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
         return Ok(false);
     }
     // A key that only adds backups could not read what the probe stores.
-    let stored = objects.as_sealed().map(SealedObjects::as_stored);
-    Ok(!probe(stored.map_or(objects, |stored| &**stored))?)
+    Ok(!probe(as_stored(objects))?)
 }
 
 fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {

@@ -43,11 +43,12 @@ pub use kept::KeptBackups;
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
+pub(crate) use local::{asked_twice, failed_to_read};
 pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
-pub use sealed::{KEYS, SealedObjects};
+pub use sealed::{KEYS, SealedObjects, as_stored};
 
 use crate::error::Result;
 use std::fmt;

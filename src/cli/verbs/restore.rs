@@ -77,7 +77,7 @@ pub(in crate::cli) struct DeltaArgs {
     /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
     #[arg(long, requires = "to", conflicts_with = "overwrite")]
     delta: bool,
-    /// Remove what does not belong to the backup (below the PATHs), also what was excluded from it; it is listed first, by --plan too. What the backup is read from stays, and what is mounted there and not in it
+    /// Delete files that are not in the backup (below the PATHs), also those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted
     #[arg(long, requires = "delta", conflicts_with = "overwrite")]
     pub(in crate::cli) delete: bool,
 }

@@ -553,16 +553,21 @@ impl Objects for LocalObjects {
     }
 }
 
-/// What a disk does not give once it may give when it is asked again; a repair would give up what it did not get.
-fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Asks a second time, because a disk may succeed then; a repair would give up data that it did not
+/// get.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match ask() {
         Err(error) if is_media_error(&error) => ask(),
         answer => answer,
     }
 }
 
-/// A sector that cannot be read is damage as a flipped bit is: the rest of the object may be whole.
-fn failed_to_read(what: String, error: io::Error) -> Error {
+/// Returns the error of a read. A sector that cannot be read counts as damage, like a flipped bit: the
+/// rest of the object may be intact.
+pub(crate) fn failed_to_read(what: String, error: io::Error) -> Error {
     let kind = if is_media_error(&error) {
         ErrorKind::Corrupt
     } else {

@@ -239,6 +239,14 @@ fn too_early(name: &str, offset: u64, len: usize) -> Error {
     .because("it ends too early")
 }
 
+/// Returns the objects as they are stored, without the wrapper that seals them, if there is one.
+pub fn as_stored(objects: &dyn Objects) -> &dyn Objects {
+    match objects.as_sealed() {
+        Some(sealed) => &**sealed.as_stored(),
+        None => objects,
+    }
+}
+
 impl Objects for SealedObjects {
     fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
         let mut listed = self.inner.list(prefix)?;
