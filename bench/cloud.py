@@ -23,6 +23,7 @@ BUCKET = "bench"
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER = os.path.join(os.environ.get("FULLBORE_OBJECT_STORES") or os.path.join(HERE, "..", "target", "object-stores"),
                       "bin", "versitygw")
+BARE = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(HERE, "bare-store", "target"), "release", "bare-store")
 
 
 def free_port():
@@ -180,12 +181,33 @@ class Cloud:
             back = replace(back, env=ours.env)
             yield wall_line(row, "wall, from S3 on loopback, restic", target, self.bench.alternate(back, peer))
 
-    def late(self, row, milliseconds, target):
-        """How much of its speed a backup and a restore of one large file keep when each answer is late."""
-        corpus = self.bench.corpus("huge")
-        with Store(self.bench.work) as store, delayed(store.port, milliseconds / 1000) as port:
-            args = ["backup", corpus.path, "--to", f"s3://{BUCKET}/ours", "--no-encryption", "--compress", "none"]
-            late = replace(self.fullbore(store, *args, port=port), prepare=store.empty)
-            soon = replace(self.fullbore(store, *args), prepare=store.empty)
-            yield wall_line(row, f"wall, backup, {milliseconds} ms late / at once", target,
-                            self.bench.alternate(late, soon))
+    def bare(self, store, port, *args):
+        return Side([BARE, *args], env={**self.env(store, port), "AWS_REGION": "us-east-1"})
+
+    def large(self, row, milliseconds, size, target):
+        """One large file to the store and back, each answer so late, against a client that does nothing else."""
+        if not os.access(BARE, os.X_OK):
+            raise Failed(f"no client at {BARE}: cargo build --release in bench/bare-store")
+        image = os.path.join(self.bench.corpus("huge").path, "huge.img")
+        folder = self.bench.work.fresh("source")
+        file = os.path.join(folder, "large.img")
+        run(f"head -c {size} {image} > {file}")
+        late = f"{milliseconds} ms late, " if milliseconds else ""
+        with Store(self.bench.work) as store, delayed(store.port, milliseconds / 1000) as proxy:
+            port = proxy if milliseconds else store.port
+            there = f"s3://{BUCKET}/ours"
+            ours = self.fullbore(store, "backup", folder, "--to", there, "--no-encryption", "--compress", "none", port=port)
+            bare = self.bare(store, port, "up", BUCKET, "bare", file)
+            up = self.bench.alternate(replace(ours, prepare=store.empty), replace(bare, prepare=store.empty))
+            yield wall_line(row, f"wall, {late}upload of {size >> 30} GiB, a bare client", target, up)
+            store.empty()
+            ours()
+            bare()
+            to = self.bench.work.path("restored", on_disk=True)
+
+            def fresh():
+                self.bench.work.fresh("restored")
+            back = replace(self.fullbore(store, "restore", there, "--to", to, port=port), prepare=fresh)
+            down = replace(self.bare(store, port, "down", BUCKET, "bare", os.path.join(to, "large.img")), prepare=fresh)
+            yield wall_line(row, f"wall, {late}download of {size >> 30} GiB, a bare client", target,
+                            self.bench.alternate(back, down))

@@ -426,8 +426,9 @@ ROWS = {
     "s3-backup-tree": lambda b, r: b.cloud.backup(r, "tree", 0.35),
     "s3-restore-pg": lambda b, r: b.cloud.restore(r, "pg", 0.50),
     "s3-restore-tree": lambda b, r: b.cloud.restore(r, "tree", 0.50),
-    "s3-late-20": lambda b, r: b.cloud.late(r, 20, 1.18),
-    "s3-late-100": lambda b, r: b.cloud.late(r, 100, 1.18),
+    "s3-large": lambda b, r: b.cloud.large(r, 0, 8 << 30, 1.11),
+    "s3-large-20": lambda b, r: b.cloud.large(r, 20, 2 << 30, 1.18),
+    "s3-large-100": lambda b, r: b.cloud.large(r, 100, 2 << 30, 1.18),
 }
 
 
