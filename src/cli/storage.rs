@@ -5,7 +5,7 @@ use crate::{
     archive::object::Sealing,
     crypt::{KeyOptions, UserRecipient, parse_recipients},
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, MANIFEST, NOTES, ROOT},
+    format::layout::{BACKUPS, MANIFEST, NOTES, REPOSITORY, ROOT},
     plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
     repo::{open::place, writer::must_be_possible},
     storage::{
@@ -124,7 +124,7 @@ impl CacheUse {
     fn is_kept(self) -> Option<fn(&str) -> bool> {
         match self {
             Self::Documents => Some(is_document),
-            Self::Pages => Some(|key| is_file(key, &[MANIFEST])),
+            Self::Pages => Some(|key| key == REPOSITORY || is_file(key, &[MANIFEST])),
             Self::Nothing => None,
         }
     }

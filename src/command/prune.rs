@@ -37,6 +37,10 @@ struct PruneLine<'a> {
     held_segments: u64,
     cut_off_bytes: u64,
     cut_off_segments: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    undeleted_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    undeleted_segments: u64,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     held_by: &'a [String],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -47,16 +51,17 @@ impl Prune {
     /// Prunes the repository, and prints freed and held storage.
     ///
     /// # Errors
-    /// Those of [`prune`].
+    /// Those of [`prune`]; [`ErrorKind::Permission`](crate::error::ErrorKind::Permission) if the storage refused to delete something.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let pruned = prune(&*objects, self.dry_run)?;
         if self.json {
-            self.print_json(&pruned, out)
+            self.print_json(&pruned, out)?;
         } else {
-            self.print(&pruned, out)
+            self.print(&pruned, out)?;
         }
+        pruned.refusal.map_or(Ok(()), Err)
     }
 
     fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
@@ -65,6 +70,7 @@ impl Prune {
             id,
             BackupRemains {
                 freed,
+                undeleted,
                 held,
                 cut_off,
                 by,
@@ -76,7 +82,10 @@ impl Prune {
             let held = is_some(held).then(|| format!("{} held{}", amount(held), holders(by)));
             let cut_off = is_some(cut_off)
                 .then(|| format!("{} kept to resume the interrupted backup", amount(cut_off)));
-            let parts: Vec<_> = freed.into_iter().chain(held).chain(cut_off).collect();
+            let undeleted =
+                is_some(undeleted).then(|| format!("could not delete {}", amount(undeleted)));
+            let parts = [freed, undeleted, held, cut_off];
+            let parts: Vec<_> = parts.into_iter().flatten().collect();
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
@@ -92,6 +101,11 @@ impl Prune {
         let freed = pruned.freed();
         let held = pruned.held();
         let cut_off = pruned.cut_off();
+        let undeleted = pruned.undeleted();
+        let refused = match undeleted.bytes {
+            0 => String::new(),
+            _ => format!("; could not delete {}", amount(&undeleted)),
+        };
         let still = match held.bytes {
             0 => String::new(),
             _ => format!(
@@ -106,58 +120,52 @@ impl Prune {
                 amount(&cut_off)
             ),
         };
-        text::line(out, &format!("{frees} {}{still}{kept}", amount(&freed)))
+        text::line(
+            out,
+            &format!("{frees} {}{refused}{still}{kept}", amount(&freed)),
+        )
     }
 
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
-        let line =
-            |kind, id, freed: ObjectCount, held: ObjectCount, cut_off: ObjectCount| PruneLine {
-                kind,
-                id,
-                dry_run: self.dry_run,
-                freed_bytes: freed.bytes,
-                freed_segments: freed.segments,
-                held_bytes: held.bytes,
-                held_segments: held.segments,
-                cut_off_bytes: cut_off.bytes,
-                cut_off_segments: cut_off.segments,
-                held_by: &[],
-                doubtful: &[],
-            };
-        for (
+        let line = |kind, id, remains: BackupRemains| PruneLine {
+            kind,
             id,
-            BackupRemains {
-                freed,
-                held,
-                cut_off,
-                by,
-            },
-        ) in &pruned.backups
-        {
-            let line = line("backup", Some(&**id), *freed, *held, *cut_off);
-            text::json(
-                out,
-                &PruneLine {
-                    held_by: by,
-                    ..line
-                },
-            )?;
+            dry_run: self.dry_run,
+            freed_bytes: remains.freed.bytes,
+            freed_segments: remains.freed.segments,
+            held_bytes: remains.held.bytes,
+            held_segments: remains.held.segments,
+            cut_off_bytes: remains.cut_off.bytes,
+            cut_off_segments: remains.cut_off.segments,
+            undeleted_bytes: remains.undeleted.bytes,
+            undeleted_segments: remains.undeleted.segments,
+            held_by: &[],
+            doubtful: &[],
+        };
+        for (id, remains) in &pruned.backups {
+            let line = PruneLine {
+                held_by: &remains.by,
+                ..line("backup", Some(&**id), remains.clone())
+            };
+            text::json(out, &line)?;
         }
-        let result = line(
-            "result",
-            None,
-            pruned.freed(),
-            pruned.held(),
-            pruned.cut_off(),
-        );
-        text::json(
-            out,
-            &PruneLine {
-                doubtful: &pruned.doubtful,
-                ..result
-            },
-        )
+        let all = BackupRemains {
+            freed: pruned.freed(),
+            undeleted: pruned.undeleted(),
+            held: pruned.held(),
+            cut_off: pruned.cut_off(),
+            by: Vec::new(),
+        };
+        let result = PruneLine {
+            doubtful: &pruned.doubtful,
+            ..line("result", None, all)
+        };
+        text::json(out, &result)
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn amount(amount: &ObjectCount) -> String {

@@ -53,12 +53,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// What a prune deleted, or would delete: backups that lost objects, or have objects that only
 /// others need.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Pruned {
     /// By id.
     pub backups: BTreeMap<String, BackupRemains>,
     /// Backups that were skipped, because it cannot be found out whether they are alive.
     pub doubtful: Vec<String>,
+    /// The first deletion that the storage refused; the others were tried all the same.
+    pub refusal: Option<Error>,
 }
 
 /// The outcome for a backup that is not listed.
@@ -66,6 +68,8 @@ pub struct Pruned {
 pub struct BackupRemains {
     /// Deleted objects.
     pub freed: ObjectCount,
+    /// Objects that the storage refused to delete.
+    pub undeleted: ObjectCount,
     /// Objects that are kept because other backups refer to them.
     pub held: ObjectCount,
     /// Objects that are kept of an interrupted backup, so that the next backup of its source can
@@ -97,6 +101,11 @@ impl Pruned {
         self.sum(|remains| remains.freed)
     }
 
+    /// Returns the sum of all objects that the storage refused to delete.
+    pub fn undeleted(&self) -> ObjectCount {
+        self.sum(|remains| remains.undeleted)
+    }
+
     /// Returns the sum of all objects that are kept for others.
     pub fn held(&self) -> ObjectCount {
         self.sum(|remains| remains.held)
@@ -105,6 +114,20 @@ impl Pruned {
     /// Returns the sum of all objects that are kept of interrupted backups.
     pub fn cut_off(&self) -> ObjectCount {
         self.sum(|remains| remains.cut_off)
+    }
+
+    /// Notes that the storage refused to delete something. The prune goes on: other deletions may be permitted.
+    ///
+    /// # Errors
+    /// Every other error.
+    fn note_refusal(&mut self, deleted: Result<()>) -> Result<()> {
+        match deleted {
+            Err(error) if error.kind == ErrorKind::Permission => {
+                self.refusal.get_or_insert(error);
+                Ok(())
+            }
+            deleted => deleted,
+        }
     }
 
     fn sum(&self, of: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
@@ -143,7 +166,8 @@ impl PruneCandidate {
 /// # Errors
 /// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read
 /// or is lost, or if the storage cannot tell whether a backup is running: then nothing was deleted.
-/// Or the storage's; then the next prune continues.
+/// Or the storage's; then the next prune continues. A deletion that the storage does not permit is no
+/// error here, see [`Pruned::refusal`].
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     let lacks_conditions = lacks_conditions(objects);
     if lacks_conditions {
@@ -160,17 +184,21 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     }
     first.lacks_conditions = lacks_conditions;
     let (named, kept) = first.look_again(objects, &claims, dry)?;
-    let pruned = first.account(&kept);
+    let mut pruned = first.account(&kept, &HashSet::new());
     if !dry {
-        first.delete(objects, &named, &kept, &claims)?;
+        first.delete(objects, &named, &kept, &claims, &mut pruned)?;
         // The other intents are removed like those of dead backups.
         for id in &first.own_intents {
             if claims.get(id).is_some_and(|lease| lease.is_ours()) {
-                objects.delete(&[intent_key(id)])?;
+                pruned.note_refusal(objects.delete(&[intent_key(id)]))?;
             }
         }
         drop(claims);
-        remove_abandoned(objects)?;
+        pruned.note_refusal(remove_abandoned(objects))?;
+    }
+    if pruned.refusal.is_some() {
+        let left = first.left(objects)?;
+        pruned.backups = first.account(&kept, &left).backups;
     }
     Ok(pruned)
 }
@@ -417,6 +445,7 @@ impl PruneSurvey {
         named: &BTreeSet<String>,
         kept: &HashSet<String>,
         claims: &HeldLeases,
+        pruned: &mut Pruned,
     ) -> Result<()> {
         let mut going: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let mut marks: Vec<String> = Vec::new();
@@ -431,19 +460,30 @@ impl PruneSurvey {
         }
         for (id, keys) in &going {
             must_be_ours(objects, id, claims)?;
-            objects.delete(keys)?;
+            pruned.note_refusal(objects.delete(keys))?;
         }
         // The deletion of the objects is made durable before their document is deleted.
         going.keys().try_for_each(|id| objects.settle(&dir(id)))?;
         let others = self.tombstones.iter();
         marks.extend(others.map(|(id, name)| format!("{TOMBSTONES}/{id}/{name}")));
         if !marks.is_empty() {
-            objects.delete(&marks)?;
+            pruned.note_refusal(objects.delete(&marks))?;
         }
-        objects.abort_uploads(TOMBSTONES)?;
-        self.files
-            .iter()
-            .try_for_each(|(id, files)| self.delete_rest(objects, (id, files), named, claims))
+        pruned.note_refusal(objects.abort_uploads(TOMBSTONES))?;
+        self.files.iter().try_for_each(|(id, files)| {
+            pruned.note_refusal(self.delete_rest(objects, (id, files), named, claims))
+        })
+    }
+
+    /// Returns the keys of candidates that are still there.
+    fn left(&self, objects: &dyn Objects) -> Result<HashSet<String>> {
+        let there = backup_files(objects)?;
+        let is_left = |candidate: &&PruneCandidate| {
+            let files = there.get(&candidate.id);
+            files.is_some_and(|files| files.has(&candidate.name))
+        };
+        let left = self.candidates.iter().filter(is_left);
+        Ok(left.map(PruneCandidate::key).collect())
     }
 
     /// The end of step 4, for one backup.
@@ -473,8 +513,8 @@ impl PruneSurvey {
         Ok(())
     }
 
-    /// Counts the objects that are deleted, and those that are kept only for others.
-    fn account(&self, kept: &HashSet<String>) -> Pruned {
+    /// Counts the objects that are deleted, but for those in `left`, and those that are kept only for others.
+    fn account(&self, kept: &HashSet<String>, left: &HashSet<String>) -> Pruned {
         let going = self
             .candidates
             .iter()
@@ -492,6 +532,7 @@ impl PruneSurvey {
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
                 let amount = match (going.contains(&key), is_unlisted, state) {
+                    (true, ..) if left.contains(&key) => &mut remains.undeleted,
                     (true, ..) => &mut remains.freed,
                     (false, true, _) => &mut remains.held,
                     (false, false, Some(BackupState::Partial)) => &mut remains.cut_off,

@@ -17,6 +17,7 @@ mod stores;
 
 mod faults;
 mod killed;
+mod no_delete;
 mod requests;
 mod verbs;
 

@@ -18,6 +18,8 @@ pub(crate) enum Break {
     Pass,
     /// It is answered with this status, and these lines of headers; it does not reach the store.
     Answer(u16, &'static str, &'static str),
+    /// It is a request to delete many objects, and the store denies each of them; it does not reach the store.
+    DenyEach,
     /// The connection breaks before it reaches the store.
     Reset,
     /// The connection breaks when the store has half of its body.
@@ -196,6 +198,10 @@ fn carry(mut client: &TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
             client.write_all(text.as_bytes())?;
             return client.shutdown(Shutdown::Write);
         }
+        Break::DenyEach => {
+            let answer = denial(&body);
+            return write_answer(client, &answer);
+        }
         Break::Reset => return Ok(()),
         Break::Wait(time) => thread::sleep(time),
         Break::ChangeByte => {
@@ -220,6 +226,30 @@ fn carry(mut client: &TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
     }
     io::copy(&mut store, &mut client)?;
     client.shutdown(Shutdown::Write)
+}
+
+fn write_answer(mut client: &TcpStream, body: &str) -> io::Result<()> {
+    let length = body.len();
+    let text = format!(
+        "HTTP/1.1 200 X\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    client.write_all(text.as_bytes())?;
+    client.shutdown(Shutdown::Write)
+}
+
+/// S3's answer to a request that deletes many objects, of which it deletes none.
+fn denial(asked: &[u8]) -> String {
+    let asked = String::from_utf8_lossy(asked);
+    let keys = asked.split("<Key>").skip(1);
+    let denied = keys.filter_map(|rest| rest.split_once("</Key>"));
+    let errors: String = denied
+        .map(|(key, _)| {
+            format!(
+                "<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            )
+        })
+        .collect();
+    format!("<DeleteResult>{errors}</DeleteResult>")
 }
 
 fn changed(answer: &[u8], how: &Break) -> Vec<u8> {
