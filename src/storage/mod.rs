@@ -26,6 +26,7 @@ mod parts;
 mod probe;
 mod recording;
 mod sealed;
+mod server;
 pub mod ssh;
 pub mod wire;
 

@@ -4,6 +4,8 @@
 
 mod confined;
 mod connection;
+mod connections;
+mod listening;
 mod over_ssh;
 mod sshd;
 #[path = "../storage/suite.rs"]

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
-const NEAR_OPTIONS: [&str; 11] = [
+const NEAR_OPTIONS: [&str; 14] = [
     "--on",
     "--ssh",
     "--far-program",
@@ -34,6 +34,9 @@ const NEAR_OPTIONS: [&str; 11] = [
     "--limit-download",
     "--cache-dir",
     "--encrypt-to",
+    "--tls-cert",
+    "--tls-key",
+    "--tls-ca",
 ];
 
 /// Options without a value that are for this host.
