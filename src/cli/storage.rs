@@ -92,12 +92,21 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     far_program: Option<String>,
+    /// Copy this program into the cache of the user on other hosts, unless it is there, and use it
+    #[arg(
+        long,
+        global = true,
+        display_order = 920,
+        hide_short_help = true,
+        conflicts_with = "far_program"
+    )]
+    install_far: bool,
     /// The certificate of this host, for fullbore:// and `serve --listen`: PEM
     #[arg(
         long,
         value_name = "FILE",
         global = true,
-        display_order = 920,
+        display_order = 921,
         hide_short_help = true
     )]
     tls_cert: Option<PathBuf>,
@@ -106,7 +115,7 @@ pub(super) struct StorageArgs {
         long,
         value_name = "FILE",
         global = true,
-        display_order = 921,
+        display_order = 922,
         hide_short_help = true
     )]
     tls_key: Option<PathBuf>,
@@ -115,7 +124,7 @@ pub(super) struct StorageArgs {
         long,
         value_name = "FILE",
         global = true,
-        display_order = 922,
+        display_order = 923,
         hide_short_help = true
     )]
     tls_ca: Option<PathBuf>,
@@ -216,6 +225,7 @@ impl StorageArgs {
         let hosts = HostSettings {
             command: self.ssh.clone().or_else(|| env::var("FULLBORE_SSH").ok()),
             far_program: self.far_program.clone(),
+            installs: self.install_far,
             connections: cloud.connections,
             limits: WireLimits::new(self.limit_upload, self.limit_download),
             tls: TlsFiles {

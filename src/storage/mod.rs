@@ -15,6 +15,7 @@ mod cloud;
 mod coalesced;
 mod confined;
 mod faulty;
+mod install;
 mod kept;
 mod key;
 pub mod keys;

@@ -1,8 +1,12 @@
 //! Repositories on other hosts: starts `ssh HOST fullbore serve --stdio`, and uses its objects.
 
-use super::wire::{
-    Dialer, JoinOffer, JoinedEnds, NoService, TlsFiles, Wire, WireEnds, WireLimits, WireObjects,
-    WireService, WireStreams, WireTimes, connect_tcp, greet_to_join, pinned_client,
+use super::{
+    install::ProgramCopy,
+    wire::{
+        Dialer, JoinOffer, JoinedEnds, NoService, TlsFiles, Wire, WireEnds, WireLimits,
+        WireObjects, WireService, WireStreams, WireTimes, connect_tcp, greet_to_join,
+        pinned_client,
+    },
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -33,6 +37,8 @@ pub struct HostSettings {
     pub command: Option<String>,
     /// The path of fullbore on other hosts; `fullbore` if there is none.
     pub far_program: Option<String>,
+    /// Use a copy of this program on other hosts, and make it if it is not there.
+    pub installs: bool,
     /// Connections of a session that carry data; as many as are useful if there is none.
     pub connections: Option<NonZeroUsize>,
     /// Limits of all sessions of this process.
@@ -140,22 +146,16 @@ pub fn connect_to(
     service: Arc<dyn WireService>,
 ) -> Result<Wire> {
     let way = SshWay::new(host, settings)?;
-    let times = WireTimes::default();
-    let (ends, mut child) = way.start(&times)?;
-    let limits = settings.limits.clone();
-    match Wire::greet(ends, &way.peer, service, &times, limits) {
-        Ok(wire) => wire.keeping(Box::new(child)).dialing(
-            Arc::new(SshDialer::new(way)),
-            settings.connections,
-            times,
-        ),
-        Err(error) => Err(explained(
-            error,
-            child.ended(),
-            &way.peer,
-            &way.host.destination,
-        )),
-    }
+    let wire = match way.connect(settings, service.clone()) {
+        Err(error) if settings.installs && error.kind == ErrorKind::Unsupported => {
+            let copy = ProgramCopy::of_this_program()?;
+            copy.install(way.command(&[]), &way.peer)?;
+            way.connect(settings, service)?
+        }
+        connected => connected?,
+    };
+    let dialer = Arc::new(SshDialer::new(way));
+    wire.dialing(dialer, settings.connections, WireTimes::default())
 }
 
 /// How ssh reaches fullbore on another host.
@@ -166,18 +166,23 @@ struct SshWay {
     peer: String,
     /// The program, and its first arguments.
     words: Vec<String>,
-    far_program: String,
+    /// Words for the shell of the other host that start fullbore.
+    far_words: String,
 }
 
 impl SshWay {
     fn new(host: &str, settings: &HostSettings) -> Result<Self> {
         let words = settings.command.as_deref().unwrap_or("ssh");
-        let far_program = settings.far_program.as_deref().unwrap_or("fullbore");
+        let far_words = if settings.installs {
+            ProgramCopy::of_this_program()?.shell_words()
+        } else {
+            quoted_for_shell(settings.far_program.as_deref().unwrap_or("fullbore"))
+        };
         Ok(Self {
             host: SshHost::parse(host)?,
             peer: format!("{:?}", format!("ssh://{host}")),
             words: words.split_ascii_whitespace().map(str::to_owned).collect(),
-            far_program: far_program.to_owned(),
+            far_words,
         })
     }
 
@@ -196,13 +201,26 @@ impl SshWay {
         command
     }
 
+    fn connect(&self, settings: &HostSettings, service: Arc<dyn WireService>) -> Result<Wire> {
+        let times = WireTimes::default();
+        let (ends, mut child) = self.start(&times)?;
+        let limits = settings.limits.clone();
+        let wire = Wire::greet(ends, &self.peer, service, &times, limits);
+        match wire {
+            Ok(wire) => Ok(wire.keeping(Box::new(child))),
+            Err(error) => Err(explained(
+                error,
+                child.ended(),
+                &self.peer,
+                &self.host.destination,
+            )),
+        }
+    }
+
     /// Starts fullbore there.
     fn start(&self, times: &WireTimes) -> Result<(WireEnds, SshChild)> {
         let mut command = self.command(&[]);
-        command.arg(format!(
-            "{} serve --stdio",
-            quoted_for_shell(&self.far_program)
-        ));
+        command.arg(format!("{} serve --stdio", self.far_words));
         let failed = |error| Error::io(format!("could not start {:?}", self.program()), error);
         // Sockets hold more than pipes. Two pairs: whoever shares one must not see that the other end of it does not block.
         let (output, far_input) = UnixStream::pair().map_err(failed)?;
@@ -311,7 +329,7 @@ fn explained(error: Error, status: Option<ExitStatus>, peer: &str, destination: 
             "cannot start fullbore on",
             "it is not installed there, or not on the PATH of the shell that ssh starts",
         )
-        .hint("install the same version of fullbore there, or give its path with --far-program"),
+        .hint("use --install-far, which copies this program there, or give the path of one with --far-program"),
         Some(255) => answer(
             ErrorKind::Unreachable,
             "could not reach",

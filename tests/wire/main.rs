@@ -5,6 +5,7 @@
 mod confined;
 mod connection;
 mod connections;
+mod installed;
 mod listening;
 mod over_ssh;
 mod sshd;

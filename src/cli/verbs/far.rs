@@ -40,7 +40,12 @@ const NEAR_OPTIONS: [&str; 14] = [
 ];
 
 /// Options without a value that are for this host.
-const NEAR_FLAGS: [&str; 3] = ["--passphrase", "--no-encryption", "--no-cache"];
+const NEAR_FLAGS: [&str; 4] = [
+    "--passphrase",
+    "--no-encryption",
+    "--no-cache",
+    "--install-far",
+];
 
 /// Runs a backup on the host of its source, if that is another one. Returns the exit code.
 ///

@@ -192,7 +192,7 @@ pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
         env!("CARGO_PKG_VERSION")
     );
     Err(Error::new(ErrorKind::Unsupported, what)
-        .hint("install the same version of fullbore on both hosts"))
+        .hint("install the same version of fullbore on both hosts, or use --install-far, which copies this program over ssh"))
 }
 
 #[cfg(test)]
