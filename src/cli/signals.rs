@@ -26,6 +26,10 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 /// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
 /// message.
 pub(super) fn watch(command: &Command) {
+    // A server that listens ends by itself.
+    if matches!(command, Command::Serve(args) if args.listen.is_some()) {
+        return;
+    }
     let (lost, hint) = meaning(command);
     let wait = move || {
         let wanted = [SIGHUP, SIGINT, SIGTERM]

@@ -13,7 +13,8 @@ use crate::{
         access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
         keys::is_encrypted,
         probe,
-        ssh::SshSettings,
+        ssh::HostSettings,
+        wire::{TlsFiles, WireLimits},
     },
 };
 use clap::Args;
@@ -46,13 +47,13 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     storage: Vec<String>,
-    /// Requests to an object store at the same time [default: auto]
+    /// Connections to another host that carry data, or requests to an object store at the same time [default: auto]
     #[arg(long, value_name = "N|auto", value_parser = connections, global = true, display_order = 913, hide_short_help = true)]
     connections: Option<Connections>,
-    /// Bytes a second sent to an object store, at most
+    /// Bytes a second sent to an object store or another host, at most
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 914, hide_short_help = true)]
     limit_upload: Option<NonZeroU64>,
-    /// Bytes a second received from an object store, at most
+    /// Bytes a second received from an object store or another host, at most
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 915, hide_short_help = true)]
     limit_download: Option<NonZeroU64>,
     /// Keep what was read of roots and manifests in object stores in this directory [default: fullbore in the XDG cache directory]
@@ -91,6 +92,42 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     far_program: Option<String>,
+    /// Copy this program into the cache of the user on other hosts, unless it is there, and use it
+    #[arg(
+        long,
+        global = true,
+        display_order = 920,
+        hide_short_help = true,
+        conflicts_with = "far_program"
+    )]
+    install_far: bool,
+    /// The certificate of this host, for fullbore:// and `serve --listen`: PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 921,
+        hide_short_help = true
+    )]
+    tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 922,
+        hide_short_help = true
+    )]
+    tls_key: Option<PathBuf>,
+    /// The authorities that must have signed the certificate of the other side
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 923,
+        hide_short_help = true
+    )]
+    tls_ca: Option<PathBuf>,
 }
 
 /// Bytes of all that is kept of object stores.
@@ -185,16 +222,24 @@ impl StorageArgs {
             may_ask: stdin().is_terminal(),
         }
         .with_environment();
-        let ssh = SshSettings {
+        let hosts = HostSettings {
             command: self.ssh.clone().or_else(|| env::var("FULLBORE_SSH").ok()),
             far_program: self.far_program.clone(),
+            installs: self.install_far,
+            connections: cloud.connections,
+            limits: WireLimits::new(self.limit_upload, self.limit_download),
+            tls: TlsFiles {
+                certificate: self.tls_cert.clone(),
+                key: self.tls_key.clone(),
+                authorities: self.tls_ca.clone(),
+            },
         };
         let cache = self.cache(&environment, CacheUse::of(command));
         set_access(StorageAccess {
             cloud,
             keys,
             cache,
-            ssh,
+            hosts,
         });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Offers repositories of this host to another one, over standard input and output: the far half of an `ssh://` location.
+//! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -9,19 +9,31 @@ use crate::{
     storage::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
-        wire::{OfferedObjects, PeerSide, Wire, WireService, WireStreams, WireTimes, not_offered},
+        wire::{
+            ArrivedEnds, HeldDoor, JoinOffer, OfferedObjects, PeerSide, SessionDoor, TlsFiles,
+            Wire, WireService, WireStreams, WireTimes, listen_for_sessions, not_offered,
+            relay_to_session,
+        },
     },
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
 };
 use std::{
     env,
     ffi::{OsStr, OsString},
     io::{self, BufRead, BufReader, IsTerminal, Read},
+    net::{IpAddr, SocketAddr, TcpListener},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{ffi::OsStrExt, net::UnixStream},
     },
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// The one location that the other side may open, and what it may do there.
@@ -59,11 +71,13 @@ impl AllowedLocation {
     }
 }
 
-/// Serves one connection.
+/// Serves one session, or all that come.
 #[derive(Debug, Clone, Default)]
 pub struct Serve {
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
     pub allowed: Option<AllowedLocation>,
+    /// Lets further connections of the one session in.
+    pub door: HeldDoor,
 }
 
 impl Serve {
@@ -84,8 +98,41 @@ impl Serve {
             input: input.as_fd().try_clone_to_owned().map_err(failed)?,
             output: output.as_fd().try_clone_to_owned().map_err(failed)?,
         };
-        let service = Arc::new(self.clone());
-        Wire::connect(streams, "the other host", service, WireTimes::default())?.wait()
+        let times = WireTimes::default();
+        let arrived = ArrivedEnds::hear(streams, &times)?;
+        if arrived.joins() {
+            return relay_to_session(arrived);
+        }
+        arrived.begin(Arc::new(self.clone()), &times)?.wait()
+    }
+
+    /// Serves everyone who comes with a certificate of the authority, until a signal ends this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if nothing is allowed, or for files of TLS that cannot be used; the address cannot be listened at.
+    pub fn listen(&self, address: SocketAddr, files: &TlsFiles) -> Result<()> {
+        let allowed = self.allowed.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
+                .hint("say what hosts may do, and where: --allow append:LOCATION")
+        })?;
+        let config = files.server()?;
+        let failed = |error| Error::io(format!("could not listen at {address}"), error);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let at = listener.local_addr().map_err(failed)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            flag::register(signal, is_over.clone()).map_err(failed)?;
+        }
+        let location = Location::parse(&allowed.location)?;
+        eprintln!("serving {location} at fullbore://{at}");
+        let door = Arc::new(SessionDoor::default());
+        let service: Arc<dyn WireService> = Arc::new(ListeningService {
+            serve: self.clone(),
+            door: door.clone(),
+        });
+        listen_for_sessions(&listener, &config, &service, &door, || {
+            is_over.load(Relaxed)
+        })
     }
 
     /// The location that the other side means.
@@ -116,10 +163,11 @@ fn same_place(a: &Location, b: &Location) -> bool {
 impl WireService for Serve {
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
         let word = OsStr::from_bytes(location);
-        if word.is_empty() {
-            return Err(not_offered("a repository by itself"));
-        }
-        let location = self.location(word)?;
+        let location = match &self.allowed {
+            None if word.is_empty() => return Err(not_offered("a repository by itself")),
+            Some(allowed) if word.is_empty() => Location::parse(&allowed.location)?,
+            _ => self.location(word)?,
+        };
         if matches!(
             location,
             Location::Ssh { .. } | Location::Server(_) | Location::Peer(_)
@@ -144,6 +192,42 @@ impl WireService for Serve {
 
     fn output(&self, _: bool, _: &[u8]) -> Result<()> {
         Err(not_offered("to print"))
+    }
+
+    fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
+        self.door.offer(peer, reached_address())
+    }
+}
+
+/// The address of this host that ssh was reached at.
+fn reached_address() -> Option<IpAddr> {
+    // The addresses and ports of both ends.
+    let ends = env::var("SSH_CONNECTION").ok()?;
+    ends.split(' ').nth(2)?.parse().ok()
+}
+
+/// What a server that listens offers to each host.
+#[derive(Debug)]
+struct ListeningService {
+    serve: Serve,
+    door: Arc<SessionDoor>,
+}
+
+impl WireService for ListeningService {
+    fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
+        self.serve.open(location)
+    }
+
+    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
+        WireService::run(&self.serve, arguments, peer)
+    }
+
+    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
+        self.serve.output(is_error, bytes)
+    }
+
+    fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
+        self.door.offer(peer)
     }
 }
 
@@ -240,6 +324,7 @@ mod tests {
         };
         let serve = Serve {
             allowed: Some(allowed),
+            ..Serve::default()
         };
         let open = |path: &str| serve.open(dir.path().join(path).as_os_str().as_bytes());
         open("a").unwrap();
@@ -251,7 +336,9 @@ mod tests {
                 "{other}"
             );
         }
-        assert_eq!(serve.open(b"").unwrap_err().kind, ErrorKind::Permission);
+        serve.open(b"").unwrap();
+        let error = Serve::default().open(b"").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Permission);
     }
 
     #[test]

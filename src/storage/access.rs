@@ -4,8 +4,9 @@ use super::{
     CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
     CloudSettings, CoalescedObjects, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
-    ssh::{self, SshSettings},
-    wire::{Wire, WireService},
+    server,
+    ssh::{self, HostSettings},
+    wire::{TlsFiles, Wire, WireService},
 };
 use crate::{
     crypt::{
@@ -32,7 +33,7 @@ pub struct StorageAccess {
     /// Where parts of object stores are kept, if they are. Of an encrypted repository they are kept encrypted.
     pub cache: Option<CacheSpec>,
     /// How other hosts are reached.
-    pub ssh: SshSettings,
+    pub hosts: HostSettings,
 }
 
 /// The name of the first key file of a repository.
@@ -82,7 +83,11 @@ fn far_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let objects: Arc<dyn Objects> = match location {
         Location::Cloud { .. } => cloud_objects(location)?,
         Location::Ssh { host, path } => {
-            let objects = ssh::connect(host, path, &access().ssh)?;
+            let objects = ssh::connect(host, path, &access().hosts)?;
+            Arc::new(CoalescedObjects::new(Arc::new(objects)))
+        }
+        Location::Server(server) => {
+            let objects = server::connect(server, &access().hosts)?;
             Arc::new(CoalescedObjects::new(Arc::new(objects)))
         }
         Location::Peer(name) => {
@@ -100,7 +105,12 @@ fn far_objects(location: &Location) -> Result<Arc<dyn Objects>> {
 /// # Errors
 /// As [`ssh::connect_to`].
 pub fn connect_to_host(host: &str, service: Arc<dyn WireService>) -> Result<Wire> {
-    ssh::connect_to(host, &access().ssh, service)
+    ssh::connect_to(host, &access().hosts, service)
+}
+
+/// The files by which this process and other hosts know each other.
+pub fn tls_files() -> TlsFiles {
+    access().hosts.tls.clone()
 }
 
 fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {

@@ -48,7 +48,7 @@ pub enum Location {
         /// The path on that host, with the leading slash.
         path: PathBuf,
     },
-    /// `fullbore://HOST/NAME`: a server of this program.
+    /// `fullbore://HOST:PORT/PATH`: a server of this program; without a path, what it offers.
     Server(String),
     /// `peer:NAME`: what the other side of standard input offers to a command that it has started here. Its user calls it NAME.
     Peer(String),
@@ -160,21 +160,11 @@ impl Location {
 
     /// The error for a location that has no objects, or none that this program reaches.
     pub(super) fn refused(&self) -> Error {
-        match self {
-            Self::Server(_) => self.unsupported("servers of fullbore"),
-            _ => Error::new(
-                ErrorKind::Usage,
-                format!("cannot use {self} as a repository"),
-            )
-            .hint("a repository is a directory; \"./-\" is a file or directory of that name"),
-        }
-    }
-
-    fn unsupported(&self, what: &str) -> Error {
-        let hint = "a path of this machine that begins like a URL is written with \"./\" before it";
-        Error::new(ErrorKind::Unsupported, format!("cannot use {self}"))
-            .because(format!("this build does not support {what}"))
-            .hint(hint)
+        Error::new(
+            ErrorKind::Usage,
+            format!("cannot use {self} as a repository"),
+        )
+        .hint("a repository is a directory; \"./-\" is a file or directory of that name")
     }
 }
 
@@ -221,7 +211,7 @@ fn must_be_named(url: &str, part: &str, what: &str) -> Result<()> {
     }
     Err(
         Error::new(ErrorKind::Usage, format!("cannot use {url:?}: it names no {}", &what[2..]))
-            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, or a path such as ./NAME"),
+            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, fullbore://HOST:PORT/PATH, or a path such as ./NAME"),
     )
 }
 
@@ -311,8 +301,10 @@ mod tests {
 
     #[test]
     fn a_storage_that_is_not_known_is_refused_and_a_directory_is_not() {
-        let error = parsed("fullbore://h/n").objects().unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Unsupported);
+        for bad in ["fullbore://h/n", "fullbore://h:1/n"] {
+            let error = parsed(bad).objects().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
+        }
         let error = parsed("ssh://-oProxyCommand=x/p").objects().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
         assert_eq!(parsed("-").objects().unwrap_err().kind, ErrorKind::Usage);

@@ -15,6 +15,7 @@ mod cloud;
 mod coalesced;
 mod confined;
 mod faulty;
+mod install;
 mod kept;
 mod key;
 pub mod keys;
@@ -26,6 +27,7 @@ mod parts;
 mod probe;
 mod recording;
 mod sealed;
+mod server;
 pub mod ssh;
 pub mod wire;
 

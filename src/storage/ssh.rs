@@ -1,28 +1,50 @@
 //! Repositories on other hosts: starts `ssh HOST fullbore serve --stdio`, and uses its objects.
 
-use super::wire::{NoService, Wire, WireObjects, WireService, WireStreams, WireTimes};
-use crate::error::{Error, ErrorKind, Result};
+use super::{
+    install::ProgramCopy,
+    wire::{
+        Dialer, JoinOffer, JoinedEnds, NoService, TlsFiles, Wire, WireEnds, WireLimits,
+        WireObjects, WireService, WireStreams, WireTimes, connect_tcp, greet_to_join,
+        pinned_client,
+    },
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    queue::Locked,
+};
 use std::{
     ffi::OsStr,
     io::{self, IsTerminal},
+    num::NonZeroUsize,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 /// How other hosts are reached.
 #[derive(Debug, Clone, Default)]
-pub struct SshSettings {
+pub struct HostSettings {
     /// The program and its first arguments, split at spaces; `ssh` if there is none.
     pub command: Option<String>,
     /// The path of fullbore on other hosts; `fullbore` if there is none.
     pub far_program: Option<String>,
+    /// Use a copy of this program on other hosts, and make it if it is not there.
+    pub installs: bool,
+    /// Connections of a session that carry data; as many as are useful if there is none.
+    pub connections: Option<NonZeroUsize>,
+    /// Limits of all sessions of this process.
+    pub limits: WireLimits,
+    /// By which servers of this program and this host know each other.
+    pub tls: TlsFiles,
 }
 
 /// `HOST`, with `USER@` before and `:PORT` behind, as the arguments of ssh.
@@ -62,6 +84,12 @@ impl SshHost {
         }
         Ok(Self { destination, port })
     }
+
+    /// The host without its user.
+    fn name(&self) -> &str {
+        let user_and_name = self.destination.rsplit_once('@');
+        user_and_name.map_or(&self.destination, |(_, name)| name)
+    }
 }
 
 /// A word for the shell of the other host.
@@ -78,7 +106,7 @@ fn quoted_for_shell(word: &str) -> String {
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if ssh fails, [`ErrorKind::Unsupported`] without this version of fullbore there; those of the other host.
-pub(super) fn connect(host: &str, path: &Path, settings: &SshSettings) -> Result<WireObjects> {
+pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Result<WireObjects> {
     let wire = connect_to(host, settings, Arc::new(NoService))?;
     let name = format!("ssh://{host}{}", path.display());
     Arc::new(wire).objects(path.as_os_str(), &name)
@@ -114,39 +142,175 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
 /// As [`connect`].
 pub fn connect_to(
     host: &str,
-    settings: &SshSettings,
+    settings: &HostSettings,
     service: Arc<dyn WireService>,
 ) -> Result<Wire> {
-    let SshHost { destination, port } = SshHost::parse(host)?;
-    let words = settings.command.as_deref().unwrap_or("ssh");
-    let mut words = words.split_ascii_whitespace();
-    let program = words.next().unwrap_or("ssh");
-    let far_program = settings.far_program.as_deref().unwrap_or("fullbore");
-    let mut command = Command::new(program);
-    command.args(words);
-    if let Some(port) = port {
-        command.arg("-p").arg(port.to_string());
-    }
-    command
-        .arg(&destination)
-        .arg(format!("{} serve --stdio", quoted_for_shell(far_program)));
-    let failed = |error| Error::io(format!("could not start {program:?}"), error);
-    // Sockets hold more than pipes. Two pairs: whoever shares one must not see that the other end of it does not block.
-    let (output, far_input) = UnixStream::pair().map_err(failed)?;
-    let (input, far_output) = UnixStream::pair().map_err(failed)?;
-    command.stdin(Stdio::from(OwnedFd::from(far_input)));
-    command.stdout(Stdio::from(OwnedFd::from(far_output)));
-    let mut child = SshChild(command.spawn().map_err(failed)?);
-    // It has copies of its ends of the pair.
-    drop(command);
-    let streams = WireStreams {
-        input: input.into(),
-        output: output.into(),
+    let way = SshWay::new(host, settings)?;
+    let wire = match way.connect(settings, service.clone()) {
+        Err(error) if settings.installs && error.kind == ErrorKind::Unsupported => {
+            let copy = ProgramCopy::of_this_program()?;
+            copy.install(way.command(&[]), &way.peer)?;
+            way.connect(settings, service)?
+        }
+        connected => connected?,
     };
-    let peer = format!("{:?}", format!("ssh://{host}"));
-    match Wire::connect(streams, &peer, service, WireTimes::default()) {
-        Ok(wire) => Ok(wire.keeping(Box::new(child))),
-        Err(error) => Err(explained(error, child.ended(), &peer, &destination)),
+    let dialer = Arc::new(SshDialer::new(way));
+    wire.dialing(dialer, settings.connections, WireTimes::default())
+}
+
+/// How ssh reaches fullbore on another host.
+#[derive(Debug)]
+struct SshWay {
+    host: SshHost,
+    /// The host, as messages call it, in quotes.
+    peer: String,
+    /// The program, and its first arguments.
+    words: Vec<String>,
+    /// Words for the shell of the other host that start fullbore.
+    far_words: String,
+}
+
+impl SshWay {
+    fn new(host: &str, settings: &HostSettings) -> Result<Self> {
+        let words = settings.command.as_deref().unwrap_or("ssh");
+        let far_words = if settings.installs {
+            ProgramCopy::of_this_program()?.shell_words()
+        } else {
+            quoted_for_shell(settings.far_program.as_deref().unwrap_or("fullbore"))
+        };
+        Ok(Self {
+            host: SshHost::parse(host)?,
+            peer: format!("{:?}", format!("ssh://{host}")),
+            words: words.split_ascii_whitespace().map(str::to_owned).collect(),
+            far_words,
+        })
+    }
+
+    fn program(&self) -> &str {
+        self.words.first().map_or("ssh", |word| word)
+    }
+
+    /// ssh with these options, and the host as its last argument so far.
+    fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(self.program());
+        command.args(self.words.iter().skip(1)).args(options);
+        if let Some(port) = self.host.port {
+            command.arg("-p").arg(port.to_string());
+        }
+        command.arg(&self.host.destination);
+        command
+    }
+
+    fn connect(&self, settings: &HostSettings, service: Arc<dyn WireService>) -> Result<Wire> {
+        let times = WireTimes::default();
+        let (ends, mut child) = self.start(&times)?;
+        let limits = settings.limits.clone();
+        let wire = Wire::greet(ends, &self.peer, service, &times, limits);
+        match wire {
+            Ok(wire) => Ok(wire.keeping(Box::new(child))),
+            Err(error) => Err(explained(
+                error,
+                child.ended(),
+                &self.peer,
+                &self.host.destination,
+            )),
+        }
+    }
+
+    /// Starts fullbore there.
+    fn start(&self, times: &WireTimes) -> Result<(WireEnds, SshChild)> {
+        let mut command = self.command(&[]);
+        command.arg(format!("{} serve --stdio", self.far_words));
+        let failed = |error| Error::io(format!("could not start {:?}", self.program()), error);
+        // Sockets hold more than pipes. Two pairs: whoever shares one must not see that the other end of it does not block.
+        let (output, far_input) = UnixStream::pair().map_err(failed)?;
+        let (input, far_output) = UnixStream::pair().map_err(failed)?;
+        command.stdin(Stdio::from(OwnedFd::from(far_input)));
+        command.stdout(Stdio::from(OwnedFd::from(far_output)));
+        let child = SshChild(command.spawn().map_err(failed)?);
+        // It has copies of its ends of the pair.
+        drop(command);
+        let streams = WireStreams {
+            input: input.into(),
+            output: output.into(),
+        };
+        let ends = WireEnds::new(streams, times.greeting).map_err(failed)?;
+        Ok((ends, child))
+    }
+
+    /// The name or address that ssh connects to, by its configuration.
+    fn host_name(&self) -> Option<String> {
+        let mut command = self.command(&["-G"]);
+        let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let text = String::from_utf8(output.ok()?.stdout).ok()?;
+        let name = text.lines().find_map(|line| line.strip_prefix("hostname "));
+        name.map(str::to_owned)
+    }
+}
+
+/// Time for a TCP connection that goes beside ssh; where a firewall drops it, ssh carries the data.
+const DIRECT_TIME: Duration = Duration::from_secs(2);
+
+/// Opens further connections to a host that ssh has reached: TCP beside ssh, or more processes of ssh where that is not possible.
+#[derive(Debug)]
+struct SshDialer {
+    way: SshWay,
+    /// No TCP connection came about.
+    is_blocked: AtomicBool,
+    host_name: Mutex<Option<String>>,
+}
+
+impl SshDialer {
+    fn new(way: SshWay) -> Self {
+        Self {
+            way,
+            is_blocked: AtomicBool::new(false),
+            host_name: Mutex::default(),
+        }
+    }
+
+    fn dial_directly(&self, port: u16, pin: &[u8], offer: &JoinOffer) -> Result<JoinedEnds> {
+        let mut known = self.host_name.locked();
+        let host = match &*known {
+            Some(host) => host.clone(),
+            None => {
+                let named = self.way.host_name();
+                let name = self.way.host.name().to_owned();
+                known.insert(named.unwrap_or(name)).clone()
+            }
+        };
+        drop(known);
+        let by = Instant::now() + 2 * DIRECT_TIME;
+        let streams = connect_tcp(&host, port, DIRECT_TIME)?;
+        let failed = |error| Error::io(format!("could not use port {port} of {host:?}"), error);
+        let mut ends = WireEnds::new(streams, DIRECT_TIME).map_err(failed)?;
+        ends.input.deadline = Some(by);
+        ends.encrypt(pinned_client(pin)?).map_err(failed)?;
+        greet_to_join(&mut ends, offer, &self.way.peer)?;
+        ends.input.deadline = None;
+        Ok(JoinedEnds { ends, kept: None })
+    }
+}
+
+impl Dialer for SshDialer {
+    fn dial(&self, offer: &JoinOffer) -> Result<JoinedEnds> {
+        if let Some((port, pin)) = offer.listener()
+            && self.first_rests(offer)
+        {
+            let dialed = self.dial_directly(port, pin, offer);
+            self.is_blocked.store(dialed.is_err(), Relaxed);
+            return dialed;
+        }
+        let (mut ends, child) = self.way.start(&WireTimes::default())?;
+        greet_to_join(&mut ends, offer, &self.way.peer)?;
+        Ok(JoinedEnds {
+            ends,
+            kept: Some(Box::new(child)),
+        })
+    }
+
+    fn first_rests(&self, offer: &JoinOffer) -> bool {
+        offer.listener().is_some() && !self.is_blocked.load(Relaxed)
     }
 }
 
@@ -165,7 +329,7 @@ fn explained(error: Error, status: Option<ExitStatus>, peer: &str, destination: 
             "cannot start fullbore on",
             "it is not installed there, or not on the PATH of the shell that ssh starts",
         )
-        .hint("install the same version of fullbore there, or give its path with --far-program"),
+        .hint("use --install-far, which copies this program there, or give the path of one with --far-program"),
         Some(255) => answer(
             ErrorKind::Unreachable,
             "could not reach",

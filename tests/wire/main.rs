@@ -4,6 +4,9 @@
 
 mod confined;
 mod connection;
+mod connections;
+mod installed;
+mod listening;
 mod over_ssh;
 mod sshd;
 #[path = "../storage/suite.rs"]

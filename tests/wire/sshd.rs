@@ -75,7 +75,7 @@ fn start() -> Sshd {
         format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nPidFile none\nUsePAM no\nStrictModes no\n\
              PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 200\n\
-             AuthorizedKeysFile {shown}/authorized_keys\n",
+             AuthorizedKeysFile {shown}/authorized_keys\nSetEnv XDG_CACHE_HOME={shown}/cache\n",
             host_key.display()
         ),
     )
@@ -132,6 +132,11 @@ impl Sshd {
     /// The one location that the host `limited` may append to.
     pub(crate) fn vault(&self) -> PathBuf {
         self.dir.path().join("vault")
+    }
+
+    /// The cache of the user of this server.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.dir.path().join("cache")
     }
 
     /// fullbore, which reaches other hosts by this server.

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
-const NEAR_OPTIONS: [&str; 11] = [
+const NEAR_OPTIONS: [&str; 14] = [
     "--on",
     "--ssh",
     "--far-program",
@@ -34,10 +34,18 @@ const NEAR_OPTIONS: [&str; 11] = [
     "--limit-download",
     "--cache-dir",
     "--encrypt-to",
+    "--tls-cert",
+    "--tls-key",
+    "--tls-ca",
 ];
 
 /// Options without a value that are for this host.
-const NEAR_FLAGS: [&str; 3] = ["--passphrase", "--no-encryption", "--no-cache"];
+const NEAR_FLAGS: [&str; 4] = [
+    "--passphrase",
+    "--no-encryption",
+    "--no-cache",
+    "--install-far",
+];
 
 /// Runs a backup on the host of its source, if that is another one. Returns the exit code.
 ///

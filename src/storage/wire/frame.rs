@@ -3,11 +3,11 @@
 //! ```text
 //! u32 LE   bytes of the header, 1 to 64 KiB
 //! u32 LE   bytes of the data, 0 to 1 MiB
-//! header   a message, CBOR
+//! header   a message, CBOR, and behind it the number of the frame, if it has one
 //! data
 //! ```
 
-use super::message::{Message, decode, encode};
+use super::message::{Message, decode_numbered, encode};
 use crate::error::{Error, ErrorKind, Result, quoted};
 use std::io::{self, IoSlice, Read, Write};
 
@@ -29,6 +29,8 @@ const MAX_GREETING: usize = 128;
 /// A frame that was read.
 #[derive(Debug)]
 pub(super) struct WireFrame {
+    /// Frames with numbers are received in their order, whatever connections they come by; others at once.
+    pub(super) number: Option<u64>,
     pub(super) message: Message,
     pub(super) data: Vec<u8>,
 }
@@ -59,10 +61,14 @@ pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
     }
     let mut header = vec![0; header_bytes];
     input.read_exact(&mut header).map_err(unreadable)?;
-    let message = decode(&header)?;
+    let (message, number) = decode_numbered(&header)?;
     let mut data = vec![0; data_bytes];
     input.read_exact(&mut data).map_err(unreadable)?;
-    Ok(Some(WireFrame { message, data }))
+    Ok(Some(WireFrame {
+        number,
+        message,
+        data,
+    }))
 }
 
 fn unreadable(error: io::Error) -> Error {
@@ -80,9 +86,13 @@ fn unreadable(error: io::Error) -> Error {
 pub(super) fn write_frame(
     output: &mut impl Write,
     message: &Message,
+    number: Option<u64>,
     data: &[u8],
 ) -> io::Result<()> {
-    let header = encode(message);
+    let mut header = encode(message);
+    if let Some(number) = number {
+        header.extend(encode(&number));
+    }
     if header.len() > MAX_HEADER || data.len() > MAX_DATA {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -124,6 +134,14 @@ fn greeting_of(protocol: u32) -> String {
 /// # Errors
 /// [`ErrorKind::Unsupported`] if it is of another version or of another program, [`ErrorKind::Unreachable`] if there is none.
 pub(super) fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
+    check_greeting(&read_line(input, peer)?, peer)
+}
+
+/// Reads a line of the length of a greeting at most, with its line feed if it has one; what comes instead may be cut anywhere.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] if nothing comes, or a part of a greeting.
+pub(super) fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') && line.len() < MAX_GREETING {
         let mut byte = [0];
@@ -147,10 +165,14 @@ pub(super) fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
         let what = format!("could not reach fullbore on {peer}");
         return Err(Error::new(ErrorKind::Unreachable, what).because("it ended without an answer"));
     }
-    check_greeting(&line, peer)
+    Ok(line)
 }
 
-fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
+/// Checks a greeting that was read.
+///
+/// # Errors
+/// As [`read_greeting`].
+pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
     let words = std::str::from_utf8(line).ok();
     let words = words
         .and_then(|line| line.strip_suffix('\n'))
@@ -170,18 +192,18 @@ fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
         env!("CARGO_PKG_VERSION")
     );
     Err(Error::new(ErrorKind::Unsupported, what)
-        .hint("install the same version of fullbore on both hosts"))
+        .hint("install the same version of fullbore on both hosts, or use --install-far, which copies this program over ssh"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::message::{Call, CallAnswer};
+    use crate::storage::wire::message::{Call, CallAnswer, decode};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        write_frame(&mut bytes, message, data).unwrap();
+        write_frame(&mut bytes, message, Some(3), data).unwrap();
         bytes
     }
 
@@ -226,7 +248,7 @@ mod tests {
             let error = read_frame(&mut &bytes[..]).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Corrupt, "{header} {data}");
         }
-        assert!(write_frame(&mut Vec::new(), &Message::Beat, &[0; MAX_DATA + 1]).is_err());
+        assert!(write_frame(&mut Vec::new(), &Message::Beat, None, &[0; MAX_DATA + 1]).is_err());
     }
 
     #[test]

@@ -1,54 +1,77 @@
-//! A connection: both sides send frames, and one thread of each reads all that come.
+//! A session: both sides send frames over one connection or several, and one thread of each side reads all that come by one connection.
 //!
-//! The reader never waits for anything but the other side: it hands data over to calls, workers and uploads, whose room is bounded
-//! by what the other side may send. So both sides may write as much as they like at the same time, and neither waits for ever.
+//! A reader never waits for anything but the other side: it hands data over to calls, workers and uploads, whose room is bounded
+//! by what the other side may send. So both sides may write as much as they like at the same time, and neither waits for ever. Only a
+//! limit that the user has set makes a reader pause.
 
 use super::{
-    WireService, WireTimes,
+    WireLimits, WireService, WireTimes,
     calls::Calls,
     end::{EndReason, closed},
-    frame::{MAX_DATA, WireFrame, read_frame, write_frame},
+    frame::{MAX_DATA, WireFrame, read_frame},
+    inlet::{Inlet, TOLD_BYTES},
     message::{Call, CallAnswer, Message},
-    server::{Arriving, Server},
-    stream::WireStream,
+    outlet::{FIRST, FRAME_COST, Outlet},
+    server::Server,
+    stream::{WireEnds, WireStream},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::Locked,
+    queue::{Locked, Monitor, start},
 };
 use std::{
-    io::BufReader,
+    io::{self, BufReader},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
+    thread::JoinHandle,
 };
 
-/// Bytes of the buffer of the reader: several small frames come with one call.
+/// Bytes of the buffer of a reader: several small frames come with one call.
 const READ_BUFFER: usize = 64 << 10;
 
-/// What both directions of a connection share.
+/// Bytes of data, in both directions, after which a session is worth further connections. Most commands that only look move less.
+const BUSY_BYTES: u64 = 4 << 20;
+
+/// Further connections of a session at most.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What all connections of a session share.
 #[derive(Debug)]
 pub(super) struct Link {
     /// What messages call the other side, in quotes.
     pub(super) peer: String,
-    output: Mutex<Option<WireStream>>,
-    is_ended: Arc<AtomicBool>,
+    outlet: Outlet,
+    inlet: Mutex<Inlet>,
+    limits: WireLimits,
+    moved_bytes: AtomicU64,
+    pub(super) needs: Monitor<LinkNeeds>,
     pub(super) calls: Calls,
     pub(super) server: Server,
 }
 
+/// What threads beside the readers wait for.
+#[derive(Debug, Default)]
+pub(super) struct LinkNeeds {
+    /// Bytes that came by further connections, and that the other side was not told to be received.
+    untold_bytes: usize,
+    /// Has so much been moved that further connections help?
+    pub(super) is_busy: bool,
+    /// Further connections that are open.
+    pub(super) connections: usize,
+    pub(super) is_ended: bool,
+}
+
 impl Link {
-    pub(super) fn new(
-        peer: &str,
-        output: WireStream,
-        is_ended: Arc<AtomicBool>,
-        service: Arc<dyn WireService>,
-    ) -> Self {
+    pub(super) fn new(peer: &str, limits: WireLimits, service: Arc<dyn WireService>) -> Self {
         Self {
             peer: peer.to_owned(),
-            output: Mutex::new(Some(output)),
-            is_ended,
+            outlet: Outlet::default(),
+            inlet: Mutex::default(),
+            limits,
+            moved_bytes: AtomicU64::new(0),
+            needs: Monitor::default(),
             calls: Calls::new(),
             server: Server::new(service),
         }
@@ -57,6 +80,77 @@ impl Link {
     /// The other side as a side to make calls to, for a command that runs here.
     pub(super) fn peer_side(self: &Arc<Self>) -> super::PeerSide {
         super::PeerSide { link: self.clone() }
+    }
+
+    /// Begins the session with its first connection. The thread ends when all that the other side has begun is ended.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        ends: WireEnds,
+        times: &WireTimes,
+    ) -> Result<JoinHandle<()>> {
+        let WireEnds {
+            mut input,
+            output,
+            is_ended,
+        } = ends;
+        input.silence = times.silence;
+        self.outlet.add(output, is_ended, false);
+        let link = self.clone();
+        let reader = start(move || {
+            let error = link.read_until_end(input, FIRST);
+            link.end(&error);
+            link.server.end();
+        })?;
+        let (link, times) = (self.clone(), *times);
+        start(move || link.beat_until_end(&times))?;
+        Ok(reader)
+    }
+
+    /// Adds a connection, and keeps `kept` until it ends. With `first_rests`, the first one is used only while there is no other.
+    ///
+    /// # Errors
+    /// The session has ended; a thread could not be started.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        ends: WireEnds,
+        times: &WireTimes,
+        first_rests: bool,
+        kept: Option<Box<dyn std::fmt::Debug + Send + Sync>>,
+    ) -> Result<()> {
+        let WireEnds {
+            mut input,
+            output,
+            is_ended,
+        } = ends;
+        input.silence = times.silence;
+        if self.needs.lock().0.connections >= MAX_CONNECTIONS {
+            let what = "cannot add a connection: there are too many";
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        let Some(connection) = self.outlet.add(output, is_ended, first_rests) else {
+            return Err(self.ended().unwrap_or_else(closed));
+        };
+        let is_first = self.needs.change(|needs| {
+            needs.connections += 1;
+            needs.connections == 1
+        });
+        if is_first {
+            let link = self.clone();
+            start(move || link.tell_until_alone())?;
+        }
+        let link = self.clone();
+        start(move || {
+            let error = link.read_until_end(input, connection);
+            crate::platform::debug(|| format!("a connection has ended: {}", error.line()));
+            drop(kept);
+            let lost = link.outlet.lose(connection);
+            link.end_unless_sent(lost);
+            link.needs.change(|needs| needs.connections -= 1);
+        })
+        .map(drop)
     }
 
     /// Makes a call. The answer may have `max_bytes` of data.
@@ -77,7 +171,7 @@ impl Link {
         }
     }
 
-    /// Sends data of any length: all but the last part of it behind `part`, the rest behind `last`. An error ends the connection.
+    /// Sends data of any length: all but the last part of it behind `part`, the rest behind `last`. An error ends the session.
     pub(super) fn send_in_parts(&self, data: &[u8], part: Message, last: Message) {
         let mut data = data;
         while let Some((first, rest)) = data.split_at_checked(MAX_DATA)
@@ -89,17 +183,18 @@ impl Link {
         self.send_or_end(&last, data);
     }
 
-    /// Sends a frame. An error ends the connection, since a part of the frame may have been sent.
+    /// Sends a frame. An error ends the session, since a part of the frame may have been sent.
     pub(super) fn send_or_end(&self, message: &Message, data: &[u8]) {
-        let mut output = self.output.locked();
-        let Some(stream) = output.as_mut() else {
-            return;
-        };
-        let sent = write_frame(stream, message, data);
-        drop(output);
+        self.limits.wait_to_send(data.len());
+        self.count(data.len());
+        let sent = self.outlet.send(message, data);
+        self.end_unless_sent(sent);
+    }
+
+    fn end_unless_sent(&self, sent: io::Result<()>) {
         if let Err(error) = sent {
             let kind = match error.kind() {
-                std::io::ErrorKind::InvalidInput => ErrorKind::Bug,
+                io::ErrorKind::InvalidInput => ErrorKind::Bug,
                 _ => ErrorKind::Unreachable,
             };
             let error = Error::io("could not write to the other side", error);
@@ -107,42 +202,74 @@ impl Link {
         }
     }
 
-    /// Ends the connection: all calls fail, and nothing is sent any more.
-    pub(super) fn end(&self, error: &Error) {
-        self.calls.end(EndReason::of(&self.peer, error));
-        self.is_ended.store(true, Relaxed);
-        // Whoever writes notices soon.
-        let output = self.output.locked().take();
-        if let Some(output) = output {
-            output.shut_down();
+    fn count(&self, bytes: usize) {
+        let before = self.moved_bytes.fetch_add(bytes as u64, Relaxed);
+        if before < BUSY_BYTES && before + bytes as u64 >= BUSY_BYTES {
+            self.needs.change(|needs| needs.is_busy = true);
         }
     }
 
-    /// The reason why the connection ended.
+    /// Ends the session: all calls fail, and nothing is sent any more.
+    pub(super) fn end(&self, error: &Error) {
+        self.calls.end(EndReason::of(&self.peer, error));
+        self.outlet.end();
+        self.needs.change(|needs| needs.is_ended = true);
+    }
+
+    /// The reason why the session ended.
     pub(super) fn ended(&self) -> Option<Error> {
         self.calls.ended()
     }
 
-    /// Reads until the connection ends, and ends what the other side has begun.
-    pub(super) fn read_until_end(self: &Arc<Self>, input: WireStream) {
+    /// Reads until a connection ends, and returns why.
+    fn read_until_end(self: &Arc<Self>, input: WireStream, connection: u64) -> Error {
         let mut input = BufReader::with_capacity(READ_BUFFER, input);
-        let mut arriving = Arriving::default();
-        let error = loop {
-            let received = match read_frame(&mut input) {
-                Ok(Some(frame)) => self.receive(&mut arriving, frame),
-                Ok(None) => Err(closed()),
-                Err(error) => Err(error),
+        loop {
+            let frame = match read_frame(&mut input) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return closed(),
+                Err(error) if error.kind == ErrorKind::Corrupt => {
+                    self.end(&error);
+                    return error;
+                }
+                Err(error) => return error,
             };
-            if let Err(error) = received {
-                break error;
+            self.count(frame.data.len());
+            self.limits.wait_to_receive(frame.data.len());
+            if connection != FIRST {
+                self.note_untold(frame.data.len());
             }
-        };
-        self.end(&error);
-        self.server.end();
+            if let Err(error) = self.receive_in_order(frame) {
+                self.end(&error);
+                return error;
+            }
+        }
     }
 
-    fn receive(self: &Arc<Self>, arriving: &mut Arriving, frame: WireFrame) -> Result<()> {
-        let WireFrame { message, data } = frame;
+    fn note_untold(&self, bytes: usize) {
+        let mut needs = self.needs.lock();
+        needs.0.untold_bytes += bytes + FRAME_COST;
+        let is_due = needs.0.untold_bytes >= TOLD_BYTES;
+        if is_due {
+            self.needs.wake(needs, true);
+        }
+    }
+
+    fn receive_in_order(self: &Arc<Self>, frame: WireFrame) -> Result<()> {
+        let mut inlet = self.inlet.locked();
+        let Some(number) = frame.number else {
+            return self.receive(&mut inlet, frame);
+        };
+        inlet.take(number, frame)?;
+        while let Some(frame) = inlet.next() {
+            self.receive(&mut inlet, frame)?;
+        }
+        Ok(())
+    }
+
+    fn receive(self: &Arc<Self>, inlet: &mut Inlet, frame: WireFrame) -> Result<()> {
+        let arriving = &mut inlet.arriving;
+        let WireFrame { message, data, .. } = frame;
         match message {
             Message::Beat => Ok(()),
             Message::CallPart { id } => self.server.add_part(arriving, id, &data),
@@ -153,13 +280,33 @@ impl Link {
             Message::Credit { bytes } => self.calls.give_credit(bytes),
             Message::UploadFailed { upload, error } => self.calls.fail_upload(upload, error),
             Message::LeaseLost { lease } => self.calls.lose_lease(lease),
+            Message::Received { number } => self.outlet.forget_received(number),
+        }
+    }
+
+    /// Tells the other side what was received by further connections, until there is none.
+    fn tell_until_alone(&self) {
+        loop {
+            let mut needs = self.needs.sleep(|needs| {
+                !needs.is_ended && needs.connections > 0 && needs.untold_bytes < TOLD_BYTES
+            });
+            let is_over = needs.0.is_ended || needs.0.connections == 0;
+            needs.0.untold_bytes = 0;
+            drop(needs);
+            let number = self.inlet.locked().last_number();
+            let told = self.outlet.send_at_once(&Message::Received { number });
+            self.end_unless_sent(told);
+            if is_over {
+                return;
+            }
         }
     }
 
     /// Says from time to time that this side is alive, and which leases are not.
-    pub(super) fn beat_until_end(&self, times: &WireTimes) {
+    fn beat_until_end(&self, times: &WireTimes) {
         while !self.calls.sleep(times.beat) {
-            self.send_or_end(&Message::Beat, b"");
+            let sent = self.outlet.beat();
+            self.end_unless_sent(sent);
             self.server.report_lost_leases(self);
         }
     }

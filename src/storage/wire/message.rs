@@ -80,6 +80,13 @@ pub(super) enum Message {
         #[n(0)]
         lease: u64,
     },
+    /// All frames up to this one were received, and need not be sent again.
+    #[n(9)]
+    Received {
+        /// The number of a frame.
+        #[n(0)]
+        number: u64,
+    },
 }
 
 /// A question. The functions of `Objects`, and what is between two sides.
@@ -218,6 +225,9 @@ pub(super) enum Call {
         #[n(0)]
         is_error: bool,
     },
+    /// Asks for a way to further connections. Answered by [`CallAnswer::Offered`].
+    #[n(18)]
+    Offer,
 }
 
 /// An answer.
@@ -257,6 +267,28 @@ pub(super) enum CallAnswer {
     /// A command ended with this exit code.
     #[n(8)]
     Exited(#[n(0)] u8),
+    /// How further connections are made.
+    #[n(9)]
+    Offered(#[n(0)] JoinOffer),
+}
+
+/// How further connections of a session are made.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct JoinOffer {
+    /// The secret that a further connection begins with.
+    #[n(0)]
+    pub(super) secret: ByteVec,
+    /// A TCP port that listens, and the public key of the server there; without it, they are made in the way of the first one.
+    #[n(1)]
+    pub(super) listener: Option<(u16, ByteVec)>,
+}
+
+impl JoinOffer {
+    /// The port that listens, and the public key of the server there.
+    pub(in crate::storage) fn listener(&self) -> Option<(u16, &[u8])> {
+        let (port, key) = self.listener.as_ref()?;
+        Some((*port, key))
+    }
 }
 
 /// [`PutIf`] as it is sent.
@@ -447,6 +479,25 @@ pub(super) fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, Error>
         Ok(value) if decoder.position() == bytes.len() => Ok(value),
         Ok(_) => Err(not_a_message().because("bytes follow it")),
         Err(error) => Err(not_a_message().because(error)),
+    }
+}
+
+/// A message, and the number behind it, above 0, if there is one.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`].
+pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
+    let mut decoder = minicbor::Decoder::new(bytes);
+    let message = decoder
+        .decode()
+        .map_err(|error| not_a_message().because(error))?;
+    let number = &bytes[decoder.position()..];
+    if number.is_empty() {
+        return Ok((message, None));
+    }
+    match decode(number)? {
+        0 => Err(not_a_message().because("its number is 0")),
+        number => Ok((message, Some(number))),
     }
 }
 

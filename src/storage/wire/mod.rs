@@ -1,29 +1,43 @@
-//! Objects of another process, over two streams of bytes: those of ssh, or a pair of sockets.
+//! Objects of another process, over one connection or several: those of ssh, sockets, or a pair of them.
 //!
-//! A connection is symmetrical: either side may offer objects to the other ([`WireService`]), and many threads may use them at the same time.
+//! A session is symmetrical: either side may offer objects to the other ([`WireService`]), and many threads may use them at the same time.
 //! Both sides begin with a greeting, which has the version; then frames follow, each a message and up to 1 MiB of data. Calls and answers
 //! have numbers and come in any order. Uploads are not answered but at their ends: a window of 16 MiB bounds what is on its way.
 //!
-//! The other side is not trusted: every length is bounded, every number checked, and what does not fit ends the connection with an error.
-//! When a connection ends, for whatever reason, all calls that wait fail, uploads that are open are aborted, and then leases are let go. So a holder
+//! A session that moves much gets further connections ([`Dialer`]): frames go by any of them, are received in order, and are sent again
+//! if a further connection breaks. The session ends with its first connection.
+//!
+//! The other side is not trusted: every length is bounded, every number checked, and what does not fit ends the session with an error.
+//! When a session ends, for whatever reason, all calls that wait fail, uploads that are open are aborted, and then leases are let go. So a holder
 //! of a lease whose connection is lost can do nothing more. A side that says nothing for a minute is taken for dead.
 
 mod calls;
 mod client;
+mod dialing;
+mod door;
 mod end;
 mod frame;
+mod inlet;
 mod link;
 mod message;
+mod outlet;
 mod server;
 mod stream;
+mod tls;
 mod upload;
 
 pub use client::WireObjects;
+pub(super) use dialing::{Dialer, JoinedEnds, connect_tcp, greet_to_join};
+pub use door::{ArrivedEnds, HeldDoor, SessionDoor, listen_for_sessions, relay_to_session};
+pub use message::JoinOffer;
+pub(super) use stream::WireEnds;
+pub use tls::TlsFiles;
+pub(super) use tls::pinned_client;
 
 use super::Objects;
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::start,
+    queue::{RateLimit, start},
 };
 use client::wrong_answer;
 use frame::{read_greeting, write_greeting};
@@ -33,12 +47,12 @@ use minicbor::bytes::ByteVec;
 use std::{
     ffi::{OsStr, OsString},
     fmt,
+    num::{NonZeroU64, NonZeroUsize},
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
-use stream::WireStream;
 
 /// What one side offers to the other.
 pub trait WireService: fmt::Debug + Send + Sync {
@@ -59,6 +73,14 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Permission`] if there is no such command.
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()>;
+
+    /// Offers a way to further connections of the session with this other side.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if there is none.
+    fn offer(&self, _peer: PeerSide) -> Result<JoinOffer> {
+        Err(not_offered("further connections"))
+    }
 }
 
 /// Offers nothing.
@@ -150,7 +172,44 @@ impl Default for WireTimes {
     }
 }
 
-/// A connection. Dropped, it ends.
+/// Limits of the bytes of a second, shared by all sessions that were given them.
+#[derive(Debug, Clone, Default)]
+pub struct WireLimits {
+    upload: Option<Arc<RateLimit>>,
+    download: Option<Arc<RateLimit>>,
+}
+
+/// Bytes of a frame that do not wait: a lease is lost if its renewal waits behind the data of an upload.
+const SMALL_BYTES: usize = 64 << 10;
+
+impl WireLimits {
+    /// Bytes a second that are sent and received at most.
+    pub fn new(upload: Option<NonZeroU64>, download: Option<NonZeroU64>) -> Self {
+        let limit = |rate: NonZeroU64| Arc::new(RateLimit::of(rate));
+        Self {
+            upload: upload.map(limit),
+            download: download.map(limit),
+        }
+    }
+
+    fn wait_to_send(&self, bytes: usize) {
+        wait(self.upload.as_deref(), bytes);
+    }
+
+    fn wait_to_receive(&self, bytes: usize) {
+        wait(self.download.as_deref(), bytes);
+    }
+}
+
+fn wait(limit: Option<&RateLimit>, bytes: usize) {
+    let Some(limit) = limit else { return };
+    let pause = limit.reserve(bytes as u64);
+    if bytes > SMALL_BYTES {
+        std::thread::sleep(pause);
+    }
+}
+
+/// A session. Dropped, it ends.
 #[derive(Debug)]
 pub struct Wire {
     link: Arc<Link>,
@@ -166,6 +225,16 @@ pub struct PeerSide {
 }
 
 impl PeerSide {
+    /// Has the session ended?
+    fn is_ended(&self) -> bool {
+        self.link.ended().is_some()
+    }
+
+    /// Ends the session.
+    fn end(&self, error: &Error) {
+        self.link.end(error);
+    }
+
     /// The objects that the other side offers by itself.
     ///
     /// # Errors
@@ -196,29 +265,59 @@ impl Wire {
         service: Arc<dyn WireService>,
         times: WireTimes,
     ) -> Result<Self> {
-        let failed = |error| Error {
-            kind: ErrorKind::Unreachable,
-            ..Error::io(format!("could not talk to {peer}"), error)
-        };
-        let is_ended = Arc::new(AtomicBool::new(false));
-        let stream = |fd| WireStream::new(fd, is_ended.clone(), times.greeting);
-        let mut input = stream(streams.input).map_err(failed)?;
-        let mut output = stream(streams.output).map_err(failed)?;
+        let ends = WireEnds::new(streams, times.greeting);
+        let ends = ends.map_err(|error| silent_peer(peer, error))?;
+        Self::greet(ends, peer, service, &times, WireLimits::default())
+    }
+
+    /// As [`Wire::connect`], over a connection that may be encrypted, and with limits.
+    ///
+    /// # Errors
+    /// As [`Wire::connect`].
+    pub(super) fn greet(
+        mut ends: WireEnds,
+        peer: &str,
+        service: Arc<dyn WireService>,
+        times: &WireTimes,
+        limits: WireLimits,
+    ) -> Result<Self> {
         // A side that has gone away may have said why.
-        let written = write_greeting(&mut output);
-        read_greeting(&mut input, peer)?;
-        written.map_err(failed)?;
-        input.silence = times.silence;
-        let link = Arc::new(Link::new(peer, output, is_ended.clone(), service));
-        let reading = link.clone();
-        let reader = start(move || reading.read_until_end(input))?;
-        let beating = link.clone();
-        start(move || beating.beat_until_end(&times))?;
+        let written = write_greeting(&mut ends.output);
+        read_greeting(&mut ends.input, peer)?;
+        written.map_err(|error| silent_peer(peer, error))?;
+        Self::begin(ends, peer, service, times, limits)
+    }
+
+    /// Begins a session after the greetings.
+    fn begin(
+        ends: WireEnds,
+        peer: &str,
+        service: Arc<dyn WireService>,
+        times: &WireTimes,
+        limits: WireLimits,
+    ) -> Result<Self> {
+        let link = Arc::new(Link::new(peer, limits, service));
+        let reader = link.begin(ends, times)?;
         Ok(Self {
             link,
             reader: Some(reader),
             kept: None,
         })
+    }
+
+    /// Opens further connections once the session moves much: so many in all, or as many as are useful.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub(super) fn dialing(
+        self,
+        dialer: Arc<dyn Dialer>,
+        connections: Option<NonZeroUsize>,
+        times: WireTimes,
+    ) -> Result<Self> {
+        let link = self.link.clone();
+        start(move || dialing::keep_connections(&link, &*dialer, connections, &times))?;
+        Ok(self)
     }
 
     /// Keeps something until the connection ends, such as the process that it leads to.
@@ -263,6 +362,13 @@ impl Wire {
             Some(error) if !self.link.calls.is_closed() => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+fn silent_peer(peer: &str, error: std::io::Error) -> Error {
+    Error {
+        kind: ErrorKind::Unreachable,
+        ..Error::io(format!("could not talk to {peer}"), error)
     }
 }
 

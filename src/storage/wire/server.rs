@@ -296,6 +296,10 @@ impl Server {
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
+            Call::Offer => {
+                let offer = self.service.offer(link.peer_side())?;
+                Ok((CallAnswer::Offered(offer), Vec::new()))
+            }
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;

@@ -1,16 +1,19 @@
 //! One direction of a connection: a pipe or a socket that is waited for with `poll`, so that whoever waits notices the end of the
-//! connection, and a side that says nothing any more.
+//! connection, and a side that says nothing any more. A socket may be encrypted by TLS.
 
+use super::WireStreams;
+use crate::queue::Locked;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
 };
+use rustls::Connection;
 use std::{
     fs::File,
     io::{self, IoSlice, Read, Write},
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -22,27 +25,103 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 250_000_000,
 };
 
+/// Encrypted bytes that are read from a socket at once.
+const SEALED_BUFFER: usize = 64 << 10;
+
+/// Bytes that are encrypted and sent at once.
+const PLAIN_BUFFER: usize = 512 << 10;
+
 /// A pipe or a socket that does not block.
 #[derive(Debug)]
-pub(super) struct WireStream {
+pub(in crate::storage) struct WireStream {
     file: File,
     is_ended: Arc<AtomicBool>,
     /// A read fails if nothing comes for so long.
-    pub(super) silence: Duration,
+    pub(in crate::storage) silence: Duration,
+    /// A read fails after this time, whatever came.
+    pub(in crate::storage) deadline: Option<Instant>,
+    tls: Option<Arc<Mutex<Connection>>>,
+    /// Encrypted bytes, on their way to or from the socket; those before `sealed_at` are done.
+    sealed: Vec<u8>,
+    sealed_at: usize,
+}
+
+/// Both directions of one connection.
+#[derive(Debug)]
+pub(in crate::storage) struct WireEnds {
+    pub(in crate::storage) input: WireStream,
+    pub(in crate::storage) output: WireStream,
+    /// Set, both directions end.
+    pub(super) is_ended: Arc<AtomicBool>,
+}
+
+impl WireEnds {
+    /// Both directions, of which a read fails if nothing comes for `silence`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(in crate::storage) fn new(streams: WireStreams, silence: Duration) -> io::Result<Self> {
+        let is_ended = Arc::new(AtomicBool::new(false));
+        let stream = |fd| WireStream::new(fd, is_ended.clone(), silence);
+        Ok(Self {
+            input: stream(streams.input)?,
+            output: stream(streams.output)?,
+            is_ended: is_ended.clone(),
+        })
+    }
+
+    /// Encrypts the connection. Both sides know each other when this returns, but a client learns from its first read that the server
+    /// refused it.
+    ///
+    /// # Errors
+    /// The socket's, and why one side refuses the other.
+    pub(in crate::storage) fn encrypt(&mut self, tls: impl Into<Connection>) -> io::Result<()> {
+        let mut tls = tls.into();
+        let mut sealed = Vec::new();
+        loop {
+            while tls.wants_write() {
+                tls.write_tls(&mut sealed)?;
+            }
+            self.output.write_all(&sealed)?;
+            sealed.clear();
+            if !tls.is_handshaking() {
+                break;
+            }
+            let mut piece = vec![0; SEALED_BUFFER];
+            let read = self.input.read(&mut piece)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut left = &piece[..read];
+            while !left.is_empty() {
+                tls.read_tls(&mut left)?;
+                if let Err(error) = tls.process_new_packets() {
+                    let _ = tls.write_tls(&mut sealed);
+                    let _ = self.output.write_all(&sealed); // the other side is told why, if it hears
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
+        }
+        tls.set_buffer_limit(Some(PLAIN_BUFFER));
+        let tls = Arc::new(Mutex::new(tls));
+        self.input.tls = Some(tls.clone());
+        self.output.tls = Some(tls);
+        Ok(())
+    }
 }
 
 impl WireStream {
-    pub(super) fn new(
-        fd: OwnedFd,
-        is_ended: Arc<AtomicBool>,
-        silence: Duration,
-    ) -> io::Result<Self> {
+    fn new(fd: OwnedFd, is_ended: Arc<AtomicBool>, silence: Duration) -> io::Result<Self> {
         let flags = fcntl_getfl(&fd)?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         Ok(Self {
             file: fd.into(),
             is_ended,
             silence,
+            deadline: None,
+            tls: None,
+            sealed: Vec::new(),
+            sealed_at: 0,
         })
     }
 
@@ -75,6 +154,71 @@ impl WireStream {
         }
     }
 
+    fn read_socket(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let silent = Instant::now() + self.silence;
+        let deadline = self.deadline.map_or(silent, |by| by.min(silent));
+        self.retried(PollFlags::IN, Some(deadline), |mut file| file.read(bytes))
+    }
+
+    /// Decrypts what came until there is something to return.
+    fn read_sealed(&mut self, tls: &Mutex<Connection>, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut open = tls.locked();
+            match open.reader().read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            let mut left = &self.sealed[self.sealed_at..];
+            if !left.is_empty() {
+                self.sealed_at += open.read_tls(&mut left)?;
+                open.process_new_packets()
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                continue;
+            }
+            drop(open);
+            let mut sealed = std::mem::take(&mut self.sealed);
+            sealed.resize(SEALED_BUFFER, 0);
+            let read = self.read_socket(&mut sealed)?;
+            sealed.truncate(read);
+            self.sealed = sealed;
+            self.sealed_at = 0;
+            if read == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Encrypts bytes and sends them all.
+    fn write_sealed(
+        &mut self,
+        tls: &Mutex<Connection>,
+        slices: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        let mut open = tls.locked();
+        let written = open.writer().write_vectored(slices)?;
+        self.sealed.clear();
+        while open.wants_write() {
+            open.write_tls(&mut self.sealed)?;
+        }
+        drop(open);
+        let mut left = &self.sealed[..];
+        while !left.is_empty() {
+            let sent = self.retried(PollFlags::OUT, None, |mut file| file.write(left))?;
+            left = &left[sent..];
+        }
+        Ok(written)
+    }
+
+    /// Can a few bytes be written without waiting?
+    pub(super) fn has_room(&self) -> bool {
+        let mut wait = [PollFd::new(&self.file, PollFlags::OUT)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        matches!(poll(&mut wait, Some(&at_once)), Ok(1..))
+    }
+
     /// Wakes both sides, if this is a socket; the other side of a pipe wakes when this is closed.
     pub(super) fn shut_down(self) {
         let _ = UnixStream::from(OwnedFd::from(self.file)).shutdown(std::net::Shutdown::Both);
@@ -83,18 +227,23 @@ impl WireStream {
 
 impl Read for WireStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let deadline = Instant::now() + self.silence;
-        self.retried(PollFlags::IN, Some(deadline), |mut file| file.read(bytes))
+        match self.tls.clone() {
+            None => self.read_socket(bytes),
+            Some(tls) => self.read_sealed(&tls, bytes),
+        }
     }
 }
 
 impl Write for WireStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.retried(PollFlags::OUT, None, |mut file| file.write(bytes))
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.retried(PollFlags::OUT, None, |mut file| file.write_vectored(slices))
+        match self.tls.clone() {
+            None => self.retried(PollFlags::OUT, None, |mut file| file.write_vectored(slices)),
+            Some(tls) => self.write_sealed(&tls, slices),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

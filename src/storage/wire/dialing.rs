@@ -1,0 +1,157 @@
+//! Further connections of a session, as the side sees to them that began it.
+
+use super::{
+    WireStreams, WireTimes,
+    door::{JOINED, join_line},
+    frame::{read_greeting, read_line},
+    link::Link,
+    message::{Call, CallAnswer, JoinOffer},
+    stream::WireEnds,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    platform::debug,
+};
+use rustix::net::sockopt::set_tcp_congestion;
+use std::{
+    fmt,
+    io::{self, Write},
+    net::{TcpStream, ToSocketAddrs},
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Makes further connections to the other side of a session.
+pub(in crate::storage) trait Dialer: fmt::Debug + Send + Sync {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn dial(&self, offer: &JoinOffer) -> Result<JoinedEnds>;
+
+    /// Does the first connection rest while another one is there, as of now?
+    fn first_rests(&self, offer: &JoinOffer) -> bool;
+}
+
+/// A further connection.
+#[derive(Debug)]
+pub(in crate::storage) struct JoinedEnds {
+    /// After the words of both sides.
+    pub(in crate::storage) ends: WireEnds,
+    /// What must live as long as it.
+    pub(in crate::storage) kept: Option<Box<dyn fmt::Debug + Send + Sync>>,
+}
+
+/// Connections over a link whose answers take long.
+const FAR_CONNECTIONS: usize = 4;
+
+/// The time of an answer from which on a link is far.
+const FAR: Duration = Duration::from_millis(20);
+
+/// Attempts in a row that may fail.
+const MAX_FAILURES: u32 = 5;
+
+/// Pause before an attempt, times the number of those that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Sees to the connections of a session until it ends, or until none can be made any more.
+pub(super) fn keep_connections(
+    link: &Arc<Link>,
+    dialer: &dyn Dialer,
+    wanted: Option<NonZeroUsize>,
+    times: &WireTimes,
+) {
+    let needs = link.needs.sleep(|needs| !needs.is_busy && !needs.is_ended);
+    drop(needs);
+    let asked = Instant::now();
+    let Ok((_, CallAnswer::Offered(offer), _)) = link.call(Call::Offer, b"", 0) else {
+        return; // the first connection does it all
+    };
+    let useful = if asked.elapsed() > FAR {
+        FAR_CONNECTIONS
+    } else {
+        1
+    };
+    let wanted = wanted.map_or(useful, NonZeroUsize::get);
+    let mut failures = 0;
+    while failures < MAX_FAILURES {
+        let first_rests = dialer.first_rests(&offer);
+        let further = wanted - usize::from(!first_rests);
+        let needs = link
+            .needs
+            .sleep(|needs| !needs.is_ended && needs.connections >= further);
+        let is_ended = needs.0.is_ended;
+        drop(needs);
+        if is_ended || link.calls.sleep(PAUSE * failures) {
+            return;
+        }
+        let joined = dialer.dial(&offer).and_then(|joined| {
+            let first_rests = dialer.first_rests(&offer);
+            link.join(joined.ends, times, first_rests, joined.kept)
+        });
+        match joined {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                debug(|| format!("could not open a further connection: {}", error.line()));
+            }
+        }
+    }
+}
+
+/// Connects to a server, without small delays, and with the control of congestion that copes best with losses where the system has it.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] if no address answers in time.
+pub(in crate::storage) fn connect_tcp(
+    host: &str,
+    port: u16,
+    time: Duration,
+) -> Result<WireStreams> {
+    let failed = |error| Error {
+        kind: ErrorKind::Unreachable,
+        ..Error::io(format!("could not reach port {port} of {host:?}"), error)
+    };
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in (host, port).to_socket_addrs().map_err(failed)? {
+        match TcpStream::connect_timeout(&address, time) {
+            Ok(socket) => return tcp_streams(socket).map_err(failed),
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(last))
+}
+
+/// Both directions of a socket.
+///
+/// # Errors
+/// The system's.
+pub(super) fn tcp_streams(socket: TcpStream) -> io::Result<WireStreams> {
+    socket.set_nodelay(true)?;
+    let _ = set_tcp_congestion(&socket, "bbr"); // not every system has or allows it
+    Ok(WireStreams {
+        input: socket.try_clone()?.into(),
+        output: socket.into(),
+    })
+}
+
+/// Says which session a connection is to join.
+///
+/// # Errors
+/// [`ErrorKind::Unreachable`] if the other side does not take it.
+pub(in crate::storage) fn greet_to_join(
+    ends: &mut WireEnds,
+    offer: &JoinOffer,
+    peer: &str,
+) -> Result<()> {
+    let failed = |error| super::silent_peer(peer, error);
+    let line = join_line(&offer.secret);
+    ends.output.write_all(line.as_bytes()).map_err(failed)?;
+    read_greeting(&mut ends.input, peer)?;
+    if read_line(&mut ends.input, peer)? == JOINED.as_bytes() {
+        return Ok(());
+    }
+    let what = format!("could not open a further connection to {peer}");
+    Err(Error::new(ErrorKind::Unreachable, what).because("it was refused"))
+}

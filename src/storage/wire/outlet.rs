@@ -1,0 +1,301 @@
+//! All connections of a session, as this side writes to them: a frame goes by any of them that is idle.
+//!
+//! Frames have numbers, and the other side receives them in that order. A frame that goes by a further connection is kept until the other
+//! side has received it, and goes by another one if the connection breaks. With the first connection the session ends, so its frames are
+//! not kept.
+
+use super::{
+    frame::{MAX_DATA, write_frame},
+    message::Message,
+    stream::WireStream,
+};
+use crate::{
+    error::{Error, Result},
+    queue::Monitor,
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// The connection that a session begins and ends with.
+pub(super) const FIRST: u64 = 0;
+
+/// Bytes of frames that were sent and may still have to be sent again, and that the other side may have to put in order.
+pub(super) const FRAME_WINDOW: usize = 32 << 20;
+
+/// What a frame counts in that window beside its data.
+pub(super) const FRAME_COST: usize = 256;
+
+/// The connections as this side writes to them.
+#[derive(Debug, Default)]
+pub(super) struct Outlet(Monitor<Outputs>);
+
+#[derive(Debug, Default)]
+struct Outputs {
+    last_number: u64,
+    last_connection: u64,
+    uses: u64,
+    by_connection: BTreeMap<u64, Output>,
+    /// The first connection is used only while there is no other one.
+    first_rests: bool,
+    unreceived: BTreeMap<u64, SentFrame>,
+    unreceived_bytes: usize,
+    is_ended: bool,
+}
+
+#[derive(Debug)]
+struct Output {
+    /// Absent while a frame is written.
+    stream: Option<WireStream>,
+    is_ended: Arc<AtomicBool>,
+    /// The number of its last use among those of all.
+    last_use: u64,
+}
+
+#[derive(Debug)]
+struct SentFrame {
+    connection: u64,
+    message: Message,
+    data: Vec<u8>,
+}
+
+impl SentFrame {
+    fn cost(&self) -> usize {
+        self.data.len() + FRAME_COST
+    }
+}
+
+impl Outputs {
+    fn idle(&self) -> Option<u64> {
+        let rests = self.first_rests && self.by_connection.len() > 1;
+        let all = self.by_connection.iter();
+        let idle = all.filter(|(id, output)| output.stream.is_some() && (**id != FIRST || !rests));
+        // In turn: a thread that sends alone fills the buffers of all.
+        let next = idle.min_by_key(|(_, output)| output.last_use);
+        next.map(|(id, _)| *id)
+    }
+
+    fn take(&mut self) -> Option<(u64, WireStream)> {
+        let id = self.idle()?;
+        self.uses += 1;
+        let output = self.by_connection.get_mut(&id)?;
+        output.last_use = self.uses;
+        let stream = output.stream.take()?;
+        Some((id, stream))
+    }
+
+    fn keep(&mut self, number: u64, frame: SentFrame) {
+        self.unreceived_bytes += frame.cost();
+        self.unreceived.insert(number, frame);
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(frame) = self.unreceived.remove(&number) {
+            self.unreceived_bytes -= frame.cost();
+        }
+    }
+}
+
+impl Outlet {
+    /// Adds a connection, and returns its number. `first_rests` from now on: the first connection is used only while there is no other.
+    pub(super) fn add(
+        &self,
+        stream: WireStream,
+        is_ended: Arc<AtomicBool>,
+        first_rests: bool,
+    ) -> Option<u64> {
+        self.0.change(|outputs| {
+            if outputs.is_ended {
+                return None;
+            }
+            let id = outputs.last_connection;
+            outputs.last_connection += 1;
+            outputs.first_rests |= first_rests;
+            let output = Output {
+                stream: Some(stream),
+                is_ended,
+                last_use: 0,
+            };
+            outputs.by_connection.insert(id, output);
+            Some(id)
+        })
+    }
+
+    /// Sends a frame by any connection; an error is one of the first connection. After the end nothing is sent.
+    ///
+    /// # Errors
+    /// The connection's; a part of the frame may have been sent.
+    pub(super) fn send(&self, message: &Message, data: &[u8]) -> io::Result<()> {
+        self.send_by_any(message, data, true)
+    }
+
+    /// As [`Outlet::send`], for a message whose order does not matter. It need not wait for the window.
+    pub(super) fn send_at_once(&self, message: &Message) -> io::Result<()> {
+        self.send_by_any(message, b"", false)
+    }
+
+    fn send_by_any(&self, message: &Message, data: &[u8], is_numbered: bool) -> io::Result<()> {
+        let waits = |outputs: &mut Outputs| {
+            let is_full = is_numbered && outputs.unreceived_bytes >= FRAME_WINDOW;
+            !outputs.is_ended && (is_full || outputs.idle().is_none())
+        };
+        let mut state = self.0.sleep(waits);
+        let outputs = &mut state.0;
+        if outputs.is_ended {
+            return Ok(());
+        }
+        let Some((connection, stream)) = outputs.take() else {
+            return Ok(());
+        };
+        let number = is_numbered.then(|| {
+            outputs.last_number += 1;
+            outputs.last_number
+        });
+        if let Some(number) = number
+            && connection != FIRST
+        {
+            let frame = SentFrame {
+                connection,
+                message: message.clone(),
+                data: data.to_vec(),
+            };
+            outputs.keep(number, frame);
+        }
+        drop(state);
+        self.write(connection, stream, |stream| {
+            write_frame(stream, message, number, data)
+        })
+    }
+
+    fn write(
+        &self,
+        connection: u64,
+        mut stream: WireStream,
+        write: impl FnOnce(&mut WireStream) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let written = write(&mut stream);
+        let left = self.0.change(|outputs| {
+            let output = outputs.by_connection.get_mut(&connection);
+            match output.filter(|_| !outputs.is_ended && written.is_ok()) {
+                Some(output) => {
+                    output.stream = Some(stream);
+                    None
+                }
+                None => Some(stream),
+            }
+        });
+        // Its reader sees that it has ended, and sees to the rest.
+        left.into_iter().for_each(WireStream::shut_down);
+        match written {
+            Err(error) if connection == FIRST || error.kind() == io::ErrorKind::InvalidInput => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Says on each idle connection that this side is alive. Never waits.
+    pub(super) fn beat(&self) -> io::Result<()> {
+        let all: Vec<u64> = self.0.lock().0.by_connection.keys().copied().collect();
+        for connection in all {
+            let mut state = self.0.lock();
+            let output = state.0.by_connection.get_mut(&connection);
+            let stream = output.and_then(|output| output.stream.take_if(|idle| idle.has_room()));
+            drop(state);
+            if let Some(stream) = stream {
+                self.write(connection, stream, |stream| {
+                    write_frame(stream, &Message::Beat, None, b"")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The other side has received all frames up to this one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it was not sent.
+    pub(super) fn forget_received(&self, number: u64) -> Result<()> {
+        self.0.change(|outputs| {
+            if number > outputs.last_number {
+                return Err(Error::corrupt("cannot go on with the other side")
+                    .because("it received more than was sent"));
+            }
+            while let Some(first) = outputs.unreceived.keys().next().copied()
+                && first <= number
+            {
+                outputs.forget(first);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes a further connection that has ended out of use, and sends its frames by others.
+    ///
+    /// # Errors
+    /// Those of the first connection.
+    pub(super) fn lose(&self, connection: u64) -> io::Result<()> {
+        let (output, numbers) = self.0.change(|outputs| {
+            let output = outputs.by_connection.remove(&connection);
+            let sent = outputs.unreceived.iter();
+            let by_it = sent.filter(|(_, frame)| frame.connection == connection);
+            let numbers: Vec<u64> = by_it.map(|(number, _)| *number).collect();
+            (output, numbers)
+        });
+        if let Some(output) = output {
+            output.is_ended.store(true, Relaxed);
+            output.stream.into_iter().for_each(WireStream::shut_down);
+        }
+        numbers
+            .into_iter()
+            .try_for_each(|number| self.resend(number))
+    }
+
+    fn resend(&self, number: u64) -> io::Result<()> {
+        let mut state = self
+            .0
+            .sleep(|outputs| !outputs.is_ended && outputs.idle().is_none());
+        let outputs = &mut state.0;
+        if outputs.is_ended || !outputs.unreceived.contains_key(&number) {
+            return Ok(());
+        }
+        let Some((connection, stream)) = outputs.take() else {
+            return Ok(());
+        };
+        let Some(frame) = outputs.unreceived.get_mut(&number) else {
+            return Ok(());
+        };
+        frame.connection = connection;
+        let (message, data) = (frame.message.clone(), frame.data.clone());
+        if connection == FIRST {
+            outputs.forget(number);
+        }
+        drop(state);
+        self.write(connection, stream, |stream| {
+            write_frame(stream, &message, Some(number), &data)
+        })
+    }
+
+    /// Ends all connections.
+    pub(super) fn end(&self) {
+        let idle: Vec<WireStream> = self.0.change(|outputs| {
+            outputs.is_ended = true;
+            outputs.unreceived.clear();
+            outputs.unreceived_bytes = 0;
+            let all = outputs.by_connection.values_mut();
+            all.filter_map(|output| {
+                output.is_ended.store(true, Relaxed);
+                output.stream.take()
+            })
+            .collect()
+        });
+        idle.into_iter().for_each(WireStream::shut_down);
+    }
+}
+
+const _: () = assert!(FRAME_WINDOW >= 16 * MAX_DATA);

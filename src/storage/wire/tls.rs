@@ -1,0 +1,243 @@
+//! TLS 1.3 of connections: between a host and a server that have certificates of an authority, and with a key that is used once and
+//! whose public half the other side was told over ssh.
+
+use crate::error::{Error, ErrorKind, Result};
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
+};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{self, CryptoProvider},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+        pem::PemObject,
+    },
+    server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier},
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The files by which a host and a server know each other, in PEM. Both sides need all three.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate of this side, and those between it and the authority.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The authorities that sign the certificates of other sides.
+    pub authorities: Option<PathBuf>,
+}
+
+/// What the files hold.
+struct TlsParts {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: Arc<RootCertStore>,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(crypto::aws_lc_rs::default_provider())
+}
+
+fn no_tls(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Bug, "cannot set up TLS").because(error)
+}
+
+impl TlsFiles {
+    /// The settings of a server that answers only hosts with a certificate of the authority.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
+    pub fn server(&self) -> Result<Arc<ServerConfig>> {
+        let parts = self.read()?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(parts.roots, provider());
+        let verifier = verifier.build().map_err(no_tls)?;
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(no_tls)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(parts.chain, parts.key)
+            .map_err(|error| self.unfit(error))?;
+        Ok(Arc::new(config))
+    }
+
+    /// A connection to the server of this name, which is checked, as is its certificate.
+    ///
+    /// # Errors
+    /// As [`TlsFiles::server`]; [`ErrorKind::Usage`] if the name is neither one nor an address.
+    pub(in crate::storage) fn client(&self, name: &str) -> Result<ClientConnection> {
+        let parts = self.read()?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(no_tls)?
+            .with_root_certificates(parts.roots)
+            .with_client_auth_cert(parts.chain, parts.key)
+            .map_err(|error| self.unfit(error))?;
+        let server = ServerName::try_from(name.to_owned()).map_err(|error| {
+            let what = format!("cannot use {name:?} as the name of a server");
+            Error::new(ErrorKind::Usage, what).because(error)
+        })?;
+        ClientConnection::new(Arc::new(config), server).map_err(no_tls)
+    }
+
+    fn read(&self) -> Result<TlsParts> {
+        let named = |file: &Option<PathBuf>, option: &str| {
+            file.clone().ok_or_else(|| {
+                let what = "cannot use TLS without a certificate, its key and an authority";
+                Error::new(ErrorKind::Usage, what).hint(format!("name the file with {option}"))
+            })
+        };
+        let chain = named(&self.certificate, "--tls-cert")?;
+        let key = named(&self.key, "--tls-key")?;
+        let authorities = named(&self.authorities, "--tls-ca")?;
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates(&authorities)?);
+        if roots.is_empty() {
+            let what = format!("cannot use {authorities:?}: it has no certificate of an authority");
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        Ok(TlsParts {
+            chain: certificates(&chain)?,
+            key: private_key(&key)?,
+            roots: Arc::new(roots),
+        })
+    }
+
+    fn unfit(&self, error: rustls::Error) -> Error {
+        let name = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
+        let (certificate, key) = (name(&self.certificate), name(&self.key));
+        let what = format!("cannot use the certificate {certificate:?} with the key {key:?}");
+        Error::new(ErrorKind::Usage, what).because(error)
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let text = fs::read(file)
+        .map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
+    let all = CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<Vec<_>, _>>();
+    all.map_err(|error| {
+        let what = format!("cannot use the certificate {file:?}");
+        Error::new(ErrorKind::Usage, what).because(error)
+    })
+}
+
+/// Reads a private key, which only this user may read; that of root may be readable by a group.
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+    let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
+    let facts = fs::metadata(file).map_err(failed)?;
+    let others = if facts.uid() == 0 { 0o027 } else { 0o077 };
+    if facts.mode() & others != 0 {
+        let what = format!("cannot use the private key {file:?}: others can read it");
+        return Err(Error::new(ErrorKind::Permission, what).hint("make it 0600"));
+    }
+    PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
+        let what = format!("cannot use the private key {file:?}");
+        Error::new(ErrorKind::Usage, what)
+            .because(error)
+            .hint("a key with a password cannot be used; `openssl pkey` removes the password")
+    })
+}
+
+/// A new key of a server for one session, and its public half.
+///
+/// # Errors
+/// [`ErrorKind::System`] if no key can be made.
+pub(super) fn one_time_server() -> Result<(Arc<ServerConfig>, Vec<u8>)> {
+    let pair = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new());
+    let private = pair.map_err(|error| {
+        Error::new(ErrorKind::System, "could not make a key").because(error.to_string())
+    })?;
+    let private = PrivateKeyDer::Pkcs8(private.as_ref().to_vec().into());
+    let signing = crypto::aws_lc_rs::sign::any_supported_type(&private).map_err(no_tls)?;
+    let public = signing.public_key().map(|key| key.to_vec());
+    let public = public.ok_or_else(|| Error::new(ErrorKind::Bug, "a key has no public half"))?;
+    let certified = CertifiedKey::new(vec![CertificateDer::from(public.clone())], signing);
+    let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified));
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(no_tls)?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    Ok((Arc::new(config), public))
+}
+
+/// A connection to a server of [`one_time_server`] whose public key is `pin`, and no other one.
+///
+/// # Errors
+/// [`ErrorKind::Bug`].
+pub(in crate::storage) fn pinned_client(pin: &[u8]) -> Result<ClientConnection> {
+    let verifier = PinnedKey {
+        pin: pin.to_vec(),
+        provider: provider(),
+    };
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(no_tls)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    // Names play no part, but one must be said.
+    let name = ServerName::try_from("fullbore").map_err(no_tls)?;
+    ClientConnection::new(Arc::new(config), name).map_err(no_tls)
+}
+
+/// Takes one public key for that of the server.
+#[derive(Debug)]
+struct PinnedKey {
+    pin: Vec<u8>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for PinnedKey {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        if end_entity.as_ref() == self.pin {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(rustls::Error::General("its key is another one".to_owned()))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("only TLS 1.3 is spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        let key = SubjectPublicKeyInfoDer::from(cert.as_ref());
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
