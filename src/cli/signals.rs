@@ -3,7 +3,7 @@
 //! A signal that was ignored when the program started (`nohup`) stays ignored. After the handler ran, the process ends by the
 //! signal, so that its parent sees it.
 
-use super::{args::Command, output::aside, progress::A_MOMENT, report};
+use super::{args::Command, child, output::aside, progress::A_MOMENT, report};
 use crate::{
     error::{Error, ErrorKind},
     plan::SinkSpec,
@@ -26,6 +26,9 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 /// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
 /// message.
 pub(super) fn watch(command: &Command) {
+    if matches!(command, Command::Run(_)) {
+        return child::pass_signals_on();
+    }
     let (lost, hint) = meaning(command);
     let wait = move || {
         let wanted = [SIGHUP, SIGINT, SIGTERM]
