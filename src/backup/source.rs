@@ -19,11 +19,12 @@ use crate::{
     source::{
         self, OpenAhead, Source,
         backup::StoredBackup,
+        command_output::CommandOutput,
         stdin::Stdin,
         tree::{Own, TreeRules},
     },
 };
-use std::{ffi::OsString, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{ffi::OsString, io::Read, os::unix::ffi::OsStrExt, sync::Arc};
 
 /// The subject of a backup.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub enum Subject {
     Files(Scope),
     /// Standard input, stored as a file of this name.
     Stdin(OsString),
+    /// The output of a command, stored as a file of this name.
+    Command(OsString, Vec<OsString>),
     /// A PostgreSQL cluster.
     Cluster(ClusterRequest),
     /// A stored backup of any kind.
@@ -43,7 +46,14 @@ impl Subject {
     /// examined.
     pub(crate) fn open(&self, id: Option<&str>, options: OpenOptions) -> Result<OpenedSubject> {
         match self {
-            Self::Stdin(name) => open_stdin(name.as_bytes(), options),
+            Self::Stdin(name) => {
+                let input = Box::new(BlockedCalls(std::io::stdin()));
+                open_stream(name.as_bytes(), input, options)
+            }
+            Self::Command(name, words) => {
+                let input = Box::new(CommandOutput::start(words)?);
+                open_stream(name.as_bytes(), input, options)
+            }
             Self::Files(scope) => open_files(scope, options),
             Self::Cluster(request) => open_cluster(request, id, options),
             Self::Stored(stored) => Ok(OpenedSubject::new(
@@ -59,7 +69,7 @@ impl Subject {
         match self {
             Self::Files(scope) => scope.files_from.is_none(),
             Self::Cluster(_) => true,
-            Self::Stdin(_) | Self::Stored(_) => false,
+            Self::Stdin(_) | Self::Command(..) | Self::Stored(_) => false,
         }
     }
 
@@ -81,12 +91,15 @@ impl Subject {
     }
 
     pub(crate) fn is_stdin(&self) -> bool {
-        matches!(self, Self::Stdin(_))
+        matches!(self, Self::Stdin(_) | Self::Command(..))
     }
 }
 
-fn open_stdin(name: &[u8], options: OpenOptions) -> Result<OpenedSubject> {
-    let input = Box::new(BlockedCalls(std::io::stdin()));
+fn open_stream(
+    name: &[u8],
+    input: Box<dyn Read + Send>,
+    options: OpenOptions,
+) -> Result<OpenedSubject> {
     let stdin = Stdin::new(name.to_vec(), input, options.spool)?;
     let origin = SourceInfo {
         host: options.host,

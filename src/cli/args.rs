@@ -2,12 +2,14 @@
 
 use super::{
     options::PLAIN_EXIT_CODES,
+    profile::ProfileArgs,
     storage::StorageArgs,
     verbs::{
-        backup::BackupArgs, bench::BenchArgs, copy_backup::CopyArgs, diff::DiffArgs,
-        export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs, key::KeyArgs,
-        list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs,
-        serve::ServeArgs, show::ShowArgs, tag::TagArgs, verify::VerifyArgs,
+        backup::BackupArgs, bench::BenchArgs, config::ConfigArgs, copy_backup::CopyArgs,
+        diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
+        key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
+        restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
+        systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -32,6 +34,8 @@ pub(super) struct Cli {
     /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
     #[arg(long, global = true, display_order = 900)]
     pub(super) no_tricks: bool,
+    #[command(flatten)]
+    pub(super) profile: ProfileArgs,
     #[command(flatten)]
     pub(super) storage: StorageArgs,
 }
@@ -79,6 +83,12 @@ pub(super) enum Command {
     /// Offer repositories of this host to another one; ssh:// locations start it there
     #[command(after_help = PLAIN_EXIT_CODES)]
     Serve(ServeArgs),
+    /// Back up, forget, prune and verify a share, as a profile says
+    Run(RunProfileArgs),
+    /// Check profiles, and print the commands that they stand for
+    Config(ConfigArgs),
+    /// Print systemd units that run a profile every night
+    Systemd(SystemdArgs),
     /// Measure this machine, and what the pipeline reaches of it
     Bench(BenchArgs),
     /// Print the completions of a shell

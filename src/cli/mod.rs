@@ -4,10 +4,13 @@
 //! the result. Here belongs only what people and programs type and read; nothing here decides anything about backups.
 
 mod args;
+mod child;
 mod html_report;
 mod manual;
+mod metrics_file;
 mod options;
 mod output;
+mod profile;
 mod progress;
 mod report;
 mod select;
@@ -72,6 +75,9 @@ fn run(command: Command) -> Result<u8> {
         Command::Key(args) => verbs::key::run(args),
         Command::Repair(args) => verbs::repair::run(args),
         Command::Serve(args) => verbs::serve::run(args),
+        Command::Run(args) => verbs::run::run(args),
+        Command::Config(args) => verbs::config::run(args),
+        Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),
         Command::Completions { shell } => verbs::completions::run(shell),
         Command::Man { to } => verbs::man::run(to.as_deref()),

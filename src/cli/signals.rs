@@ -3,7 +3,7 @@
 //! A signal that was ignored when the program started (`nohup`) stays ignored. After the handler ran, the process ends by the
 //! signal, so that its parent sees it.
 
-use super::{args::Command, output::aside, progress::A_MOMENT, report};
+use super::{args::Command, child, output::aside, progress::A_MOMENT, report};
 use crate::{
     error::{Error, ErrorKind},
     plan::SinkSpec,
@@ -29,6 +29,9 @@ pub(super) fn watch(command: &Command) {
     // A server that listens ends by itself.
     if matches!(command, Command::Serve(args) if args.listen.is_some()) {
         return;
+    }
+    if matches!(command, Command::Run(_)) {
+        return child::pass_signals_on();
     }
     let (lost, hint) = meaning(command);
     let wait = move || {

@@ -3,7 +3,7 @@
 //! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
 //! wrong: `restore` for `create`.
 
-use super::args::Cli;
+use super::{args::Cli, profile};
 use crate::error::{Error, ErrorKind, Result};
 use clap::{
     Parser,
@@ -109,7 +109,8 @@ const OPTIONS: [(&[&str], &str); 7] = [
 /// # Errors
 /// [`Kind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
-    Cli::try_parse().map_err(|error| answer(&error).unwrap_or_else(|| error.exit()))
+    let words = profile::effective_words()?;
+    Cli::try_parse_from(words).map_err(|error| answer(&error).unwrap_or_else(|| error.exit()))
 }
 
 fn answer(error: &clap::Error) -> Option<Error> {

@@ -12,6 +12,7 @@ pub mod find;
 pub mod forget;
 pub mod key;
 pub mod list;
+pub mod newest;
 pub mod prune;
 pub mod serve;
 pub mod show;

@@ -404,7 +404,7 @@ fn text_of(source: &SourceInfo) -> String {
 }
 
 /// Quotes a word for a shell; bytes that are not text are quoted as bash does.
-fn shell_word(word: &OsStr) -> String {
+pub fn shell_word(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%^".contains(byte);
     let bytes = word.as_bytes();
     match std::str::from_utf8(bytes) {

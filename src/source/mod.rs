@@ -6,6 +6,7 @@
 //! (`pipeline`).
 
 pub mod backup;
+pub mod command_output;
 pub mod patterns;
 pub mod stdin;
 pub mod tree;

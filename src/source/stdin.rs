@@ -91,7 +91,7 @@ impl Stdin {
         offset: u64,
         len: u64,
     ) -> Result<Option<(u64, bool)>> {
-        let failed = |e| Error::io("could not read standard input", e);
+        let failed = |e| Error::io("could not read the stream", e);
         let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
         let input = self.input.lock().map_err(|_| stopped())?;
         let waits = |input: &mut StdinInput| input.offset < offset && !input.ended;
@@ -124,13 +124,13 @@ fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
 fn empty_input_error() -> Error {
     Error::new(
         ErrorKind::NotFound,
-        "cannot back up standard input: it is empty",
+        "cannot back up an empty stream",
     )
     .hint("check whether the program that writes it failed; `set -o pipefail` makes the shell report this")
 }
 
 fn write_to_temporary_file(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
-    let failed = |e| Error::io("could not write standard input to a temporary file", e);
+    let failed = |e| Error::io("could not write the stream to a temporary file", e);
     let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
     let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
     file.rewind().map_err(failed)?;

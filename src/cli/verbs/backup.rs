@@ -9,8 +9,10 @@ use crate::{
     backup::{Backup, Outcome, Subject, paths::Scope},
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
+        metrics_file::{MetricsFile, RunNumbers, metrics_path},
         options::{FRAME_BYTES, OutputArgs, RunArgs, UNREADABLE, memory},
         output::printed,
+        profile,
         progress::{A_MOMENT, Progress},
         report,
         storage::EncryptArgs,
@@ -19,6 +21,7 @@ use crate::{
             readers, segment_size, stream_name, tag, threads,
         },
     },
+    command::newest::newest_backups,
     error::{Error, ErrorKind, Result},
     format::digest::Algorithm,
     metrics::meter::Meter,
@@ -34,8 +37,9 @@ use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// `fullbore backup`.
@@ -52,8 +56,11 @@ pub(in crate::cli) struct BackupArgs {
     #[arg(long)]
     pub(in crate::cli) no_create: bool,
     /// Back up standard input as a file of this name
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["paths", "files_from"])]
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["files_from"])]
     pub(in crate::cli) stdin_name: Option<OsString>,
+    /// Run the command behind --, and back up its output instead of standard input; if it fails, nothing is stored
+    #[arg(long, requires_all = ["stdin_name", "paths"], conflicts_with_all = ["connect", "offline", "on", "dry_run"])]
+    pub(in crate::cli) stdin_from_command: bool,
     /// Back up the running cluster that these settings lead to: "host=… port=… user=…"; empty: what PGHOST and the like say
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
     pub(in crate::cli) connect: Option<String>,
@@ -136,6 +143,9 @@ pub(in crate::cli) struct BackupArgs {
     pub(in crate::cli) encrypt: EncryptArgs,
     #[command(flatten)]
     pub(in crate::cli) output: OutputArgs,
+    /// Write numbers of the backup to this file, for node_exporter; it replaces those of an earlier run, but no other file
+    #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath)]
+    pub(in crate::cli) metrics: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) run: RunArgs,
 }
@@ -144,6 +154,41 @@ pub(in crate::cli) struct BackupArgs {
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
 pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
+    match args.metrics.clone().filter(|_| !args.dry_run) {
+        Some(file) => measured(args, &file),
+        None => store(args, &mut None),
+    }
+}
+
+/// Makes the backup, and writes numbers of it to a file.
+fn measured(args: BackupArgs, file: &Path) -> Result<u8> {
+    let profile = profile::of_process().map(|profile| &profile.name[..]);
+    let file = MetricsFile::new(file, profile)?;
+    let begun = Instant::now();
+    let to = args.to.clone();
+    let mut result = None;
+    let code = store(args, &mut result);
+    let newest = newest_backups(&to).ok();
+    file.write(&RunNumbers {
+        exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
+        seconds: begun.elapsed().as_secs_f64(),
+        warnings: result.as_ref().map_or(0, warning_count),
+        backup: result,
+        newest,
+        ..RunNumbers::default()
+    });
+    code
+}
+
+/// Warnings in the result of a backup, and entries that could not be read.
+fn warning_count(result: &serde_json::Value) -> u64 {
+    let texts = result["warnings"].as_array().map_or(0, Vec::len);
+    let unreadable = ["unreadable", "bad_pages"].map(|key| result[key].as_u64().unwrap_or(0));
+    texts as u64 + unreadable.iter().sum::<u64>()
+}
+
+/// Makes the backup. `result` gets what `--json` prints at its end.
+fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8> {
     if let Some(code) = far::backup(&args)? {
         return Ok(code);
     }
@@ -167,6 +212,7 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     progress.clear();
     let outcome = outcome?;
     let root = &outcome.root;
+    *result = Some(result_json(&outcome, &meter, is_new));
     let mut lines = last_lines(&plan, &outcome, &meter, is_new);
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
@@ -262,6 +308,10 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     };
     let subject = match (cluster, args.stdin_name) {
         (Some(request), _) => Subject::Cluster(request),
+        (None, Some(name)) if args.stdin_from_command => {
+            let words = files.paths.into_iter().map(PathBuf::into_os_string);
+            Subject::Command(name, words.collect())
+        }
         (None, Some(name)) => Subject::Stdin(name),
         (None, None) => Subject::Files(files),
     };

@@ -15,6 +15,9 @@ use std::path::Path;
 
 /// The cluster to back up, if the source is one.
 pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
+    if args.stdin_name.is_some() && !args.scope.paths.is_empty() {
+        return stream(args).map(|()| None);
+    }
     let url = |path: &Path| path.to_str().filter(|text| is_url(text)).map(str::to_owned);
     let server = match (&args.connect, &args.scope.paths[..]) {
         (Some(settings), _) => ClusterServer::Running(params(settings)?),
@@ -55,8 +58,32 @@ pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterReque
     }))
 }
 
+/// Refuses PATHs beside a stream, unless they are a command.
+fn stream(args: &BackupArgs) -> Result<()> {
+    if args.stdin_from_command {
+        return check_stream(args);
+    }
+    let what = "cannot back up standard input and PATHs in one backup";
+    Err(Error::new(ErrorKind::Usage, what).hint(
+        "leave out the PATHs; or, to back up the output of a command, use --stdin-from-command -- COMMAND",
+    ))
+}
+
 /// Refuses options that do not apply: PostgreSQL options without a cluster, options that exclude files with a stream.
 fn tree(args: &BackupArgs) -> Result<()> {
+    check_stream(args)?;
+    let warnings: Vec<String> = args
+        .scope
+        .paths
+        .iter()
+        .filter_map(|path| warning_of(path))
+        .collect();
+    report::warnings(&warnings).for_each(aside);
+    let paths = &args.scope.paths;
+    paths.iter().try_for_each(|path| not_running(path))
+}
+
+fn check_stream(args: &BackupArgs) -> Result<()> {
     if args.wal.is_some() || args.checkpoint.is_some() {
         let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
         return Err(Error::new(ErrorKind::Usage, what));
@@ -67,15 +94,7 @@ fn tree(args: &BackupArgs) -> Result<()> {
             Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
         );
     }
-    let warnings: Vec<String> = args
-        .scope
-        .paths
-        .iter()
-        .filter_map(|path| warning_of(path))
-        .collect();
-    report::warnings(&warnings).for_each(aside);
-    let paths = &args.scope.paths;
-    paths.iter().try_for_each(|path| not_running(path))
+    Ok(())
 }
 
 /// Is there an option that selects files?

@@ -1,0 +1,315 @@
+//! `--metrics FILE.prom`: numbers of the last run, for the textfile collector of node_exporter.
+//!
+//! A number that a run does not measure keeps its value from the file: the time of the last success after a failure, the verified
+//! share after a backup. The file is replaced at once, so that a reader never sees a part of it.
+
+use super::output::aside;
+use crate::error::{Error, ErrorKind, Result, reason};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+/// The first line. A file that begins otherwise is not replaced.
+const BEGINS: &str = "# Written by fullbore --metrics";
+
+const LAST_SUCCESS: &str = "fullbore_last_success_timestamp_seconds";
+const NEWEST: &str = "fullbore_newest_backup_timestamp_seconds";
+const STEP_CODE: &str = "fullbore_step_exit_code";
+const STEP_SECONDS: &str = "fullbore_step_duration_seconds";
+
+/// Names, and the text that explains each.
+const METRICS: [(&str, &str); 13] = [
+    ("fullbore_backup_bytes", "Bytes of files in the last backup"),
+    ("fullbore_backup_files", "Files in the last backup"),
+    (
+        "fullbore_backup_stored_bytes",
+        "Bytes that the last backup added to its destination",
+    ),
+    (
+        "fullbore_last_run_duration_seconds",
+        "Duration of the last run",
+    ),
+    (
+        "fullbore_last_run_exit_code",
+        "Exit code of the last run: 0 is success",
+    ),
+    (
+        "fullbore_last_run_timestamp_seconds",
+        "Time at which the last run ended",
+    ),
+    (
+        "fullbore_last_run_warnings",
+        "Warnings of the last run, with entries that could not be read",
+    ),
+    (
+        LAST_SUCCESS,
+        "Time at which the last run without errors ended",
+    ),
+    (NEWEST, "Time at which the newest backup of a source began"),
+    (STEP_SECONDS, "Duration of a step of the last run"),
+    (STEP_CODE, "Exit code of a step of the last run"),
+    (
+        "fullbore_verified_bytes",
+        "Bytes of data that the last verify of a share read",
+    ),
+    (
+        "fullbore_verified_ratio",
+        "Share of the stored data that was ever verified",
+    ),
+];
+
+/// A step of a run: its name, exit code and duration in seconds.
+pub(super) type StepNumbers = (String, u8, f64);
+
+/// The numbers of one run.
+#[derive(Debug, Default)]
+pub(super) struct RunNumbers {
+    /// The exit code.
+    pub(super) exit_code: u8,
+    /// Duration of the run.
+    pub(super) seconds: f64,
+    /// Warnings, and entries that could not be read.
+    pub(super) warnings: u64,
+    /// The steps of `fullbore run`.
+    pub(super) steps: Vec<StepNumbers>,
+    /// The result of the backup, as `--json` prints it.
+    pub(super) backup: Option<Value>,
+    /// The result of the verification, as `--json` prints it.
+    pub(super) verify: Option<Value>,
+    /// When the newest backup of each source began, if the repository could be read.
+    pub(super) newest: Option<BTreeMap<String, i64>>,
+}
+
+/// The file, and the value of the label `profile` of all its numbers.
+#[derive(Debug)]
+pub(super) struct MetricsFile {
+    path: PathBuf,
+    profile: String,
+}
+
+/// Numbers by name and labels.
+type Numbers = BTreeMap<(String, String), f64>;
+
+/// Parses the name of the file: the collector reads only files that end in `.prom`.
+pub(super) fn metrics_path(text: &str) -> Result<PathBuf, String> {
+    if text.ends_with(".prom") && text != ".prom" {
+        Ok(text.into())
+    } else {
+        Err("the name of a file that ends in .prom".to_owned())
+    }
+}
+
+impl MetricsFile {
+    /// Checks before the run that the file may be written. Without a profile the label is the name of the file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] for another file; [`ErrorKind::NotFound`] without its directory.
+    pub(super) fn new(path: &Path, profile: Option<&str>) -> Result<Self> {
+        let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
+        match fs::read_to_string(path) {
+            Ok(text) if !text.is_empty() && !text.starts_with(BEGINS) => {
+                let what = format!("cannot write metrics to {path:?}: another file is there");
+                return Err(Error::new(ErrorKind::Exists, what));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
+            let what = format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);
+        Ok(Self {
+            path: path.to_owned(),
+            profile,
+        })
+    }
+
+    /// Replaces the file. A failure is a warning: the run itself is over.
+    pub(super) fn write(&self, run: &RunNumbers) {
+        let old = fs::read_to_string(&self.path).unwrap_or_default();
+        let now = jiff::Timestamp::now().as_second();
+        let numbers = updated(parse(&old), run, &self.profile, now);
+        if let Err(error) = self.replace(&render(&numbers)) {
+            let why = reason(&error);
+            aside(format_args!(
+                "warning: could not write the metrics {:?}: {why}",
+                self.path
+            ));
+        }
+    }
+
+    /// Writes a file beside, which no collector reads, and renames it.
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        let written = fs::write(&name, text)
+            // The collector is another user, whatever the umask of this process.
+            .and_then(|()| fs::set_permissions(&name, Permissions::from_mode(0o644)))
+            .and_then(|()| fs::rename(&name, &self.path));
+        if written.is_err() {
+            let _ = fs::remove_file(&name);
+        }
+        written
+    }
+}
+
+/// The numbers after a run that ended at `now`.
+fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> Numbers {
+    let label = format!("profile={}", quoted_label(profile));
+    let mut set = |name: &str, value: f64| {
+        numbers.insert((name.to_owned(), label.clone()), value);
+    };
+    set("fullbore_last_run_timestamp_seconds", now as f64);
+    set("fullbore_last_run_duration_seconds", run.seconds);
+    set("fullbore_last_run_exit_code", run.exit_code.into());
+    set("fullbore_last_run_warnings", run.warnings as f64);
+    if run.exit_code == 0 {
+        set(LAST_SUCCESS, now as f64);
+    }
+    if let Some(backup) = &run.backup {
+        for name in ["bytes", "files", "stored_bytes"] {
+            set(&format!("fullbore_backup_{name}"), number(&backup[name]));
+        }
+    }
+    if let Some(sampled) = run.verify.as_ref().map(|verify| &verify["sampled"]) {
+        let of_bytes = number(&sampled["of_bytes"]);
+        let never = number(&sampled["never_bytes"]);
+        if of_bytes > 0.0 {
+            set("fullbore_verified_bytes", number(&sampled["bytes"]));
+            set("fullbore_verified_ratio", 1.0 - never / of_bytes);
+        }
+    }
+    if !run.steps.is_empty() {
+        numbers.retain(|(name, _), _| name != STEP_CODE && name != STEP_SECONDS);
+    }
+    for (step, code, seconds) in &run.steps {
+        let labels = format!("{label},step={}", quoted_label(step));
+        numbers.insert((STEP_CODE.into(), labels.clone()), (*code).into());
+        numbers.insert((STEP_SECONDS.into(), labels), *seconds);
+    }
+    if let Some(newest) = &run.newest {
+        numbers.retain(|(name, _), _| name != NEWEST);
+        for (source, time) in newest {
+            let labels = format!("{label},source={}", quoted_label(source));
+            numbers.insert((NEWEST.into(), labels), *time as f64);
+        }
+    }
+    numbers
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_default()
+}
+
+/// A value of a label, quoted as the text format of Prometheus wants it.
+fn quoted_label(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", text.replace('\n', "\\n"))
+}
+
+/// The numbers of a file that [`render`] has made; lines that are not understood are dropped.
+fn parse(text: &str) -> Numbers {
+    let line = |line: &str| {
+        let (name, rest) = line.split_once('{')?;
+        let (labels, value) = rest.rsplit_once("} ")?;
+        let is_known = METRICS.iter().any(|(known, _)| *known == name);
+        let value = value.parse().ok().filter(|_| is_known)?;
+        Some(((name.to_owned(), labels.to_owned()), value))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn render(numbers: &Numbers) -> String {
+    let mut text = format!("{BEGINS}\n");
+    for (name, help) in METRICS {
+        let of_name: Vec<_> = numbers
+            .iter()
+            .filter(|((known, _), _)| known == name)
+            .collect();
+        if of_name.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} gauge");
+        for ((name, labels), value) in of_name {
+            let _ = writeln!(text, "{name}{{{labels}}} {value}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn good() -> RunNumbers {
+        RunNumbers {
+            seconds: 1.5,
+            steps: vec![("backup".into(), 0, 1.0)],
+            backup: Some(json!({"bytes": 100, "files": 2, "stored_bytes": 50})),
+            verify: Some(json!({"sampled": {"bytes": 5, "of_bytes": 100, "never_bytes": 25}})),
+            newest: Some([("h:/a \"b\"\\".to_owned(), 7)].into()),
+            ..RunNumbers::default()
+        }
+    }
+
+    #[test]
+    fn a_failed_run_keeps_what_it_does_not_measure() {
+        let first = updated(Numbers::new(), &good(), "web", 1000);
+        assert_eq!(parse(&render(&first)), first);
+        let failed = RunNumbers {
+            exit_code: 1,
+            steps: vec![("verify".into(), 4, 2.0)],
+            ..RunNumbers::default()
+        };
+        let text = render(&updated(parse(&render(&first)), &failed, "web", 2000));
+        for line in [
+            "fullbore_last_run_exit_code{profile=\"web\"} 1",
+            "fullbore_last_run_timestamp_seconds{profile=\"web\"} 2000",
+            "fullbore_last_success_timestamp_seconds{profile=\"web\"} 1000",
+            "fullbore_backup_stored_bytes{profile=\"web\"} 50",
+            "fullbore_verified_ratio{profile=\"web\"} 0.75",
+            "fullbore_step_exit_code{profile=\"web\",step=\"verify\"} 4",
+            "fullbore_newest_backup_timestamp_seconds{profile=\"web\",source=\"h:/a \\\"b\\\"\\\\\"} 7",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("step=\"backup\""), "{text}");
+    }
+
+    #[test]
+    fn a_source_without_backups_is_no_longer_named() {
+        let first = updated(Numbers::new(), &good(), "web", 1000);
+        let gone = RunNumbers {
+            newest: Some(BTreeMap::new()),
+            ..RunNumbers::default()
+        };
+        assert!(!render(&updated(first, &gone, "web", 2000)).contains(NEWEST));
+    }
+
+    #[test]
+    fn another_file_is_not_replaced_and_a_name_ends_in_prom() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.prom");
+        fs::write(&path, "node_up 1\n").unwrap();
+        assert_eq!(
+            MetricsFile::new(&path, None).unwrap_err().kind,
+            ErrorKind::Exists
+        );
+        let missing = dir.path().join("none/x.prom");
+        assert_eq!(
+            MetricsFile::new(&missing, None).unwrap_err().kind,
+            ErrorKind::NotFound
+        );
+        metrics_path("x.txt").unwrap_err();
+    }
+}

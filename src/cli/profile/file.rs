@@ -1,0 +1,295 @@
+//! The text of a profile: its keys are the long options of the commands.
+
+use super::hooks::HookCommands;
+use crate::error::{Error, ErrorKind, Result, quoted};
+use clap::{Arg, Command};
+use std::{collections::BTreeMap, os::unix::ffi::OsStrExt, path::Path};
+use toml::{Table, Value};
+
+/// The defaults of commands, as a file gives them.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Profile {
+    /// The repository of every command.
+    pub(in crate::cli) repository: Option<String>,
+    /// The PATHs of `fullbore backup`.
+    pub(in crate::cli) sources: Vec<String>,
+    /// The commands that `fullbore run` runs, if the file says it.
+    pub(in crate::cli) steps: Option<Vec<String>>,
+    /// The commands that `fullbore run` runs before and after.
+    pub(in crate::cli) hooks: HookCommands,
+    /// Options of every command that has them.
+    pub(super) common: Vec<ProfileOption>,
+    /// Options of one command.
+    pub(super) of_command: BTreeMap<String, Vec<ProfileOption>>,
+}
+
+/// An option, without its dashes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProfileOption {
+    pub(super) name: String,
+    pub(super) value: OptionValue,
+}
+
+/// The value of an option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OptionValue {
+    /// `true` or `false`, of an option without a value.
+    Switch(bool),
+    /// A value, or several of an option that can be repeated.
+    Texts(Vec<String>),
+}
+
+/// Keys that are no options.
+const OWN_KEYS: [&str; 4] = ["repository", "sources", "steps", "hooks"];
+
+/// The steps of `fullbore run`, in their order.
+pub(in crate::cli) const STEPS: [&str; 4] = ["backup", "forget", "prune", "verify"];
+
+/// Options that no profile may have.
+const REFUSED: [&str; 4] = ["profile", "config", "help", "version"];
+
+impl Profile {
+    /// Reads the text of `file`. `program` must be built.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for text that is not TOML, for a key that is no option and for a value that its option cannot have.
+    pub(super) fn parse(text: &str, file: &Path, program: &Command) -> Result<Self> {
+        let table: Table =
+            toml::from_str(text).map_err(|error| syntax_error(text, file, &error))?;
+        let mut profile = Self::default();
+        for (key, value) in &table {
+            profile
+                .take(key, value, program)
+                .map_err(|error| in_file(error, file))?;
+        }
+        Ok(profile)
+    }
+
+    /// The commands that have a table.
+    pub(in crate::cli) fn commands(&self) -> impl Iterator<Item = &str> {
+        self.of_command.keys().map(String::as_str)
+    }
+
+    /// Does the profile say which backups to keep?
+    pub(super) fn has_rules(&self) -> bool {
+        let of_forget = self.of_command.get("forget").into_iter().flatten();
+        let mut options = of_forget.chain(&self.common);
+        options.any(|option| option.name.starts_with("keep-"))
+    }
+
+    fn take(&mut self, key: &str, value: &Value, program: &Command) -> Result<()> {
+        match (key, value) {
+            ("repository", value) => self.repository = Some(text_of(key, value)?),
+            ("sources", value) => self.sources = texts_of(key, value)?,
+            ("steps", value) => self.steps = Some(steps_of(value)?),
+            ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,
+            (_, Value::Table(table)) => {
+                let command = command_named(program, key)?;
+                let options = table
+                    .iter()
+                    .map(|(name, value)| option_of(&[command], name, value, key))
+                    .collect::<Result<_>>()?;
+                self.of_command.insert(key.to_owned(), options);
+            }
+            ("to", _) => {
+                let what = "cannot use \"to\" for every command";
+                return Err(Error::new(ErrorKind::Usage, what)
+                    .hint("name the repository with `repository = \"…\"`"));
+            }
+            _ => {
+                let commands: Vec<_> = program.get_subcommands().collect();
+                self.common.push(option_of(&commands, key, value, "")?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn in_file(mut error: Error, file: &Path) -> Error {
+    error.what = format!("{}: {}", quoted(file.as_os_str().as_bytes()), error.what);
+    error
+}
+
+fn syntax_error(text: &str, file: &Path, error: &toml::de::Error) -> Error {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = text[..at.min(text.len())].matches('\n').count() + 1;
+    let file = quoted(file.as_os_str().as_bytes());
+    let what = format!("{file}: line {line} is not TOML");
+    Error::new(ErrorKind::Usage, what).because(error.message())
+}
+
+fn command_named<'a>(program: &'a Command, name: &str) -> Result<&'a Command> {
+    let mut commands = program.get_subcommands();
+    commands
+        .find(|command| command.get_name() == name)
+        .ok_or_else(|| {
+            let names = program.get_subcommands().map(Command::get_name);
+            let what = format!("there is no command {name:?}, which [{name}] is for");
+            unknown(what, name, names.chain(["hooks"]))
+        })
+}
+
+/// Finds the option in the first command that has it.
+fn option_of(
+    commands: &[&Command],
+    name: &str,
+    value: &Value,
+    table: &str,
+) -> Result<ProfileOption> {
+    let arguments = || commands.iter().flat_map(|command| command.get_arguments());
+    let is_named = |arg: &&Arg| arg.get_long() == Some(name) && !REFUSED.contains(&name);
+    let Some(arg) = arguments().find(is_named) else {
+        let names = arguments()
+            .filter_map(Arg::get_long)
+            .filter(|name| !REFUSED.contains(name));
+        let own = OWN_KEYS.into_iter().filter(|_| table.is_empty());
+        let what = match table {
+            "" => format!("there is no option {name:?}"),
+            command => format!("`fullbore {command}` has no option {name:?}"),
+        };
+        return Err(unknown(what, name, names.chain(own)));
+    };
+    let value = option_value(arg, name, value)?;
+    let name = name.to_owned();
+    Ok(ProfileOption { name, value })
+}
+
+fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
+    let refused = |why: &str| {
+        let what = format!("cannot use {value} for {name:?}");
+        Err(Error::new(ErrorKind::Usage, what).because(why))
+    };
+    match (arg.get_action(), value) {
+        (action, Value::Boolean(on)) if !action.takes_values() => Ok(OptionValue::Switch(*on)),
+        (action, _) if !action.takes_values() => refused("it is true or false"),
+        (_, Value::Boolean(_)) => refused("it has a value"),
+        (clap::ArgAction::Append, value) => texts_of(name, value).map(OptionValue::Texts),
+        (_, Value::Array(_)) => refused("it has one value"),
+        (_, value) => Ok(OptionValue::Texts(vec![text_of(name, value)?])),
+    }
+}
+
+fn text_of(key: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        _ => {
+            let what = format!("cannot use {value} for {key:?}");
+            Err(Error::new(ErrorKind::Usage, what).because("it is a text or a number"))
+        }
+    }
+}
+
+fn texts_of(key: &str, value: &Value) -> Result<Vec<String>> {
+    match value {
+        Value::Array(values) => values.iter().map(|value| text_of(key, value)).collect(),
+        value => Ok(vec![text_of(key, value)?]),
+    }
+}
+
+fn steps_of(value: &Value) -> Result<Vec<String>> {
+    let steps = texts_of("steps", value)?;
+    match steps.iter().find(|step| !STEPS.contains(&&step[..])) {
+        None => Ok(steps),
+        Some(step) => Err(unknown(
+            format!("there is no step {step:?}"),
+            step,
+            STEPS.into_iter(),
+        )),
+    }
+}
+
+/// An error with the name that is most alike, if one is.
+pub(super) fn unknown<'a>(what: String, word: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let likeness = |name: &str| (strsim::jaro(name, word) * 1000.0) as u32;
+    let nearest = names.max_by_key(|name| likeness(name));
+    let error = Error::new(ErrorKind::Usage, what);
+    match nearest.filter(|name| likeness(name) > 750) {
+        Some(name) => error.hint(format!("did you mean {name:?}?")),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Cli;
+    use clap::CommandFactory;
+
+    fn parse(text: &str) -> Result<Profile> {
+        let mut program = Cli::command();
+        program.build();
+        Profile::parse(text, Path::new("/etc/fullbore/web.toml"), &program)
+    }
+
+    #[test]
+    fn keys_are_options_and_tables_are_commands() {
+        let profile = parse(
+            "repository = '/backup'\nsources = '/srv'\nkey = '/k'\n[backup]\nexclude = ['*.tmp', '*.o']\nfull = true\n\
+             workers = 2\n[verify]\nfor = '30m'\n",
+        )
+        .unwrap();
+        assert_eq!(profile.repository.as_deref(), Some("/backup"));
+        assert_eq!(profile.sources, ["/srv"]);
+        assert_eq!(profile.common[0].name, "key");
+        let texts = |values: &[&str]| {
+            OptionValue::Texts(values.iter().map(|value| (*value).to_owned()).collect())
+        };
+        let values: Vec<_> = profile.of_command["backup"]
+            .iter()
+            .map(|option| option.value.clone())
+            .collect();
+        let expected = [
+            texts(&["*.tmp", "*.o"]),
+            OptionValue::Switch(true),
+            texts(&["2"]),
+        ];
+        assert_eq!(values, expected);
+    }
+
+    #[test]
+    fn a_key_that_is_no_option_is_an_error_with_the_nearest_name() {
+        for (text, what, hint) in [
+            (
+                "repositry = 'x'",
+                "no option \"repositry\"",
+                "\"repository\"",
+            ),
+            (
+                "[backup]\nexclud = 'x'",
+                "no option \"exclud\"",
+                "\"exclude\"",
+            ),
+            (
+                "[forget]\nkeep_daily = 7",
+                "`fullbore forget`",
+                "\"keep-daily\"",
+            ),
+            (
+                "[backups]\nfull = true",
+                "no command \"backups\"",
+                "\"backup\"",
+            ),
+            ("steps = ['backups']", "no step", "\"backup\""),
+            ("[hooks]\nbefor = 'x'", "no hook", "\"before\""),
+            ("[backup]\nfull = 3", "cannot use 3 for \"full\"", ""),
+            ("[backup]\nhost = ['a', 'b']", "for \"host\"", ""),
+            ("[backup]\nprofile = 'x'", "no option \"profile\"", ""),
+            ("to = '/x'", "\"to\" for every command", "repository = "),
+            ("a = 'b'\nfull = tru", "line 2 is not TOML", ""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.what.contains(what), "{text}: {}", error.what);
+            assert!(
+                error.what.starts_with("\"/etc/fullbore/web.toml\""),
+                "{text}"
+            );
+            let said = error.hint.unwrap_or_default();
+            assert!(
+                said.contains(hint) && (hint.is_empty() == said.is_empty()),
+                "{text}: {said}"
+            );
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The arguments that a profile and the environment add to a command line.
+//!
+//! The command line wins over the environment, the environment over the profile, and in a profile the table of the command over the
+//! keys above all tables. An option of a lower layer is left out if a higher one has it, or has one that it conflicts with.
+//! An option that can be repeated is added to those of the other layers.
+
+use super::{
+    command_line::CommandLine,
+    file::{OptionValue, Profile, ProfileOption},
+};
+use clap::{Arg, ArgAction, Command};
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+};
+
+/// What the name of a variable begins with; the rest is a long option, in capitals and with `_` for `-`.
+const VARIABLES: &str = "FULLBORE_";
+/// Stands for the repository of any command.
+pub(super) const REPOSITORY_VARIABLE: &str = "FULLBORE_REPOSITORY";
+
+/// Looks up a variable of the environment.
+pub(super) type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// An option of a layer, ready to be added.
+struct LayerOption<'a> {
+    arg: &'a Arg,
+    words: Vec<OsString>,
+}
+
+/// Returns the words of `line` with the defaults that it does not override, behind the name of the command.
+pub(super) fn with_defaults(
+    mut line: CommandLine,
+    command: &Command,
+    profile: &Profile,
+    variables: Variables<'_>,
+) -> Vec<OsString> {
+    let repository = repository(&line, profile, variables);
+    let mut places = Vec::new();
+    if let Some(repository) = repository {
+        places.extend(repository_words(&mut line, command, repository));
+    }
+    let mut set = line.given.clone();
+    set.extend(positional_ids(&line, command, places.len()));
+    let own = profile.of_command.get(command.get_name());
+    let layers = [
+        environment_layer(command, variables),
+        profile_layer(command, own.map_or(&[], Vec::as_slice)),
+        profile_layer(command, &profile.common),
+    ];
+    let mut added = Vec::new();
+    for layer in layers {
+        let kept: Vec<_> = layer
+            .into_iter()
+            .filter(|option| is_open(command, option.arg, &set))
+            .collect();
+        set.extend(kept.iter().map(|option| option.arg.get_id().to_string()));
+        added.extend(kept.into_iter().flat_map(|option| option.words));
+    }
+    places.extend(source_words(command, profile, &set));
+    let begin = line.begin;
+    line.words
+        .splice(begin..begin, added.into_iter().chain(places));
+    line.words
+}
+
+/// May a lower layer add the option?
+fn is_open(command: &Command, arg: &Arg, set: &BTreeSet<String>) -> bool {
+    let is_set = |arg: &Arg| set.contains(arg.get_id().as_str());
+    let may_repeat = matches!(arg.get_action(), ArgAction::Append);
+    if is_set(arg) && !may_repeat {
+        return false;
+    }
+    let others = command.get_arguments().filter(|other| is_set(other));
+    !others
+        .into_iter()
+        .any(|other| other.get_id() != arg.get_id() && do_conflict(command, arg, other))
+}
+
+fn do_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
+    let lists = |one: &Arg, other: &Arg| {
+        let conflicts = command.get_arg_conflicts_with(one);
+        conflicts.iter().any(|arg| arg.get_id() == other.get_id())
+    };
+    lists(one, other) || lists(other, one)
+}
+
+/// The repository that stands for the first word of a command.
+fn repository(line: &CommandLine, profile: &Profile, variables: Variables<'_>) -> Option<OsString> {
+    let variable = || variables(REPOSITORY_VARIABLE).filter(|word| !word.is_empty());
+    let named = profile.repository.as_ref().map(OsString::from);
+    let is_asked = line.profile.is_some() || line.config.is_some();
+    match named {
+        // A profile that the command line names.
+        Some(named) if is_asked => variable().or(Some(named)),
+        named => variable().or(named).filter(|_| {
+            let first = line.positionals.first();
+            first.is_none_or(|at| is_backup(&line.words[*at])) || line.command == ["backup"]
+        }),
+    }
+}
+
+/// `@BACKUP` names a backup of the repository that is not named.
+fn is_backup(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"@")
+}
+
+/// The words for the repository of a command. A first word `@BACKUP` is taken from the line.
+fn repository_words(
+    line: &mut CommandLine,
+    command: &Command,
+    repository: OsString,
+) -> Option<OsString> {
+    if command.get_name() == "backup" {
+        let is_given = line.given.contains("to");
+        line.given.insert("to".to_owned());
+        let to = || [OsStr::new("--to="), &repository].into_iter().collect();
+        return (!is_given).then(to);
+    }
+    if line.given.contains("repository") || !takes_repository(command) {
+        return None;
+    }
+    let first = line.positionals.first().copied();
+    let Some(at) = first.filter(|at| is_backup(&line.words[*at])) else {
+        return Some(repository);
+    };
+    line.positionals.remove(0);
+    let backup = line.words.remove(at);
+    Some([repository, backup].into_iter().collect())
+}
+
+/// Is the first word of the command a repository?
+pub(super) fn takes_repository(command: &Command) -> bool {
+    let first = command.get_positionals().next();
+    let names = first.and_then(Arg::get_value_names).unwrap_or_default();
+    let is_one = |name: &str| name.starts_with("REPO") || name.starts_with("FROM");
+    names.first().is_some_and(|name| is_one(name))
+}
+
+/// The ids of the words that are not options; `more` of them are added.
+fn positional_ids(line: &CommandLine, command: &Command, more: usize) -> Vec<String> {
+    let more = if command.get_name() == "backup" {
+        0
+    } else {
+        more
+    };
+    let count = line.positionals.len() + more;
+    let ids = command
+        .get_positionals()
+        .map(|arg| arg.get_id().to_string());
+    ids.take(count).collect()
+}
+
+/// The PATHs of a backup, unless it has others.
+fn source_words(command: &Command, profile: &Profile, set: &BTreeSet<String>) -> Vec<OsString> {
+    let paths = command
+        .get_positionals()
+        .find(|arg| arg.get_id() == "paths");
+    let is_wanted = |paths: &Arg| {
+        let is_new = !set.contains("paths") && command.get_name() == "backup";
+        is_new && is_open(command, paths, set)
+    };
+    if !paths.is_some_and(is_wanted) {
+        return Vec::new();
+    }
+    profile.sources.iter().map(OsString::from).collect()
+}
+
+/// The options with a value whose variables are set.
+fn environment_layer<'a>(command: &'a Command, variables: Variables<'_>) -> Vec<LayerOption<'a>> {
+    let options = command.get_arguments().filter_map(|arg| {
+        let name = arg.get_long()?;
+        let value = variables(&variable_of(arg)?).filter(|value| !value.is_empty())?;
+        let words = vec![option_word(name, &value)];
+        Some(LayerOption { arg, words })
+    });
+    options
+        .filter(|option| option.arg.get_id() != "repository")
+        .collect()
+}
+
+/// The variable that stands for an option with a value.
+fn variable_of(arg: &Arg) -> Option<String> {
+    let name = arg.get_long().filter(|_| arg.get_action().takes_values())?;
+    let name = name.to_uppercase().replace('-', "_");
+    Some(format!("{VARIABLES}{name}"))
+}
+
+/// The variables that stand for options of a command.
+pub(super) fn option_variables(command: &Command) -> Vec<String> {
+    command.get_arguments().filter_map(variable_of).collect()
+}
+
+fn profile_layer<'a>(command: &'a Command, options: &[ProfileOption]) -> Vec<LayerOption<'a>> {
+    let of_command = options.iter().filter_map(|option| {
+        let is_named = |arg: &&Arg| arg.get_long() == Some(&option.name);
+        let arg = command.get_arguments().find(is_named)?;
+        let words = match &option.value {
+            OptionValue::Switch(true) => vec![format!("--{}", option.name).into()],
+            OptionValue::Switch(false) => return None,
+            OptionValue::Texts(texts) => texts
+                .iter()
+                .map(|text| option_word(&option.name, OsStr::new(text)))
+                .collect(),
+        };
+        Some(LayerOption { arg, words })
+    });
+    of_command.collect()
+}
+
+fn option_word(name: &str, value: &OsStr) -> OsString {
+    let mut word = OsString::from(format!("--{name}="));
+    word.push(value);
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Cli;
+    use clap::CommandFactory;
+    use std::path::Path;
+
+    const WEB: &str = "
+repository = '/backup'
+sources = ['/srv/www', '/etc']
+key = '/key'
+workers = 1
+host = 'web'
+[backup]
+compress = 'zstd:3'
+exclude = ['*.tmp']
+workers = 2
+full = true
+one-file-system = false
+[forget]
+keep-daily = 7
+[verify]
+for = '30m'
+";
+
+    fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
+        let mut program = Cli::command();
+        program.build();
+        let profile = Profile::parse(WEB, Path::new("web.toml"), &program).unwrap();
+        let words = line.split(' ').map(OsString::from).collect();
+        let line = CommandLine::read(&program, words);
+        let command = super::super::inner_command(&program, &line.command).unwrap();
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let words = with_defaults(line, command, &profile, &variable);
+        words.join(OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn each_command_gets_the_options_that_it_has() {
+        for (line, with_defaults) in [
+            (
+                "fullbore backup -P web",
+                "fullbore backup --compress=zstd:3 --exclude=*.tmp --full --workers=2 --host=web --key=/key --to=/backup /srv/www /etc",
+            ),
+            (
+                "fullbore -P web forget",
+                "fullbore forget --keep-daily=7 --key=/key /backup",
+            ),
+            ("fullbore prune -P web", "fullbore prune --key=/key /backup"),
+            // Options that conflict with an option of a higher layer are left out.
+            (
+                "fullbore verify -P web --json",
+                "fullbore verify --for=30m --key=/key --workers=1 /backup --json",
+            ),
+            (
+                "fullbore verify -P web --data",
+                "fullbore verify --host=web --key=/key --workers=1 /backup --data",
+            ),
+            (
+                "fullbore forget -P web 2026",
+                "fullbore forget --key=/key /backup 2026",
+            ),
+            (
+                "fullbore backup -P web --base x --to=/b /home",
+                "fullbore backup --compress=zstd:3 --exclude=*.tmp --workers=2 --host=web --key=/key --base x --to=/b /home",
+            ),
+            (
+                "fullbore backup -P web --connect host=db",
+                "fullbore backup --compress=zstd:3 --exclude=*.tmp --full --workers=2 --host=web --key=/key --to=/backup --connect host=db",
+            ),
+            // One that can be repeated is added.
+            (
+                "fullbore list -P web @latest etc --key /other",
+                "fullbore list --host=web --key=/key /backup@latest etc --key /other",
+            ),
+            (
+                "fullbore key -P web list",
+                "fullbore key list --key=/key /backup",
+            ),
+            (
+                "fullbore bench -P web",
+                "fullbore bench --workers=1 --key=/key",
+            ),
+        ] {
+            let mut words: Vec<_> = expanded(line, &[]).split(' ').map(str::to_owned).collect();
+            let mut expected: Vec<_> = with_defaults.split(' ').map(str::to_owned).collect();
+            words.sort();
+            expected.sort();
+            assert_eq!(words, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_environment_and_that_over_the_profile() {
+        let workers = ("FULLBORE_WORKERS", "5");
+        let of = |line: &str| {
+            let words = expanded(line, &[workers]);
+            let words = words.split(' ').filter(|word| word.contains("workers"));
+            words.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(of("fullbore backup -P web"), ["--workers=5"]);
+        assert_eq!(of("fullbore backup -P web --workers=6"), ["--workers=6"]);
+        assert_eq!(of("fullbore prune -P web"), [""; 0]);
+    }
+
+    #[test]
+    fn a_variable_stands_for_an_option_with_a_value_and_others_do_no_harm() {
+        let with = |line: &str, variables: &[(&str, &str)]| {
+            let mut program = Cli::command();
+            program.build();
+            let words = line.split(' ').map(OsString::from).collect();
+            let line = CommandLine::read(&program, words);
+            let command = super::super::inner_command(&program, &line.command).unwrap();
+            let variable = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            let words = with_defaults(line, command, &Profile::default(), &variable);
+            words.join(OsStr::new(" ")).into_string().unwrap()
+        };
+        let repository = ("FULLBORE_REPOSITORY", "/b");
+        for (line, variables, words) in [
+            ("fullbore list", &[repository][..], "fullbore list /b"),
+            ("fullbore list /c", &[repository], "fullbore list /c"),
+            (
+                "fullbore list @latest",
+                &[repository],
+                "fullbore list /b@latest",
+            ),
+            (
+                "fullbore backup /s",
+                &[repository],
+                "fullbore backup --to=/b /s",
+            ),
+            (
+                "fullbore backup /s --to /c",
+                &[repository],
+                "fullbore backup /s --to /c",
+            ),
+            (
+                "fullbore list",
+                &[("FULLBORE_HOST", "h")],
+                "fullbore list --host=h",
+            ),
+            ("fullbore list", &[("FULLBORE_HOST", "")], "fullbore list"),
+            (
+                "fullbore list",
+                &[
+                    ("FULLBORE_POSTGRES", "x"),
+                    ("FULLBORE_OBJECT_STORES", "x"),
+                    ("FULLBORE_NO_TRICKS", "1"),
+                    ("FULLBORE_JSON", "1"),
+                ],
+                "fullbore list",
+            ),
+            ("fullbore man", &[repository], "fullbore man"),
+        ] {
+            assert_eq!(with(line, variables), words, "{line}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Profiles: files with the options of commands, and variables of the environment that stand for options.
+//!
+//! Both become words of the command line before clap parses it, so that a value in a profile is checked, and refused, as a typed one.
+
+mod command_line;
+mod file;
+mod hooks;
+mod layers;
+mod search;
+
+use file::{Profile, STEPS};
+pub(super) use hooks::HookCommand;
+pub(super) use search::SYSTEM;
+
+use super::args::Cli;
+use crate::error::{Error, ErrorKind, Result};
+use clap::{Args, Command, CommandFactory, ValueHint};
+use command_line::CommandLine;
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+/// The options that name a profile. They are taken before clap parses the words; clap knows them for the help.
+#[derive(Debug, Args, Clone)]
+pub(super) struct ProfileArgs {
+    /// Take the options of this profile: /etc/fullbore/NAME.toml, or NAME.toml in ~/.config/fullbore
+    #[arg(
+        long,
+        short = 'P',
+        value_name = "NAME",
+        global = true,
+        display_order = 898
+    )]
+    profile: Option<String>,
+    /// Take the options of the profile in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, global = true, display_order = 899, hide_short_help = true)]
+    config: Option<PathBuf>,
+}
+
+/// A profile that was read, and where it is.
+#[derive(Debug)]
+pub(super) struct NamedProfile {
+    /// The name of the file, without its ending.
+    pub(super) name: String,
+    pub(super) file: PathBuf,
+    pub(super) profile: Profile,
+}
+
+/// The words of this process with all defaults; see [`words`].
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+/// The profile of this process.
+static PROFILE: OnceLock<NamedProfile> = OnceLock::new();
+
+/// Commands whose first word is the name of a profile.
+const NAMING: [&[&str]; 3] = [&["run"], &["config", "check"], &["systemd"]];
+
+/// Variables that name a profile.
+const PROFILE_VARIABLE: &str = "FULLBORE_PROFILE";
+const CONFIG_VARIABLE: &str = "FULLBORE_CONFIG";
+
+/// The words of this process: the typed ones, and those that the environment and a profile add.
+pub(super) fn words() -> Vec<OsString> {
+    let words = WORDS.get().cloned();
+    words.unwrap_or_else(|| env::args_os().collect())
+}
+
+/// The profile of this process, if it has one.
+pub(super) fn of_process() -> Option<&'static NamedProfile> {
+    PROFILE.get()
+}
+
+/// Reads the profile of this process, and adds its options and those of the environment to the words.
+///
+/// # Errors
+/// As [`named`] and [`in_file`].
+pub(super) fn effective_words() -> Result<Vec<OsString>> {
+    let program = program();
+    let line = CommandLine::read(&program, env::args_os().collect());
+    let Some(command) = inner_command(&program, &line.command) else {
+        return Ok(line.words);
+    };
+    let nothing = Profile::default();
+    let profile = match profile_of(&line, &program)? {
+        Some(profile) => &PROFILE.get_or_init(|| profile).profile,
+        None => &nothing,
+    };
+    let words = layers::with_defaults(line, command, profile, &|name| env::var_os(name));
+    let _ = WORDS.set(words.clone());
+    Ok(words)
+}
+
+/// The program as clap knows it, with the global options in every command.
+pub(super) fn program() -> Command {
+    let mut program = Cli::command();
+    program.build();
+    program
+}
+
+/// The command with this path of names; `None` without a name.
+fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
+    let (first, rest) = names.split_first()?;
+    let command = program.find_subcommand(first)?;
+    rest.iter()
+        .try_fold(command, |command, name| command.find_subcommand(name))
+}
+
+fn profile_of(line: &CommandLine, program: &Command) -> Result<Option<NamedProfile>> {
+    let names: Vec<_> = line.command.iter().map(String::as_str).collect();
+    let is_naming = NAMING.contains(&&names[..]);
+    let first = line.positionals.first().filter(|_| is_naming);
+    let first = first.map(|at| line.words[*at].clone());
+    let is_explicit = line.profile.is_some() || line.config.is_some() || first.is_some();
+    let variable = |name| env::var_os(name).filter(|value| !is_explicit && !value.is_empty());
+    let config = line.config.clone().or_else(|| variable(CONFIG_VARIABLE));
+    if let Some(config) = config {
+        return in_file(config.into(), program).map(Some);
+    }
+    let name = first.or_else(|| line.profile.clone());
+    let name = name.or_else(|| variable(PROFILE_VARIABLE));
+    name.map(|name| named(&name, program)).transpose()
+}
+
+/// Reads the profile with a name.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if there is none, else as [`in_file`].
+fn named(name: &OsStr, program: &Command) -> Result<NamedProfile> {
+    in_file(search::find(name, &search::directories())?, program)
+}
+
+/// Reads the profile in a file.
+///
+/// # Errors
+/// The system's; [`ErrorKind::Usage`] for a file that is no profile.
+pub(super) fn in_file(file: PathBuf, program: &Command) -> Result<NamedProfile> {
+    let text = search::read(&file)?;
+    let profile = Profile::parse(&text, &file, program)?;
+    let name = file.file_stem().unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
+    Ok(NamedProfile {
+        name,
+        file,
+        profile,
+    })
+}
+
+/// The files of all profiles.
+pub(super) fn all_files() -> Vec<PathBuf> {
+    let names = search::names(&search::directories());
+    names.into_iter().map(|(_, file)| file).collect()
+}
+
+impl NamedProfile {
+    /// The words of a command with the options of this profile and of the environment.
+    pub(super) fn words_of(&self, program: &Command, words: &[&str]) -> Result<Vec<OsString>> {
+        let mut typed = vec![
+            "fullbore".into(),
+            "--config".into(),
+            self.file.clone().into(),
+        ];
+        typed.extend(words.iter().map(OsString::from));
+        let line = CommandLine::read(program, typed);
+        let command = inner_command(program, &line.command);
+        let command = command
+            .ok_or_else(|| Error::new(ErrorKind::Bug, format!("there is no command {words:?}")))?;
+        let variables = |name: &str| env::var_os(name);
+        Ok(layers::with_defaults(
+            line,
+            command,
+            &self.profile,
+            &variables,
+        ))
+    }
+
+    /// The variables of the environment that [`NamedProfile::words_of`] has turned into words.
+    pub(super) fn used_variables(program: &Command) -> Vec<String> {
+        let commands = program.get_subcommands();
+        let options = commands.flat_map(layers::option_variables);
+        let own = [
+            PROFILE_VARIABLE,
+            CONFIG_VARIABLE,
+            layers::REPOSITORY_VARIABLE,
+        ];
+        options.chain(own.map(str::to_owned)).collect()
+    }
+
+    /// The steps of `fullbore run`: those of the file, or all that the profile has options for.
+    pub(super) fn steps(&self) -> Vec<&str> {
+        if let Some(steps) = &self.profile.steps {
+            let is_named = |step: &&str| steps.iter().any(|named| named == step);
+            return STEPS.into_iter().filter(is_named).collect();
+        }
+        let forgets = self.profile.has_rules();
+        let is_usual = |step: &&str| forgets || !matches!(*step, "forget" | "prune");
+        STEPS.into_iter().filter(is_usual).collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! The files in which profiles are: those of the user, then those of the system.
+
+use super::file::unknown;
+use crate::error::{Error, ErrorKind, Result};
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Profiles of the system.
+pub(in crate::cli) const SYSTEM: &str = "/etc/fullbore";
+/// Bytes of a profile at most.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The directories that have profiles; the first with a name wins.
+pub(super) fn directories() -> Vec<PathBuf> {
+    let absolute = |name: &str| {
+        let dir = env::var_os(name).map(PathBuf::from);
+        dir.filter(|dir| dir.is_absolute())
+    };
+    let home = || Some(absolute("HOME")?.join(".config"));
+    let user = absolute("XDG_CONFIG_HOME").or_else(home);
+    let user = user.map(|dir| dir.join("fullbore"));
+    user.into_iter().chain([SYSTEM.into()]).collect()
+}
+
+/// The file of a profile.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for what is no name; [`ErrorKind::NotFound`] if no directory has it.
+pub(super) fn find(name: &OsStr, directories: &[PathBuf]) -> Result<PathBuf> {
+    let bytes = name.as_encoded_bytes();
+    if bytes.is_empty() || bytes.contains(&b'/') || bytes.starts_with(b".") {
+        let what = format!("{name:?} is no name of a profile");
+        return Err(
+            Error::new(ErrorKind::Usage, what).hint("`--config FILE` takes the path of a file")
+        );
+    }
+    let files = directories.iter().map(|dir| file_in(dir, name));
+    match files.into_iter().find(|file| file.exists()) {
+        Some(file) => Ok(file),
+        None => Err(not_found(name, directories)),
+    }
+}
+
+fn file_in(dir: &Path, name: &OsStr) -> PathBuf {
+    let mut file = name.to_owned();
+    file.push(".toml");
+    dir.join(file)
+}
+
+fn not_found(name: &OsStr, directories: &[PathBuf]) -> Error {
+    let files: Vec<_> = directories
+        .iter()
+        .map(|dir| format!("{:?}", file_in(dir, name)))
+        .collect();
+    let what = format!(
+        "there is no profile {name:?}: no file {}",
+        files.join(" or ")
+    );
+    let names: Vec<_> = names(directories);
+    let text = name.to_string_lossy();
+    let error = unknown(what, &text, names.iter().map(|(name, _)| &name[..]));
+    Error {
+        kind: ErrorKind::NotFound,
+        ..error
+    }
+}
+
+/// The names of all profiles, and their files.
+pub(super) fn names(directories: &[PathBuf]) -> Vec<(String, PathBuf)> {
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
+    for dir in directories {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let file = entry.path();
+            let name = entry.file_name().into_string().unwrap_or_default();
+            let Some(name) = name.strip_suffix(".toml") else {
+                continue;
+            };
+            if found.iter().all(|(known, _)| known != name) {
+                found.push((name.to_owned(), file));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The text of a profile.
+///
+/// # Errors
+/// The system's; [`ErrorKind::Usage`] for a file that is too large.
+pub(super) fn read(file: &Path) -> Result<String> {
+    let failed = |e| Error::io(format!("could not read the profile {file:?}"), e);
+    if fs::metadata(file).map_err(failed)?.len() > MAX_BYTES {
+        let what = format!("{file:?} is too large for a profile");
+        return Err(Error::new(ErrorKind::Usage, what));
+    }
+    fs::read_to_string(file).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_directory_with_a_name_wins_and_a_missing_name_gets_the_nearest() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = ["user", "system"].map(|name| dir.path().join(name));
+        for (at, name) in [(0, "web"), (1, "web"), (1, "database")] {
+            fs::create_dir_all(&dirs[at]).unwrap();
+            fs::write(dirs[at].join(format!("{name}.toml")), "").unwrap();
+        }
+        assert_eq!(
+            find("web".as_ref(), &dirs).unwrap(),
+            dirs[0].join("web.toml")
+        );
+        assert_eq!(
+            find("database".as_ref(), &dirs).unwrap(),
+            dirs[1].join("database.toml")
+        );
+        let missing = find("databse".as_ref(), &dirs).unwrap_err();
+        assert_eq!(missing.kind, ErrorKind::NotFound);
+        assert!(missing.hint.unwrap().contains("\"database\""));
+        for bad in ["", "../web", "/etc/x"] {
+            assert_eq!(
+                find(bad.as_ref(), &dirs).unwrap_err().kind,
+                ErrorKind::Usage
+            );
+        }
+        let found: Vec<_> = names(&dirs).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found, ["database", "web"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! `fullbore config`.
+
+use super::run::step_words;
+use crate::{
+    cli::{
+        args::Cli,
+        options::PLAIN_EXIT_CODES,
+        output::{aside, printed},
+        profile::{self, NamedProfile},
+        report,
+    },
+    error::{Error, ErrorKind, Result},
+    repo::select::shell_word,
+    text,
+};
+use clap::{Args, Parser, Subcommand};
+use std::{ffi::OsString, io::Write};
+
+/// `fullbore config`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConfigArgs {
+    #[command(subcommand)]
+    action: ConfigAction,
+}
+
+/// What is done with profiles.
+#[derive(Debug, Subcommand)]
+enum ConfigAction {
+    /// Check a profile, or all there are, and print the commands that they stand for
+    #[command(after_help = PLAIN_EXIT_CODES)]
+    Check {
+        /// The profile [default: all in /etc/fullbore and ~/.config/fullbore]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+}
+
+/// Checks profiles.
+pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
+    let ConfigAction::Check { name: _ } = args.action;
+    if let Some(profile) = profile::of_process() {
+        return printed(|out| check(profile, out).map(|()| 0));
+    }
+    let files = profile::all_files();
+    if files.is_empty() {
+        let what = "there is no profile in /etc/fullbore or ~/.config/fullbore";
+        return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    let program = profile::program();
+    printed(|out| {
+        let mut code = 0;
+        for file in files {
+            let checked = profile::in_file(file, &program).and_then(|profile| check(&profile, out));
+            if let Err(error) = checked {
+                aside(report::error(&error));
+                code = error.exit_code();
+            }
+        }
+        Ok(code)
+    })
+}
+
+/// Checks a profile, and prints the commands of its steps, and its hooks.
+fn check(profile: &NamedProfile, out: &mut dyn Write) -> Result<()> {
+    let program = profile::program();
+    profile.profile.hooks.check_owner(&profile.file)?;
+    text::line(out, &format!("{}: {:?}", profile.name, profile.file))?;
+    let mut lines = Vec::new();
+    for step in profile.steps() {
+        let words = step_words(profile, &program, step)?;
+        parsed(profile, step, &words)?;
+        lines.push((step, shell_line(&words)));
+    }
+    // Tables of other commands.
+    for command in profile.profile.commands() {
+        let words = profile.words_of(&program, &[command])?;
+        if !lines.iter().any(|(step, _)| *step == command) {
+            lines.push((command, shell_line(&words)));
+        }
+    }
+    for hook in &profile.profile.hooks.0 {
+        let words: Vec<_> = hook.words.iter().map(OsString::from).collect();
+        lines.push((hook.name, shell_line(&words)));
+    }
+    for (name, line) in lines {
+        text::line(out, &format!("  {name}: {line}"))?;
+    }
+    Ok(())
+}
+
+/// Lets clap check the values.
+fn parsed(profile: &NamedProfile, step: &str, words: &[OsString]) -> Result<()> {
+    let Err(error) = Cli::try_parse_from(words) else {
+        return Ok(());
+    };
+    let said = error.to_string();
+    let first = said.lines().next().unwrap_or_default();
+    let why = first.trim_start_matches("error: ").to_owned();
+    let what = format!("{:?}: `fullbore {step}` cannot run", profile.file);
+    Err(Error::new(ErrorKind::Usage, what).because(why))
+}
+
+fn shell_line(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+    words.join(" ")
+}

@@ -1,0 +1,239 @@
+//! `fullbore run`: the steps of a profile, one process each, with its hooks before and after.
+
+use super::run_report::{ProfileRun, RunStep};
+use crate::{
+    cli::{
+        child::{self, ChildEnd},
+        metrics_file::{MetricsFile, metrics_path},
+        options::OutputArgs,
+        output::{aside, told},
+        profile::{self, HookCommand, NamedProfile},
+        report,
+    },
+    command::newest::newest_backups,
+    error::{Error, ErrorKind, Result},
+    text,
+};
+use clap::{Args, ValueHint};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    process,
+    time::Instant,
+};
+
+/// `fullbore run`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Steps are backup, forget, prune and verify. Without rules of what to keep, forget and prune are left out. \
+                  After a failed backup nothing is forgotten. \
+                  verify reads 5% of the data, unless the profile says how much.\n\
+                  EXIT CODES: 0 done, 1 a step or a hook failed, 2 wrong arguments, 3 done but something could not be read, 4 damage was found"
+)]
+pub(in crate::cli) struct RunProfileArgs {
+    /// The profile
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Write numbers of the run to this file, for node_exporter; it replaces those of an earlier run, but no other file
+    #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath)]
+    metrics: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// The share of the data that is verified each time.
+const USUAL_SHARE: [&str; 2] = ["--sample", "5%"];
+/// Options that say how much is verified.
+const SHARES: [&str; 4] = ["--for", "--sample", "--data", "--against"];
+
+/// Runs the profile. The exit code is that of the worst step.
+pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
+    let profile = named_profile()?;
+    let metrics = args.metrics.as_deref();
+    let metrics = metrics
+        .map(|path| MetricsFile::new(path, Some(&profile.name)))
+        .transpose()?;
+    profile.profile.hooks.check_owner(&profile.file)?;
+    let program = profile::program();
+    let mut commands = Vec::new();
+    for step in profile.steps() {
+        commands.push((step, step_words(profile, &program, step)?));
+    }
+    let night = ProfileNight {
+        profile,
+        output: &args.output,
+        variables: NamedProfile::used_variables(&program),
+    };
+    let mut run = ProfileRun::new(&profile.name);
+    night.all(&mut run, &commands);
+    run.end();
+    night.print(&run)?;
+    if let Some(metrics) = metrics {
+        let newest = commands
+            .iter()
+            .find_map(|(_, words)| destination_of(words))
+            .map(|to| newest_backups(&to));
+        let newest = newest.and_then(|found| found.inspect_err(warn).ok());
+        metrics.write(&run.numbers(newest));
+    }
+    Ok(run.exit_code())
+}
+
+/// The profile that the command line names.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if it names none.
+pub(super) fn named_profile() -> Result<&'static NamedProfile> {
+    profile::of_process().ok_or_else(|| {
+        Error::new(ErrorKind::Usage, "no profile was named")
+            .hint("say `fullbore run NAME`, or `fullbore run --config FILE`")
+    })
+}
+
+/// The words of a step, as it is run.
+///
+/// # Errors
+/// As [`NamedProfile::words_of`].
+pub(super) fn step_words(
+    profile: &NamedProfile,
+    program: &clap::Command,
+    step: &str,
+) -> Result<Vec<OsString>> {
+    let mut words = match step {
+        "backup" => profile.words_of(program, &["backup", "--no-create"])?,
+        "verify" if !says_share(profile, program)? => {
+            profile.words_of(program, &["verify", USUAL_SHARE[0], USUAL_SHARE[1]])?
+        }
+        step => profile.words_of(program, &[step])?,
+    };
+    // The numbers are those of the whole run.
+    words.retain(|word| !is_option(word, "--metrics"));
+    Ok(words)
+}
+
+fn says_share(profile: &NamedProfile, program: &clap::Command) -> Result<bool> {
+    let words = profile.words_of(program, &["verify"])?;
+    let is_share = |word: &OsString| SHARES.iter().any(|share| is_option(word, share));
+    Ok(words.iter().any(is_share))
+}
+
+fn is_option(word: &OsStr, name: &str) -> bool {
+    let word = word.to_string_lossy();
+    word.split('=').next() == Some(name)
+}
+
+/// The destination of a backup with these words.
+pub(super) fn destination_of(words: &[OsString]) -> Option<OsString> {
+    let mut values = words
+        .iter()
+        .filter_map(|word| word.to_str()?.strip_prefix("--to="));
+    values.next().map(OsString::from)
+}
+
+fn warn(error: &Error) {
+    aside(format_args!("warning: {}", error.line()));
+}
+
+/// One run of a profile.
+struct ProfileNight<'a> {
+    profile: &'a NamedProfile,
+    output: &'a OutputArgs,
+    /// Variables that the steps do not get: their words have the values.
+    variables: Vec<String>,
+}
+
+impl ProfileNight<'_> {
+    fn all(&self, run: &mut ProfileRun, commands: &[(&str, Vec<OsString>)]) {
+        if self.hook(run, "before") {
+            self.steps(run, commands);
+        }
+        self.hook(run, run.outcome().hook());
+        self.hook(run, "after");
+    }
+
+    fn steps(&self, run: &mut ProfileRun, commands: &[(&str, Vec<OsString>)]) {
+        for (step, words) in commands {
+            if child::is_interrupted() {
+                run.fail("interrupted".to_owned());
+                return;
+            }
+            let forgets = matches!(*step, "forget" | "prune");
+            let step = if forgets && run.has_failed_backup() {
+                RunStep::skipped(step, "the backup failed")
+            } else {
+                self.step(step, words)
+            };
+            self.tell(&step);
+            run.steps.push(step);
+        }
+    }
+
+    fn step(&self, name: &str, words: &[OsString]) -> RunStep {
+        let begun = Instant::now();
+        let mut command = process::Command::new(program_file());
+        command.args(&words[1..]).arg("--json");
+        if matches!(name, "backup" | "verify") && !words.iter().any(|word| word == "--quiet") {
+            command.arg("--quiet"); // no progress
+        }
+        self.variables.iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        let seconds = || begun.elapsed().as_secs_f64();
+        match child::run_step(&mut command) {
+            Ok(end) => RunStep::ended(name, &end, seconds()),
+            Err(error) => {
+                aside(report::error(&error));
+                RunStep::failed(name, error.line(), seconds())
+            }
+        }
+    }
+
+    fn tell(&self, step: &RunStep) {
+        if self.output.json {
+            let _ = told(|out| text::json(out, &step.json()).map(|()| 0));
+        } else if !self.output.quiet || step.code > 0 {
+            step.lines().iter().for_each(aside);
+        } else {
+            step.warnings().iter().for_each(aside);
+        }
+    }
+
+    /// Runs a hook, if the profile has it. Returns whether the run may go on.
+    fn hook(&self, run: &mut ProfileRun, name: &str) -> bool {
+        let Some(hook) = self.profile.profile.hooks.named(name) else {
+            return true;
+        };
+        let Some(why) = failure_of(hook, run.json(Some(name)).to_string()) else {
+            return true;
+        };
+        let what = format!("the hook {name:?} failed: {why}");
+        aside(format_args!("error: {what}"));
+        run.fail(what);
+        false
+    }
+
+    fn print(&self, run: &ProfileRun) -> Result<()> {
+        if self.output.json {
+            return told(|out| text::json(out, &run.json(None)).map(|()| 0)).map(drop);
+        }
+        if !self.output.quiet {
+            aside(run.last_line());
+        }
+        Ok(())
+    }
+}
+
+/// Why a hook failed, or `None`.
+fn failure_of(hook: &HookCommand, input: String) -> Option<String> {
+    let end = child::run_hook(&hook.words, input, hook.timeout);
+    end.map_or_else(|error| Some(error.line()), |end: ChildEnd| end.failure())
+}
+
+/// This program, also if its file was replaced meanwhile.
+fn program_file() -> PathBuf {
+    env::current_exe()
+        .ok()
+        .filter(|file| file.exists())
+        .unwrap_or_else(|| "/proc/self/exe".into())
+}

@@ -1,0 +1,256 @@
+//! `fullbore systemd`: units that run a profile every night, with the rights that it needs.
+
+use super::run::{destination_of, named_profile, step_words};
+use crate::{
+    cli::{
+        options::PLAIN_EXIT_CODES,
+        output::{aside, told},
+        profile::{self, NamedProfile},
+    },
+    error::{Error, ErrorKind, Result},
+    storage::Location,
+    text,
+};
+use clap::{Args, ValueHint};
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// `fullbore systemd`.
+#[derive(Debug, Args)]
+#[command(after_help = PLAIN_EXIT_CODES)]
+pub(in crate::cli) struct SystemdArgs {
+    /// The profile
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Write fullbore-NAME.service and fullbore-NAME.timer into this directory instead
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    to: Option<PathBuf>,
+}
+
+/// Prints the units, or writes them into a directory.
+pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
+    let profile = named_profile()?;
+    let needs = UnitNeeds::of(profile)?;
+    let units = [("service", needs.service()), ("timer", needs.timer())];
+    let name = |kind: &str| format!("fullbore-{}.{kind}", profile.name);
+    let Some(dir) = args.to else {
+        return told(|out| {
+            for (kind, text) in &units {
+                text::line(
+                    out,
+                    &format!("# /etc/systemd/system/{}\n{text}", name(kind)),
+                )?;
+            }
+            Ok(0)
+        });
+    };
+    for (kind, text) in &units {
+        let file = dir.join(name(kind));
+        let failed = |e| Error::io(format!("could not write {file:?}"), e);
+        fs::write(&file, text).map_err(failed)?;
+    }
+    let timer = name("timer");
+    aside(format_args!(
+        "{timer} is in {dir:?}; `systemctl daemon-reload` and `systemctl enable --now {timer}` start it"
+    ));
+    Ok(0)
+}
+
+/// What the units of a profile must allow.
+struct UnitNeeds {
+    profile: String,
+    /// The command of the service.
+    command: String,
+    /// Is a PostgreSQL server backed up?
+    is_cluster: bool,
+    /// Is the repository on another host?
+    is_remote: bool,
+    /// Directories that are written to.
+    written: Vec<PathBuf>,
+    /// Directories for temporary files, if the source has them: the service cannot have its own then.
+    shares_temporary: bool,
+    has_hooks: bool,
+}
+
+impl UnitNeeds {
+    fn of(profile: &NamedProfile) -> Result<Self> {
+        let program = profile::program();
+        let words = step_words(profile, &program, "backup")?;
+        let to = destination_of(&words).ok_or_else(|| {
+            let what = format!("the profile {:?} has no repository", profile.name);
+            Error::new(ErrorKind::Usage, what)
+        })?;
+        let location = Location::parse(&to)?;
+        let sources = &profile.profile.sources;
+        let is_url = |source: &String| source.starts_with("postgres");
+        let has_settings = words.iter().any(|word| starts_with(word, "--connect="));
+        let metrics = profile.words_of(&program, &["run", &profile.name])?;
+        let metrics = option_value(&metrics, "--metrics=").map(PathBuf::from);
+        let mut written: Vec<_> = location
+            .as_local()
+            .map(Path::to_owned)
+            .into_iter()
+            .collect();
+        written.extend(metrics.and_then(|file| file.parent().map(Path::to_owned)));
+        if let Some(relative) = written.iter().find(|path| !path.is_absolute()) {
+            let what = format!("cannot make a unit: {relative:?} is not an absolute path");
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        Ok(Self {
+            profile: profile.name.clone(),
+            command: command_of(profile)?,
+            is_cluster: has_settings || sources.iter().any(is_url),
+            is_remote: location.as_local().is_none(),
+            written,
+            shares_temporary: sources.iter().any(|source| has_temporary(source)),
+            has_hooks: !profile.profile.hooks.0.is_empty(),
+        })
+    }
+
+    fn service(&self) -> String {
+        let mut text = String::new();
+        let after = if self.is_cluster {
+            " postgresql.service"
+        } else {
+            ""
+        };
+        let _ = write!(
+            text,
+            "[Unit]\nDescription=Backup of the profile {}\nDocumentation=man:fullbore-run(1)\n\
+             Wants=network-online.target\nAfter=network-online.target remote-fs.target{after}\n\n\
+             [Service]\nType=oneshot\nExecStart={}\n",
+            self.profile, self.command
+        );
+        if self.is_cluster {
+            text += "User=postgres\n";
+        }
+        text +=
+            "Nice=10\nIOSchedulingClass=idle\nUMask=0077\n\n# The caches and lists of fullbore.\n";
+        let _ = write!(
+            text,
+            "StateDirectory=fullbore-{0}\nCacheDirectory=fullbore-{0}\nStateDirectoryMode=0700\nCacheDirectoryMode=0700\n\
+             Environment=FULLBORE_STATE_DIR=%S/fullbore-{0} XDG_CACHE_HOME=%C/fullbore-{0}\n\n",
+            self.profile
+        );
+        text += &self.file_rules();
+        text += &self.right_rules();
+        text
+    }
+
+    /// What the service may write.
+    fn file_rules(&self) -> String {
+        let mut text = "# All is read-only but these.\nProtectSystem=strict\n".to_owned();
+        for path in &self.written {
+            let _ = writeln!(text, "ReadWritePaths=-{}", path.display());
+        }
+        text += if self.shares_temporary {
+            "ReadWritePaths=/tmp /var/tmp\n"
+        } else {
+            "PrivateTmp=yes\n"
+        };
+        text
+    }
+
+    fn right_rules(&self) -> String {
+        let families = if self.is_remote || self.is_cluster || self.has_hooks {
+            "AF_UNIX AF_INET AF_INET6 AF_NETLINK"
+        } else {
+            "AF_UNIX"
+        };
+        let mut text = format!("\nRestrictAddressFamilies={families}\n");
+        text += match (self.has_hooks, self.is_cluster) {
+            (true, _) => {
+                "# Hooks may need more: `CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_FOWNER` and\n\
+                 # `SystemCallFilter=@system-service` are enough without them.\n"
+            }
+            (false, true) => {
+                "CapabilityBoundingSet=\nSystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n"
+            }
+            (false, false) => {
+                "# Root may read every file.\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_FOWNER\n\
+                 SystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n"
+            }
+        };
+        if !self.is_remote && !self.is_cluster && !self.has_hooks {
+            text += "PrivateNetwork=yes\nIPAddressDeny=any\n";
+        }
+        text += HARDENED;
+        text
+    }
+
+    fn timer(&self) -> String {
+        format!(
+            "[Unit]\nDescription=Nightly backup of the profile {}\n\n[Timer]\nOnCalendar=*-*-* 02:00\n\
+             RandomizedDelaySec=20m\nPersistent=yes\n\n[Install]\nWantedBy=timers.target\n",
+            self.profile
+        )
+    }
+}
+
+/// Rules that no backup needs an exception from.
+const HARDENED: &str = "\
+NoNewPrivileges=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+KeyringMode=private
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+";
+
+fn starts_with(word: &OsString, text: &str) -> bool {
+    word.as_encoded_bytes().starts_with(text.as_bytes())
+}
+
+fn option_value(words: &[OsString], option: &str) -> Option<String> {
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    words
+        .find_map(|word| word.strip_prefix(option))
+        .map(str::to_owned)
+}
+
+/// The command of the service: the path of this program, and the profile.
+fn command_of(profile: &NamedProfile) -> Result<String> {
+    let failed = |e| Error::io("could not find the path of this program", e);
+    let program = env::current_exe().map_err(failed)?;
+    let file = std::path::absolute(&profile.file).map_err(failed)?;
+    let profile = if file.starts_with(profile::SYSTEM) {
+        profile.name.clone()
+    } else {
+        format!("--config {}", unit_word(&file))
+    };
+    Ok(format!("{} run {profile}", unit_word(&program)))
+}
+
+/// A word of a command in a unit.
+fn unit_word(path: &Path) -> String {
+    let text = path.display().to_string().replace('%', "%%");
+    if text.contains([' ', '"', '\'', '\\', '$', ';']) {
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{}\"", text.replace('$', "$$"))
+    } else {
+        text
+    }
+}
+
+/// Has a source directories for temporary files, or is it in one?
+fn has_temporary(source: &str) -> bool {
+    let source = Path::new(source);
+    let temporary = ["/tmp", "/var/tmp"].map(Path::new);
+    temporary
+        .into_iter()
+        .any(|dir| dir.starts_with(source) || source.starts_with(dir))
+}
