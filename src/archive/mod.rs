@@ -431,11 +431,13 @@ impl Archive {
         Records::new(self, selection, false, wants)
     }
 
-    /// Returns all late records, or all others, in archive order.
-    pub fn sequence(archive: Arc<Self>, late: bool) -> Records<Arc<Self>> {
-        Records::new(archive, &Selection::default(), false, |page| {
-            page.late == late
-        })
+    /// Returns the late records of `selection`, or the others, in archive order.
+    pub fn sequence(
+        archive: Arc<Self>,
+        selection: &Selection,
+        late: bool,
+    ) -> Records<Arc<Self>> {
+        Records::new(archive, selection, false, |page| page.late == late)
     }
 
     /// Returns the records of `path`: several if they continue over pages, an empty list if `path`

@@ -4,6 +4,7 @@
 //! The engines of backup, restore, verify and repair have rooms of their own.
 
 pub mod bench;
+pub mod cat;
 pub mod copy;
 pub mod diff;
 mod diff_entry;
@@ -15,4 +16,5 @@ pub mod list;
 pub mod prune;
 pub mod serve;
 pub mod show;
+pub mod stats;
 pub mod tag;

@@ -160,7 +160,7 @@ impl Prune {
     }
 }
 
-fn amount(amount: &ObjectCount) -> String {
+pub(super) fn amount(amount: &ObjectCount) -> String {
     format!(
         "{} in {}",
         text::bytes(amount.bytes),

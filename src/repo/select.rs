@@ -366,7 +366,10 @@ impl SourceList {
         kin.tags.extend(
             root.tags
                 .iter()
-                .map(|(key, value)| format!("{key}={value}")),
+                .map(|(key, value)| match &**value {
+                    "" => key.clone(),
+                    _ => format!("{key}={value}"),
+                }),
         );
     }
 

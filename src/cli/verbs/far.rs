@@ -2,7 +2,7 @@
 
 use super::{backup::BackupArgs, restore::RestoreArgs};
 use crate::{
-    cli::output::aside,
+    cli::{command_line, output::aside},
     error::{Error, ErrorKind, Result},
     plan::SinkSpec,
     repo::open::place,
@@ -14,7 +14,6 @@ use crate::{
     text::shown,
 };
 use std::{
-    env,
     ffi::{OsStr, OsString},
     io::{self, Write},
     os::unix::ffi::OsStrExt,
@@ -172,7 +171,7 @@ impl FarArguments {
 fn run(host: &str, objects: Arc<dyn Objects>, arguments: &FarArguments) -> Result<u8> {
     let service = OfferedObjects { objects, print };
     let wire: Wire = connect_to_host(host, Arc::new(service))?;
-    wire.run(&arguments.of(env::args_os().skip(1)))
+    wire.run(&arguments.of(command_line::words().into_iter().skip(1)))
 }
 
 /// Prints what the command on the other host has printed, which may be anything.

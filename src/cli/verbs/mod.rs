@@ -3,6 +3,7 @@
 pub(super) mod backup;
 mod backup_source;
 pub(super) mod bench;
+pub(super) mod cat;
 pub(super) mod completions;
 pub(super) mod copy_backup;
 pub(super) mod diff;
@@ -23,6 +24,7 @@ mod restore_plan;
 mod restore_report;
 pub(super) mod serve;
 pub(super) mod show;
+pub(super) mod stats;
 pub(super) mod tag;
 pub(super) mod verify;
 mod verify_report;

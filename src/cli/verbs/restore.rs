@@ -32,8 +32,8 @@ use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathB
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
 )]
 pub(in crate::cli) struct RestoreArgs {
-    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository, an archive, any tar or - (standard input); @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     pub(in crate::cli) from: OsString,
     #[command(flatten)]
     select: SelectArgs,
@@ -58,7 +58,7 @@ pub(in crate::cli) struct RestoreArgs {
     #[arg(long)]
     numeric_owner: bool,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
