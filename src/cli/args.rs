@@ -113,7 +113,14 @@ mod tests {
                 .get_arguments()
                 .filter_map(clap::Arg::get_long)
                 .collect();
-            for name in ["json", "quiet", "verbose", "color", "repository", "no-tricks"] {
+            for name in [
+                "json",
+                "quiet",
+                "verbose",
+                "color",
+                "repository",
+                "no-tricks",
+            ] {
                 assert!(options.contains(&name), "{} --{name}", command.get_name());
             }
         }

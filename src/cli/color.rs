@@ -134,7 +134,9 @@ mod tests {
     #[test]
     fn only_the_first_word_of_a_line_has_a_colour() {
         let mut painter = LinePainter::new(Vec::new(), true);
-        painter.write_all(b"error: a\nkeep    b keep\n{\"a\": 1}\n-rw-r--r-- c\nund").unwrap();
+        painter
+            .write_all(b"error: a\nkeep    b keep\n{\"a\": 1}\n-rw-r--r-- c\nund")
+            .unwrap();
         painter.write_all(b"one").unwrap();
         painter.flush().unwrap();
         assert_eq!(

@@ -26,9 +26,7 @@ static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Returns the words of this process as clap has read them, with the name of the program.
 pub(super) fn words() -> Vec<OsString> {
-    WORDS
-        .get_or_init(|| std::env::args_os().collect())
-        .clone()
+    WORDS.get_or_init(|| std::env::args_os().collect()).clone()
 }
 
 /// Keeps the words that clap reads, for [`words`].
@@ -127,7 +125,10 @@ fn stand_in(words: &mut Vec<OsString>, repository: &OsStr, is_typed: bool, cli: 
     let verb = roles.iter().rfind(|(_, role)| *role == WordRole::Verb);
     let Some((verb, _)) = verb else { return };
     let takes_option = command.get_arguments().any(|arg| {
-        arg.get_long() == Some("to") && arg.get_value_names().is_some_and(|names| names[0] == "DEST")
+        arg.get_long() == Some("to")
+            && arg
+                .get_value_names()
+                .is_some_and(|names| names[0] == "DEST")
     });
     let mut positionals = command.get_positionals();
     let first = positionals.next();
@@ -226,7 +227,11 @@ mod tests {
 
     fn read_line(line: &str, standing: Option<&str>) -> String {
         let read = read(words(line), standing.map(Into::into), &Cli::command());
-        let words: Vec<_> = read.words.iter().map(|word| word.to_str().unwrap()).collect();
+        let words: Vec<_> = read
+            .words
+            .iter()
+            .map(|word| word.to_str().unwrap())
+            .collect();
         words.join(" ")
     }
 
@@ -235,8 +240,14 @@ mod tests {
         for (line, read) in [
             ("f -r R list", "f list R"),
             ("f list -rR etc", "f list R etc"),
-            ("f --repository=R restore @2d --to d etc", "f restore R@2d --to d etc"),
-            ("f -r R -q list --host h @latest", "f -q list --host h R@latest"),
+            (
+                "f --repository=R restore @2d --to d etc",
+                "f restore R@2d --to d etc",
+            ),
+            (
+                "f -r R -q list --host h @latest",
+                "f -q list --host h R@latest",
+            ),
             ("f -r R diff @a @b", "f diff R@a @b"),
             ("f -r R backup -e x /srv", "f backup --to R -e x /srv"),
             ("f -r R forget 2026", "f forget R 2026"),

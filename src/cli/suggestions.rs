@@ -166,9 +166,8 @@ pub(super) fn parse() -> Result<Cli> {
     let line = command_line::read(env::args_os().collect(), standing, &Cli::command());
     command_line::keep(&line);
     let parsed = Cli::try_parse_from(&line.words);
-    let cli = parsed.map_err(|error| {
-        answer(&error).unwrap_or_else(|| without_wild_guess(error).exit())
-    })?;
+    let cli = parsed
+        .map_err(|error| answer(&error).unwrap_or_else(|| without_wild_guess(error).exit()))?;
     if cli.global.repository.is_some() {
         let what = "cannot read -r REPO inside of other letters";
         return Err(Error::new(ErrorKind::Usage, what).hint("write it by itself"));
@@ -183,7 +182,10 @@ pub(super) fn parse() -> Result<Cli> {
 /// Removes suggestions that have little in common with the word.
 fn without_wild_guess(mut error: clap::Error) -> clap::Error {
     let kinds = [
-        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (
+            ContextKind::InvalidSubcommand,
+            ContextKind::SuggestedSubcommand,
+        ),
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
         (ContextKind::InvalidValue, ContextKind::SuggestedValue),
     ];
@@ -191,10 +193,20 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
         let Some(ContextValue::String(word)) = error.get(given) else {
             continue;
         };
-        let is_like = |guess: &String| distance(word, guess) <= word.len().div_ceil(4);
+        let word = word.clone();
+        let is_like = |guess: &String| distance(&word, guess) <= word.len().div_ceil(4);
         let is_wild = match error.get(suggested) {
             Some(ContextValue::String(guess)) => !is_like(guess),
-            Some(ContextValue::Strings(guesses)) => !guesses.iter().any(is_like),
+            Some(ContextValue::Strings(guesses)) => {
+                let alike: Vec<String> = guesses
+                    .iter()
+                    .filter(|guess| is_like(guess))
+                    .cloned()
+                    .collect();
+                let is_wild = alike.is_empty();
+                error.insert(suggested, ContextValue::Strings(alike));
+                is_wild
+            }
             _ => false,
         };
         if is_wild {
@@ -302,7 +314,9 @@ mod tests {
     fn only_a_word_that_is_much_alike_is_suggested() {
         let suggested = |word: &str| {
             let error = Cli::try_parse_from(["fullbore", word]).unwrap_err();
-            without_wild_guess(error).to_string().contains("similar subcommand")
+            without_wild_guess(error)
+                .to_string()
+                .contains("similar subcommand")
         };
         assert!(suggested("bakcup") && suggested("restor") && suggested("prnue"));
         assert!(!suggested("store") && !suggested("fork"));

@@ -3,10 +3,7 @@
 use super::export::Export;
 use crate::{
     archive::{
-        Archive, Selection,
-        extents::FileContent,
-        frame_cache::FrameCache,
-        not_there,
+        Archive, Selection, extents::FileContent, frame_cache::FrameCache, not_there,
         schedule::misfit,
     },
     error::{Error, ErrorKind, Result, quoted},

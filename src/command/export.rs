@@ -73,7 +73,11 @@ impl Export {
     /// Every error that makes the export impossible; [`ErrorKind::Corrupt`] for damage without
     /// `keep_going`. Nothing is committed then.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
-        self.run_archive(open(&self.from, &self.filter)?, &Selection::default(), meter)
+        self.run_archive(
+            open(&self.from, &self.filter)?,
+            &Selection::default(),
+            meter,
+        )
     }
 
     /// Exports a selection of an open backup.
@@ -84,7 +88,8 @@ impl Export {
         &self,
         archive: Archive,
         selection: &Selection,
-        meter: &Arc<Meter>) -> Result<Exported> {
+        meter: &Arc<Meter>,
+    ) -> Result<Exported> {
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();

@@ -193,7 +193,10 @@ impl Find {
             .count();
         if self.has_header && with_some > 0 {
             let of = if with_some > 1 { "  SOURCE" } else { "" };
-            let dates = format!("{:>15} {:<16}  {:<23}{:<27}", "SIZE", "CHANGED", "FROM", "    TO");
+            let dates = format!(
+                "{:>15} {:<16}  {:<23}{:<27}",
+                "SIZE", "CHANGED", "FROM", "    TO"
+            );
             text::line(out, &format!("{dates}  {:>4}  PATH{of}", "IN"))?;
         }
         for FindSource { name, ids, found } in sources {

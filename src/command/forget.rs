@@ -12,7 +12,7 @@ use crate::{
         annotations::Annotations,
         open::{forgettable, list_backups, read_repository, repository_at},
         protocol,
-        prune::prune_forecast,
+        prune::{ObjectCount, prune_forecast},
         retention::{RetentionCandidate, RetentionRules},
         select::BackupFilter,
     },
@@ -253,7 +253,10 @@ impl Forget {
     fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
         let now = Zoned::now();
         if self.has_header {
-            text::line(out, &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"]))?;
+            text::line(
+                out,
+                &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"]),
+            )?;
         }
         for (group, decisions) in groups {
             if !group.is_empty() {
@@ -296,12 +299,24 @@ impl Forget {
             let line = "`fullbore prune` frees what only forgotten backups need";
             return text::line(out, line);
         };
-        let freed = amount(&pruned.freed());
+        let freed = pruned.freed();
+        let freed = if freed == ObjectCount::default() {
+            "nothing".to_owned()
+        } else {
+            amount(&freed)
+        };
         let held = match pruned.held().bytes {
             0 => String::new(),
-            held => format!("; {} stay, because newer backups refer to it", text::bytes(held)),
+            held => format!(
+                "; {} stay, because newer backups refer to it",
+                text::bytes(held)
+            ),
         };
-        let frees = if self.dry_run { "would then free" } else { "frees" };
+        let frees = if self.dry_run {
+            "would then free"
+        } else {
+            "frees"
+        };
         text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
     }
 }

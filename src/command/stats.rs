@@ -124,11 +124,18 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
     };
     let sources = text::counted(stats.sources, "source");
     let mut lines = vec![
-        ("backups", format!("{} of {sources}{damaged}", text::count(stats.backups))),
+        (
+            "backups",
+            format!("{} of {sources}{damaged}", text::count(stats.backups)),
+        ),
         ("content", text::bytes(stats.content_bytes)),
         (
             "stored",
-            format!("{}, ratio {:.2}", text::bytes(stats.stored_bytes), stats.ratio),
+            format!(
+                "{}, ratio {:.2}",
+                text::bytes(stats.stored_bytes),
+                stats.ratio
+            ),
         ),
     ];
     lines.push(("forgotten", forgotten(stats)));
@@ -160,7 +167,10 @@ fn forgotten(stats: &RepositoryStats) -> String {
     };
     let held = match held {
         0 => String::new(),
-        held => format!("; {} held, because newer backups refer to it", text::bytes(held)),
+        held => format!(
+            "; {} held, because newer backups refer to it",
+            text::bytes(held)
+        ),
     };
     format!("`fullbore prune` frees {}{held}", text::bytes(freeable))
 }

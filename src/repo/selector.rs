@@ -48,7 +48,11 @@ impl BackupSelector {
 /// Returns the last moment that a text about a time means.
 fn time(text: &str, now: &Zoned) -> Option<Timestamp> {
     let end_of = |date: Date| {
-        let next = date.tomorrow().ok()?.to_zoned(now.time_zone().clone()).ok()?;
+        let next = date
+            .tomorrow()
+            .ok()?
+            .to_zoned(now.time_zone().clone())
+            .ok()?;
         next.timestamp().checked_sub(1.nanosecond()).ok()
     };
     match text {
@@ -72,7 +76,9 @@ fn time(text: &str, now: &Zoned) -> Option<Timestamp> {
     let local: DateTime = text.parse().ok()?;
     let time = local.to_zoned(now.time_zone().clone()).ok()?.timestamp();
     match text.matches(':').count() {
-        1 => time.checked_add(SignedDuration::from_nanos(59_999_999_999)).ok(),
+        1 => time
+            .checked_add(SignedDuration::from_nanos(59_999_999_999))
+            .ok(),
         _ => Some(time),
     }
 }
@@ -128,7 +134,10 @@ impl BackupFilter {
         let readable = all.iter().filter(|one| one.time.is_some());
         let chosen = readable.rev().nth(back);
         let from = chosen.map_or("", |chosen| &chosen.id);
-        match all.iter().find(|one| one.time.is_none() && one.id.as_str() > from) {
+        match all
+            .iter()
+            .find(|one| one.time.is_none() && one.id.as_str() > from)
+        {
             Some(lost) => Err(lost_root(&format!(
                 "the root of backup {:?}, which may be the one, cannot be read",
                 lost.id
@@ -186,7 +195,14 @@ mod tests {
         for (text, selector) in cases {
             assert_eq!(BackupSelector::parse(text, &now), selector, "{text}");
         }
-        for id in ["20261125T185348Z-pwdtl7", "2026", "latest~x", "2026-11-99", "late", ""] {
+        for id in [
+            "20261125T185348Z-pwdtl7",
+            "2026",
+            "latest~x",
+            "2026-11-99",
+            "late",
+            "",
+        ] {
             let id_of = BackupSelector::Id(id.to_owned());
             assert_eq!(BackupSelector::parse(id, &now), id_of);
         }

@@ -205,7 +205,10 @@ impl BackupEntries {
             let path = parts[0].entry.path.clone();
             let found = self.inner.archive.find(target)?;
             if !found.is_empty() {
-                parts = found.iter().map(|item| item.renamed(path.clone())).collect();
+                parts = found
+                    .iter()
+                    .map(|item| item.renamed(path.clone()))
+                    .collect();
             }
         }
         while let Some(Ok(next)) = self.records.next_if(|next| follows(&parts, next)) {

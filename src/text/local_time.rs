@@ -16,7 +16,10 @@ pub(crate) fn local_second(rfc3339: &str) -> String {
 pub(crate) fn local_second_of(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();
     let time = time.and_then(|time| Timestamp::from_second(time).ok());
-    time.map_or_else(|| seconds.to_string(), |time| local_second(&time.to_string()))
+    time.map_or_else(
+        || seconds.to_string(),
+        |time| local_second(&time.to_string()),
+    )
 }
 
 /// Returns `today 19:53`, `yesterday 19:53` or `2026-11-23 19:53` for a time in RFC 3339: at most 16 characters.
@@ -25,7 +28,11 @@ pub(crate) fn recent_minute(rfc3339: &str, now: &Zoned) -> String {
     let Some(time) = zoned(rfc3339, now.time_zone().clone()) else {
         return super::name(rfc3339.as_bytes());
     };
-    format!("{} {}", day(time.date(), now.date()), time.strftime("%H:%M"))
+    format!(
+        "{} {}",
+        day(time.date(), now.date()),
+        time.strftime("%H:%M")
+    )
 }
 
 fn day(date: Date, today: Date) -> String {

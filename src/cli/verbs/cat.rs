@@ -11,10 +11,7 @@ use crate::{
     platform,
 };
 use clap::{Args, ValueHint};
-use std::{
-    ffi::OsString,
-    os::unix::ffi::OsStringExt,
-};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
 /// Memory of all buffers for a directory.
 const MEMORY_BYTES: u64 = 128 << 20;
@@ -30,7 +27,7 @@ pub(in crate::cli) struct CatArgs {
     select: SelectArgs,
     /// The file or directory, as `fullbore list` prints it
     #[arg(value_name = "PATH")]
-    path: OsString,
+    entry: OsString,
 }
 
 pub(in crate::cli) fn run(args: CatArgs) -> Result<u8> {
@@ -38,7 +35,7 @@ pub(in crate::cli) fn run(args: CatArgs) -> Result<u8> {
     let cat = Cat {
         from: args.from,
         filter,
-        path: args.path.into_vec(),
+        path: args.entry.into_vec(),
         workers: platform::cores(),
         memory: memory(MEMORY_BYTES, FRAME_BYTES),
     };

@@ -1,7 +1,11 @@
 //! `fullbore diff`.
 
 use crate::{
-    cli::{options::selected, output::{is_terminal, printed}, select::SelectArgs},
+    cli::{
+        options::selected,
+        output::{is_terminal, printed},
+        select::SelectArgs,
+    },
     command::diff::Diff,
     error::{Error, ErrorKind, Result},
     repo::{
@@ -109,7 +113,8 @@ impl DiffEnds {
 /// Returns the name of a backup: BACKUP, @BACKUP or REPO@BACKUP.
 fn backup_name(word: OsString) -> Result<String> {
     let text = word.into_string().map_err(|word| {
-        Error::new(ErrorKind::Usage, format!("cannot find backup {word:?}")).because("it is no text")
+        Error::new(ErrorKind::Usage, format!("cannot find backup {word:?}"))
+            .because("it is no text")
     })?;
     let name = text.rsplit_once('@').map_or(&*text, |(_, name)| name);
     Ok(name.to_owned())

@@ -1,7 +1,10 @@
 //! `fullbore find`.
 
 use crate::{
-    cli::{output::{is_terminal, printed}, select::SelectArgs},
+    cli::{
+        output::{is_terminal, printed},
+        select::SelectArgs,
+    },
     command::find::Find,
     error::Result,
     text::arguments::{any_bytes, pattern},

@@ -98,8 +98,9 @@ enum Group {
 }
 
 fn span(text: &str) -> Result<Span, String> {
-    retention::span(text)
-        .ok_or_else(|| "use years, months, weeks, days and hours, such as 30d or 2y5m7d3h".to_owned())
+    retention::span(text).ok_or_else(|| {
+        "use years, months, weeks, days and hours, such as 30d or 2y5m7d3h".to_owned()
+    })
 }
 
 impl From<Keep> for RetentionRules {

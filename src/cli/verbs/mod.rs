@@ -21,6 +21,7 @@ pub(super) mod repair;
 pub(super) mod restore;
 mod restore_cluster;
 mod restore_plan;
+mod restore_preview;
 mod restore_report;
 pub(super) mod serve;
 pub(super) mod show;

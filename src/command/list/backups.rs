@@ -113,7 +113,10 @@ impl<'a> BackupTable<'a> {
         self.print_header(out)?;
         let when = recent_minute(&root.time, &self.now);
         let source = source_text(&root.source);
-        let line = format!("{:<23} {when:<16}  interrupted and incomplete, of {source}", root.id);
+        let line = format!(
+            "{:<23} {when:<16}  interrupted and incomplete, of {source}",
+            root.id
+        );
         text::line(out, &line)
     }
 
@@ -121,7 +124,10 @@ impl<'a> BackupTable<'a> {
         if std::mem::replace(&mut self.has_header, true) {
             return Ok(());
         }
-        text::line(out, &row(["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"]))
+        text::line(
+            out,
+            &row(["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"]),
+        )
     }
 
     /// Prints the last line. `repository_bytes` are those of all objects, if all backups are listed.
@@ -139,7 +145,10 @@ impl<'a> BackupTable<'a> {
             0 => String::new(),
             n => format!("; {} cannot be read", text::counted(n, "more backup")),
         };
-        text::line(out, &format!("{backups} of {sources}, {stored} stored{damaged}"))
+        text::line(
+            out,
+            &format!("{backups} of {sources}, {stored} stored{damaged}"),
+        )
     }
 }
 
@@ -181,7 +190,11 @@ fn notes(root: &Root, pinned: bool) -> Option<String> {
     if pinned {
         notes.push("pinned".to_owned());
     }
-    let tags: Vec<String> = root.tags.iter().map(|(key, value)| tag(key, value)).collect();
+    let tags: Vec<String> = root
+        .tags
+        .iter()
+        .map(|(key, value)| tag(key, value))
+        .collect();
     if !tags.is_empty() {
         notes.push(format!("tags {}", tags.join(", ")));
     }
@@ -282,7 +295,6 @@ impl<'a> BackupLine<'a> {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +306,14 @@ mod tests {
             "BACKUP                  WHEN              FILES     SIZE   ADDED  SOURCE"
         );
         assert_eq!(
-            row(["20261125T185348Z-pwdtl7", "today 19:53", "46,470", "559 MB", "252 MB", "vm:/usr/share"]),
+            row([
+                "20261125T185348Z-pwdtl7",
+                "today 19:53",
+                "46,470",
+                "559 MB",
+                "252 MB",
+                "vm:/usr/share"
+            ]),
             "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:/usr/share"
         );
     }
@@ -303,6 +322,9 @@ mod tests {
     fn a_long_source_keeps_its_host_and_the_end_of_its_path() {
         assert_eq!(shortened("vm:/usr/share", 13), "vm:/usr/share");
         assert_eq!(shortened("vm:/usr/share/doc/zstd", 14), "vm:…e/doc/zstd");
-        assert_eq!(shortened(&format!("{}:/x", "h".repeat(30)), 14), "hhhhhhh…hhhh:/x");
+        assert_eq!(
+            shortened(&format!("{}:/x", "h".repeat(30)), 14),
+            "hhhhhhh…hhhh:/x"
+        );
     }
 }

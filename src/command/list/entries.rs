@@ -53,7 +53,11 @@ fn tree_line(record: &Record) -> String {
     format!(
         "{size:>9}  {:indent$}{}{slash}{}{}",
         "",
-        if entry.path.is_empty() { ".".to_owned() } else { text::name(split(&entry.path).1) },
+        if entry.path.is_empty() {
+            ".".to_owned()
+        } else {
+            text::name(split(&entry.path).1)
+        },
         target_text(&entry.kind),
         state_text(&record.state)
     )

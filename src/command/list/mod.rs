@@ -250,4 +250,3 @@ fn annotated(objects: &dyn Objects, id: &str, mut root: Root) -> Result<(Root, b
     notes.apply(&mut root);
     Ok((root, notes.pinned))
 }
-
