@@ -18,7 +18,7 @@ use fullbore::{
         roots::key,
         select::BackupFilter,
     },
-    restore::Restore,
+    restore::{EntryPatterns, Restore},
     storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording},
 };
 use runs::{fullbore, names, noise, temp, write};
@@ -81,6 +81,7 @@ fn restore_to(to: &Path) -> Restore {
         filter: BackupFilter::default(),
         to: to.to_owned(),
         paths: vec![b"sub/file".to_vec()],
+        patterns: EntryPatterns::default(),
         overwrite: false,
         keep_going: false,
         numeric_owner: false,

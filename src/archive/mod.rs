@@ -62,12 +62,22 @@ pub struct Archive {
 #[derive(Debug, Clone, Default)]
 pub struct Selection(Arc<WantedPaths>);
 
-#[derive(Debug, Default)]
+/// Decides by the path of an entry whether it is left out, with everything below it.
+pub type PathFilter = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
+#[derive(Default)]
 struct WantedPaths {
+    left_out: Option<PathFilter>,
     paths: Vec<EntryPath>,
     tops: HashSet<EntryPath>,
     /// The paths and all directories above them, in archive order.
     way: Vec<EntryPath>,
+}
+
+impl std::fmt::Debug for WantedPaths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.paths).finish()
+    }
 }
 
 impl Selection {
@@ -88,10 +98,30 @@ impl Selection {
         way.sort_by(|a, b| entry::order(a, b));
         way.dedup();
         Ok(Self(Arc::new(WantedPaths {
+            left_out: None,
             tops: paths.iter().cloned().collect(),
             paths,
             way,
         })))
+    }
+
+    /// Leaves out the entries that the filter names.
+    #[must_use]
+    pub fn without(&self, left_out: PathFilter) -> Self {
+        let WantedPaths {
+            paths, tops, way, ..
+        } = &*self.0;
+        Self(Arc::new(WantedPaths {
+            left_out: Some(left_out),
+            paths: paths.clone(),
+            tops: tops.clone(),
+            way: way.clone(),
+        }))
+    }
+
+    /// Returns whether all entries are wanted.
+    pub fn is_everything(&self) -> bool {
+        self.0.paths.is_empty() && self.0.left_out.is_none()
     }
 
     /// Returns the paths, as the backup has them.
@@ -101,6 +131,9 @@ impl Selection {
 
     /// Returns whether `path` is wanted.
     pub fn takes(&self, path: &[u8]) -> bool {
+        if self.is_left_out(path) {
+            return false;
+        }
         self.holds(path)
             || self
                 .0
@@ -111,7 +144,18 @@ impl Selection {
 
     /// Returns whether `path` is one of the paths, or below one.
     pub fn holds(&self, path: &[u8]) -> bool {
+        self.is_below(path) && !self.is_left_out(path)
+    }
+
+    fn is_below(&self, path: &[u8]) -> bool {
         self.0.paths.is_empty() || prefixes(path).any(|above| self.0.tops.contains(above))
+    }
+
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        let left_out = self.0.left_out.as_ref();
+        left_out.is_some_and(|left_out| {
+            prefixes(path).any(|above| !above.is_empty() && left_out(above))
+        })
     }
 
     /// Returns whether a page that begins with `first` and ends at `next` or before can contain a
@@ -122,7 +166,7 @@ impl Selection {
             .way
             .partition_point(|on| entry::order(on, first).is_lt());
         let is_between = |on: &EntryPath| next.is_none_or(|next| entry::order(on, next).is_le());
-        self.holds(first) || self.0.way.get(behind).is_some_and(is_between)
+        self.is_below(first) || self.0.way.get(behind).is_some_and(is_between)
     }
 }
 
@@ -431,11 +475,9 @@ impl Archive {
         Records::new(self, selection, false, wants)
     }
 
-    /// Returns all late records, or all others, in archive order.
-    pub fn sequence(archive: Arc<Self>, late: bool) -> Records<Arc<Self>> {
-        Records::new(archive, &Selection::default(), false, |page| {
-            page.late == late
-        })
+    /// Returns the late records of `selection`, or the others, in archive order.
+    pub fn sequence(archive: Arc<Self>, selection: &Selection, late: bool) -> Records<Arc<Self>> {
+        Records::new(archive, selection, false, |page| page.late == late)
     }
 
     /// Returns the records of `path`: several if they continue over pages, an empty list if `path`

@@ -42,7 +42,7 @@ pub struct Scope {
     /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH.
     /// Another one that begins with / is at the root of the backup, as `fullbore list` prints
     /// paths. One that matched nothing is named at the end.
-    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     pub exclude: Vec<OsString>,
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as
     /// --exclude '!NAME'; can be repeated

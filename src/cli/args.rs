@@ -1,15 +1,16 @@
 //! The commands, as clap sees them.
 
 use super::{
-    options::PLAIN_EXIT_CODES,
+    options::{GlobalArgs, PLAIN_EXIT_CODES},
     profile::ProfileArgs,
     storage::StorageArgs,
     verbs::{
-        backup::BackupArgs, bench::BenchArgs, config::ConfigArgs, copy_backup::CopyArgs,
-        diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
-        key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
-        restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
-        systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
+        backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
+        copy_backup::CopyArgs, diff::DiffArgs, export::ExportArgs, find::FindArgs,
+        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs,
+        prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs, run::RunProfileArgs,
+        serve::ServeArgs, show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs,
+        verify::VerifyArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -31,9 +32,8 @@ pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(super) command: Command,
-    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
-    #[arg(long, global = true, display_order = 900)]
-    pub(super) no_tricks: bool,
+    #[command(flatten)]
+    pub(super) global: GlobalArgs,
     #[command(flatten)]
     pub(super) profile: ProfileArgs,
     #[command(flatten)]
@@ -53,6 +53,10 @@ pub(super) enum Command {
     List(ListArgs),
     /// Show what a backup is: source, statistics, segments, what was not captured
     Show(ShowArgs),
+    /// Print how many backups a repository holds, and what they take
+    Stats(StatsArgs),
+    /// Write a file of a backup to standard output; a directory as a tar
+    Cat(CatArgs),
     /// Check backups: their structure, every byte, or one against a tree on disk
     Verify(VerifyArgs),
     /// Write a stored backup as a full one, in one file or in another repository
@@ -112,16 +116,24 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn every_command_takes_no_tricks() {
+    fn every_command_takes_the_global_options() {
         let mut cli = Cli::command().disable_help_subcommand(true);
         cli.build();
         for command in cli.get_subcommands() {
-            let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
-            assert!(
-                options.any(|name| name == "no-tricks"),
-                "{}",
-                command.get_name()
-            );
+            let options: Vec<_> = command
+                .get_arguments()
+                .filter_map(clap::Arg::get_long)
+                .collect();
+            for name in [
+                "json",
+                "quiet",
+                "verbose",
+                "color",
+                "repository",
+                "no-tricks",
+            ] {
+                assert!(options.contains(&name), "{} --{name}", command.get_name());
+            }
         }
     }
 }

@@ -5,6 +5,8 @@
 
 mod args;
 mod child;
+mod color;
+mod command_line;
 mod html_report;
 mod manual;
 mod metrics_file;
@@ -39,7 +41,7 @@ pub fn main() -> ExitCode {
     let result = suggestions::parse()
         .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
         .inspect(|cli| {
-            if cli.no_tricks {
+            if cli.global.no_tricks {
                 platform::refuse_tricks();
             }
             signals::watch(&cli.command);
@@ -62,6 +64,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Restore(args) => verbs::restore::run(args),
         Command::List(args) => verbs::list::run(args),
         Command::Show(args) => verbs::show::run(args),
+        Command::Stats(args) => verbs::stats::run(args),
+        Command::Cat(args) => verbs::cat::run(args),
         Command::Verify(args) => verbs::verify::run(args),
         Command::Export(args) => verbs::export::run(args),
         Command::Diff(args) => verbs::diff::run(args),

@@ -1,8 +1,9 @@
 //! Options and exit codes that several commands share.
 
+use super::color::ColorChoice;
 use crate::platform;
 use clap::{Args, ValueHint};
-use std::{os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// What a command that looks at backups, or at what is noted of them, ends with.
 pub(super) const EXIT_CODES: &str =
@@ -21,14 +22,42 @@ pub(super) const UNREADABLE: u8 = 3;
 /// Default of plain bytes in a frame.
 pub(super) const FRAME_BYTES: u32 = 1 << 20;
 
+/// Options of every command.
+#[derive(Debug, Args, Clone)]
+pub(super) struct GlobalArgs {
+    /// The repository, in the place of REPO or --to [default: FULLBORE_REPOSITORY]
+    #[arg(
+        id = "stand_in",
+        long = "repository",
+        short = 'r',
+        value_name = "REPO",
+        global = true,
+        display_order = 890
+    )]
+    pub(super) repository: Option<OsString>,
+    /// One JSON object a line: progress, then the result
+    #[arg(long, global = true, display_order = 891)]
+    pub(super) json: bool,
+    /// Print errors only
+    #[arg(long, short, global = true, display_order = 892)]
+    pub(super) quiet: bool,
+    /// Print more: each file of a backup, all facts of a list, the frames of damage
+    #[arg(long, short, global = true, display_order = 893)]
+    pub(super) verbose: bool,
+    /// Colours: auto means on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, global = true, display_order = 894, hide_possible_values = true)]
+    pub(super) color: ColorChoice,
+    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
+    #[arg(long, global = true, display_order = 900)]
+    pub(super) no_tricks: bool,
+}
+
 /// How the end of a run is told.
 #[derive(Debug, Args, Clone)]
 pub(super) struct OutputArgs {
-    /// One JSON object a line: progress, then the result
-    #[arg(long)]
+    #[arg(from_global)]
     pub(super) json: bool,
-    /// Say nothing but errors
-    #[arg(long, short)]
+    #[arg(from_global)]
     pub(super) quiet: bool,
 }
 

@@ -4,6 +4,7 @@
 //! written. A command that does work completes it, and its exit code is about that work: lost output gives a warning on
 //! standard error. Errors of standard error itself are ignored.
 
+use super::color::{self, LinePainter};
 use crate::{
     error::{Error, ErrorKind, Result},
     platform::BlockedCalls,
@@ -11,12 +12,19 @@ use crate::{
 };
 use std::{
     fmt::Display,
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal, StdoutLock, Write},
 };
 
 /// Prints lines on standard error, with control characters escaped.
 pub(super) fn aside(line: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{}", shown(&line.to_string()));
+    let mut out = io::stderr().lock();
+    let is_painted = color::is_on(&out);
+    for line in shown(&line.to_string()).split('\n') {
+        let _ = match is_painted {
+            true => writeln!(out, "{}", color::painted(line)),
+            false => writeln!(out, "{line}"),
+        };
+    }
 }
 
 /// Prints a JSON object on standard error.
@@ -29,7 +37,7 @@ pub(super) fn object_aside(object: &serde_json::Value) {
 /// # Errors
 /// Those of `tell`, or of standard output.
 pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
-    let mut out = BufWriter::new(BlockedCalls(io::stdout().lock()));
+    let mut out = BufWriter::new(standard_output());
     match tell(&mut out).and_then(|code| out.flush().map(|()| code).map_err(failed)) {
         Err(error) if error.kind == ErrorKind::BrokenPipe => Ok(0),
         other => other,
@@ -42,7 +50,7 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
 /// Those of `act`.
 pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
     let mut out = BufWriter::new(LenientWriter {
-        out: BlockedCalls(io::stdout().lock()),
+        out: standard_output(),
         failed: None,
     });
     let code = act(&mut out);
@@ -54,6 +62,51 @@ pub(super) fn told(act: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8>
         _ => {}
     }
     code
+}
+
+/// As [`printed`], for bytes that are no text of this program.
+///
+/// # Errors
+/// As [`printed`].
+pub(super) fn plain_output(write: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result<u8> {
+    // Not locked: the sink of a tar writes to standard output itself.
+    let mut out = BufWriter::with_capacity(64 << 10, BlockedCalls(io::stdout()));
+    match write(&mut out).and_then(|code| out.flush().map(|()| code).map_err(failed)) {
+        Err(error) if error.kind == ErrorKind::BrokenPipe => Ok(0),
+        other => other,
+    }
+}
+
+/// As [`told`], but with `is_quiet` nothing is printed.
+///
+/// # Errors
+/// Those of `act`.
+pub(super) fn told_unless(
+    is_quiet: bool,
+    act: impl FnOnce(&mut dyn Write) -> Result<u8>,
+) -> Result<u8> {
+    match is_quiet {
+        true => act(&mut io::sink()),
+        false => told(act),
+    }
+}
+
+/// Standard output, with colours if they are wanted.
+fn standard_output() -> LinePainter<BlockedCalls<StdoutLock<'static>>> {
+    let out = io::stdout().lock();
+    let is_on = color::is_on(&out);
+    LinePainter::new(BlockedCalls(out), is_on)
+}
+
+/// Returns whether standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Returns the columns of the terminal at standard output; `None` if it is no terminal.
+pub(super) fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 fn failed(error: io::Error) -> Error {

@@ -1,5 +1,6 @@
 //! The options that select backups of a repository.
 
+use super::command_line;
 use crate::{
     backup::paths::source_path,
     error::Result,
@@ -27,8 +28,8 @@ pub(super) struct SelectArgs {
     /// Backups of this path, as it was backed up: of a cluster its data directory, or stdin:NAME; can be repeated
     #[arg(long, help_heading = HEADING, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     path: Vec<OsString>,
-    /// Backups with this tag; can be repeated
-    #[arg(long, help_heading = HEADING, value_name = "KEY[=VALUE]", value_parser = wanted)]
+    /// Backups with the tag KEY, or KEY=VALUE; can be repeated
+    #[arg(long, short = 't', help_heading = HEADING, value_name = "TAG", value_parser = wanted)]
     tag: Vec<TagRule>,
 }
 
@@ -74,7 +75,7 @@ fn source_name(path: OsString) -> Result<OsString> {
 
 /// The command line of this process.
 fn retry(from: &OsStr, takes_id: bool) -> RetryLine {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = command_line::words();
     let at = words
         .iter()
         .position(|word| word == from)

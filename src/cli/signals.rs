@@ -86,7 +86,7 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
         Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => {
             (": nothing was committed", "")
         }
-        Command::Restore(args) if args.plan => ("", ""),
+        Command::Restore(args) if args.plan || args.dry_run => ("", ""),
         Command::Restore(args) if args.from == "-" => (": the target is not complete", ""),
         Command::Restore(_) => (
             ": the target is not complete",

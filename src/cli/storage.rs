@@ -149,6 +149,8 @@ impl CacheUse {
         match command {
             Command::List(_)
             | Command::Show(_)
+            | Command::Stats(_)
+            | Command::Cat(_)
             | Command::Find(_)
             | Command::Diff(_)
             | Command::Restore(_)

@@ -3,15 +3,16 @@
 //! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
 //! wrong: `restore` for `create`.
 
-use super::{args::Cli, profile};
+use super::{args::Cli, color, command_line, output::aside, profile};
 use crate::error::{Error, ErrorKind, Result};
 use clap::{
     Parser,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
+use std::env;
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
-const HABITS: [(&[&str], &str); 16] = [
+const HABITS: [(&[&str], &str); 14] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
         "use `fullbore init REPO`, or let the first `fullbore backup` make it",
@@ -21,17 +22,15 @@ const HABITS: [(&[&str], &str); 16] = [
         "use `fullbore backup PATH --to REPO`",
     ),
     (
-        &["snapshots", "info", "archives", "backup-list"],
+        &["archives", "backup-list"],
         "use `fullbore list REPO`, and `fullbore show REPO@BACKUP` for one",
     ),
-    (&["ls"], "use `fullbore list REPO@BACKUP`"),
-    (&["stats"], "use `fullbore show REPO@BACKUP`"),
     (
-        &["check", "fsck"],
+        &["fsck"],
         "use `fullbore verify REPO`, with --data for every byte",
     ),
     (
-        &["extract", "recover", "dump", "backup-fetch"],
+        &["recover", "backup-fetch"],
         "use `fullbore restore REPO@BACKUP --to DIR [PATH]`",
     ),
     (
@@ -39,7 +38,7 @@ const HABITS: [(&[&str], &str); 16] = [
         "nothing is mounted: `fullbore list REPO@BACKUP` shows what is in it, `fullbore restore REPO@BACKUP --to DIR PATH` gets it",
     ),
     (
-        &["delete", "rm", "remove", "expire"],
+        &["rm", "remove", "expire"],
         "use `fullbore forget REPO`, and `fullbore prune REPO` to free the space",
     ),
     (&["compact", "cleanup", "gc"], "use `fullbore prune REPO`"),
@@ -67,22 +66,67 @@ const HABITS: [(&[&str], &str); 16] = [
 ];
 
 /// Options of those programs that no command here has, or that the given command does not have.
-const OPTIONS: [(&[&str], &str); 7] = [
+const OPTIONS: [(&[&str], &str); 19] = [
     (
-        &["--repo", "--repository", "--repo1-path", "--stanza"],
-        "the repository stands by itself, as in `fullbore list REPO`, or behind --to, as in `fullbore backup PATH --to REPO`",
+        &["--repo", "--repo1-path", "--repo-path"],
+        "write REPO, as in `fullbore list REPO`, or -r REPO; FULLBORE_REPOSITORY stands for it",
     ),
     (
-        &["--target", "--pgdata"],
+        &["--stanza"],
+        "a repository holds backups of any number of clusters; --path and --host choose one, as `fullbore list REPO` prints it",
+    ),
+    (
+        &["--target"],
+        "--to DIR is the directory; a cluster recovers to --target-time, --target-lsn, --target-name or --target-xid",
+    ),
+    (
+        &["--pgdata", "--pg1-path"],
         "use --to DIR, as in `fullbore restore REPO --to DIR`",
+    ),
+    (
+        &["--set"],
+        "write REPO@BACKUP, as in `fullbore restore REPO@2026-11-21 --to DIR`",
+    ),
+    (
+        &["--process-max", "--jobs", "--concurrency"],
+        "use -j N, which is --workers N",
+    ),
+    (
+        &["--type", "--delta-type", "--incr", "--diff"],
+        "a backup stores what changed since the last one of its source; --full stores everything. A restore recovers to \
+         --target-time and the like",
     ),
     (
         &["--read-data", "--verify-data"],
         "use --data, as in `fullbore verify REPO --data`",
     ),
     (
+        &["--read-data-subset"],
+        "use --sample, as in `fullbore verify REPO --sample 5%`, or --for 30m",
+    ),
+    (
+        &["--exclude-file", "--iexclude-file"],
+        "use --exclude-from FILE; its lines are as in .gitignore",
+    ),
+    (
+        &["--iexclude", "--iinclude"],
+        "patterns know ranges of letters: --exclude '*.[tT][mM][pP]'",
+    ),
+    (
+        &["--compression", "--compress-type", "--compress-level"],
+        "use --compress zstd:3; lz4 and none are there too",
+    ),
+    (
+        &["--strip-components"],
+        "a restored PATH keeps its directories: restore it into a new directory, and move it",
+    ),
+    (
+        &["--password-file", "--passcommand", "--password-command"],
+        "use --passphrase-file FILE or --key FILE",
+    ),
+    (
         &["--include"],
-        "say PATH by itself, as in `fullbore restore REPO --to DIR PATH`",
+        "`fullbore restore` takes it; a backup has --exclude '!NAME', as in .gitignore",
     ),
     (&["--prune"], "run `fullbore prune REPO` behind it"),
     (
@@ -95,11 +139,15 @@ const OPTIONS: [(&[&str], &str); 7] = [
             "--keep-yearly",
             "--keep-within",
         ],
-        "`fullbore forget REPO` takes it; `fullbore prune REPO` then frees the space",
+        "`fullbore forget REPO` takes it, with --prune to free the space at once",
     ),
     (
-        &["--verbose", "-v"],
-        "--json says how far a run is; `fullbore diff REPO` says what is new in the last backup, `fullbore show REPO` what it lacks",
+        &["--stats", "--progress", "--list"],
+        "the last lines have the numbers, a terminal shows the progress, and -v lists files",
+    ),
+    (
+        &["--last", "--latest"],
+        "REPO@latest is the latest backup, REPO@latest~1 the one before",
     ),
 ];
 
@@ -107,10 +155,80 @@ const OPTIONS: [(&[&str], &str); 7] = [
 /// errors clap prints its message and ends the process.
 ///
 /// # Errors
-/// [`Kind::Usage`].
+/// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
-    let words = profile::effective_words()?;
-    Cli::try_parse_from(words).map_err(|error| answer(&error).unwrap_or_else(|| error.exit()))
+    let program = profile::program();
+    let line = command_line::read(env::args_os().collect(), &program);
+    let words = profile::effective_words(&program, &line)?;
+    command_line::keep(&words);
+    let parsed = Cli::try_parse_from(&words);
+    let cli = parsed
+        .map_err(|error| answer(&error).unwrap_or_else(|| without_wild_guess(error).exit()))?;
+    if cli.global.repository.is_some() {
+        let what = "cannot read -r REPO inside of other letters";
+        return Err(Error::new(ErrorKind::Usage, what).hint("write it by itself"));
+    }
+    color::set(cli.global.color);
+    if let Some((alias, verb)) = line.alias.filter(|_| !cli.global.quiet) {
+        aside(format_args!("note: `{alias}` is `{verb}` here"));
+    }
+    Ok(cli)
+}
+
+/// Removes suggestions that have little in common with the word.
+fn without_wild_guess(mut error: clap::Error) -> clap::Error {
+    let kinds = [
+        (
+            ContextKind::InvalidSubcommand,
+            ContextKind::SuggestedSubcommand,
+        ),
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidValue, ContextKind::SuggestedValue),
+    ];
+    for (given, suggested) in kinds {
+        let Some(ContextValue::String(word)) = error.get(given) else {
+            continue;
+        };
+        let word = word.clone();
+        let is_like = |guess: &String| distance(&word, guess) <= word.len().div_ceil(4);
+        let is_wild = match error.get(suggested) {
+            Some(ContextValue::String(guess)) => !is_like(guess),
+            Some(ContextValue::Strings(guesses)) => {
+                let alike: Vec<String> = guesses
+                    .iter()
+                    .filter(|guess| is_like(guess))
+                    .cloned()
+                    .collect();
+                let is_wild = alike.is_empty();
+                error.insert(suggested, ContextValue::Strings(alike));
+                is_wild
+            }
+            _ => false,
+        };
+        if is_wild {
+            error.remove(suggested);
+        }
+    }
+    error
+}
+
+/// Returns how many letters are added, removed, replaced or swapped between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 fn answer(error: &clap::Error) -> Option<Error> {
@@ -144,11 +262,10 @@ fn answer(error: &clap::Error) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn words_of_other_programs_are_answered_with_commands_that_there_are() {
-        let is_ours = |name: &str| Cli::command().find_subcommand(name).is_some();
+        let is_ours = |name: &str| profile::program().find_subcommand(name).is_some();
         for word in HABITS.iter().flat_map(|(words, _)| *words) {
             assert!(!is_ours(word), "{word}");
             let error = answer(&Cli::try_parse_from(["fullbore", word, "x"]).unwrap_err()).unwrap();
@@ -171,7 +288,10 @@ mod tests {
             ("list", "--repo"),
             ("restore", "--target"),
             ("prune", "--keep-daily"),
-            ("backup", "-v"),
+            ("backup", "--compression"),
+            ("restore", "--strip-components"),
+            ("restore", "--process-max"),
+            ("verify", "--read-data-subset"),
         ] {
             let line = ["fullbore", command, "x", option, "y"];
             let error = answer(&Cli::try_parse_from(line).unwrap_err()).expect(option);
@@ -184,6 +304,18 @@ mod tests {
         let wrong =
             Cli::try_parse_from(["fullbore", "forget", "x", "--keep-daily", "y"]).unwrap_err();
         assert!(answer(&wrong).is_none(), "it is an option of that command");
+    }
+
+    #[test]
+    fn only_a_word_that_is_much_alike_is_suggested() {
+        let suggested = |word: &str| {
+            let error = Cli::try_parse_from(["fullbore", word]).unwrap_err();
+            without_wild_guess(error)
+                .to_string()
+                .contains("similar subcommand")
+        };
+        assert!(suggested("bakcup") && suggested("restor") && suggested("prnue"));
+        assert!(!suggested("store") && !suggested("fork"));
     }
 
     #[test]

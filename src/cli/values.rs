@@ -153,9 +153,9 @@ pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
     if key.is_empty() {
-        Err("use KEY=VALUE".to_owned())
+        Err("use KEY or KEY=VALUE".to_owned())
     } else {
         Ok((key.to_owned(), value.to_owned()))
     }

@@ -40,6 +40,8 @@ pub struct Diff {
     pub filter: BackupFilter,
     /// Paths in the backups; empty for everything.
     pub paths: Vec<Vec<u8>>,
+    /// Whether to print a line about the columns before the first difference.
+    pub has_header: bool,
     /// Whether to print JSON, one object a line.
     pub json: bool,
 }
@@ -153,6 +155,7 @@ impl Diff {
             b: &b,
             selection: &selection,
             json: self.json,
+            lacks_header: self.has_header,
             out,
             totals,
             growth: 0,
@@ -198,6 +201,7 @@ struct DiffRun<'a> {
     b: &'a Archive,
     selection: &'a Selection,
     json: bool,
+    lacks_header: bool,
     out: &'a mut dyn Write,
     totals: DiffTotals,
     /// Bytes of files in the newer backup less those in the older one; cannot overflow.
@@ -298,6 +302,9 @@ impl DiffRun<'_> {
             differing_bytes: bytes,
             what: &what,
         };
+        if std::mem::take(&mut self.lacks_header) {
+            text::line(self.out, &format!("  {:>15}  PATH", "BYTES"))?;
+        }
         if self.json {
             text::json(self.out, &line)
         } else {

@@ -5,7 +5,7 @@
 //! source, the tags and the facts of the cluster are kept; only the ID is new.
 
 use crate::{
-    archive::Archive,
+    archive::{Archive, Selection},
     backup::{Backup, Outcome, Subject},
     error::{Error, ErrorKind, Result},
     format::digest::is_block_size,
@@ -73,21 +73,31 @@ impl Export {
     /// Every error that makes the export impossible; [`ErrorKind::Corrupt`] for damage without
     /// `keep_going`. Nothing is committed then.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
-        self.run_archive(open(&self.from, &self.filter)?, meter)
+        self.run_archive(
+            open(&self.from, &self.filter)?,
+            &Selection::default(),
+            meter,
+        )
     }
 
-    /// Exports an open backup.
+    /// Exports a selection of an open backup.
     ///
     /// # Errors
     /// Those of [`Export::run`].
-    pub fn run_archive(&self, archive: Archive, meter: &Arc<Meter>) -> Result<Exported> {
+    pub fn run_archive(
+        &self,
+        archive: Archive,
+        selection: &Selection,
+        meter: &Arc<Meter>,
+    ) -> Result<Exported> {
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);
-        let stored = Arc::new(StoredBackup::new(
+        let stored = Arc::new(StoredBackup::of(
             archive.clone(),
+            selection.clone(),
             damage_listener(archive.clone(), report.clone()),
         ));
         let outcome = self.backup(&archive, stored)?.run(meter)?;

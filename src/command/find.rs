@@ -18,7 +18,7 @@ use crate::{
     },
     repo::{
         inventory::{PageRef, sheets},
-        open::{backup_ids, list_backups, repository_at},
+        open::{backup_ids, list_backups, pick, place, repository_at, without_backup},
         select::BackupFilter,
     },
     source::patterns::Patterns,
@@ -40,13 +40,15 @@ use std::{
 /// The pattern and the backups to search.
 #[derive(Debug, Clone, Default)]
 pub struct Find {
-    /// The repository.
+    /// `REPO[@BACKUP]`; with a backup only that one is searched.
     pub repository: OsString,
     /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of
     /// the backup.
     pub pattern: OsString,
     /// Selects the backups that are searched.
     pub filter: BackupFilter,
+    /// Whether to print a line about the columns first.
+    pub has_header: bool,
     /// Whether to print JSON, one object a line.
     pub json: bool,
 }
@@ -102,8 +104,12 @@ impl Find {
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let pattern = pattern(&self.pattern)?;
         let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
-        let repository = &repository_at(&self.repository)?;
-        let (sources, code) = self.open_sources(repository, out)?;
+        let (_, backup) = place(&self.repository)?;
+        let repository = &repository_at(without_backup(&self.repository))?;
+        let only = backup
+            .map(|backup| pick(repository, Some(backup), &self.filter))
+            .transpose()?;
+        let (sources, code) = self.open_sources(repository, only.as_deref(), out)?;
         let sources = sources
             .into_iter()
             .map(|(name, archives)| FindSource {
@@ -131,12 +137,16 @@ impl Find {
     fn open_sources(
         &self,
         repository: &Arc<dyn Objects>,
+        only: Option<&str>,
         out: &mut dyn Write,
     ) -> Result<(BTreeMap<String, Vec<Archive>>, u8)> {
         let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
         let mut code = 0;
         let mut is_any = self.filter.is_empty();
         for (id, mut root) in list_backups(repository)? {
+            if only.is_some_and(|only| only != id) {
+                continue;
+            }
             let is_listed = root.is_ok();
             if root
                 .as_mut()
@@ -181,6 +191,14 @@ impl Find {
             .filter_map(|source| source.found.peek().map(drop))
             .take(2)
             .count();
+        if self.has_header && with_some > 0 {
+            let of = if with_some > 1 { "  SOURCE" } else { "" };
+            let dates = format!(
+                "{:>15} {:<16}  {:<23}{:<27}",
+                "SIZE", "CHANGED", "FROM", "    TO"
+            );
+            text::line(out, &format!("{dates}  {:>4}  PATH{of}", "IN"))?;
+        }
         for FindSource { name, ids, found } in sources {
             for found in found {
                 let (path, versions) = found?;
@@ -470,7 +488,7 @@ fn plain(
     let time = text::local_minute(version.mtime);
     let source = source.map_or(String::new(), |source| format!("  of {source}"));
     let until = if first == last {
-        format!("{:>26}", "")
+        format!("{:>27}", "")
     } else {
         format!(" to {}", ids[*last])
     };

@@ -3,23 +3,30 @@
 //! A forgotten backup is no longer listed. The next prune frees the data that only forgotten
 //! backups need, see [`crate::command::prune`].
 
-use crate::text::source_text;
+use super::prune::{Prune, amount};
+use crate::text::{local_time::recent_minute, source_text};
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{entry::Time, root::Root},
+    format::root::Root,
     repo::{
         annotations::Annotations,
         open::{forgettable, list_backups, read_repository, repository_at},
         protocol,
+        prune::{ObjectCount, prune_forecast},
         retention::{RetentionCandidate, RetentionRules},
         select::BackupFilter,
     },
     storage::Objects,
     text,
 };
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::Serialize;
-use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io::Write,
+    sync::Arc,
+};
 
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +43,10 @@ pub struct Forget {
     pub by_source: bool,
     /// Whether to print only what would be forgotten.
     pub dry_run: bool,
+    /// Whether to free the space at once.
+    pub prune: bool,
+    /// Whether to print a line about the columns first.
+    pub has_header: bool,
     /// Whether to print JSON, one object a line.
     pub json: bool,
 }
@@ -92,6 +103,16 @@ impl Forget {
                 .try_for_each(|decision| text::json(out, decision))?;
         } else {
             self.print(&groups, out)?;
+        }
+        if self.prune && !self.dry_run {
+            let prune = Prune {
+                repository: self.repository.clone(),
+                dry_run: false,
+                json: self.json,
+            };
+            prune.run(out)?;
+        } else if !self.json {
+            self.print_freeable(&**objects, &groups, out)?;
         }
         for (id, error) in &damaged {
             let error = error.line();
@@ -230,13 +251,20 @@ impl Forget {
     }
 
     fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
+        let now = Zoned::now();
+        if self.has_header {
+            text::line(
+                out,
+                &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"]),
+            )?;
+        }
         for (group, decisions) in groups {
             if !group.is_empty() {
                 text::line(out, group)?;
             }
             decisions
                 .iter()
-                .try_for_each(|decision| text::line(out, &decision.line()))?;
+                .try_for_each(|decision| text::line(out, &decision.line(&now)))?;
         }
         let all = groups.iter().flat_map(|(_, decisions)| decisions);
         let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
@@ -251,14 +279,45 @@ impl Forget {
         } else {
             String::new()
         };
-        text::line(out, &format!("{gone} {would}{stay}"))?;
-        if self.dry_run {
-            return Ok(());
-        }
-        text::line(
-            out,
-            "`fullbore prune` frees what only forgotten backups need",
-        )
+        text::line(out, &format!("{gone} {would}{stay}"))
+    }
+
+    /// Prints how much a prune frees now, or would free after a run that is not dry.
+    fn print_freeable(
+        &self,
+        objects: &dyn Objects,
+        groups: &Groups,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let decisions = groups.iter().flat_map(|(_, decisions)| decisions);
+        let forgotten: BTreeSet<String> = decisions
+            .filter(|decision| decision.forgotten)
+            .map(|decision| decision.id.clone())
+            .collect();
+        // Where a root is damaged or lost, a prune frees nothing, and says why.
+        let Ok(pruned) = prune_forecast(objects, &forgotten) else {
+            let line = "`fullbore prune` frees what only forgotten backups need";
+            return text::line(out, line);
+        };
+        let freed = pruned.freed();
+        let freed = if freed == ObjectCount::default() {
+            "nothing".to_owned()
+        } else {
+            amount(&freed)
+        };
+        let held = match pruned.held().bytes {
+            0 => String::new(),
+            held => format!(
+                "; {} stay, because newer backups refer to it",
+                text::bytes(held)
+            ),
+        };
+        let frees = if self.dry_run {
+            "would then free"
+        } else {
+            "frees"
+        };
+        text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
     }
 }
 
@@ -275,28 +334,23 @@ impl Decision {
         }
     }
 
-    fn line(&self) -> String {
-        let time = self
-            .time
-            .as_ref()
-            .and_then(|time| time.parse::<Timestamp>().ok());
-        let time = time.map(|time| {
-            text::local_minute(Time {
-                seconds: time.as_second(),
-                nanos: 0,
-            })
-        });
-        let bytes = self
-            .bytes
-            .map(|bytes| format!("{:>10}", text::bytes(bytes)));
-        let fate = if self.forgotten {
-            "forget".to_owned()
-        } else {
-            format!("keep    {}", self.reasons.join(", "))
-        };
-        let parts = [Some(self.id.clone()), time, bytes, Some(fate)];
-        parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
+    fn line(&self, now: &Zoned) -> String {
+        let when = self.time.as_ref().map(|time| recent_minute(time, now));
+        let bytes = self.bytes.map(text::bytes);
+        let action = if self.forgotten { "forget" } else { "keep" };
+        let row = decision_row([
+            action,
+            &self.id,
+            &when.unwrap_or_default(),
+            &bytes.unwrap_or_default(),
+            &self.reasons.join(", "),
+        ]);
+        row.trim_end().to_owned()
     }
+}
+
+fn decision_row([action, id, when, size, reason]: [&str; 5]) -> String {
+    format!("{action:<7} {id:<23} {when:<16} {size:>8}  {reason}")
 }
 
 fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {

@@ -4,6 +4,7 @@
 //! The engines of backup, restore, verify and repair have rooms of their own.
 
 pub mod bench;
+pub mod cat;
 pub mod copy;
 pub mod diff;
 mod diff_entry;
@@ -16,4 +17,5 @@ pub mod newest;
 pub mod prune;
 pub mod serve;
 pub mod show;
+pub mod stats;
 pub mod tag;

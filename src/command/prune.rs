@@ -168,7 +168,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-fn amount(amount: &ObjectCount) -> String {
+pub(super) fn amount(amount: &ObjectCount) -> String {
     format!(
         "{} in {}",
         text::bytes(amount.bytes),

@@ -1,6 +1,6 @@
 //! Prints the facts of one backup, without its entries.
 
-use crate::text::source_text;
+use crate::text::{local_time::local_second, source_text};
 use crate::{
     error::Result,
     format::{
@@ -69,7 +69,10 @@ struct Shown<'a> {
 
 /// Formats a tag.
 pub(super) fn tag(key: &str, value: &str) -> String {
-    text::name(format!("{key}={value}").as_bytes())
+    match value {
+        "" => text::name(key.as_bytes()),
+        _ => text::name(format!("{key}={value}").as_bytes()),
+    }
 }
 
 fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
@@ -89,8 +92,8 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("backup", root.id.clone()),
         ("source", source_text(&root.source)),
-        ("started", root.time.clone()),
-        ("finished", root.finished.clone()),
+        ("started", local_second(&root.time)),
+        ("finished", local_second(&root.finished)),
         ("written by", writer),
     ];
     facts.extend(option_lines(&root.options));

@@ -9,11 +9,12 @@
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
-    open::{LATEST, backup_ids, ids_of, list_backups, pick},
+    open::{backup_ids, ids_of, list_backups, pick},
     protocol::is_dead,
     renames::RenameIndex,
     roots::{BackupFiles, BackupState, backup_files},
     select::BackupFilter,
+    selector::LATEST,
 };
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -521,7 +522,7 @@ fn latest_complete<'a>(
 }
 
 /// Returns whether the options choose single names of the source.
-fn is_part(left_out: &[String]) -> bool {
+pub(crate) fn is_part(left_out: &[String]) -> bool {
     left_out
         .iter()
         .any(|option| option.starts_with("--files-from"))

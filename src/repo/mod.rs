@@ -28,5 +28,6 @@ pub mod retention;
 pub mod roots;
 pub mod scan;
 pub mod select;
+pub mod selector;
 pub mod verify_memory;
 pub mod writer;

@@ -6,6 +6,7 @@ use super::{
     roots::{self, BackupFiles, BackupState, backup_files, key},
     scan::lost_roots,
     select::BackupFilter,
+    selector::{BackupSelector, LATEST},
 };
 use crate::{
     archive::Archive,
@@ -18,6 +19,7 @@ use crate::{
     platform::write::is_in_the_way,
     storage::{Found, Location, Objects, repository_around},
 };
+use jiff::Zoned;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -27,8 +29,6 @@ use std::{
     thread,
 };
 
-/// The word for the latest backup of a source.
-pub const LATEST: &str = "latest";
 /// Backups that an error lists.
 const LISTED: usize = 5;
 
@@ -42,7 +42,7 @@ pub enum OpenedFrom {
 
 /// Opens `FROM[@BACKUP]` as a backup.
 ///
-/// FROM is a repository or an archive file. BACKUP is an id, the beginning of an id, or `latest`;
+/// FROM is a repository or an archive file. BACKUP is what [`BackupSelector`] knows;
 /// without BACKUP it is the latest backup that `filter` selects. A path that contains an `@` itself
 /// works as long as it exists.
 ///
@@ -170,8 +170,9 @@ pub fn repository_at(word: impl AsRef<OsStr>) -> Result<Arc<dyn Objects>> {
 /// # Errors
 /// [`Kind::NotFound`], or [`Kind::Usage`] if several match.
 pub fn forgettable(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -> Result<String> {
-    if id == LATEST {
-        return filter.latest(objects);
+    match BackupSelector::parse(id, &Zoned::now()) {
+        BackupSelector::Id(_) => {}
+        selector => return filter.choose(objects, &selector),
     }
     let all = backup_files(&**objects)?.into_iter();
     let is_left = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
@@ -222,7 +223,7 @@ pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
 }
 
 /// Returns FROM without its `@BACKUP`.
-pub(super) fn without_backup(from: &OsStr) -> &OsStr {
+pub fn without_backup(from: &OsStr) -> &OsStr {
     match (place(from), parts(from)) {
         (Ok((_, Some(_))), Some((path, _))) => path.as_os_str(),
         _ => from,
@@ -252,13 +253,17 @@ pub fn named(repository: impl AsRef<OsStr>, backup: impl AsRef<OsStr>) -> OsStri
 }
 
 /// Returns the id of the wanted backup: the named one, or the latest that `filter` selects.
-pub(super) fn pick(
+pub fn pick(
     objects: &Arc<dyn Objects>,
     backup: Option<&str>,
     filter: &BackupFilter,
 ) -> Result<String> {
-    let Some(wanted) = backup.filter(|wanted| *wanted != LATEST) else {
+    let Some(wanted) = backup else {
         return filter.latest(objects);
+    };
+    let wanted = match BackupSelector::parse(wanted, &Zoned::now()) {
+        BackupSelector::Id(_) => wanted,
+        selector => return filter.choose(objects, &selector),
     };
     // One request is enough for a whole id.
     if is_backup_id(wanted) && is_listed(&**objects, wanted)? {
@@ -310,9 +315,14 @@ fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String>
             ErrorKind::Usage,
             "cannot tell which backup is meant: its id is empty",
         )
-        .hint("give the beginning of an id, or `latest`; `fullbore list` shows all of them"));
+        .hint("give the beginning of an id, `latest`, or a time such as 2026-11-25 or 2d; `fullbore list` shows all of them"));
     }
-    let found: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
+    // The letters behind the time are enough, too.
+    let is_meant = |id: &&String| {
+        let letters = id.split_once('-').map_or("", |(_, letters)| letters);
+        id.starts_with(wanted) || letters.starts_with(wanted)
+    };
+    let found: Vec<&String> = ids.iter().filter(is_meant).collect();
     match found[..] {
         [id] => Ok(id.clone()),
         [] => Err(none_found(objects, wanted, ids)?),

@@ -203,6 +203,23 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     Ok(pruned)
 }
 
+/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing.
+///
+/// # Errors
+/// As [`prune`].
+pub fn prune_forecast(objects: &dyn Objects, forgotten: &BTreeSet<String>) -> Result<Pruned> {
+    let mut survey = PruneSurvey::look(objects)?;
+    for id in forgotten {
+        if let Some(document) = survey.documents.get_mut(id) {
+            document.state = BackupState::Forgotten;
+        }
+        survey.forgotten.insert(id.clone());
+    }
+    survey.candidates = survey.unmentioned()?;
+    let kept = survey.kept(&survey.documents, &Documents::new())?;
+    Ok(survey.account(&kept, &HashSet::new()))
+}
+
 /// The state of the repository in step 0.
 struct PruneSurvey {
     /// Objects by backup, without the live backups.

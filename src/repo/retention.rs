@@ -210,7 +210,7 @@ impl std::fmt::Display for TagRule {
 /// Parses a duration such as `2y5m7d3h`: years, months, days and hours, in this order, each at most
 /// once.
 pub fn span(text: &str) -> Option<Span> {
-    let (mut span, mut rest, mut units) = (Span::new(), text, "ymdh");
+    let (mut span, mut rest, mut units) = (Span::new(), text, "ymwdh");
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: i64 = rest[..digits].parse().ok()?;
@@ -219,6 +219,7 @@ pub fn span(text: &str) -> Option<Span> {
         span = match unit {
             'y' => span.try_years(number),
             'm' => span.try_months(number),
+            'w' => span.try_weeks(number),
             'd' => span.try_days(number),
             _ => span.try_hours(number),
         }

@@ -363,11 +363,11 @@ impl SourceList {
         let kin = &mut self.0[at];
         kin.backups += 1;
         (kin.newest, kin.time) = (root.id.clone(), root.time.clone());
-        kin.tags.extend(
-            root.tags
-                .iter()
-                .map(|(key, value)| format!("{key}={value}")),
-        );
+        kin.tags
+            .extend(root.tags.iter().map(|(key, value)| match &**value {
+                "" => key.clone(),
+                _ => format!("{key}={value}"),
+            }));
     }
 
     /// Calls `add` with the error and each source, and notes how many sources are not listed.

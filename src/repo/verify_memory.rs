@@ -16,7 +16,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -122,6 +122,42 @@ impl VerifyMemory {
     }
 }
 
+/// The part of a repository's data that was ever checked by verifications.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CheckedShare {
+    /// From 0 to 1; 0 without data.
+    pub share: f64,
+    /// When data was checked last, in seconds since 1970.
+    pub last: Option<u64>,
+}
+
+impl CheckedShare {
+    /// Reads the memory and compares it with the segments in use, by their stored bytes. Parts have `part_bytes`.
+    pub fn read(
+        objects: &dyn Objects,
+        segments: &BTreeMap<SegmentId, u64>,
+        part_bytes: u64,
+    ) -> Self {
+        let memory = VerifyMemory::read(objects);
+        let (mut all_bytes, mut checked_bytes, mut last) = (0u64, 0u64, None);
+        for (id, bytes) in segments {
+            for index in 0..bytes.div_ceil(part_bytes) {
+                let part = part_bytes.min(bytes - index * part_bytes);
+                let time = memory.when(id, index);
+                all_bytes = all_bytes.saturating_add(part);
+                if time > DAMAGED {
+                    checked_bytes = checked_bytes.saturating_add(part);
+                    last = last.max(Some(time));
+                }
+            }
+        }
+        Self {
+            share: checked_bytes as f64 / all_bytes.max(1) as f64,
+            last,
+        }
+    }
+}
+
 fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
     let runs = times
         .chunk_by(|a, b| a == b)
@@ -156,6 +192,26 @@ mod tests {
             [0, 1].map(|at| VerifyMemory::read(&objects).when(&id, at)),
             [0, 77]
         );
+    }
+
+    #[test]
+    fn the_checked_share_counts_parts_by_their_bytes() {
+        let objects = MemoryObjects::new();
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 1,
+        };
+        let segments = BTreeMap::from([(id.clone(), 25)]);
+        let share = || CheckedShare::read(&objects, &segments, 10);
+        assert_eq!(share(), CheckedShare::default());
+        let mut covered = VerifyMemory::default();
+        covered.note(&id, 0, DAMAGED);
+        covered.note(&id, 1, 70);
+        covered.note(&id, 2, 77);
+        covered.write(&objects).unwrap();
+        let last = Some(77);
+        assert_eq!(share(), CheckedShare { share: 0.6, last });
     }
 
     #[test]

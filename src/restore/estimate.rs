@@ -154,7 +154,7 @@ impl EstimateRequest {
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let archive = choose_backup::open_chosen(&self.restore, self.restore.overwrite)?;
-        let selection = Selection::new(&self.restore.paths)?;
+        let selection = self.restore.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
         let contract = RestoreEstimate {

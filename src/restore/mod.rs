@@ -16,8 +16,10 @@ pub(crate) mod content;
 pub(crate) mod deferred_dirs;
 pub mod delta;
 pub(crate) mod directories;
+pub mod entry_patterns;
 pub mod estimate;
 pub(crate) mod extraneous;
+pub mod preview;
 pub(crate) mod run;
 pub(crate) mod tar_stream;
 
@@ -25,7 +27,7 @@ pub use crate::archive::missing::MissingParts;
 
 use crate::archive::unnamed_losses;
 use crate::{
-    archive::{Archive, Selection},
+    archive::Archive,
     error::{Error, Result},
     format::{digest::Algorithm, entry::EntryPath},
     metrics::meter::Meter,
@@ -50,6 +52,7 @@ use crate::{
 use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source, selected_paths};
 use cluster::choose_backup;
 use delta::{Delta, DeltaChanges};
+pub use entry_patterns::EntryPatterns;
 use extraneous::ExtraneousFiles;
 use run::RestoreRun;
 use std::{
@@ -76,6 +79,8 @@ pub struct Restore {
     pub to: PathBuf,
     /// Paths in the backup; empty for everything.
     pub paths: Vec<Vec<u8>>,
+    /// Patterns that choose among them.
+    pub patterns: EntryPatterns,
     /// Whether the target may hold files already.
     pub overwrite: bool,
     /// Whether the restore continues after damage and restores every undamaged file.
@@ -156,6 +161,7 @@ impl Restore {
             return self.run_archive(*archive, meter);
         }
         self.filter.must_be_empty(&self.from)?;
+        self.patterns.must_be_empty()?;
         cluster::check_not_postgres(self)?;
         match opened {
             Some(OpenedFrom::Foreign(path)) => {
@@ -205,7 +211,7 @@ impl Restore {
         meter: &'a Meter,
         delta: Option<&Delta<'_>>,
     ) -> Result<(RestoreRun<'a>, ExtraneousFiles)> {
-        let selection = Selection::new(&self.paths)?;
+        let selection = self.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.keep_going)?;
         platform::raise_open_files_limit();
         let cluster = cluster::plan(self, &archive, &selection)?;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     archive::{
-        Archive, Records,
+        Archive, Records, Selection,
         extents::{FileContent, FrameRange},
         frame_cache::{FrameCache, FrameKey},
         schedule::misfit,
@@ -62,6 +62,7 @@ pub struct StoredBackup(Arc<BackupInner>);
 
 struct BackupInner {
     archive: Arc<Archive>,
+    selection: Selection,
     frames: FrameCache,
     on_damage: OnDamage,
     /// Files that were scanned and are not yet in the new manifest.
@@ -75,10 +76,16 @@ struct BackupInner {
 impl StoredBackup {
     /// Reads a whole backup. `on_damage` decides whether to go on after damage.
     pub fn new(archive: Arc<Archive>, on_damage: OnDamage) -> Self {
+        Self::of(archive, Selection::default(), on_damage)
+    }
+
+    /// As [`StoredBackup::new`], but reads a selection only. A link to a file that is not selected becomes a file.
+    pub fn of(archive: Arc<Archive>, selection: Selection, on_damage: OnDamage) -> Self {
         let frames = FrameCache::new(archive.clone());
         let (open_files, digest_error, has_lost_pages) = Default::default();
         Self(Arc::new(BackupInner {
             archive,
+            selection,
             frames,
             on_damage,
             open_files,
@@ -117,7 +124,7 @@ impl StoredBackup {
     }
 
     fn entries(&self, late: bool) -> Stream<Scanned> {
-        let records = Archive::sequence(self.0.archive.clone(), late).peekable();
+        let records = Archive::sequence(self.0.archive.clone(), &self.0.selection, late).peekable();
         Box::new(BackupEntries {
             inner: self.0.clone(),
             records,
@@ -192,6 +199,18 @@ impl Iterator for BackupEntries {
 impl BackupEntries {
     fn entry(&mut self, first: PageItem) -> Result<Scanned> {
         let mut parts = vec![first];
+        if let EntryKind::HardLink(target) = &parts[0].entry.kind
+            && !self.inner.selection.holds(target)
+        {
+            let path = parts[0].entry.path.clone();
+            let found = self.inner.archive.find(target)?;
+            if !found.is_empty() {
+                parts = found
+                    .iter()
+                    .map(|item| item.renamed(path.clone()))
+                    .collect();
+            }
+        }
         while let Some(Ok(next)) = self.records.next_if(|next| follows(&parts, next)) {
             parts.push(next);
         }

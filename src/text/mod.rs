@@ -3,6 +3,7 @@
 //! Belongs here: formats that several rooms print. Does not belong here: sentences of one command.
 
 pub(crate) mod arguments;
+pub(crate) mod local_time;
 pub(crate) mod size;
 
 use crate::format::root::SourceInfo;

@@ -94,6 +94,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         to: to.into(),
         filter: Default::default(),
         paths: vec![],
+        patterns: Default::default(),
         overwrite: false,
         keep_going: false,
         numeric_owner: false,

@@ -295,7 +295,7 @@ fn every_command_that_takes_the_latest_backup_refuses_several_sources() {
         assert!(!copy.exists(), "{line:?}");
     }
     assert_eq!(
-        fullbore(args!["list", repository])
+        fullbore(args!["list", repository, "-q"])
             .ends_with(0)
             .out
             .lines()
@@ -583,7 +583,7 @@ fn a_source_that_was_lost_matters_only_if_its_backup_is_the_last() {
         .ends_with(1)
         .has_one_error("could not find a backup");
     assert_eq!(
-        fullbore(args!["list", repository, "--path", tree])
+        fullbore(args!["list", repository, "--path", tree, "-q"])
             .ends_with(0)
             .out
             .lines()

@@ -27,6 +27,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         filter: Default::default(),
         to: to.into(),
         paths: vec![],
+        patterns: Default::default(),
         overwrite: false,
         keep_going,
         numeric_owner: false,
@@ -349,6 +350,7 @@ fn a_damaged_root_is_listed_and_not_hidden() {
             filter: Default::default(),
             paths: vec![],
             json,
+            ..Default::default()
         };
         let mut out = Vec::new();
         assert_eq!(list.run(&mut out).unwrap(), 4);

@@ -361,7 +361,7 @@ fn list_and_show_tell_what_a_backup_refers_to() {
     let list = fullbore(args!["list", repo.repository()]).ends_with(0).out;
     let lines: Vec<&str> = list.lines().collect();
     assert!(
-        lines[0].contains(" stored ") && lines[1].contains(" added "),
+        lines[0].contains("  ADDED  SOURCE") && lines.len() == 4,
         "{list}"
     );
     let json = fullbore(args!["list", repo.repository(), "--json"])

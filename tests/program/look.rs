@@ -22,6 +22,9 @@ fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
         filter: Default::default(),
         paths,
         json,
+        quiet: true,
+        recursive: true,
+        ..List::default()
     }
     .run(&mut out)
     .unwrap();
@@ -359,6 +362,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         filter: BackupFilter::default(),
         to: to.clone(),
         paths: vec![],
+        patterns: Default::default(),
         overwrite: false,
         keep_going: true,
         numeric_owner: false,

@@ -17,6 +17,7 @@ mod counts;
 mod damage;
 mod delta;
 mod durable;
+mod everyday;
 mod export;
 mod fidelity;
 mod forecast;

@@ -5,6 +5,7 @@
 //! An option that can be repeated is added to those of the other layers.
 
 use super::{
+    super::command_line,
     command_line::CommandLine,
     file::{OptionValue, Profile, ProfileOption},
 };
@@ -28,40 +29,69 @@ struct LayerOption<'a> {
     words: Vec<OsString>,
 }
 
-/// Returns the words of `line` with the defaults that it does not override, behind the name of the command.
-pub(super) fn with_defaults(
-    mut line: CommandLine,
-    command: &Command,
-    profile: &Profile,
-    variables: Variables<'_>,
-) -> Vec<OsString> {
-    let repository = repository(&line, profile, variables);
-    let mut places = Vec::new();
-    if let Some(repository) = repository {
-        places.extend(repository_words(&mut line, command, repository));
+/// The defaults of all commands.
+pub(super) struct DefaultLayers<'a> {
+    /// As clap knows it, built.
+    pub(super) program: &'a Command,
+    pub(super) profile: &'a Profile,
+    pub(super) variables: Variables<'a>,
+}
+
+impl DefaultLayers<'_> {
+    /// Returns the words of `line` with the defaults that it does not override, behind the name of the command. `typed` is the
+    /// repository of the command line.
+    pub(super) fn added_to(&self, line: CommandLine, typed: Option<&OsStr>) -> Vec<OsString> {
+        let line = self.with_repository(line, typed);
+        let Some(command) = inner_command(self.program, &line.command) else {
+            return line.words;
+        };
+        self.with_options(line, command)
     }
-    let mut set = line.given.clone();
-    set.extend(positional_ids(&line, command, places.len()));
-    let own = profile.of_command.get(command.get_name());
-    let layers = [
-        environment_layer(command, variables),
-        profile_layer(command, own.map_or(&[], Vec::as_slice)),
-        profile_layer(command, &profile.common),
-    ];
-    let mut added = Vec::new();
-    for layer in layers {
-        let kept: Vec<_> = layer
-            .into_iter()
-            .filter(|option| is_open(command, option.arg, &set))
-            .collect();
-        set.extend(kept.iter().map(|option| option.arg.get_id().to_string()));
-        added.extend(kept.into_iter().flat_map(|option| option.words));
+
+    fn with_repository(&self, mut line: CommandLine, typed: Option<&OsStr>) -> CommandLine {
+        let variable = (self.variables)(REPOSITORY_VARIABLE).filter(|word| !word.is_empty());
+        let of_profile = || self.profile.repository.as_ref().map(OsString::from);
+        let Some(repository) = typed.map(OsStr::to_owned).or(variable).or_else(of_profile) else {
+            return line;
+        };
+        // A profile that the command line names means its repository, but `--to` says another one.
+        let is_named = line.profile.is_some() || line.config.is_some();
+        let is_meant = typed.is_some() || is_named && line.command != ["backup"];
+        command_line::stand_in(&mut line.words, &repository, is_meant, self.program);
+        CommandLine::read(self.program, line.words)
     }
-    places.extend(source_words(command, profile, &set));
-    let begin = line.begin;
-    line.words
-        .splice(begin..begin, added.into_iter().chain(places));
-    line.words
+
+    fn with_options(&self, mut line: CommandLine, command: &Command) -> Vec<OsString> {
+        let profile = self.profile;
+        let mut set = line.given.clone();
+        set.extend(positional_ids(&line, command));
+        let own = profile.of_command.get(command.get_name());
+        let layers = [
+            environment_layer(command, self.variables),
+            profile_layer(command, own.map_or(&[], Vec::as_slice)),
+            profile_layer(command, &profile.common),
+        ];
+        let mut added = Vec::new();
+        for layer in layers {
+            let kept: Vec<_> = layer
+                .into_iter()
+                .filter(|option| is_open(command, option.arg, &set))
+                .collect();
+            set.extend(kept.iter().map(|option| option.arg.get_id().to_string()));
+            added.extend(kept.into_iter().flat_map(|option| option.words));
+        }
+        added.extend(source_words(command, profile, &set));
+        line.words.splice(line.begin..line.begin, added);
+        line.words
+    }
+}
+
+/// The command with this path of names; `None` without a name.
+fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
+    let (first, rest) = names.split_first()?;
+    let command = program.find_subcommand(first)?;
+    rest.iter()
+        .try_fold(command, |command, name| command.find_subcommand(name))
 }
 
 /// May a lower layer add the option?
@@ -85,70 +115,12 @@ fn do_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
     lists(one, other) || lists(other, one)
 }
 
-/// The repository that stands for the first word of a command.
-fn repository(line: &CommandLine, profile: &Profile, variables: Variables<'_>) -> Option<OsString> {
-    let variable = || variables(REPOSITORY_VARIABLE).filter(|word| !word.is_empty());
-    let named = profile.repository.as_ref().map(OsString::from);
-    let is_asked = line.profile.is_some() || line.config.is_some();
-    match named {
-        // A profile that the command line names.
-        Some(named) if is_asked => variable().or(Some(named)),
-        named => variable().or(named).filter(|_| {
-            let first = line.positionals.first();
-            first.is_none_or(|at| is_backup(&line.words[*at])) || line.command == ["backup"]
-        }),
-    }
-}
-
-/// `@BACKUP` names a backup of the repository that is not named.
-fn is_backup(word: &OsStr) -> bool {
-    word.as_encoded_bytes().starts_with(b"@")
-}
-
-/// The words for the repository of a command. A first word `@BACKUP` is taken from the line.
-fn repository_words(
-    line: &mut CommandLine,
-    command: &Command,
-    repository: OsString,
-) -> Option<OsString> {
-    if command.get_name() == "backup" {
-        let is_given = line.given.contains("to");
-        line.given.insert("to".to_owned());
-        let to = || [OsStr::new("--to="), &repository].into_iter().collect();
-        return (!is_given).then(to);
-    }
-    if line.given.contains("repository") || !takes_repository(command) {
-        return None;
-    }
-    let first = line.positionals.first().copied();
-    let Some(at) = first.filter(|at| is_backup(&line.words[*at])) else {
-        return Some(repository);
-    };
-    line.positionals.remove(0);
-    let backup = line.words.remove(at);
-    Some([repository, backup].into_iter().collect())
-}
-
-/// Is the first word of the command a repository?
-pub(super) fn takes_repository(command: &Command) -> bool {
-    let first = command.get_positionals().next();
-    let names = first.and_then(Arg::get_value_names).unwrap_or_default();
-    let is_one = |name: &str| name.starts_with("REPO") || name.starts_with("FROM");
-    names.first().is_some_and(|name| is_one(name))
-}
-
-/// The ids of the words that are not options; `more` of them are added.
-fn positional_ids(line: &CommandLine, command: &Command, more: usize) -> Vec<String> {
-    let more = if command.get_name() == "backup" {
-        0
-    } else {
-        more
-    };
-    let count = line.positionals.len() + more;
+/// The ids of the words that are not options.
+fn positional_ids(line: &CommandLine, command: &Command) -> Vec<String> {
     let ids = command
         .get_positionals()
         .map(|arg| arg.get_id().to_string());
-    ids.take(count).collect()
+    ids.take(line.positionals.len()).collect()
 }
 
 /// The PATHs of a backup, unless it has others.
@@ -245,12 +217,16 @@ for = '30m'
         let profile = Profile::parse(WEB, Path::new("web.toml"), &program).unwrap();
         let words = line.split(' ').map(OsString::from).collect();
         let line = CommandLine::read(&program, words);
-        let command = super::super::inner_command(&program, &line.command).unwrap();
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         };
-        let words = with_defaults(line, command, &profile, &variable);
+        let layers = DefaultLayers {
+            program: &program,
+            profile: &profile,
+            variables: &variable,
+        };
+        let words = layers.added_to(line, None);
         words.join(OsStr::new(" ")).into_string().unwrap()
     }
 
@@ -329,12 +305,16 @@ for = '30m'
             program.build();
             let words = line.split(' ').map(OsString::from).collect();
             let line = CommandLine::read(&program, words);
-            let command = super::super::inner_command(&program, &line.command).unwrap();
             let variable = |name: &str| {
                 let found = variables.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            let words = with_defaults(line, command, &Profile::default(), &variable);
+            let layers = DefaultLayers {
+                program: &program,
+                profile: &Profile::default(),
+                variables: &variable,
+            };
+            let words = layers.added_to(line, None);
             words.join(OsStr::new(" ")).into_string().unwrap()
         };
         let repository = ("FULLBORE_REPOSITORY", "/b");

@@ -12,10 +12,11 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::args::Cli;
-use crate::error::{Error, ErrorKind, Result};
+use super::{args::Cli, command_line::TypedLine};
+use crate::error::Result;
 use clap::{Args, Command, CommandFactory, ValueHint};
 use command_line::CommandLine;
+use layers::DefaultLayers;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -49,8 +50,6 @@ pub(super) struct NamedProfile {
     pub(super) profile: Profile,
 }
 
-/// The words of this process with all defaults; see [`words`].
-static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
 /// The profile of this process.
 static PROFILE: OnceLock<NamedProfile> = OnceLock::new();
 
@@ -61,12 +60,6 @@ const NAMING: [&[&str]; 3] = [&["run"], &["config", "check"], &["systemd"]];
 const PROFILE_VARIABLE: &str = "FULLBORE_PROFILE";
 const CONFIG_VARIABLE: &str = "FULLBORE_CONFIG";
 
-/// The words of this process: the typed ones, and those that the environment and a profile add.
-pub(super) fn words() -> Vec<OsString> {
-    let words = WORDS.get().cloned();
-    words.unwrap_or_else(|| env::args_os().collect())
-}
-
 /// The profile of this process, if it has one.
 pub(super) fn of_process() -> Option<&'static NamedProfile> {
     PROFILE.get()
@@ -76,20 +69,19 @@ pub(super) fn of_process() -> Option<&'static NamedProfile> {
 ///
 /// # Errors
 /// As [`named`] and [`in_file`].
-pub(super) fn effective_words() -> Result<Vec<OsString>> {
-    let program = program();
-    let line = CommandLine::read(&program, env::args_os().collect());
-    let Some(command) = inner_command(&program, &line.command) else {
-        return Ok(line.words);
-    };
+pub(super) fn effective_words(program: &Command, typed: &TypedLine) -> Result<Vec<OsString>> {
+    let line = CommandLine::read(program, typed.words.clone());
     let nothing = Profile::default();
-    let profile = match profile_of(&line, &program)? {
+    let profile = match profile_of(&line, program)? {
         Some(profile) => &PROFILE.get_or_init(|| profile).profile,
         None => &nothing,
     };
-    let words = layers::with_defaults(line, command, profile, &|name| env::var_os(name));
-    let _ = WORDS.set(words.clone());
-    Ok(words)
+    let layers = DefaultLayers {
+        program,
+        profile,
+        variables: &|name| env::var_os(name),
+    };
+    Ok(layers.added_to(line, typed.repository.as_deref()))
 }
 
 /// The program as clap knows it, with the global options in every command.
@@ -97,14 +89,6 @@ pub(super) fn program() -> Command {
     let mut program = Cli::command();
     program.build();
     program
-}
-
-/// The command with this path of names; `None` without a name.
-fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
-    let (first, rest) = names.split_first()?;
-    let command = program.find_subcommand(first)?;
-    rest.iter()
-        .try_fold(command, |command, name| command.find_subcommand(name))
 }
 
 fn profile_of(line: &CommandLine, program: &Command) -> Result<Option<NamedProfile>> {
@@ -155,24 +139,19 @@ pub(super) fn all_files() -> Vec<PathBuf> {
 
 impl NamedProfile {
     /// The words of a command with the options of this profile and of the environment.
-    pub(super) fn words_of(&self, program: &Command, words: &[&str]) -> Result<Vec<OsString>> {
+    pub(super) fn words_of(&self, program: &Command, words: &[&str]) -> Vec<OsString> {
         let mut typed = vec![
             "fullbore".into(),
             "--config".into(),
             self.file.clone().into(),
         ];
         typed.extend(words.iter().map(OsString::from));
-        let line = CommandLine::read(program, typed);
-        let command = inner_command(program, &line.command);
-        let command = command
-            .ok_or_else(|| Error::new(ErrorKind::Bug, format!("there is no command {words:?}")))?;
-        let variables = |name: &str| env::var_os(name);
-        Ok(layers::with_defaults(
-            line,
-            command,
-            &self.profile,
-            &variables,
-        ))
+        let layers = DefaultLayers {
+            program,
+            profile: &self.profile,
+            variables: &|name: &str| env::var_os(name),
+        };
+        layers.added_to(CommandLine::read(program, typed), None)
     }
 
     /// The variables of the environment that [`NamedProfile::words_of`] has turned into words.

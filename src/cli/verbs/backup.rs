@@ -87,7 +87,7 @@ pub(in crate::cli) struct BackupArgs {
     #[arg(long, value_name = "CODEC")]
     pub(in crate::cli) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     pub(in crate::cli) workers: Option<NonZeroUsize>,
     /// Threads that read each device, or auto: as many as it pays
     #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
@@ -130,14 +130,14 @@ pub(in crate::cli) struct BackupArgs {
     /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) host: Option<String>,
-    /// Note this in the backup; can be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
+    /// Tag the backup with KEY or KEY=VALUE; can be repeated
+    #[arg(long, short = 't', value_name = "TAG", value_parser = tag)]
     pub(in crate::cli) tag: Vec<(String, String)>,
     /// Run on this host, which reads its own PATHs or cluster; also said by ssh://HOST/PATH
     #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host))]
     pub(in crate::cli) on: Option<String>,
     /// Only say what would be backed up; files are not opened
-    #[arg(long, conflicts_with_all = ["stdin_name", "report"])]
+    #[arg(long, short = 'n', conflicts_with_all = ["stdin_name", "report"])]
     pub(in crate::cli) dry_run: bool,
     #[command(flatten)]
     pub(in crate::cli) encrypt: EncryptArgs,

@@ -25,13 +25,12 @@ pub(in crate::cli) struct BenchArgs {
     #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
     compress: Codec,
     /// Threads [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// Bytes to move
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     size: u64,
-    /// As JSON
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
 }
 

@@ -1,12 +1,23 @@
 //! `fullbore diff`.
 
 use crate::{
-    cli::{options::selected, output::printed, select::SelectArgs},
+    cli::{
+        options::selected,
+        output::{is_terminal, printed},
+        select::SelectArgs,
+    },
     command::diff::Diff,
-    error::Result,
+    error::{Error, ErrorKind, Result},
+    repo::{
+        open::{place, without_backup},
+        selector::LATEST,
+    },
 };
 use clap::{Args, ValueHint};
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
 
 /// `fullbore diff`.
 #[derive(Debug, Args)]
@@ -15,23 +26,24 @@ use std::{ffi::OsString, path::PathBuf};
                   EXIT CODES: 0 done, whether they differ or not, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct DiffArgs {
-    /// The repository
-    #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
+    /// A repository; REPO@A B compares A with B, REPO@B alone the backup before B with it
+    #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// A backup: an id, the beginning of one, or latest [default: the one before B of the same source]
+    /// A backup: an id, the beginning of one, latest, or a time [default: the one before B of the same source]
     #[arg(value_name = "A")]
-    a: Option<String>,
-    /// Another one
-    #[arg(value_name = "B", default_value = "latest")]
-    b: String,
+    a: Option<OsString>,
+    /// Another one [default: latest]
+    #[arg(value_name = "B")]
+    b: Option<OsString>,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// One JSON object a line
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
+    #[arg(from_global)]
+    quiet: bool,
 }
 
 pub(in crate::cli) fn run(args: DiffArgs) -> Result<u8> {
@@ -42,15 +54,68 @@ pub(in crate::cli) fn run(args: DiffArgs) -> Result<u8> {
         b,
         paths,
         json,
+        quiet,
     } = args;
     let filter = select.filter(&repository, false)?;
+    let ends = DiffEnds::new(&repository, a, b, paths)?;
     let diff = Diff {
-        repository,
+        repository: ends.repository,
         filter,
-        a,
-        b,
-        paths: selected(paths),
+        a: ends.a,
+        b: ends.b.unwrap_or_else(|| LATEST.to_owned()),
+        paths: selected(ends.paths),
+        has_header: is_terminal() && !json && !quiet,
         json,
     };
     printed(|out| diff.run(out).map(|_| 0))
+}
+
+/// The backups to compare, as the words mean them.
+struct DiffEnds {
+    repository: OsString,
+    a: Option<String>,
+    b: Option<String>,
+    paths: Vec<PathBuf>,
+}
+
+impl DiffEnds {
+    /// With a backup behind the repository, the first word is B and the others are paths.
+    fn new(
+        from: &OsStr,
+        first: Option<OsString>,
+        second: Option<OsString>,
+        mut paths: Vec<PathBuf>,
+    ) -> Result<Self> {
+        let (_, named) = place(from)?;
+        let repository = without_backup(from).to_owned();
+        let Some(named) = named.map(str::to_owned) else {
+            return Ok(Self {
+                repository,
+                a: first.map(backup_name).transpose()?,
+                b: second.map(backup_name).transpose()?,
+                paths,
+            });
+        };
+        paths.splice(0..0, second.map(PathBuf::from));
+        let (a, b) = match first.map(backup_name).transpose()? {
+            Some(b) => (Some(named), b),
+            None => (None, named),
+        };
+        Ok(Self {
+            repository,
+            a,
+            b: Some(b),
+            paths,
+        })
+    }
+}
+
+/// Returns the name of a backup: BACKUP, @BACKUP or REPO@BACKUP.
+fn backup_name(word: OsString) -> Result<String> {
+    let text = word.into_string().map_err(|word| {
+        Error::new(ErrorKind::Usage, format!("cannot find backup {word:?}"))
+            .because("it is no text")
+    })?;
+    let name = text.rsplit_once('@').map_or(&*text, |(_, name)| name);
+    Ok(name.to_owned())
 }

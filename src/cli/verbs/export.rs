@@ -27,8 +27,8 @@ use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
 #[derive(Debug, Args)]
 #[command(after_help = WRITES)]
 pub(in crate::cli) struct ExportArgs {
-    /// A repository or an archive; @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository or an archive; @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct ExportArgs {
     #[arg(long)]
     keep_going: bool,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]

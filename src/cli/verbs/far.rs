@@ -2,7 +2,7 @@
 
 use super::{backup::BackupArgs, restore::RestoreArgs};
 use crate::{
-    cli::{output::aside, profile},
+    cli::{command_line, output::aside},
     error::{Error, ErrorKind, Result},
     plan::SinkSpec,
     repo::open::place,
@@ -180,7 +180,7 @@ impl FarArguments {
 fn run(host: &str, objects: Arc<dyn Objects>, arguments: &FarArguments) -> Result<u8> {
     let service = OfferedObjects { objects, print };
     let wire: Wire = connect_to_host(host, Arc::new(service))?;
-    wire.run(&arguments.of(profile::words().into_iter().skip(1)))
+    wire.run(&arguments.of(command_line::words().into_iter().skip(1)))
 }
 
 /// Prints what the command on the other host has printed, which may be anything.

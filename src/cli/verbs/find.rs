@@ -1,7 +1,10 @@
 //! `fullbore find`.
 
 use crate::{
-    cli::{output::printed, select::SelectArgs},
+    cli::{
+        output::{is_terminal, printed},
+        select::SelectArgs,
+    },
     command::find::Find,
     error::Result,
     text::arguments::{any_bytes, pattern},
@@ -15,17 +18,18 @@ use std::ffi::OsString;
     after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged"
 )]
 pub(in crate::cli) struct FindArgs {
-    /// The repository
-    #[arg(value_name = "REPOSITORY", value_hint = ValueHint::DirPath)]
+    /// A repository; @BACKUP searches one backup only
+    #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
     #[command(flatten)]
     select: SelectArgs,
     /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
     #[arg(value_name = "PATTERN", value_parser = any_bytes(pattern))]
     pattern: OsString,
-    /// One JSON object a line
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
+    #[arg(from_global)]
+    quiet: bool,
 }
 
 pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
@@ -34,12 +38,14 @@ pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
         select,
         pattern,
         json,
+        quiet,
     } = args;
-    let filter = select.filter(&repository, false)?;
+    let filter = select.filter(&repository, true)?;
     let find = Find {
         repository,
         filter,
         pattern,
+        has_header: is_terminal() && !json && !quiet,
         json,
     };
     printed(|out| find.run(out))

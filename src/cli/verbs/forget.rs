@@ -2,12 +2,15 @@
 
 use crate::{
     cli::{
-        output::told,
+        output::{is_terminal, told_unless},
         select::{no_filter, wanted},
     },
     command::forget::Forget,
-    error::Result,
-    repo::retention::{self, RetentionRules},
+    error::{Error, ErrorKind, Result},
+    repo::{
+        open::{place, without_backup},
+        retention::{self, RetentionRules},
+    },
 };
 use clap::{Args, ValueEnum, ValueHint};
 use jiff::Span;
@@ -17,31 +20,35 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(
     after_help = "A backup stays if any rule keeps it, or if it is pinned; and the last complete one, if all that stay lack something. \
-                  What is forgotten is freed by `fullbore prune`.\n\
+                  `fullbore prune` or --prune frees what is forgotten.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
 )]
 pub(in crate::cli) struct ForgetArgs {
-    /// The repository
-    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
+    /// A repository; REPO@BACKUP forgets this backup
+    #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
-    /// Forget these, whatever the rules say, also the last one of a source, or what is left of one that was cut off: ids, beginnings of ids, or latest
-    #[arg(value_name = "ID", conflicts_with = "Keep")]
+    /// Forget these, whatever the rules say, also the last one of a source, or what is left of one that was cut off
+    #[arg(value_name = "BACKUP", conflicts_with = "Keep")]
     ids: Vec<String>,
     #[command(flatten)]
     keep: Keep,
     /// The rules hold for each source by itself, or for all backups together
     #[arg(long, value_enum, default_value_t = Group::Source)]
     group_by: Group,
-    /// Only say what would be forgotten
+    /// Free the space at once, as `fullbore prune` does
     #[arg(long)]
+    prune: bool,
+    /// Only say what would be forgotten, and how much it would free
+    #[arg(long, short = 'n')]
     dry_run: bool,
-    /// One JSON object a line
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
+    #[arg(from_global)]
+    quiet: bool,
 }
 
 /// What to keep.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[group(multiple = true)]
 struct Keep {
     /// Keep the last N backups
@@ -62,12 +69,23 @@ struct Keep {
     /// … of the last N years
     #[arg(long, value_name = "N")]
     keep_yearly: Option<u32>,
-    /// Keep what is no older than this before the newest: 30d, 2y5m7d3h (years, months, days, hours)
+    /// Keep what is no older than this before the newest: 30d, 2y5m7d3h (years, months, weeks, days, hours)
     #[arg(long, value_name = "DURATION", value_parser = span)]
     keep_within: Option<Span>,
     /// Keep what has this tag; can be repeated
-    #[arg(long, value_name = "KEY[=VALUE]", value_parser = wanted)]
+    #[arg(long, value_name = "TAG", value_parser = wanted)]
     keep_tag: Vec<retention::TagRule>,
+}
+
+/// Refuses rules beside a backup that is named.
+fn check_rules(keep: &Keep) -> Result<()> {
+    if RetentionRules::from(keep.clone()).is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Usage,
+        "cannot forget by name and by rules at once",
+    ))
 }
 
 /// What rules hold for.
@@ -80,8 +98,9 @@ enum Group {
 }
 
 fn span(text: &str) -> Result<Span, String> {
-    retention::span(text)
-        .ok_or_else(|| "use years, months, days and hours, such as 30d or 2y5m7d3h".to_owned())
+    retention::span(text).ok_or_else(|| {
+        "use years, months, weeks, days and hours, such as 30d or 2y5m7d3h".to_owned()
+    })
 }
 
 impl From<Keep> for RetentionRules {
@@ -99,7 +118,13 @@ impl From<Keep> for RetentionRules {
     }
 }
 
-pub(in crate::cli) fn run(args: ForgetArgs) -> Result<u8> {
+pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
+    let (_, named) = place(&args.repository)?;
+    if let Some(named) = named {
+        args.ids.insert(0, named.to_owned());
+        check_rules(&args.keep)?;
+    }
+    args.repository = without_backup(&args.repository).to_owned();
     let filter = no_filter(&args.repository, false);
     let forget = Forget {
         filter,
@@ -108,7 +133,9 @@ pub(in crate::cli) fn run(args: ForgetArgs) -> Result<u8> {
         rules: args.keep.into(),
         by_source: args.group_by == Group::Source,
         dry_run: args.dry_run,
+        prune: args.prune,
+        has_header: is_terminal(),
         json: args.json,
     };
-    told(|out| forget.run(out))
+    told_unless(args.quiet && !args.json, |out| forget.run(out))
 }

@@ -36,8 +36,7 @@ enum KeyVerb {
     List {
         #[command(flatten)]
         at: KeyRepository,
-        /// One JSON object for each key
-        #[arg(long)]
+        #[arg(from_global)]
         json: bool,
     },
     /// Add a key that reads and writes

@@ -3,10 +3,10 @@
 use crate::{
     cli::{
         options::selected,
-        output::{aside, printed},
+        output::{aside, printed, terminal_columns},
         select::SelectArgs,
     },
-    command::list::List,
+    command::list::{EntryForm, List},
     error::Result,
     repo::open::{holds_none, repository_at},
 };
@@ -16,22 +16,37 @@ use std::{ffi::OsString, path::PathBuf};
 /// `fullbore list`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Of a backup: its id, when it began, what it is of, and the bytes of that; \"stored\" is what a full one takes here, \
-                  \"added\" what another one stored beyond those before it. Each is complete by itself.\n\
+    after_help = "WHEN is when a backup began, in local time; ids have UTC. SIZE is its content, ADDED what it stored beyond the \
+                  backups before it. Each backup is complete by itself.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct ListArgs {
-    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses a backup, whose entries are listed
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository, an archive, any tar or - (standard input); @BACKUP lists the entries of a backup: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// Only these, and what is below them
+    /// Only these; of a directory what is directly in it
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// One JSON object a line
-    #[arg(long)]
+    /// All facts: when backups began and ended, PostgreSQL, options
+    #[arg(long, short)]
+    long: bool,
+    /// List everything below the directories given as PATH
+    #[arg(long, short = 'R')]
+    recursive: bool,
+    /// Indent the names of entries below their directory
+    #[arg(long, conflicts_with = "json")]
+    tree: bool,
+    /// Round sizes of entries: 1.23 MB
+    #[arg(long, short = 'H')]
+    human_readable: bool,
+    #[arg(from_global)]
     json: bool,
+    #[arg(from_global)]
+    quiet: bool,
+    #[arg(from_global)]
+    verbose: bool,
 }
 
 pub(in crate::cli) fn run(args: ListArgs) -> Result<u8> {
@@ -40,6 +55,16 @@ pub(in crate::cli) fn run(args: ListArgs) -> Result<u8> {
         from: args.from,
         filter,
         paths: selected(args.paths),
+        recursive: args.recursive || args.tree,
+        form: if args.tree {
+            EntryForm::Tree
+        } else {
+            EntryForm::Lines
+        },
+        human: args.human_readable,
+        long: args.long || args.verbose,
+        quiet: args.quiet,
+        columns: terminal_columns(),
         json: args.json,
     };
     let code = printed(|out| list.run(out))?;

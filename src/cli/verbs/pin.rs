@@ -12,11 +12,10 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct PinArgs {
-    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    /// A repository; @BACKUP chooses one: an id, latest, 2026-11-25 or 2d
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
-    /// One JSON object
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
 }
 

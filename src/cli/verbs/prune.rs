@@ -1,6 +1,6 @@
 //! `fullbore prune`.
 
-use crate::{cli::output::told, command::prune::Prune, error::Result};
+use crate::{cli::output::told_unless, command::prune::Prune, error::Result};
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 
@@ -15,11 +15,12 @@ pub(in crate::cli) struct PruneArgs {
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: OsString,
     /// Only say what would be freed
-    #[arg(long)]
+    #[arg(long, short = 'n')]
     dry_run: bool,
-    /// One JSON object a line
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
+    #[arg(from_global)]
+    quiet: bool,
 }
 
 pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
@@ -28,5 +29,5 @@ pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
         dry_run: args.dry_run,
         json: args.json,
     };
-    told(|out| prune.run(out).map(|()| 0))
+    told_unless(args.quiet && !args.json, |out| prune.run(out).map(|()| 0))
 }

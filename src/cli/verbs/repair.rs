@@ -34,10 +34,9 @@ pub(in crate::cli) struct RepairArgs {
     #[arg(long)]
     yes: bool,
     /// Threads [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<std::num::NonZeroUsize>,
-    /// One JSON object a line; nothing is asked
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
 }
 

@@ -1,6 +1,6 @@
 //! `fullbore restore`.
 
-use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_report};
+use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_preview, restore_report};
 use crate::{
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
@@ -15,9 +15,13 @@ use crate::{
     format::{entry::EntryPath, root::EntryName},
     metrics::meter::Meter,
     platform,
-    restore::{Restore, delta::Delta},
+    restore::{Restore, delta::Delta, entry_patterns::EntryPatterns},
     target::layout::TargetMount,
-    text::{self, size},
+    text::{
+        self,
+        arguments::{any_bytes, pattern},
+        size,
+    },
 };
 use clap::{
     Args, ValueHint,
@@ -32,17 +36,26 @@ use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathB
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
 )]
 pub(in crate::cli) struct RestoreArgs {
-    /// A repository, an archive, any tar or - (standard input); @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository, an archive, any tar or - (standard input); @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     pub(in crate::cli) from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// The directory to restore into: absent or empty, unless --overwrite or --delta
+    /// The directory to restore into: absent or empty, unless --overwrite, --delta or --mirror
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(in crate::cli) to: Option<PathBuf>,
     /// Only these, and what is below them
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Only entries that this pattern matches, as in .gitignore, and what is below them; can be repeated
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    include: Vec<OsString>,
+    /// Leave out what this pattern matches, as in .gitignore; can be repeated
+    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
+    exclude: Vec<OsString>,
+    /// Only list what would be created (+), changed (~) and deleted (-), by size, time and mode; nothing is written
+    #[arg(long, short = 'n', conflicts_with = "plan", requires = "to")]
+    pub(in crate::cli) dry_run: bool,
     /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written
     #[arg(long)]
     pub(in crate::cli) plan: bool,
@@ -58,7 +71,7 @@ pub(in crate::cli) struct RestoreArgs {
     #[arg(long)]
     numeric_owner: bool,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// All buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
@@ -80,6 +93,19 @@ pub(in crate::cli) struct DeltaArgs {
     /// Delete files that are not in the backup (below the PATHs), also those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted
     #[arg(long, requires = "delta", conflicts_with = "overwrite")]
     pub(in crate::cli) delete: bool,
+    /// Make the target the same as the backup: --delta --delete
+    #[arg(long, requires = "to", conflicts_with_all = ["overwrite", "delta"])]
+    mirror: bool,
+}
+
+impl DeltaArgs {
+    fn is_delta(&self) -> bool {
+        self.delta || self.mirror
+    }
+
+    fn deletes(&self) -> bool {
+        self.delete || self.mirror
+    }
 }
 
 pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
@@ -92,6 +118,10 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         filter,
         to: args.to.clone().unwrap_or_default(),
         paths: selected(args.paths),
+        patterns: EntryPatterns {
+            include: args.include,
+            exclude: args.exclude,
+        },
         overwrite: args.overwrite,
         keep_going: args.keep_going,
         numeric_owner: args.numeric_owner,
@@ -101,8 +131,13 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         say_elsewhere: elsewhere(args.output.json, args.output.quiet),
     };
     let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
+    if args.dry_run {
+        let deletes = args.delta.deletes();
+        let is_allowed = args.overwrite || args.delta.is_delta();
+        return restore_preview::run(&restore, deletes, is_allowed, &args.output);
+    }
     if args.plan {
-        if args.delta.delete {
+        if args.delta.deletes() {
             Delta::new(&restore, true, &say).plan_deletions()?;
         }
         return restore_plan::run(restore, args.to, args.output.json);
@@ -115,8 +150,8 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         .transpose()?;
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false, report::ENDS);
-    let summary = progress.watch(&meter, || match args.delta.delta {
-        true => Delta::new(&restore, args.delta.delete, &say).run(&meter),
+    let summary = progress.watch(&meter, || match args.delta.is_delta() {
+        true => Delta::new(&restore, args.delta.deletes(), &say).run(&meter),
         false => restore.run(&meter),
     });
     progress.clear();

@@ -122,7 +122,9 @@ fn moved(text: OsString) -> Result<(Vec<u8>, PathBuf), String> {
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("use NAME=VALUE; REPO@BACKUP chooses the backup")?;
     if let Some(inner) = quoted(value) {
         return Err(format!(
             "the quotes would become part of the value: use {}={inner}",

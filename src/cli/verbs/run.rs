@@ -101,11 +101,11 @@ pub(super) fn step_words(
     step: &str,
 ) -> Result<Vec<OsString>> {
     let mut words = match step {
-        "backup" => profile.words_of(program, &["backup", "--no-create"])?,
+        "backup" => profile.words_of(program, &["backup", "--no-create"]),
         "verify" if !says_share(profile, program)? => {
-            profile.words_of(program, &["verify", USUAL_SHARE[0], USUAL_SHARE[1]])?
+            profile.words_of(program, &["verify", USUAL_SHARE[0], USUAL_SHARE[1]])
         }
-        step => profile.words_of(program, &[step])?,
+        step => profile.words_of(program, &[step]),
     };
     // The numbers are those of the whole run.
     words.retain(|word| !is_option(word, "--metrics"));
@@ -113,7 +113,7 @@ pub(super) fn step_words(
 }
 
 fn says_share(profile: &NamedProfile, program: &clap::Command) -> Result<bool> {
-    let words = profile.words_of(program, &["verify"])?;
+    let words = profile.words_of(program, &["verify"]);
     let is_share = |word: &OsString| SHARES.iter().any(|share| is_option(word, share));
     Ok(words.iter().any(is_share))
 }

@@ -12,13 +12,12 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct ShowArgs {
-    /// A repository, an archive or - (standard input); @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository, an archive or - (standard input); @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// As JSON
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
 }
 

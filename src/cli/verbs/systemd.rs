@@ -89,7 +89,7 @@ impl UnitNeeds {
         let sources = &profile.profile.sources;
         let is_url = |source: &String| source.starts_with("postgres");
         let has_settings = words.iter().any(|word| starts_with(word, "--connect="));
-        let metrics = profile.words_of(&program, &["run", &profile.name])?;
+        let metrics = profile.words_of(&program, &["run", &profile.name]);
         let metrics = option_value(&metrics, "--metrics=").map(PathBuf::from);
         let mut written: Vec<_> = location
             .as_local()

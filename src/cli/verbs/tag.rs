@@ -12,17 +12,16 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct TagArgs {
-    /// A repository; @ID, @PREFIX or @latest chooses the backup
+    /// A repository; @BACKUP chooses one: an id, latest, 2026-11-25 or 2d
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
-    /// Set these; without any, those there are are printed
-    #[arg(value_name = "KEY=VALUE", value_parser = tag)]
+    /// Set these: KEY or KEY=VALUE; without any, print the tags
+    #[arg(value_name = "TAG", value_parser = tag)]
     tags: Vec<(String, String)>,
     /// Take this tag away; can be repeated
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
-    /// One JSON object
-    #[arg(long)]
+    #[arg(from_global)]
     json: bool,
 }
 

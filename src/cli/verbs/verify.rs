@@ -35,8 +35,8 @@ use std::{
     after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct VerifyArgs {
-    /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @ID, @PREFIX or @latest chooses one backup
-    #[arg(value_name = "FROM[@BACKUP]")]
+    /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @BACKUP checks one: an id, latest, latest~1, 2026-11-25 or 2d
+    #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
@@ -49,7 +49,7 @@ pub(in crate::cli) struct VerifyArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     against: Option<PathBuf>,
     /// Threads that compute [default: the processors this process may use]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
     output: OutputArgs,

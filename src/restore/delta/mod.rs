@@ -107,7 +107,7 @@ impl<'a> Delta<'a> {
     /// Those of [`Restore::run`]; [`ErrorKind::Usage`] for a whole cluster without `delete`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         let archive = self.open_archive()?;
-        let selection = Selection::new(&self.restore.paths)?;
+        let selection = self.restore.selection(&archive)?;
         if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
             let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
             let why = "the server would use these files as its own";
@@ -147,7 +147,7 @@ impl<'a> Delta<'a> {
     /// Those of [`Delta::run`] before its first write.
     pub fn plan_deletions(&self) -> Result<()> {
         let archive = self.open_archive()?;
-        let selection = Selection::new(&self.restore.paths)?;
+        let selection = self.restore.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);

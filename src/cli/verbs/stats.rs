@@ -1,0 +1,28 @@
+//! `fullbore stats`.
+
+use crate::{
+    cli::{options::EXIT_CODES, output::printed},
+    command::stats::Stats,
+    error::Result,
+};
+use clap::{Args, ValueHint};
+use std::ffi::OsString;
+
+/// `fullbore stats`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(in crate::cli) struct StatsArgs {
+    /// The repository
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
+    repository: OsString,
+    #[arg(from_global)]
+    json: bool,
+}
+
+pub(in crate::cli) fn run(args: StatsArgs) -> Result<u8> {
+    let stats = Stats {
+        repository: args.repository,
+        json: args.json,
+    };
+    printed(|out| stats.run(out))
+}

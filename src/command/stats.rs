@@ -1,0 +1,176 @@
+//! Prints how many backups a repository holds, and what they take.
+
+use crate::{
+    error::Result,
+    format::root::PART_BYTES,
+    repo::{
+        open::{ids_of, listed_roots, read_repository, repository_at},
+        prune::prune_forecast,
+        roots::{BackupState, backup_files},
+        verify_memory::CheckedShare,
+    },
+    text::{
+        self,
+        local_time::{local_second, local_second_of},
+        source_text,
+    },
+};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io::Write,
+};
+
+/// The repository, and the form of the output.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// The repository.
+    pub repository: OsString,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+/// The numbers of a repository.
+#[derive(Debug, Default, Serialize)]
+struct RepositoryStats {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Backups that can be read, and others.
+    backups: u64,
+    damaged: u64,
+    sources: u64,
+    /// Content of all backups: as many bytes as restores of all of them would write.
+    content_bytes: u64,
+    /// Bytes of all objects of backups.
+    stored_bytes: u64,
+    ratio: f64,
+    /// Bytes of forgotten and interrupted backups: those that a prune frees, and those that others need. `None` where a prune
+    /// would refuse.
+    freeable_bytes: Option<u64>,
+    held_bytes: Option<u64>,
+    oldest: Option<String>,
+    oldest_time: Option<String>,
+    newest: Option<String>,
+    newest_time: Option<String>,
+    /// Share of the stored data that was ever checked, from 0 to 1.
+    verified_share: f64,
+    /// When data was checked last, in seconds since 1970.
+    last_verified: Option<u64>,
+}
+
+impl Stats {
+    /// Prints the numbers. Returns the exit code: 4 if a backup is damaged, 1 if one cannot be read for another reason.
+    ///
+    /// # Errors
+    /// Those of opening the repository, and of `out`.
+    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+        let objects = repository_at(&self.repository)?;
+        read_repository(&*objects)?;
+        let files = backup_files(&*objects)?;
+        let mut stats = RepositoryStats {
+            kind: "result",
+            stored_bytes: super::list::stored_bytes(&files),
+            ..RepositoryStats::default()
+        };
+        let mut code = 0;
+        let mut sources = BTreeSet::new();
+        let mut segments = BTreeMap::new();
+        for (id, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
+            let root = match root {
+                Ok(root) => root,
+                Err(error) => {
+                    stats.damaged += 1;
+                    code = error.exit_code().max(code);
+                    continue;
+                }
+            };
+            stats.backups += 1;
+            stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
+            sources.insert(source_text(&root.source));
+            for live in &root.liveness {
+                let mut segment = live.id();
+                if segment.backup.is_empty() {
+                    segment.backup.clone_from(&id);
+                }
+                segments.insert(segment, live.of_bytes);
+            }
+            if stats.oldest.is_none() {
+                (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
+            }
+            (stats.newest, stats.newest_time) = (Some(id), Some(root.time));
+        }
+        stats.sources = sources.len() as u64;
+        stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
+        if let Ok(pruned) = prune_forecast(&*objects, &BTreeSet::new()) {
+            stats.freeable_bytes = Some(pruned.freed().bytes);
+            stats.held_bytes = Some(pruned.held().bytes);
+        }
+        let checked = CheckedShare::read(&*objects, &segments, PART_BYTES);
+        stats.verified_share = checked.share;
+        stats.last_verified = checked.last;
+        match self.json {
+            true => text::json(out, &stats)?,
+            false => print(&stats, out)?,
+        }
+        Ok(code)
+    }
+}
+
+fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
+    let damaged = match stats.damaged {
+        0 => String::new(),
+        n => format!(", and {} that cannot be read", text::count(n)),
+    };
+    let sources = text::counted(stats.sources, "source");
+    let mut lines = vec![
+        (
+            "backups",
+            format!("{} of {sources}{damaged}", text::count(stats.backups)),
+        ),
+        ("content", text::bytes(stats.content_bytes)),
+        (
+            "stored",
+            format!(
+                "{}, ratio {:.2}",
+                text::bytes(stats.stored_bytes),
+                stats.ratio
+            ),
+        ),
+    ];
+    lines.push(("forgotten", forgotten(stats)));
+    let backup = |id: &Option<String>, time: &Option<String>| {
+        let (id, time) = (id.as_ref()?, time.as_ref()?);
+        Some(format!("{id}, {}", local_second(time)))
+    };
+    let oldest = backup(&stats.oldest, &stats.oldest_time);
+    let newest = backup(&stats.newest, &stats.newest_time);
+    lines.extend(oldest.map(|oldest| ("oldest", oldest)));
+    lines.extend(newest.map(|newest| ("newest", newest)));
+    let verified = match stats.last_verified {
+        None => "never; `fullbore verify --sample 5%` checks a share".to_owned(),
+        Some(time) => format!(
+            "{:.0} % of the data, last {}",
+            stats.verified_share * 100.0,
+            local_second_of(time)
+        ),
+    };
+    lines.push(("verified", verified));
+    lines
+        .iter()
+        .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+fn forgotten(stats: &RepositoryStats) -> String {
+    let (Some(freeable), Some(held)) = (stats.freeable_bytes, stats.held_bytes) else {
+        return "not known; `fullbore prune --dry-run` says why".to_owned();
+    };
+    let held = match held {
+        0 => String::new(),
+        held => format!(
+            "; {} held, because newer backups refer to it",
+            text::bytes(held)
+        ),
+    };
+    format!("`fullbore prune` frees {}{held}", text::bytes(freeable))
+}

@@ -1,0 +1,214 @@
+//! The words behind `@` that choose a backup: `latest`, `latest~2`, a time, or the beginning of an id.
+
+use super::{
+    open::{list_backups, lost_root},
+    retention::span,
+    scan::lost_roots,
+    select::{BackupFilter, SourceList},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::layout::is_backup_id,
+    storage::Objects,
+};
+use jiff::{SignedDuration, Timestamp, ToSpan, Zoned, civil::Date, civil::DateTime};
+use std::sync::Arc;
+
+/// The word for the latest backup of a source.
+pub const LATEST: &str = "latest";
+
+/// How a backup is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackupSelector {
+    /// The latest backup, or the one so many before it.
+    Back(usize),
+    /// The newest backup that began at this time or before.
+    At(Timestamp),
+    /// An id, or the beginning of one.
+    Id(String),
+}
+
+impl BackupSelector {
+    /// Parses the text behind `@`. Times are those of the time zone of `now`: a date means its end, a minute its end, and `2d`
+    /// means two days before `now`. Any other text is an id.
+    pub fn parse(text: &str, now: &Zoned) -> Self {
+        if text == LATEST {
+            return Self::Back(0);
+        }
+        let back = text
+            .strip_prefix(LATEST)
+            .and_then(|rest| rest.strip_prefix('~'));
+        if let Some(back) = back.and_then(|back| back.parse().ok()) {
+            return Self::Back(back);
+        }
+        time(text, now).map_or_else(|| Self::Id(text.to_owned()), Self::At)
+    }
+}
+
+/// Returns the last moment that a text about a time means.
+fn time(text: &str, now: &Zoned) -> Option<Timestamp> {
+    let end_of = |date: Date| {
+        let next = date
+            .tomorrow()
+            .ok()?
+            .to_zoned(now.time_zone().clone())
+            .ok()?;
+        next.timestamp().checked_sub(1.nanosecond()).ok()
+    };
+    match text {
+        "today" => return end_of(now.date()),
+        "yesterday" => return end_of(now.date().yesterday().ok()?),
+        _ => {}
+    }
+    if let Some(span) = span(text) {
+        return now.checked_sub(span).ok().map(|time| time.timestamp());
+    }
+    // An id begins with the digits of a date, without hyphens.
+    if text.len() < 10 || text.as_bytes()[4] != b'-' {
+        return None;
+    }
+    if text.len() == 10 {
+        return end_of(text.parse().ok()?);
+    }
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Some(time);
+    }
+    let local: DateTime = text.parse().ok()?;
+    let time = local.to_zoned(now.time_zone().clone()).ok()?.timestamp();
+    match text.matches(':').count() {
+        1 => time
+            .checked_add(SignedDuration::from_nanos(59_999_999_999))
+            .ok(),
+        _ => Some(time),
+    }
+}
+
+/// A backup that may be chosen, or one whose root cannot be read.
+struct DatedBackup {
+    id: String,
+    /// `None` if the root cannot be read.
+    time: Option<Timestamp>,
+}
+
+impl BackupFilter {
+    /// Returns the id of the backup that `selector` chooses among the selected ones.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the backups have several sources; [`ErrorKind::NotFound`] if there is no such backup;
+    /// [`ErrorKind::Corrupt`] if a root that cannot be read may be the one.
+    pub(super) fn choose(
+        &self,
+        objects: &Arc<dyn Objects>,
+        selector: &BackupSelector,
+    ) -> Result<String> {
+        if *selector == BackupSelector::Back(0) {
+            return self.latest(objects);
+        }
+        let limit = match selector {
+            BackupSelector::At(limit) => Some(*limit),
+            _ => None,
+        };
+        let in_time = |time: Timestamp| limit.is_none_or(|limit| time <= limit);
+        let mut sources = SourceList::default();
+        let mut all = Vec::new();
+        for (id, root) in list_backups(objects)? {
+            let Ok(mut root) = root else {
+                all.push(DatedBackup { id, time: None });
+                continue;
+            };
+            let time = root.time.parse::<Timestamp>().ok();
+            if self.selects_in(objects, &mut root) && time.is_some_and(in_time) {
+                sources.add(&root);
+                all.push(DatedBackup { id, time });
+            }
+        }
+        self.must_be_one(&sources, objects)?;
+        let lost = lost_roots(objects)?.into_iter();
+        all.extend(lost.map(|id| DatedBackup { id, time: None }));
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all.retain(|one| one.time.is_some() || id_time(&one.id).is_none_or(in_time));
+        let back = match selector {
+            BackupSelector::Back(back) => *back,
+            _ => 0,
+        };
+        let readable = all.iter().filter(|one| one.time.is_some());
+        let chosen = readable.rev().nth(back);
+        let from = chosen.map_or("", |chosen| &chosen.id);
+        match all
+            .iter()
+            .find(|one| one.time.is_none() && one.id.as_str() > from)
+        {
+            Some(lost) => Err(lost_root(&format!(
+                "the root of backup {:?}, which may be the one, cannot be read",
+                lost.id
+            ))),
+            None => chosen
+                .map(|chosen| chosen.id.clone())
+                .ok_or_else(|| none_chosen(selector, &**objects)),
+        }
+    }
+}
+
+/// Returns the time in an id: `20261125T185348Z-pwdtl7`.
+fn id_time(id: &str) -> Option<Timestamp> {
+    if !is_backup_id(id) {
+        return None;
+    }
+    let time = DateTime::strptime("%Y%m%dT%H%M%SZ", id.split('-').next()?).ok()?;
+    let time = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(time.timestamp())
+}
+
+fn none_chosen(selector: &BackupSelector, objects: &dyn Objects) -> Error {
+    let repository = objects.describe("");
+    let what = match selector {
+        BackupSelector::At(limit) => {
+            let time = limit.to_zoned(jiff::tz::TimeZone::system());
+            let time = time.strftime("%Y-%m-%d %H:%M:%S %:z");
+            format!("could not find a backup of {time} or before in {repository}")
+        }
+        _ => format!("could not find so many backups in {repository}"),
+    };
+    Error::new(ErrorKind::NotFound, what).hint("`fullbore list` shows all backups")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_times_are_read_in_the_time_zone() {
+        let now: Zoned = "2026-11-25T19:53:48+01:00[Europe/Berlin]".parse().unwrap();
+        let at = |time: &str| BackupSelector::At(time.parse().unwrap());
+        let cases = [
+            ("latest", BackupSelector::Back(0)),
+            ("latest~1", BackupSelector::Back(1)),
+            ("today", at("2026-11-25T22:59:59.999999999Z")),
+            ("yesterday", at("2026-11-24T22:59:59.999999999Z")),
+            ("2026-07-01", at("2026-07-01T21:59:59.999999999Z")),
+            ("2026-11-25T12:30", at("2026-11-25T11:30:59.999999999Z")),
+            ("2026-11-25 12:30:05", at("2026-11-25T11:30:05Z")),
+            ("2026-11-25T12:30:05Z", at("2026-11-25T12:30:05Z")),
+            ("2d", at("2026-11-23T18:53:48Z")),
+            ("1w12h", at("2026-11-18T06:53:48Z")),
+        ];
+        for (text, selector) in cases {
+            assert_eq!(BackupSelector::parse(text, &now), selector, "{text}");
+        }
+        for id in [
+            "20261125T185348Z-pwdtl7",
+            "2026",
+            "latest~x",
+            "2026-11-99",
+            "late",
+            "",
+        ] {
+            let id_of = BackupSelector::Id(id.to_owned());
+            assert_eq!(BackupSelector::parse(id, &now), id_of);
+        }
+        assert_eq!(
+            id_time("20261125T185348Z-pwdtl7"),
+            "2026-11-25T18:53:48Z".parse().ok()
+        );
+    }
+}

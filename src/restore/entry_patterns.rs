@@ -1,0 +1,96 @@
+//! Patterns that choose entries of a restore.
+
+use super::Restore;
+use crate::{
+    archive::{Archive, Selection},
+    error::{Error, ErrorKind, Result},
+    format::entry::{EntryKind, EntryPath, is_within},
+    source::patterns::Patterns,
+};
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
+
+/// Patterns as in `.gitignore`, from the root of the backup.
+#[derive(Debug, Clone, Default)]
+pub struct EntryPatterns {
+    /// Only entries that one of these matches, and those below them; empty for all.
+    pub include: Vec<OsString>,
+    /// Entries that are not restored, nor those below them.
+    pub exclude: Vec<OsString>,
+}
+
+impl EntryPatterns {
+    /// Refuses patterns where only a stream is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if there are any.
+    pub(super) fn must_be_empty(&self) -> Result<()> {
+        if self.include.is_empty() && self.exclude.is_empty() {
+            return Ok(());
+        }
+        let what = "cannot use --include or --exclude: this is no backup of fullbore in a file or repository";
+        Err(Error::new(ErrorKind::Usage, what).hint("name the PATHs to restore"))
+    }
+}
+
+impl Restore {
+    /// Returns the entries to restore.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if no entry is included; [`ErrorKind::Usage`] for patterns with a cluster; errors of pages.
+    pub(crate) fn selection(&self, archive: &Archive) -> Result<Selection> {
+        let EntryPatterns { include, exclude } = &self.patterns;
+        let paths = Selection::new(&self.paths)?;
+        if include.is_empty() && exclude.is_empty() {
+            return Ok(paths);
+        }
+        if archive.root.postgres.is_some() {
+            let what = "cannot restore a cluster with --include or --exclude";
+            return Err(Error::new(ErrorKind::Usage, what)
+                .because("a server needs all of its files")
+                .hint("--database restores one database"));
+        }
+        let selection = if include.is_empty() {
+            paths
+        } else {
+            Selection::new(&included(archive, &paths, &patterns(include)?)?)?
+        };
+        if exclude.is_empty() {
+            return Ok(selection);
+        }
+        let patterns = patterns(exclude)?;
+        // A directory of the target must not be deleted because its kind is not known here.
+        let is_left_out =
+            move |path: &[u8]| patterns.matches(path, true) || patterns.matches(path, false);
+        Ok(selection.without(Arc::new(is_left_out)))
+    }
+}
+
+fn patterns(lines: &[OsString]) -> Result<Patterns> {
+    let lines: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
+    Patterns::read(&lines, &[] as &[PathBuf], &[])
+}
+
+/// Returns the topmost entries that the patterns match.
+fn included(archive: &Archive, paths: &Selection, patterns: &Patterns) -> Result<Vec<EntryPath>> {
+    let mut found: Vec<EntryPath> = Vec::new();
+    for item in archive.records(paths, false) {
+        let item = item?;
+        let path = &item.entry.path;
+        let is_known = found.last().is_some_and(|top| is_within(path, top));
+        if is_known || path.is_empty() || !paths.holds(path) {
+            continue;
+        }
+        if patterns.matches(path, item.entry.kind == EntryKind::Directory) {
+            found.push(path.clone());
+        }
+    }
+    if found.is_empty() {
+        let what = format!(
+            "could not find an entry that --include matches in backup {:?}",
+            archive.root.id
+        );
+        return Err(Error::new(ErrorKind::NotFound, what)
+            .hint("patterns are as in .gitignore: '*.conf' anywhere, '/etc/*.conf' from the root of the backup"));
+    }
+    Ok(found)
+}
