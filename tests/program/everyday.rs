@@ -91,7 +91,7 @@ fn a_directory_is_listed_one_level_deep_and_a_tree_is_indented() {
         .ends_with(0)
         .out;
     assert!(
-        tree.contains("  etc/\n") && tree.contains("     14 B      c.conf\n"),
+        tree.contains("  etc/\n") && tree.contains("     14 B        c.conf\n"),
         "{tree}"
     );
     let human = fullbore(args!["list", from, "-H", "var/large"])

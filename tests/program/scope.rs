@@ -738,7 +738,7 @@ fn quiet_runs_say_nothing_and_wrong_arguments_end_with_2() {
         &["--compress", "zip"][..],
         &["--frame-size", "100K"],
         &["--workers", "0"],
-        &["--tag", "x"],
+        &["--tag", "=x"],
         &["--memory", "1"],
         &["--compress", "zstd:99"],
         &["--to", ""],
