@@ -1,4 +1,4 @@
-//! Runs what README.md and doc/guide.md tell people to type.
+//! Runs the commands that README.md, the guide, the fine print and operations.md tell people to type.
 //!
 //! Blocks marked `sh` are run, each line that starts with `$ ` in a shell of its own; blocks marked `console` are not, since
 //! they install things or are what CI runs anyway. `# exits with 4` at the end of a line is the code it must have, else it
@@ -28,7 +28,7 @@ use std::{
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// Beginnings of paths that are moved.
-const PLACES: [&str; 4] = ["/usr/share", "/srv", "/backup", "/restore"];
+const PLACES: [&str; 5] = ["/usr/share", "/srv", "/backup", "/restore", "/mnt"];
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -85,7 +85,10 @@ fn trees(root: &Path) -> Result {
         symlink("a.txt", tree.join("docs/link"))?;
         fs::hard_link(tree.join("docs/b.txt"), tree.join("docs/same"))?;
     }
-    Ok(fs::create_dir_all(root.join("backup"))?)
+    for place in ["backup", "mnt/disk", "mnt/other"] {
+        fs::create_dir_all(root.join(place))?;
+    }
+    Ok(())
 }
 
 /// A running cluster with a database `shop`, and a stopped one in `/srv/main`.
@@ -182,36 +185,73 @@ fn every_command_of_the_guide_does_what_it_says() -> Result {
 }
 
 #[test]
-fn every_link_in_the_documents_leads_to_a_file() -> Result {
+fn every_command_of_the_fine_print_does_what_it_says() -> Result {
+    run_all("doc/fine-print.md")
+}
+
+#[test]
+fn every_command_of_operations_does_what_it_says() -> Result {
+    run_all("doc/operations.md")
+}
+
+/// Every document for people: those of the top, of `doc`, of its decisions, and two of other directories.
+fn all_documents() -> Result<Vec<PathBuf>> {
     let mut documents = vec![
-        "README.md".into(),
-        "ARCHITECTURE.md".into(),
-        "CHANGELOG.md".into(),
-        "doc/format.md".into(),
+        PathBuf::from("bench/README.md"),
+        PathBuf::from("contrib/systemd/README.md"),
     ];
-    documents.extend([
-        "doc/guide.md".into(),
-        "doc/postgres.md".into(),
-        "doc/coming-from.md".into(),
-    ]);
-    documents.extend([
-        "bench/README.md".into(),
-        "contrib/systemd/README.md".into(),
-        "doc/operations.md".into(),
-    ]);
-    let decisions = fs::read_dir(source("doc/decisions"))?.flatten();
-    documents.extend(
-        decisions.map(|entry| format!("doc/decisions/{}", entry.file_name().to_string_lossy())),
-    );
-    for document in documents {
-        let text = fs::read_to_string(source(&document))?;
+    for dir in ["", "doc", "doc/decisions"] {
+        for entry in fs::read_dir(source(dir))? {
+            let name = PathBuf::from(entry?.file_name());
+            if name.extension().is_some_and(|ending| ending == "md") {
+                documents.push(Path::new(dir).join(name));
+            }
+        }
+    }
+    Ok(documents)
+}
+
+/// The names by which links reach the headings of a document: small letters, digits and `-` for a space, as forges make them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut in_code = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code || !line.starts_with('#') {
+            continue;
+        }
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title
+            .chars()
+            .filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+        found.push(kept.collect::<String>().replace(' ', "-"));
+    }
+    found
+}
+
+#[test]
+fn every_link_in_the_documents_leads_to_a_file_and_a_heading() -> Result {
+    for document in all_documents()? {
+        let name = document.display();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&document);
+        let text = fs::read_to_string(&path)?;
         let links = text
             .split("](")
             .skip(1)
             .filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.contains("://")) {
-            let file = source(&document).with_file_name(link.split('#').next().unwrap_or_default());
-            assert!(file.exists(), "{document}: {link}");
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let file = match file {
+                "" => path.clone(),
+                file => path.with_file_name(file),
+            };
+            assert!(file.exists(), "{name}: {link}");
+            if !anchor.is_empty() {
+                let headings = anchors(&fs::read_to_string(&file)?);
+                assert!(headings.iter().any(|it| it == anchor), "{name}: {link}");
+            }
         }
     }
     Ok(())

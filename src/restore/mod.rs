@@ -16,7 +16,7 @@ pub(crate) mod content;
 pub(crate) mod deferred_dirs;
 pub mod delta;
 pub(crate) mod directories;
-pub mod entry_patterns;
+mod entry_patterns;
 pub mod estimate;
 pub(crate) mod extraneous;
 pub mod preview;

@@ -93,17 +93,9 @@ fn every_service_but_the_alert_tells_of_its_failure_and_each_has_a_timer() {
 fn no_scheduled_backup_makes_a_repository() {
     let services = files(".service");
     let of_units = services.values().flat_map(|text| commands(text));
-    let documents =
-        ["doc/operations.md", "doc/guide.md"].map(|name| fs::read_to_string(source(name)).unwrap());
-    let cron = documents[1]
-        .split("**From cron**")
-        .nth(1)
-        .and_then(|rest| rest.split("\n## ").next())
-        .unwrap();
-    let scheduled: Vec<&str> = of_units
-        .chain(documents[0].lines())
-        .chain(cron.lines())
-        .collect();
+    let operations = fs::read_to_string(source("doc/operations.md")).unwrap();
+    let of_operations = operations.lines().map(|line| line.trim_start_matches("$ "));
+    let scheduled: Vec<&str> = of_units.chain(of_operations).collect();
     let begins = [&format!("{PROGRAM} backup "), "fullbore backup "];
     let backups: Vec<_> = scheduled
         .iter()

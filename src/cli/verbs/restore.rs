@@ -15,7 +15,7 @@ use crate::{
     format::{entry::EntryPath, root::EntryName},
     metrics::meter::Meter,
     platform,
-    restore::{Restore, delta::Delta, entry_patterns::EntryPatterns},
+    restore::{Restore, EntryPatterns, delta::Delta},
     target::layout::TargetMount,
     text::{
         self,
