@@ -4,10 +4,10 @@ use super::{
     options::PLAIN_EXIT_CODES,
     storage::StorageArgs,
     verbs::{
-        backup::BackupArgs, bench::BenchArgs, copy_backup::CopyArgs, diff::DiffArgs,
-        export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs, key::KeyArgs,
-        list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs,
-        serve::ServeArgs, show::ShowArgs, tag::TagArgs, verify::VerifyArgs,
+        backup::BackupArgs, bench::BenchArgs, copy::CopyTreeArgs, copy_backup::CopyArgs,
+        diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
+        key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
+        restore::RestoreArgs, serve::ServeArgs, show::ShowArgs, tag::TagArgs, verify::VerifyArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -57,6 +57,10 @@ pub(super) enum Command {
     Diff(DiffArgs),
     /// Print which backups hold a path, and when it changed
     Find(FindArgs),
+    /// Copy a directory to a directory, also from or to another host, or a backup to another repository
+    ///
+    /// The content of SRC becomes the content of DST, which is made if it is missing, with all metadata. Only differences cross.
+    Copy(Box<CopyTreeArgs>),
     /// Copy a backup to another repository, with everything it refers to
     CopyBackup(CopyArgs),
     /// Forget backups, by rules of what to keep or by name

@@ -1,6 +1,10 @@
 //! Offers repositories of this host to another one, over standard input and output: the far half of an `ssh://` location.
 
 use crate::{
+    copy::{
+        far::{MAX_ANSWER, answer},
+        near::NearTarget,
+    },
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
     platform::debug,
@@ -9,7 +13,7 @@ use crate::{
     storage::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
-        wire::{OfferedObjects, PeerSide, Wire, WireService, WireStreams, WireTimes, not_offered},
+        wire::{PeerSide, Wire, WireService, WireStreams, WireTimes, not_offered},
     },
 };
 use std::{
@@ -64,6 +68,8 @@ impl AllowedLocation {
 pub struct Serve {
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
     pub allowed: Option<AllowedLocation>,
+    /// The tree that the other side writes to, if it copies to one.
+    pub copy: Arc<NearTarget>,
 }
 
 impl Serve {
@@ -145,12 +151,41 @@ impl WireService for Serve {
     fn output(&self, _: bool, _: &[u8]) -> Result<()> {
         Err(not_offered("to print"))
     }
+
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        if self.allowed.is_some() {
+            return Err(not_offered("to copy trees"));
+        }
+        answer(&*self.copy, question)
+    }
+}
+
+/// Offers a command on this side all that the other side offers.
+#[derive(Debug)]
+struct PeerService(PeerSide);
+
+impl WireService for PeerService {
+    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
+        Ok(Arc::new(self.0.objects("the other host")?))
+    }
+
+    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
+        Err(not_offered("to run commands"))
+    }
+
+    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
+        Err(not_offered("to print"))
+    }
+
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask(question, MAX_ANSWER)
+    }
 }
 
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
 fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let failed = |error| Error::io("could not start fullbore", error);
-    let objects = Arc::new(peer.objects("the other host")?);
+    let service = Arc::new(PeerService(peer.clone()));
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let program = env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -166,7 +201,6 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     };
     // It ends with the command, which says what was wrong, if it has used the objects at all.
     let serving = start(move || {
-        let service = Arc::new(OfferedObjects::new(objects));
         Wire::connect(streams, "the command", service, WireTimes::default())
             .and_then(Wire::wait)
             .map_err(|error| debug(|| error.line()))

@@ -103,6 +103,14 @@ pub fn connect_to_host(host: &str, service: Arc<dyn WireService>) -> Result<Wire
     ssh::connect_to(host, &access().ssh, service)
 }
 
+/// A connection to the host that has started this command, over standard input.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] at a terminal; as [`ssh::connect_to`].
+pub fn connect_to_peer(name: &str) -> Result<Wire> {
+    ssh::connect_to_peer(name)
+}
+
 fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let address = CloudAddress::parse(&location.text())?;
     let address = address.ok_or_else(|| location.refused())?;

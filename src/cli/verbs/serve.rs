@@ -20,6 +20,7 @@ pub(in crate::cli) struct ServeArgs {
 pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
     let serve = Serve {
         allowed: args.allow,
+        ..Serve::default()
     };
     serve.run().map(|()| 0)
 }

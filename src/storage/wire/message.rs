@@ -218,6 +218,9 @@ pub(super) enum Call {
         #[n(0)]
         is_error: bool,
     },
+    /// Asks the service something that this connection does not know; the data is the question.
+    #[n(18)]
+    Ask,
 }
 
 /// An answer.

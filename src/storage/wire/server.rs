@@ -296,6 +296,7 @@ impl Server {
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
+            Call::Ask => Ok((CallAnswer::Bytes, self.service.ask(&body)?)),
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;
