@@ -224,18 +224,38 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// Bytes of a line that are sent at once.
-const LINE_BYTES: u64 = 64 << 10;
+/// Bytes of the output of a command that are sent at once.
+const OUTPUT_BYTES: usize = 64 << 10;
 
-/// Sends all lines of a command to the other side. Reads on if that is gone, so that the command ends.
+/// Sends all lines of a command to the other side, as many at once as there are. Reads on if that is gone, so that the command ends.
 fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
-    let mut from = BufReader::new(from);
-    let mut line = Vec::new();
-    while let Ok(1..) = from.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
-        if let Err(error) = peer.print(is_error, &line) {
+    let mut from = BufReader::with_capacity(OUTPUT_BYTES, from);
+    let mut waiting = Vec::new();
+    let print = |bytes: &[u8]| {
+        if let Err(error) = peer.print(is_error, bytes) {
             debug(|| error.line());
         }
-        line.clear();
+    };
+    loop {
+        let read = match from.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok([]) | Err(_) => break,
+            Ok(bytes) => {
+                waiting.extend_from_slice(bytes);
+                bytes.len()
+            }
+        };
+        from.consume(read);
+        let lines = waiting.iter().rposition(|byte| *byte == b'\n');
+        let end = lines.map_or(0, |last| last + 1);
+        if end > 0 || waiting.len() >= OUTPUT_BYTES {
+            let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
+            print(&waiting);
+            waiting = rest;
+        }
+    }
+    if !waiting.is_empty() {
+        print(&waiting);
     }
 }
 

@@ -252,7 +252,7 @@ pub(super) fn not_understood() -> Error {
 }
 
 /// A question and its body in bytes: the length of the question in 4 bytes, the question, the body.
-pub(super) fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
+pub fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     // A `Vec` takes all bytes.
     let _ = minicbor::encode(call, &mut bytes);

@@ -4,7 +4,7 @@
 //! target. The side that writes lists a directory before anything in it is written, and an entry is
 //! written only after the merge has passed it.
 
-use super::{attributes::AttributeReader, plan::CopyPlan};
+use super::{FRAME_BYTES, attributes::AttributeReader, plan::CopyPlan};
 use crate::{
     error::{Error, Result},
     format::{
@@ -27,8 +27,8 @@ use std::{
 /// renamed: about 20 MB each.
 const MAX_WAITING: usize = 65_536;
 
-/// Smaller files are not worth a question.
-const LEAST_RENAMED: u64 = 4096;
+/// Files that fit a frame are copied again.
+const LEAST_RENAMED: u64 = FRAME_BYTES as u64 + 1;
 
 /// The entries of the source that have to be made, in archive order with few exceptions.
 pub(super) struct Differences {

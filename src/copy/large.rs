@@ -13,7 +13,10 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// Files that are open at the same time, at most.
@@ -32,6 +35,8 @@ struct LargeTarget {
     patch: Patch,
     /// Whether it may have content that was there before.
     has_content: bool,
+    /// Whether a piece could not be written.
+    has_failed: AtomicBool,
 }
 
 impl LargeTargets {
@@ -57,6 +62,7 @@ impl LargeTargets {
             entry: entry.clone(),
             patch,
             has_content,
+            has_failed: AtomicBool::new(false),
         };
         self.0.locked().insert(entry.path.clone(), Arc::new(file));
         Ok(has_content)
@@ -123,6 +129,7 @@ impl LargeTargets {
                 return Err(not_understood());
             }
             if let Err(error) = file.patch.write(&writer, &file.entry, *offset, piece) {
+                file.has_failed.store(true, Relaxed);
                 return refused(path, error);
             }
             body = rest;
@@ -142,7 +149,7 @@ impl LargeTargets {
     ) -> Result<CopyAnswer> {
         let file = self.get(path)?;
         self.0.locked().remove(path);
-        if !is_complete {
+        if !is_complete || file.has_failed.load(Relaxed) {
             return Ok(CopyAnswer::default());
         }
         let mut writer = TargetWriter::new(tree);

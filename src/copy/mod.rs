@@ -9,7 +9,7 @@
 //! was interrupted is repeated: complete files are the same then, and large ones are continued.
 
 pub(crate) mod attributes;
-pub(crate) mod call;
+pub mod call;
 pub(crate) mod compare;
 pub mod far;
 pub(crate) mod large;

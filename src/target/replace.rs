@@ -79,12 +79,9 @@ impl NewFile {
     }
 
     fn rename_into_place(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        let aside = match &self.name {
-            ReplaceName::Aside(aside) | ReplaceName::Partial(aside) => {
-                return self.tree.rename_over(dir, aside, name);
-            }
-            _ => temporary_name(),
-        };
+        if let ReplaceName::Aside(aside) | ReplaceName::Partial(aside) = &self.name {
+            return self.tree.rename_over(dir, aside, name);
+        }
         // Most names are free.
         if self.tree.options.whole_files {
             match write::give_name(&self.file, dir, name) {
@@ -92,6 +89,7 @@ impl NewFile {
                 given => return given,
             }
         }
+        let aside = temporary_name();
         write::give_name(&self.file, dir, &aside)?;
         self.tree
             .rename_over(dir, &aside, name)
