@@ -9,6 +9,7 @@ pub mod archive;
 pub mod backup;
 pub mod cli;
 pub mod command;
+pub mod copy;
 pub mod crypt;
 pub mod error;
 pub mod format;

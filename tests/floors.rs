@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 28] = [
+const FLOORS: [(&str, u32); 29] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
@@ -32,6 +32,7 @@ const FLOORS: [(&str, u32); 28] = [
     ("report", 4),
     ("plan", 5),
     ("backup", 6),
+    ("copy", 6),
     ("restore", 6),
     ("verify", 6),
     ("repair", 6),

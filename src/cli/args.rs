@@ -5,7 +5,7 @@ use super::{
     profile::ProfileArgs,
     storage::StorageArgs,
     verbs::{
-        backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
+        backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs, copy::CopyTreeArgs,
         copy_backup::CopyArgs, diff::DiffArgs, export::ExportArgs, find::FindArgs,
         forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs,
         prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs, run::RunProfileArgs,
@@ -65,6 +65,10 @@ pub(super) enum Command {
     Diff(DiffArgs),
     /// Print which backups hold a path, and when it changed
     Find(FindArgs),
+    /// Copy a directory to a directory, also from or to another host, or a backup to another repository
+    ///
+    /// The content of SRC becomes the content of DST, which is made if it is missing, with all metadata. Only differences cross.
+    Copy(Box<CopyTreeArgs>),
     /// Copy a backup to another repository, with everything it refers to
     CopyBackup(CopyArgs),
     /// Forget backups, by rules of what to keep or by name

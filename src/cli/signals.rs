@@ -83,6 +83,10 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),
+        Command::Copy(_) => (
+            ": the copy is not complete",
+            "the same command goes on from there",
+        ),
         Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => {
             (": nothing was committed", "")
         }

@@ -1,6 +1,10 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
 use crate::{
+    copy::{
+        far::{MAX_ANSWER, answer},
+        near::NearTarget,
+    },
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
     platform::debug,
@@ -10,9 +14,8 @@ use crate::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
         wire::{
-            ArrivedEnds, HeldDoor, JoinOffer, OfferedObjects, PeerSide, SessionDoor, TlsFiles,
-            Wire, WireService, WireStreams, WireTimes, listen_for_sessions, not_offered,
-            relay_to_session,
+            ArrivedEnds, HeldDoor, JoinOffer, PeerSide, SessionDoor, TlsFiles, Wire, WireService,
+            WireStreams, WireTimes, listen_for_sessions, not_offered, relay_to_session,
         },
     },
 };
@@ -78,6 +81,8 @@ pub struct Serve {
     pub allowed: Option<AllowedLocation>,
     /// Lets further connections of the one session in.
     pub door: HeldDoor,
+    /// The tree that the other side writes to, if it copies to one.
+    pub copy: Arc<NearTarget>,
 }
 
 impl Serve {
@@ -197,6 +202,13 @@ impl WireService for Serve {
     fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
         self.door.offer(peer, reached_address())
     }
+
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        if self.allowed.is_some() {
+            return Err(not_offered("to copy trees"));
+        }
+        answer(&*self.copy, question)
+    }
 }
 
 /// The address of this host that ssh was reached at.
@@ -231,10 +243,32 @@ impl WireService for ListeningService {
     }
 }
 
+/// Offers a command on this side all that the other side offers.
+#[derive(Debug)]
+struct PeerService(PeerSide);
+
+impl WireService for PeerService {
+    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
+        Ok(Arc::new(self.0.objects("the other host")?))
+    }
+
+    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
+        Err(not_offered("to run commands"))
+    }
+
+    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
+        Err(not_offered("to print"))
+    }
+
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask(question, MAX_ANSWER)
+    }
+}
+
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
 fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let failed = |error| Error::io("could not start fullbore", error);
-    let objects = Arc::new(peer.objects("the other host")?);
+    let service = Arc::new(PeerService(peer.clone()));
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let program = env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -250,7 +284,6 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     };
     // It ends with the command, which says what was wrong, if it has used the objects at all.
     let serving = start(move || {
-        let service = Arc::new(OfferedObjects::new(objects));
         Wire::connect(streams, "the command", service, WireTimes::default())
             .and_then(Wire::wait)
             .map_err(|error| debug(|| error.line()))
@@ -274,18 +307,38 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// Bytes of a line that are sent at once.
-const LINE_BYTES: u64 = 64 << 10;
+/// Bytes of the output of a command that are sent at once.
+const OUTPUT_BYTES: usize = 64 << 10;
 
-/// Sends all lines of a command to the other side. Reads on if that is gone, so that the command ends.
+/// Sends all lines of a command to the other side, as many at once as there are. Reads on if that is gone, so that the command ends.
 fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
-    let mut from = BufReader::new(from);
-    let mut line = Vec::new();
-    while let Ok(1..) = from.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line) {
-        if let Err(error) = peer.print(is_error, &line) {
+    let mut from = BufReader::with_capacity(OUTPUT_BYTES, from);
+    let mut waiting = Vec::new();
+    let print = |bytes: &[u8]| {
+        if let Err(error) = peer.print(is_error, bytes) {
             debug(|| error.line());
         }
-        line.clear();
+    };
+    loop {
+        let read = match from.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok([]) | Err(_) => break,
+            Ok(bytes) => {
+                waiting.extend_from_slice(bytes);
+                bytes.len()
+            }
+        };
+        from.consume(read);
+        let lines = waiting.iter().rposition(|byte| *byte == b'\n');
+        let end = lines.map_or(0, |last| last + 1);
+        if end > 0 || waiting.len() >= OUTPUT_BYTES {
+            let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
+            print(&waiting);
+            waiting = rest;
+        }
+    }
+    if !waiting.is_empty() {
+        print(&waiting);
     }
 }
 

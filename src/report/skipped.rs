@@ -120,7 +120,7 @@ impl SkippedEntries {
 }
 
 /// Returns whether a write error concerns one object, so that others may succeed.
-fn concerns_one_object(error: &Error) -> bool {
+pub(crate) fn concerns_one_object(error: &Error) -> bool {
     let of_all = error
         .system()
         .is_some_and(|error| is_disk_failure(error) || is_shortage(error));

@@ -13,7 +13,6 @@
 pub(crate) mod checks;
 pub(crate) mod cluster;
 pub(crate) mod content;
-pub(crate) mod deferred_dirs;
 pub mod delta;
 pub(crate) mod directories;
 mod entry_patterns;
@@ -335,6 +334,7 @@ impl Restore {
                 overwrite,
                 numeric_owner,
                 usual_parents: false,
+                whole_files: false,
             },
         )
     }

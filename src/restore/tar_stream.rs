@@ -10,7 +10,7 @@
 //! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
 //! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, cluster, deferred_dirs::DeferredDirs, selected_paths};
+use super::{Restore, Summary, cluster, selected_paths};
 use crate::{
     archive::Selection,
     error::{Error, ErrorKind, Result, quoted},
@@ -33,6 +33,7 @@ use crate::{
     },
     target::{
         case_folding::is_name_taken,
+        deferred_dirs::DeferredDirs,
         layout::TargetLayout,
         parallel_file::ParallelFile,
         tree::{TargetOptions, TargetTree},
@@ -120,6 +121,7 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
             overwrite,
             numeric_owner,
             usual_parents: true,
+            whole_files: false,
         },
     )
 }

@@ -117,6 +117,14 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
 /// # Errors
 /// [`ErrorKind::Usage`] at a terminal; as [`connect`].
 pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
+    Arc::new(connect_to_peer(name)?).objects(OsStr::new(""), name)
+}
+
+/// A connection to the process that has started this one, over standard input.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] at a terminal; as [`connect`].
+pub(super) fn connect_to_peer(name: &str) -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
         let what = format!("cannot use {:?}", format!("peer:{name}"));
@@ -132,8 +140,7 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
         output: copy()?,
     };
     let service = Arc::new(NoService);
-    let wire = Wire::connect(streams, "the other host", service, WireTimes::default())?;
-    Arc::new(wire).objects(OsStr::new(""), name)
+    Wire::connect(streams, "the other host", service, WireTimes::default())
 }
 
 /// A connection to another host, over which it is offered a service.

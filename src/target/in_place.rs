@@ -94,6 +94,29 @@ impl Patch {
         })
     }
 
+    /// Creates a new file whose content a later run finds if this one is interrupted, or opens the
+    /// one that an earlier run left. It replaces the object at `entry.path` when it is finished. If
+    /// there is none, the file `from` becomes it. Returns whether it may have content.
+    ///
+    /// # Errors
+    /// The system's error, with the path.
+    pub fn partial(
+        writer: &mut TargetWriter,
+        entry: &Entry,
+        from: Option<&[u8]>,
+    ) -> Result<(Self, bool)> {
+        let (made, has_content) = writer.partial_file(entry, from)?;
+        let stat =
+            dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
+        let patch = Self {
+            file: PatchSource::New(made),
+            stat,
+            writable: true,
+            touched: true.into(),
+        };
+        Ok((patch, has_content))
+    }
+
     /// Returns whether the file was created by [`Self::create`].
     pub fn is_new(&self) -> bool {
         matches!(self.file, PatchSource::New(_))
@@ -247,10 +270,9 @@ impl Patch {
             }
             return Ok(false);
         }
-        let before = if self.is_new() {
-            Before::Made(PRIVATE)
-        } else {
-            Before::There(dir::stat_fd(self.file()).map_err(failed)?)
+        let before = match &self.file {
+            PatchSource::New(made) if !made.is_partial() => Before::Made(PRIVATE),
+            _ => Before::There(dir::stat_fd(self.file()).map_err(failed)?),
         };
         writer.apply_metadata(self.file().as_fd(), entry, before)?;
         if let PatchSource::New(made) = &self.file {

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod case_folding;
+pub(crate) mod deferred_dirs;
 pub(crate) mod directories;
 pub mod final_file;
 pub mod in_place;
@@ -15,6 +16,7 @@ pub mod layout;
 pub(crate) mod link;
 pub(crate) mod metadata;
 pub mod parallel_file;
+pub(crate) mod partial;
 pub(crate) mod probe;
 pub(crate) mod remove;
 pub(crate) mod replace;

@@ -35,19 +35,21 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct NewFile {
     pub(crate) file: File,
-    name: ReplaceName,
-    is_placed: AtomicBool,
-    tree: Arc<TargetTree>,
-    path: EntryPath,
+    pub(super) name: ReplaceName,
+    pub(super) is_placed: AtomicBool,
+    pub(super) tree: Arc<TargetTree>,
+    pub(super) path: EntryPath,
 }
 
 /// Name of a new file while it is written.
 #[derive(Debug)]
-enum ReplaceName {
+pub(super) enum ReplaceName {
     /// The final name, because it was free.
     Own,
     /// A temporary name beside the object that the file replaces.
     Aside(Vec<u8>),
+    /// A name that a later run finds again: an unfinished file keeps it.
+    Partial(Vec<u8>),
     /// No name yet.
     None,
 }
@@ -77,10 +79,17 @@ impl NewFile {
     }
 
     fn rename_into_place(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        let aside = match &self.name {
-            ReplaceName::Aside(aside) => return self.tree.rename_over(dir, aside, name),
-            _ => temporary_name(),
-        };
+        if let ReplaceName::Aside(aside) | ReplaceName::Partial(aside) = &self.name {
+            return self.tree.rename_over(dir, aside, name);
+        }
+        // Most names are free.
+        if self.tree.options.whole_files {
+            match write::give_name(&self.file, dir, name) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                given => return given,
+            }
+        }
+        let aside = temporary_name();
         write::give_name(&self.file, dir, &aside)?;
         self.tree
             .rename_over(dir, &aside, name)
@@ -89,7 +98,7 @@ impl NewFile {
 
     /// Reserves space for the whole file. With `scarce`, the space is really allocated, so that
     /// other files cannot take it.
-    fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
+    pub(super) fn reserve(&self, entry: &Entry, scarce: bool) -> io::Result<()> {
         let size = entry.size();
         if write::compresses(&self.file)? {
             // A compressed file may take less than its size. The check against the free space lets
@@ -120,7 +129,7 @@ impl Drop for NewFile {
         }
         let mut writer = TargetWriter::new(&self.tree);
         let _ = match &self.name {
-            ReplaceName::None => Ok(()),
+            ReplaceName::None | ReplaceName::Partial(_) => Ok(()),
             ReplaceName::Own => writer.remove(&self.path),
             ReplaceName::Aside(aside) => writer
                 .enter(&self.path)
@@ -217,11 +226,11 @@ impl TargetWriter {
         let path = entry.path.clone();
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
-        let create = || match write::create_file(dir, name, mode) {
+        let create = || match tree.create_whole(dir, name, mode) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
                 tree.create_replacement(dir, name, mode)
             }
-            made => Ok((made?, ReplaceName::Own)),
+            made => made,
         };
         let created = tree.unless_name_taken(&path, dir, name, || {
             tree.with_write_access(&path, dir, create)
@@ -238,6 +247,28 @@ impl TargetWriter {
 }
 
 impl TargetTree {
+    /// Creates a file that gets its name later, if the options say so, or else the file `name`.
+    fn create_whole(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        mode: u32,
+    ) -> io::Result<(OwnedFd, ReplaceName)> {
+        if self.options.whole_files {
+            if platform::tricks()
+                && let Ok(fd) = write::create_nameless(dir, mode)
+            {
+                return Ok((fd, ReplaceName::None));
+            }
+            let aside = temporary_name();
+            return Ok((
+                write::create_file(dir, &aside, mode)?,
+                ReplaceName::Aside(aside),
+            ));
+        }
+        Ok((write::create_file(dir, name, mode)?, ReplaceName::Own))
+    }
+
     fn create_replacement(
         &self,
         dir: BorrowedFd<'_>,

@@ -49,6 +49,8 @@ pub struct TargetOptions {
     /// Whether missing parent directories that have no entry get the mode of `mkdir -p`. Otherwise
     /// they get mode 0700.
     pub usual_parents: bool,
+    /// Whether a file gets its name only when it is complete, also where the name is free.
+    pub whole_files: bool,
 }
 
 /// The tree that a restore writes to. Shared by all writers.

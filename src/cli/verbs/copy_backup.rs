@@ -20,7 +20,10 @@ use crate::{
 };
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
-use std::{ffi::OsString, num::NonZeroUsize};
+use std::{
+    ffi::{OsStr, OsString},
+    num::NonZeroUsize,
+};
 
 /// `fullbore copy-backup`.
 #[derive(Debug, Args)]
@@ -29,11 +32,21 @@ pub(in crate::cli) struct CopyArgs {
     /// A repository; @ID, @PREFIX or @latest chooses the backup
     #[arg(value_name = "REPOSITORY[@BACKUP]")]
     from: OsString,
-    #[command(flatten)]
-    select: SelectArgs,
     /// Another repository, made on first use
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: OsString,
+    #[command(flatten)]
+    options: RepositoryCopyArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Options of a copy between repositories.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Between repositories")]
+pub(super) struct RepositoryCopyArgs {
+    #[command(flatten)]
+    select: SelectArgs,
     /// Fail if the repository it goes to is not there
     #[arg(long)]
     no_create: bool,
@@ -42,36 +55,45 @@ pub(in crate::cli) struct CopyArgs {
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
     encrypt: EncryptArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
-    let (to, _) = SinkSpec::parse(args.to.as_os_str(), None)?;
+    copy_backup(args.from, &args.to, args.options, &args.output)
+}
+
+/// Copies a backup from one repository to another one.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if one of them is no repository; those of the storages.
+pub(super) fn copy_backup(
+    from: OsString,
+    to_word: &OsStr,
+    args: RepositoryCopyArgs,
+    output: &OutputArgs,
+) -> Result<u8> {
+    let (to, _) = SinkSpec::parse(to_word, None)?;
     let is_new = to.is_new_repository();
-    let from = sealing_of(&args.from)?;
+    let sealing = sealing_of(&from)?;
     let to = args
         .encrypt
-        .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
+        .apply_to_copy(sealing, to, to_word, is_new, args.no_create)?;
     let Some(storage) = to.storage() else {
-        let what = format!(
-            "cannot copy a backup to {:?}: it goes from repository to repository",
-            args.to
-        );
+        let what =
+            format!("cannot copy a backup to {to_word:?}: it goes from repository to repository");
         return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
     };
     let workers = args.workers.unwrap_or_else(platform::cores);
-    let filter = args.select.filter(&args.from, true)?;
+    let filter = args.select.filter(&from, true)?;
     let no_create = args.no_create;
     let copy = Copy {
-        from: args.from,
+        from,
         filter,
         to: storage.clone(),
         no_create,
         workers,
     };
     let meter = Meter::default();
-    let progress = Progress::new(&args.output, false, report::SIDES);
+    let progress = Progress::new(output, false, report::SIDES);
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;
@@ -79,7 +101,7 @@ pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
         .warnings
         .iter()
         .for_each(|warning| aside(format_args!("warning: {warning}")));
-    if is_new && !args.output.json {
+    if is_new && !output.json {
         say_new(&to);
     }
     let mut lines = last_lines(&copied, &to.name());

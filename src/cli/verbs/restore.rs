@@ -15,7 +15,7 @@ use crate::{
     format::{entry::EntryPath, root::EntryName},
     metrics::meter::Meter,
     platform,
-    restore::{Restore, EntryPatterns, delta::Delta},
+    restore::{EntryPatterns, Restore, delta::Delta},
     target::layout::TargetMount,
     text::{
         self,

@@ -228,6 +228,9 @@ pub(super) enum Call {
     /// Asks for a way to further connections. Answered by [`CallAnswer::Offered`].
     #[n(18)]
     Offer,
+    /// Asks the service something that this connection does not know; the data is the question.
+    #[n(19)]
+    Ask,
 }
 
 /// An answer.

@@ -81,6 +81,14 @@ pub trait WireService: fmt::Debug + Send + Sync {
     fn offer(&self, _peer: PeerSide) -> Result<JoinOffer> {
         Err(not_offered("further connections"))
     }
+
+    /// Answers a question of a copy of trees, from any thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if that is not offered; those of the question.
+    fn ask(&self, _: &[u8]) -> Result<Vec<u8>> {
+        Err(not_offered("to copy trees"))
+    }
 }
 
 /// Offers nothing.
@@ -243,6 +251,17 @@ impl PeerSide {
         WireObjects::open(self.link.clone(), None, OsStr::new(""), name)
     }
 
+    /// Asks the service of the other side. The answer may have `max_bytes`.
+    ///
+    /// # Errors
+    /// Those of the other side.
+    pub fn ask(&self, question: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
+        match self.link.call(Call::Ask, question, max_bytes)? {
+            (_, CallAnswer::Bytes, answer) => Ok(answer),
+            _ => Err(wrong_answer(&self.link)),
+        }
+    }
+
     /// Has the other side print something.
     ///
     /// # Errors
@@ -348,6 +367,11 @@ impl Wire {
             (_, CallAnswer::Exited(code), _) => Ok(code),
             _ => Err(wrong_answer(&self.link)),
         }
+    }
+
+    /// The other side, for questions.
+    pub fn peer(&self) -> PeerSide {
+        self.link.peer_side()
     }
 
     /// Waits until the other side ends the connection, and what it has begun is ended.

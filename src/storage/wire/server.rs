@@ -300,6 +300,7 @@ impl Server {
                 let offer = self.service.offer(link.peer_side())?;
                 Ok((CallAnswer::Offered(offer), Vec::new()))
             }
+            Call::Ask => Ok((CallAnswer::Bytes, self.service.ask(&body)?)),
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;

@@ -1,4 +1,4 @@
-//! Directories that get their metadata at the end of a restore from a stream.
+//! Directories that get their metadata at the end of a restore from a stream, or of a copy.
 //!
 //! The metadata of a directory is needed only after everything in the directory is written. It is
 //! kept as a tar header: a few MiB of headers in memory, the rest in an unnamed file in the target.
@@ -191,7 +191,7 @@ mod tests {
             done in vec(("([ab](/[ab]){0,3})?", 0o1u32..0o7777, any::<bool>(), 0usize..60_000), 1..300),
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let options = TargetOptions { overwrite: false, numeric_owner: true, usual_parents: true };
+            let options = TargetOptions { overwrite: false, numeric_owner: true, usual_parents: true, whole_files: false };
             let target = TargetTree::create(&TargetLayout::plain(dir.path()), options).unwrap();
             let (mut later, mut expected) = (DeferredDirs::default(), HashMap::new());
             for (path, mode, stays, value) in done {

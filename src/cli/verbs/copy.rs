@@ -1,0 +1,337 @@
+//! `fullbore copy`.
+
+use super::{
+    copy_backup::{RepositoryCopyArgs, copy_backup},
+    copy_log::CopyLog,
+};
+use crate::{
+    cli::{
+        options::{OutputArgs, UNREADABLE},
+        output::aside,
+        progress::Progress,
+        report,
+    },
+    copy::{
+        CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
+        far::{FarTarget, answer},
+        near::NearTarget,
+        rules::CopyRules,
+    },
+    error::{Error, ErrorKind, Result},
+    format::layout::REPOSITORY,
+    metrics::meter::Meter,
+    platform,
+    stage::codec::Codec,
+    storage::{
+        Location, Objects,
+        access::{connect_to_host, connect_to_peer},
+        wire::{NoService, PeerSide, Wire, WireService, not_offered},
+    },
+    text::{
+        arguments::{any_bytes, name, pattern},
+        shown,
+        size::{bytes, counted, rate, seconds},
+    },
+};
+use clap::{Args, ValueHint};
+use serde_json::{Value, json};
+use std::{
+    ffi::{OsStr, OsString},
+    io::{self, BufWriter, Write},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+/// `fullbore copy`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but something could not be read or written, 4 damage was found"
+)]
+pub(in crate::cli) struct CopyTreeArgs {
+    /// A directory, whose content is copied; ssh://HOST/PATH is one on another host. Or a repository, and @ID for one of its backups
+    #[arg(value_name = "SRC", value_hint = ValueHint::DirPath)]
+    from: OsString,
+    /// The directory whose content it becomes, made if it is missing; or ssh://HOST/PATH. Or another repository
+    #[arg(value_name = "DST", value_hint = ValueHint::DirPath)]
+    to: OsString,
+    /// Delete files in DST that SRC lacks; they are named before the first is deleted
+    #[arg(long)]
+    delete: bool,
+    /// Only say what would be copied and deleted
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// Compare content, also of files whose size and time are equal
+    #[arg(long, short = 'c')]
+    checksum: bool,
+    /// Leave out what matches this pattern, as in .gitignore, in SRC and in DST; can be repeated
+    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
+    exclude: Vec<OsString>,
+    /// Do not leave out what matches this pattern, whatever --exclude says; can be repeated
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    include: Vec<OsString>,
+    /// Leave out the contents of directories with a CACHEDIR.TAG
+    #[arg(long)]
+    exclude_caches: bool,
+    /// Leave out the contents of directories that hold this name
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    exclude_if_present: Vec<OsString>,
+    /// Do not go into other file systems
+    #[arg(long, short = 'x')]
+    one_file_system: bool,
+    /// Set owners by number, also where the names exist
+    #[arg(long)]
+    numeric_owner: bool,
+    /// Compress content on its way to or from another host: zstd[:LEVEL] or none
+    #[arg(long, value_name = "CODEC", default_value = "none")]
+    compress: Codec,
+    /// Name each entry that is copied
+    #[arg(long, short)]
+    verbose: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    repository: RepositoryCopyArgs,
+}
+
+pub(in crate::cli) fn run(args: CopyTreeArgs) -> Result<u8> {
+    if is_between_repositories(&args.from, &args.to)? {
+        return copy_backup(args.from, &args.to, args.repository, &args.output);
+    }
+    let from = Location::parse(&args.from)?;
+    let to = Location::parse(&args.to)?;
+    match (&from, &to) {
+        (Location::Local(from), Location::Local(to)) => {
+            let target = Arc::new(NearTarget::at(to));
+            copy(&args, from, Some(to), true, target)
+        }
+        (Location::Local(from), Location::Ssh { host, path }) => {
+            let wire = connect_to_host(host, Arc::new(NoService))?;
+            copy(&args, from, Some(path), false, far_target(&args, wire)?)
+        }
+        (Location::Local(from), Location::Peer(name)) => {
+            let wire = connect_to_peer(name)?;
+            copy(&args, from, None, false, far_target(&args, wire)?)
+        }
+        (Location::Ssh { host, path }, Location::Local(to)) => pull(&args, host, path, to),
+        (Location::Ssh { .. }, Location::Ssh { .. }) => {
+            let what = format!("cannot copy from {from} to {to}: both are other hosts");
+            Err(Error::new(ErrorKind::Usage, what).hint("run the copy on one of them"))
+        }
+        _ => {
+            let what = format!("cannot copy {from} to {to}");
+            Err(Error::new(ErrorKind::Usage, what)
+                .because("a copy is from directory to directory, or from repository to repository"))
+        }
+    }
+}
+
+/// Returns whether a backup is meant, and not a directory: the source is a repository or one of its
+/// backups, and the target is one or may become one.
+fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
+    let is_repository = |location: &Location| match location {
+        Location::Local(path) => path.join(REPOSITORY).is_file(),
+        Location::Cloud { .. } | Location::Server(_) => true,
+        _ => false,
+    };
+    let (from_location, to_location) = (Location::parse(from)?, Location::parse(to)?);
+    if is_repository(&to_location) || matches!(from_location, Location::Cloud { .. }) {
+        return Ok(true);
+    }
+    let names_backup = match &from_location {
+        Location::Local(path) => !path.exists() && from.as_bytes().contains(&b'@'),
+        Location::Ssh { path, .. } => path.as_os_str().as_bytes().contains(&b'@'),
+        _ => false,
+    };
+    let may_become_one = match &to_location {
+        Location::Local(path) => {
+            std::fs::read_dir(path).map_or(true, |mut all| all.next().is_none())
+        }
+        _ => true,
+    };
+    Ok((names_backup || is_repository(&from_location)) && may_become_one)
+}
+
+fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
+    let level = match args.compress {
+        Codec::Zstd(level) => Some(level),
+        Codec::None => None,
+        other => {
+            let what = format!("cannot compress a copy with {other}");
+            return Err(Error::new(ErrorKind::Usage, what).hint("use zstd or none"));
+        }
+    };
+    let peer = wire.peer();
+    let ask = move |question: &[u8], max_bytes| {
+        let _open = &wire; // it ends with the last question
+        peer.ask(question, max_bytes)
+    };
+    Ok(Arc::new(FarTarget::new(Box::new(ask), level)))
+}
+
+/// Runs the copy on the host of the source, with the target on this one.
+fn pull(args: &CopyTreeArgs, host: &str, from: &Path, to: &Path) -> Result<u8> {
+    let service = PulledTree(NearTarget::at(to));
+    let wire = connect_to_host(host, Arc::new(service))?;
+    wire.run(&far_arguments(args, from, to))
+}
+
+/// The arguments of the command on the other host.
+fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["copy".into()];
+    let flags = [
+        (args.delete, "--delete"),
+        (args.dry_run, "--dry-run"),
+        (args.checksum, "--checksum"),
+        (args.exclude_caches, "--exclude-caches"),
+        (args.one_file_system, "--one-file-system"),
+        (args.numeric_owner, "--numeric-owner"),
+        (args.verbose, "--verbose"),
+        (args.output.json, "--json"),
+        (args.output.quiet, "--quiet"),
+        (!platform::tricks(), "--no-tricks"),
+    ];
+    let given = flags.iter().filter(|(is_given, _)| *is_given);
+    words.extend(given.map(|(_, flag)| OsString::from(flag)));
+    let lists = [
+        ("--exclude", &args.exclude),
+        ("--include", &args.include),
+        ("--exclude-if-present", &args.exclude_if_present),
+    ];
+    for (option, values) in lists {
+        for value in values {
+            words.push(
+                [OsStr::new(option), OsStr::new("="), value]
+                    .into_iter()
+                    .collect(),
+            );
+        }
+    }
+    words.push(format!("--compress={}", args.compress).into());
+    words.push("--".into());
+    words.push(from.into());
+    words.push([OsStr::new("peer:"), to.as_os_str()].into_iter().collect());
+    words
+}
+
+/// Offers the target of a copy to the host of its source, and prints what the copy says.
+#[derive(Debug)]
+struct PulledTree(NearTarget);
+
+impl WireService for PulledTree {
+    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
+        Err(not_offered("a repository"))
+    }
+
+    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
+        Err(not_offered("to run commands"))
+    }
+
+    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        if is_error {
+            aside(text);
+        } else {
+            // The copy goes on without its output.
+            let _ = writeln!(io::stdout().lock(), "{}", shown(text));
+        }
+        Ok(())
+    }
+
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        answer(&self.0, question)
+    }
+}
+
+fn copy(
+    args: &CopyTreeArgs,
+    from: &Path,
+    to: Option<&Path>,
+    is_near: bool,
+    target: Arc<dyn CopyTarget>,
+) -> Result<u8> {
+    let log = Arc::new(CopyLog {
+        shows_all: args.verbose || args.dry_run,
+        is_quiet: args.output.quiet,
+        is_json: args.output.json,
+        out: Mutex::new(BufWriter::new(io::stdout())),
+    });
+    let copy = TreeCopy {
+        from: from.to_owned(),
+        to: to.map(PathBuf::from),
+        is_near,
+        options: options(args, from)?,
+    };
+    let meter = Meter::default();
+    let progress = Progress::new(&args.output, false, report::ENDS);
+    let copied = progress.watch(&meter, || copy.run(target, log.clone(), &meter));
+    progress.clear();
+    log.flush();
+    let copied = copied?;
+    let warnings = copied.skipped_lines.iter().chain(&copied.warnings);
+    warnings.for_each(|line| aside(format_args!("warning: {line}")));
+    progress.end(&last_lines(&copied, args.dry_run), || {
+        result(&copied, args.dry_run)
+    });
+    Ok(if copied.skipped == 0 { 0 } else { UNREADABLE })
+}
+
+fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
+    let failed = |e| Error::io(format!("could not find {from:?}"), e);
+    let real = from.canonicalize().map_err(failed)?;
+    let named = std::path::absolute(from).map_err(failed)?;
+    let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
+    let excluded = args.exclude.iter().map(|line| line.as_bytes().to_vec());
+    let included = args.include.iter();
+    let included = included.map(|line| [b"!", line.as_bytes()].concat());
+    let names = args.exclude_if_present.iter();
+    Ok(CopyOptions {
+        rules: CopyRules {
+            exclude: excluded.chain(included).map(Into::into).collect(),
+            names: vec![below_root(&named), below_root(&real)],
+            exclude_caches: args.exclude_caches,
+            exclude_if_present: names.map(|name| name.as_bytes().to_vec().into()).collect(),
+            one_file_system: args.one_file_system,
+        },
+        delete: args.delete,
+        checksum: args.checksum,
+        dry_run: args.dry_run,
+        numeric_owner: args.numeric_owner,
+    })
+}
+
+/// The last lines of a copy.
+fn last_lines(copied: &CopySummary, is_dry_run: bool) -> Vec<String> {
+    let CopySummary {
+        new,
+        changed,
+        deleted,
+        same,
+        ..
+    } = copied;
+    let entries =
+        format!("entries: {new} new, {changed} changed, {deleted} deleted, {same} unchanged");
+    if is_dry_run {
+        return vec![format!("{entries}; this was a dry run")];
+    }
+    let content = format!(
+        "{} of content in {}, {}",
+        bytes(copied.sent_bytes),
+        seconds(copied.seconds),
+        rate(copied.sent_bytes, copied.seconds)
+    );
+    let skipped = (copied.skipped > 0).then(|| {
+        let count = counted(copied.skipped, "problem");
+        format!("the copy is not complete: {count}")
+    });
+    [content, entries].into_iter().chain(skipped).collect()
+}
+
+/// The result of a copy as JSON.
+fn result(copied: &CopySummary, is_dry_run: bool) -> Value {
+    json!({"type": "result", "dry_run": is_dry_run, "new": copied.new, "changed": copied.changed,
+        "same": copied.same, "deleted": copied.deleted, "sent_bytes": copied.sent_bytes,
+        "skipped": copied.skipped, "skipped_lines": copied.skipped_lines, "warnings": copied.warnings,
+        "seconds": copied.seconds})
+}

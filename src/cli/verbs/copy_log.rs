@@ -1,0 +1,51 @@
+//! The entries of a copy, as they are printed.
+
+use crate::{copy::CopyWatch, queue::Locked, text};
+use std::{
+    io::{self, BufWriter, Stdout, Write},
+    sync::Mutex,
+};
+
+/// Prints entries on standard output, a line each.
+pub(super) struct CopyLog {
+    /// Whether new and changed entries are printed, and not only those that are deleted.
+    pub(super) shows_all: bool,
+    /// Whether nothing is printed.
+    pub(super) is_quiet: bool,
+    /// Whether each line is a JSON object.
+    pub(super) is_json: bool,
+    pub(super) out: Mutex<BufWriter<Stdout>>,
+}
+
+impl CopyLog {
+    fn print(&self, sign: char, path: &[u8]) -> io::Result<()> {
+        let path = match path {
+            b"" => ".".to_owned(),
+            path => text::name(path),
+        };
+        let mut out = self.out.locked();
+        if !self.is_json {
+            return writeln!(out, "{sign} {path}");
+        }
+        let change = match sign {
+            '+' => "new",
+            '~' => "changed",
+            _ => "deleted",
+        };
+        let object = serde_json::json!({"type": "entry", "change": change, "path": path});
+        writeln!(out, "{object}")
+    }
+}
+
+impl CopyWatch for CopyLog {
+    /// The copy goes on if its output cannot be written.
+    fn entry(&self, sign: char, path: &[u8]) {
+        if !self.is_quiet && (self.shows_all || sign == '-') {
+            let _ = self.print(sign, path);
+        }
+    }
+
+    fn flush(&self) {
+        let _ = self.out.locked().flush();
+    }
+}

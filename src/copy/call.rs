@@ -1,0 +1,275 @@
+//! The questions that the side which reads asks the side which writes, and the answers.
+//!
+//! Both sides may be one process: then nothing is encoded. Entries are tar headers, so that the
+//! reader of headers checks each path, wherever it comes from.
+
+use super::rules::CopyRules;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{
+        entry::Entry,
+        page::Record,
+        pax::{PaxReader, TarItem, write_header},
+    },
+    frame::Frame,
+};
+use minicbor::{Decode, Encode, bytes::ByteVec};
+use std::ops::Range;
+
+/// Bytes of the content of a large file that are compared by one digest.
+pub(crate) const BLOCK: usize = 64 << 10;
+
+/// Bytes of a digest of content.
+pub(super) const DIGEST_BYTES: usize = 32;
+
+/// A question. What belongs to it in bytes, such as content, is its body.
+#[derive(Debug, Clone, Encode, Decode)]
+pub enum CopyCall {
+    /// Opens the tree at this path; an empty path is the one that this side chose. The first
+    /// question.
+    #[n(0)]
+    Open(#[n(0)] OpenTarget),
+    /// The next entries of the tree, in archive order, and whether others follow.
+    #[n(1)]
+    List,
+    /// Makes the members of a tar, which is the body.
+    #[n(2)]
+    Put {
+        /// Whether the body is compressed, as one zstd frame.
+        #[n(0)]
+        is_compressed: bool,
+    },
+    /// Makes the directories of these headers now.
+    #[n(3)]
+    Directories,
+    /// Gives the files of these headers their metadata if their content has these digests. Answers
+    /// with the others.
+    #[n(4)]
+    Check {
+        /// A digest for each header.
+        #[n(0)]
+        digests: ByteVec,
+    },
+    /// Gives the files of these headers their metadata. Answers with those that cannot have it.
+    #[n(5)]
+    Describe,
+    /// Opens a large file, whose header is the body. Answers whether there is content to compare.
+    #[n(6)]
+    Begin {
+        /// A file that is no longer needed and may have the same content.
+        #[n(0)]
+        from: Option<ByteVec>,
+    },
+    /// Compares blocks of an open file with digests, which are the body. Answers with those that
+    /// differ.
+    #[n(7)]
+    Compare {
+        /// The file.
+        #[n(0)]
+        path: ByteVec,
+        /// Bytes of data before the first block.
+        #[n(1)]
+        offset: u64,
+        /// Bytes of all blocks; only the last one may be short.
+        #[n(2)]
+        len: u32,
+    },
+    /// Writes the body to an open file.
+    #[n(8)]
+    Write {
+        /// The file.
+        #[n(0)]
+        path: ByteVec,
+        /// Bytes of data before each piece of the body, and its length.
+        #[n(1)]
+        pieces: Vec<(u64, u32)>,
+    },
+    /// Completes an open file, or gives it up.
+    #[n(9)]
+    End {
+        /// The file.
+        #[n(0)]
+        path: ByteVec,
+        /// Whether all of it was written.
+        #[n(1)]
+        is_complete: bool,
+    },
+    /// Makes hard links; the body has the path of each, then that of its file, each closed by a NUL.
+    #[n(10)]
+    Link,
+    /// Removes the paths in the body, each closed by a NUL.
+    #[n(11)]
+    Remove {
+        /// Whether what is below them is removed too.
+        #[n(0)]
+        with_content: bool,
+    },
+    /// Gives directories their metadata, and makes everything durable. The last question.
+    #[n(12)]
+    Finish,
+}
+
+/// The tree to write to.
+#[derive(Debug, Clone, Default, Encode, Decode)]
+pub struct OpenTarget {
+    /// Its path, or nothing.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub path: Vec<u8>,
+    /// What is left out on both sides.
+    #[n(1)]
+    pub rules: CopyRules,
+    /// Whether owners are set by number.
+    #[n(2)]
+    pub numeric_owner: bool,
+    /// Whether nothing is to be written.
+    #[n(3)]
+    pub dry_run: bool,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Default, Encode, Decode)]
+pub struct CopyAnswer {
+    /// Numbers of the entries or blocks that are wanted, from 0, ascending.
+    #[n(0)]
+    pub wanted: Vec<u32>,
+    /// Whether there is something to compare with: more entries of the tree, or content of the
+    /// file.
+    #[n(1)]
+    pub has_content: bool,
+    /// Paths that the tree does not take, and why.
+    #[n(2)]
+    pub refused: Vec<(ByteVec, String)>,
+    /// Metadata that could not be set, a line a reason.
+    #[n(3)]
+    pub warnings: Vec<String>,
+    /// A page with entries.
+    #[cbor(n(4), with = "minicbor::bytes")]
+    pub page: Vec<u8>,
+}
+
+/// Entries of a tree, in archive order.
+#[derive(Debug, Default)]
+pub struct TargetPage {
+    /// The entries.
+    pub records: Vec<Record>,
+    /// Whether others follow.
+    pub has_more: bool,
+}
+
+/// The side that writes. Questions may come from any thread.
+pub trait CopyTarget: Send + Sync {
+    /// Asks a question.
+    ///
+    /// # Errors
+    /// Those that end the copy; refused entries are in the answer.
+    fn ask(&self, call: CopyCall, body: &[u8]) -> Result<CopyAnswer>;
+
+    /// The next entries of the tree. Asked by one thread.
+    ///
+    /// # Errors
+    /// As [`CopyTarget::ask`].
+    fn list(&self) -> Result<TargetPage>;
+
+    /// Makes members of a frame: those of these parts.
+    ///
+    /// # Errors
+    /// As [`CopyTarget::ask`].
+    fn put(&self, frame: &Frame, parts: &[usize]) -> Result<CopyAnswer>;
+
+    /// Questions that are worth asking at the same time.
+    fn depth(&self, cores: usize) -> usize;
+}
+
+/// The place of the member of each part in the bytes of a frame: header, content and padding.
+pub(super) fn member_ranges(frame: &Frame) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let range = |part: &crate::frame::FrameEntry| {
+        let content = part.inner as usize + part.len as usize;
+        let end = content + crate::format::pax::padding(part.len.into());
+        std::mem::replace(&mut start, end)..end
+    };
+    frame.parts.iter().map(range).collect()
+}
+
+/// The headers of entries, one after the other.
+///
+/// # Errors
+/// Those of [`write_header`].
+pub(super) fn headers<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    for entry in entries {
+        write_header(entry, &mut body)?;
+    }
+    Ok(body)
+}
+
+/// Reads the headers of [`headers`].
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if there is anything else.
+pub(super) fn read_headers(mut body: &[u8]) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut reader = PaxReader::new();
+    while !body.is_empty() {
+        match reader.next(&mut body)? {
+            Some(TarItem::Member(member)) => entries.push(member.entry),
+            _ => return Err(not_understood()),
+        }
+    }
+    Ok(entries)
+}
+
+/// Reads paths that are closed by NULs.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for a path that leaves the tree.
+pub(super) fn read_paths(body: &[u8]) -> Result<Vec<&[u8]>> {
+    let Some(body) = body.strip_suffix(&[0]) else {
+        return if body.is_empty() {
+            Ok(Vec::new())
+        } else {
+            Err(not_understood())
+        };
+    };
+    body.split(|c| *c == 0).map(checked_path).collect()
+}
+
+/// Returns the path of an object below the root.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] for another one.
+pub(super) fn checked_path(path: &[u8]) -> Result<&[u8]> {
+    let is_below = !path.is_empty() && crate::format::entry::is_safe(path);
+    is_below.then_some(path).ok_or_else(not_understood)
+}
+
+/// The error for a question or an answer that the other side should not send.
+pub(super) fn not_understood() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "cannot go on with the copy: the other side says something that is not understood",
+    )
+}
+
+/// A question and its body in bytes: the length of the question in 4 bytes, the question, the body.
+pub fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    // A `Vec` takes all bytes.
+    let _ = minicbor::encode(call, &mut bytes);
+    let len = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Reads a question and its body.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`].
+pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, &[u8])> {
+    let (len, rest) = bytes.split_first_chunk().ok_or_else(not_understood)?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let (call, body) = rest.split_at_checked(len).ok_or_else(not_understood)?;
+    let call = minicbor::decode(call).map_err(|error| not_understood().because(error))?;
+    Ok((call, body))
+}

@@ -1,0 +1,189 @@
+//! Large files of the tree that is written: compared and written block by block, from any thread.
+
+use super::call::{BLOCK, CopyAnswer, DIGEST_BYTES, not_understood};
+use crate::{
+    error::{Error, Result, quoted},
+    format::{
+        digest::{Digest, digests},
+        entry::{Entry, EntryPath},
+    },
+    queue::Locked,
+    report::skipped::concerns_one_object,
+    target::{in_place::Patch, tree::TargetTree, writer::TargetWriter},
+};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+/// Files that are open at the same time, at most.
+const MAX_OPEN: usize = 256;
+
+/// Bytes that are compared by one question, at most.
+const MAX_COMPARED: u32 = 64 << 20;
+
+/// The files that are being written.
+#[derive(Debug, Default)]
+pub(super) struct LargeTargets(Mutex<HashMap<EntryPath, Arc<LargeTarget>>>);
+
+#[derive(Debug)]
+struct LargeTarget {
+    entry: Entry,
+    patch: Patch,
+    /// Whether it may have content that was there before.
+    has_content: bool,
+    /// Whether a piece could not be written.
+    has_failed: AtomicBool,
+}
+
+impl LargeTargets {
+    /// Opens the file of an entry. Returns whether it may have content.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn begin(
+        &self,
+        writer: &mut TargetWriter,
+        entry: &Entry,
+        from: Option<&[u8]>,
+    ) -> Result<bool> {
+        if !entry.is_file() || self.0.locked().len() >= MAX_OPEN {
+            return Err(not_understood());
+        }
+        let there = Patch::open(writer, entry)?.filter(Patch::may_write);
+        let (patch, has_content) = match there {
+            Some(patch) => (patch, true),
+            None => Patch::partial(writer, entry, from)?,
+        };
+        let file = LargeTarget {
+            entry: entry.clone(),
+            patch,
+            has_content,
+            has_failed: AtomicBool::new(false),
+        };
+        self.0.locked().insert(entry.path.clone(), Arc::new(file));
+        Ok(has_content)
+    }
+
+    fn get(&self, path: &[u8]) -> Result<Arc<LargeTarget>> {
+        let files = self.0.locked();
+        files.get(path).cloned().ok_or_else(not_understood)
+    }
+
+    /// Compares blocks with digests. Answers with the numbers of those that differ.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn compare(
+        &self,
+        path: &[u8],
+        offset: u64,
+        len: u32,
+        expected: &[u8],
+    ) -> Result<CopyAnswer> {
+        let file = self.get(path)?;
+        let (expected, rest) = expected.as_chunks::<DIGEST_BYTES>();
+        let is_valid = len <= MAX_COMPARED
+            && rest.is_empty()
+            && expected.len() == (len as usize).div_ceil(BLOCK);
+        if !is_valid {
+            return Err(not_understood());
+        }
+        let mut content = vec![0; len as usize];
+        let read = file.patch.read(&file.entry, offset, &mut content);
+        let got = read.map_err(|e| Error::io(format!("could not read {}", quoted(path)), e))?;
+        let blocks: Vec<&[u8]> = content.chunks(BLOCK).collect();
+        let found = digests(&blocks);
+        let is_wanted = |at: &usize| {
+            let end = (at + 1).saturating_mul(BLOCK).min(content.len());
+            end > got || found[*at] != Digest::Blake3(expected[*at])
+        };
+        let wanted = (0..expected.len()).filter(is_wanted);
+        Ok(CopyAnswer {
+            wanted: wanted.map(|at| at as u32).collect(),
+            ..CopyAnswer::default()
+        })
+    }
+
+    /// Writes pieces of a file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn write(
+        &self,
+        tree: &Arc<TargetTree>,
+        path: &[u8],
+        pieces: &[(u64, u32)],
+        mut body: &[u8],
+    ) -> Result<CopyAnswer> {
+        let file = self.get(path)?;
+        let writer = TargetWriter::new(tree);
+        for (offset, len) in pieces {
+            let split = body.split_at_checked(*len as usize);
+            let (piece, rest) = split.ok_or_else(not_understood)?;
+            let end = offset.checked_add(u64::from(*len));
+            if end.is_none_or(|end| end > file.entry.data_len()) {
+                return Err(not_understood());
+            }
+            if let Err(error) = file.patch.write(&writer, &file.entry, *offset, piece) {
+                file.has_failed.store(true, Relaxed);
+                return refused(path, error);
+            }
+            body = rest;
+        }
+        Ok(CopyAnswer::default())
+    }
+
+    /// Completes a file, or gives it up.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn end(
+        &self,
+        tree: &Arc<TargetTree>,
+        path: &[u8],
+        is_complete: bool,
+    ) -> Result<CopyAnswer> {
+        let file = self.get(path)?;
+        self.0.locked().remove(path);
+        if !is_complete || file.has_failed.load(Relaxed) {
+            return Ok(CopyAnswer::default());
+        }
+        let mut writer = TargetWriter::new(tree);
+        match file.finish(&mut writer) {
+            Ok(()) => Ok(CopyAnswer::default()),
+            Err(error) => refused(path, error),
+        }
+    }
+
+    /// Closes files that were not completed.
+    pub(super) fn give_up_all(&self) {
+        self.0.locked().clear();
+    }
+}
+
+/// The answer for a file that the tree does not take; an error that concerns all files stays one.
+fn refused(path: &[u8], error: Error) -> Result<CopyAnswer> {
+    if !concerns_one_object(&error) {
+        return Err(error);
+    }
+    Ok(CopyAnswer {
+        refused: vec![(path.to_vec().into(), error.line())],
+        ..CopyAnswer::default()
+    })
+}
+
+impl LargeTarget {
+    fn finish(&self, writer: &mut TargetWriter) -> Result<()> {
+        let entry = &self.entry;
+        if self.has_content && entry.is_sparse() {
+            let mut buffer = vec![0; BLOCK];
+            let cleared = self.patch.clear_holes(entry, &mut buffer);
+            cleared.map_err(|e| writer.tree.error("write", &entry.path, e))?;
+        }
+        self.patch.finish(writer, entry).map(drop)
+    }
+}

@@ -1,0 +1,524 @@
+//! The side that writes: answers the questions of a copy, for a tree of this machine.
+//!
+//! Whoever asks is not trusted: each path is resolved beneath the root, without following links, and
+//! what is open or waits is bounded by what the tree holds. Files get their names when they are
+//! complete. Only large files that are there are changed in place, block by block: until one is
+//! finished it may hold old and new blocks, and its time is that of the change, so that the next copy
+//! goes on with it.
+
+use super::{
+    attributes::AttributeReader,
+    call::{
+        BLOCK, CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage,
+        checked_path, not_understood, read_headers, read_paths,
+    },
+    large::LargeTargets,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{
+        digest::{Digest, digests},
+        entry::{Entry, EntryKind},
+        page::{EntryState, ManifestPage, Record},
+        pax::{PaxReader, TarItem, skip_padding},
+    },
+    frame::{Frame, FrameContent, Scanned},
+    queue::Locked,
+    report::skipped::concerns_one_object,
+    source::{Source, Stream},
+    target::{
+        deferred_dirs::DeferredDirs,
+        in_place::Patch,
+        layout::TargetLayout,
+        tree::{TargetOptions, TargetTree},
+        writer::TargetWriter,
+    },
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock},
+};
+
+/// Entries of a page, and bytes of their texts.
+const PAGE_ENTRIES: usize = 4096;
+const PAGE_TEXT: usize = 512 << 10;
+
+/// Bytes of a tar that is decompressed, at most.
+const MAX_TAR: usize = 64 << 20;
+
+/// A tree of this machine. Opened by the first question.
+#[derive(Debug, Default)]
+pub struct NearTarget {
+    /// The path, if this side chooses it.
+    path: Option<PathBuf>,
+    open: OnceLock<OpenTree>,
+}
+
+struct OpenTree {
+    /// `None` if nothing is written.
+    tree: Option<Arc<TargetTree>>,
+    listing: Mutex<Option<TreeListing>>,
+    directories: Mutex<DeferredDirs>,
+    large: LargeTargets,
+}
+
+impl std::fmt::Debug for OpenTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenTree").finish_non_exhaustive()
+    }
+}
+
+/// The entries of a tree that are not listed yet.
+struct TreeListing {
+    scan: Stream<Scanned>,
+    attributes: AttributeReader,
+}
+
+impl NearTarget {
+    /// A tree at a path that this side chooses.
+    pub fn at(path: &Path) -> Self {
+        Self {
+            path: Some(path.to_owned()),
+            open: OnceLock::new(),
+        }
+    }
+
+    fn open(&self, wanted: &OpenTarget) -> Result<CopyAnswer> {
+        use std::os::unix::ffi::OsStrExt;
+        let named = Path::new(std::ffi::OsStr::from_bytes(&wanted.path));
+        let path = match &self.path {
+            Some(path) => path,
+            None if named.is_absolute() => named,
+            None => return Err(not_understood()),
+        };
+        let opened = OpenTree::open(path, wanted)?;
+        let has_content = opened.listing.locked().is_some();
+        self.open.set(opened).map_err(|_| not_understood())?;
+        Ok(CopyAnswer {
+            has_content,
+            ..CopyAnswer::default()
+        })
+    }
+
+    fn tree(&self) -> Result<&OpenTree> {
+        self.open.get().ok_or_else(not_understood)
+    }
+}
+
+impl CopyTarget for NearTarget {
+    fn ask(&self, call: CopyCall, body: &[u8]) -> Result<CopyAnswer> {
+        if let CopyCall::Open(wanted) = &call {
+            return self.open(wanted);
+        }
+        let tree = self.tree()?;
+        match call {
+            CopyCall::Open(_) => Err(not_understood()),
+            CopyCall::List => {
+                let TargetPage { records, has_more } = tree.list()?;
+                let page = ManifestPage {
+                    records,
+                    ..ManifestPage::default()
+                };
+                Ok(CopyAnswer {
+                    page: page.encode()?,
+                    has_content: has_more,
+                    ..CopyAnswer::default()
+                })
+            }
+            CopyCall::Put { is_compressed } => tree.put_tar(is_compressed, body),
+            CopyCall::Directories => tree.put_headers(body),
+            CopyCall::Check { digests } => tree.check(&digests, body),
+            CopyCall::Describe => tree.describe(body),
+            CopyCall::Begin { from } => {
+                let from = from.as_deref().map(|from| checked_path(from)).transpose()?;
+                tree.begin(body, from)
+            }
+            CopyCall::Compare { path, offset, len } => {
+                tree.large.compare(checked_path(&path)?, offset, len, body)
+            }
+            CopyCall::Write { path, pieces } => {
+                tree.large
+                    .write(tree.written()?, checked_path(&path)?, &pieces, body)
+            }
+            CopyCall::End { path, is_complete } => {
+                tree.large
+                    .end(tree.written()?, checked_path(&path)?, is_complete)
+            }
+            CopyCall::Link => tree.link(body),
+            CopyCall::Remove { with_content } => tree.remove(with_content, body),
+            CopyCall::Finish => tree.finish(),
+        }
+    }
+
+    fn list(&self) -> Result<TargetPage> {
+        self.tree()?.list()
+    }
+
+    fn put(&self, frame: &Frame, parts: &[usize]) -> Result<CopyAnswer> {
+        let tree = self.tree()?;
+        let mut members = tree.members()?;
+        for part in parts.iter().map(|at| &frame.parts[*at]) {
+            if let FrameContent::Whole(entry, _) = &part.what {
+                let content = &frame.data[part.inner as usize..][..part.len as usize];
+                members.put(entry, content)?;
+            }
+        }
+        Ok(members.answer)
+    }
+
+    fn depth(&self, cores: usize) -> usize {
+        cores
+    }
+}
+
+impl OpenTree {
+    fn open(path: &Path, wanted: &OpenTarget) -> Result<Self> {
+        let is_vacant = is_vacant(path)?;
+        let tree = if wanted.dry_run {
+            None
+        } else {
+            let options = TargetOptions {
+                overwrite: !is_vacant,
+                numeric_owner: wanted.numeric_owner,
+                usual_parents: false,
+                whole_files: true,
+            };
+            Some(TargetTree::create(&TargetLayout::plain(path), options)?)
+        };
+        let listing = if is_vacant {
+            None
+        } else {
+            Some(TreeListing {
+                scan: wanted.rules.open(path, Arc::default())?.scan()?,
+                attributes: AttributeReader::open(path)?,
+            })
+        };
+        Ok(Self {
+            tree,
+            listing: Mutex::new(listing),
+            directories: Mutex::default(),
+            large: LargeTargets::default(),
+        })
+    }
+
+    fn written(&self) -> Result<&Arc<TargetTree>> {
+        self.tree.as_ref().ok_or_else(not_understood)
+    }
+
+    fn members(&self) -> Result<MemberWriter<'_>> {
+        let tree = self.written()?;
+        Ok(MemberWriter {
+            writer: TargetWriter::new(tree),
+            tree: self,
+            answer: CopyAnswer::default(),
+        })
+    }
+
+    fn list(&self) -> Result<TargetPage> {
+        let mut listing = self.listing.locked();
+        let Some(there) = listing.as_mut() else {
+            return Ok(TargetPage::default());
+        };
+        let mut records = Vec::new();
+        let mut text = 0;
+        while records.len() < PAGE_ENTRIES && text < PAGE_TEXT {
+            let Some(record) = there.next().transpose()? else {
+                *listing = None;
+                break;
+            };
+            text += record.entry.text_bytes();
+            records.push(record);
+        }
+        Ok(TargetPage {
+            records,
+            has_more: listing.is_some(),
+        })
+    }
+
+    fn put_headers(&self, body: &[u8]) -> Result<CopyAnswer> {
+        let mut members = self.members()?;
+        for entry in read_headers(body)? {
+            members.put(&entry, b"")?;
+        }
+        Ok(members.answer)
+    }
+
+    fn put_tar(&self, is_compressed: bool, body: &[u8]) -> Result<CopyAnswer> {
+        let mut plain = Vec::new();
+        let mut tar = if is_compressed {
+            plain = decompressed(body)?;
+            &plain[..]
+        } else {
+            body
+        };
+        let mut members = self.members()?;
+        let mut reader = PaxReader::new();
+        while !tar.is_empty() {
+            let Some(TarItem::Member(member)) = reader.next(&mut tar)? else {
+                return Err(not_understood());
+            };
+            let len = usize::try_from(member.stored_len).map_err(|_| not_understood())?;
+            let (content, rest) = tar.split_at_checked(len).ok_or_else(not_understood)?;
+            if content.len() as u64 != member.entry.data_len() {
+                return Err(not_understood());
+            }
+            members.put(&member.entry, content)?;
+            tar = rest;
+            skip_padding(&mut tar, member.stored_len)?;
+        }
+        drop(plain);
+        Ok(members.answer)
+    }
+
+    fn check(&self, expected: &[u8], body: &[u8]) -> Result<CopyAnswer> {
+        let entries = read_headers(body)?;
+        let (expected, rest) = expected.as_chunks::<DIGEST_BYTES>();
+        if expected.len() != entries.len() || !rest.is_empty() {
+            return Err(not_understood());
+        }
+        let mut members = self.members()?;
+        let mut content = Vec::new();
+        for (at, (entry, digest)) in entries.iter().zip(expected).enumerate() {
+            let is_same = members.take_if_same(entry, digest, &mut content);
+            members.note(at, &entry.path, is_same)?;
+        }
+        Ok(members.answer)
+    }
+
+    fn describe(&self, body: &[u8]) -> Result<CopyAnswer> {
+        let mut members = self.members()?;
+        for (at, entry) in read_headers(body)?.iter().enumerate() {
+            let is_done = members.describe(entry);
+            members.note(at, &entry.path, is_done)?;
+        }
+        Ok(members.answer)
+    }
+
+    fn begin(&self, body: &[u8], from: Option<&[u8]>) -> Result<CopyAnswer> {
+        let entries = read_headers(body)?;
+        let [entry] = &entries[..] else {
+            return Err(not_understood());
+        };
+        checked_path(&entry.path)?;
+        let mut members = self.members()?;
+        let begun = self.large.begin(&mut members.writer, entry, from);
+        members.answer.has_content = members.unless_refused(&entry.path, begun)?.unwrap_or(false);
+        Ok(members.answer)
+    }
+
+    fn link(&self, body: &[u8]) -> Result<CopyAnswer> {
+        let paths = read_paths(body)?;
+        let mut members = self.members()?;
+        let (pairs, rest) = paths.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(not_understood());
+        }
+        for [path, target] in pairs {
+            let linked = members.writer.link(target, path);
+            members.unless_refused(path, linked)?;
+        }
+        Ok(members.answer)
+    }
+
+    fn remove(&self, with_content: bool, body: &[u8]) -> Result<CopyAnswer> {
+        let mut members = self.members()?;
+        for path in read_paths(body)? {
+            let removed = match with_content {
+                true => self.written()?.remove_all(path),
+                false => unless_in_use(members.writer.remove(path)),
+            };
+            members.unless_refused(path, removed)?;
+        }
+        Ok(members.answer)
+    }
+
+    fn finish(&self) -> Result<CopyAnswer> {
+        let mut members = self.members()?;
+        self.large.give_up_all();
+        let directories = std::mem::take(&mut *self.directories.locked());
+        for entry in directories.deepest_first() {
+            let entry = entry?;
+            let finished = members.writer.finish_directory(&entry);
+            members.unless_refused(&entry.path, finished)?;
+        }
+        let tree = self.written()?;
+        tree.sync()?;
+        members.answer.warnings = tree.notes.lines();
+        Ok(members.answer)
+    }
+}
+
+/// A directory that is not empty holds something that was left out on both sides.
+fn unless_in_use(removed: Result<()>) -> Result<()> {
+    use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    match removed {
+        Err(error)
+            if error
+                .system()
+                .is_some_and(|e| matches!(e.kind(), DirectoryNotEmpty | NotFound)) =>
+        {
+            Ok(())
+        }
+        removed => removed,
+    }
+}
+
+/// Returns whether nothing is at `path`, or an empty directory.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if something else is there; the system's.
+fn is_vacant(path: &Path) -> Result<bool> {
+    let failed = |e| Error::io(format!("could not open {path:?}"), e);
+    let names = match std::fs::File::open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        opened => crate::platform::dir::read_dir(opened.map_err(failed)?, &mut Vec::new()),
+    };
+    match names {
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
+            let what = format!("cannot copy to {path:?}: it is not a directory");
+            Err(Error::new(ErrorKind::Exists, what))
+        }
+        names => Ok(names.map_err(failed)?.is_empty()),
+    }
+}
+
+fn decompressed(body: &[u8]) -> Result<Vec<u8>> {
+    let size = zstd_safe::get_frame_content_size(body).ok().flatten();
+    let size = size.filter(|size| *size <= MAX_TAR as u64);
+    let mut plain = Vec::with_capacity(size.ok_or_else(not_understood)? as usize);
+    zstd_safe::decompress(&mut plain, body).map_err(|_| not_understood())?;
+    Ok(plain)
+}
+
+impl Iterator for TreeListing {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Scanned {
+                mut entry, state, ..
+            } = match self.scan.next()? {
+                Ok(scanned) => scanned,
+                Err(error) => return Some(Err(error)),
+            };
+            if state == EntryState::Vanished {
+                continue;
+            }
+            if entry.is_file() {
+                // An error makes the entry differ: then it is written again, which reports it.
+                entry.xattrs = self.attributes.read(&entry.path).unwrap_or_default();
+            }
+            if let EntryKind::File { map, .. } = &mut entry.kind {
+                *map = None;
+            }
+            if entry.text_bytes() > PAGE_TEXT {
+                entry.xattrs.clear();
+            }
+            return Some(Ok(Record {
+                entry,
+                state,
+                digest: None,
+                blocks: Vec::new(),
+                crcs: Vec::new(),
+                chunks: Vec::new(),
+                extents: Vec::new(),
+                from: 0,
+                more: false,
+            }));
+        }
+    }
+}
+
+/// Writes members for one question.
+struct MemberWriter<'a> {
+    writer: TargetWriter,
+    tree: &'a OpenTree,
+    answer: CopyAnswer,
+}
+
+impl MemberWriter<'_> {
+    /// Makes an entry. What is there is replaced.
+    fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<()> {
+        let made = match &entry.kind {
+            EntryKind::File { .. } => self.writer.file(entry, content),
+            EntryKind::Directory => self.directory(entry),
+            EntryKind::HardLink(_) | EntryKind::Socket => Err(not_understood()),
+            _ => self.writer.special_file(entry),
+        };
+        self.unless_refused(&entry.path, made).map(drop)
+    }
+
+    fn directory(&mut self, entry: &Entry) -> Result<()> {
+        self.writer.directory(entry, true)?;
+        let target = &self.writer.tree;
+        self.tree.directories.locked().insert(entry, target)
+    }
+
+    /// Returns the value, or `None` if the tree refuses this one entry.
+    fn unless_refused<T>(&mut self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Err(error) if concerns_one_object(&error) => {
+                self.answer
+                    .refused
+                    .push((path.to_vec().into(), error.line()));
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
+    /// Notes that an entry is wanted, unless it is done.
+    fn note(&mut self, at: usize, path: &[u8], is_done: Result<bool>) -> Result<()> {
+        if self.unless_refused(path, is_done)? == Some(false) {
+            self.answer.wanted.push(at as u32);
+        }
+        Ok(())
+    }
+
+    /// Returns the file of this entry if it may keep its content.
+    fn kept_file(&mut self, entry: &Entry) -> Result<Option<Patch>> {
+        if !entry.is_file() {
+            return Err(not_understood());
+        }
+        let patch = Patch::open(&mut self.writer, entry)?;
+        Ok(patch.filter(|patch| patch.stat().size == entry.size()))
+    }
+
+    /// Gives a file its metadata. Returns false if it cannot be this file.
+    fn describe(&mut self, entry: &Entry) -> Result<bool> {
+        match self.kept_file(entry)? {
+            Some(patch) => patch.finish(&mut self.writer, entry).map(|_| true),
+            None => Ok(false),
+        }
+    }
+
+    /// As [`Self::describe`], if the content of the file has this digest.
+    fn take_if_same(
+        &mut self,
+        entry: &Entry,
+        digest: &[u8; DIGEST_BYTES],
+        content: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let Some(patch) = self.kept_file(entry)? else {
+            return Ok(false);
+        };
+        let len = entry.data_len();
+        if len > MAX_TAR as u64 || (entry.is_sparse() && !patch.may_write()) {
+            return Ok(false);
+        }
+        content.resize(len as usize, 0);
+        let failed = |e| Error::io(format!("could not read {:?}", name(entry)), e);
+        let got = patch.read(entry, 0, content).map_err(failed)?;
+        let is_same = got as u64 == len && digests(&[content]) == [Digest::Blake3(*digest)];
+        if !is_same {
+            return Ok(false);
+        }
+        let mut buffer = vec![0; if entry.is_sparse() { BLOCK } else { 0 }];
+        patch.clear_holes(entry, &mut buffer).map_err(failed)?;
+        patch.finish(&mut self.writer, entry).map(|_| true)
+    }
+}
+
+fn name(entry: &Entry) -> String {
+    String::from_utf8_lossy(&entry.path).into_owned()
+}

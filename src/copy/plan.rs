@@ -1,0 +1,222 @@
+//! What a copy found and did, shared by the merge and all workers.
+
+use super::{
+    CopyOptions, CopyWatch,
+    call::{CopyAnswer, CopyCall, CopyTarget, headers},
+    spool::PathSpool,
+};
+use crate::{
+    error::{Result, quoted},
+    format::{
+        entry::{Entry, EntryPath},
+        page::EntryState,
+    },
+    frame::Scanned,
+    queue::Locked,
+    target::partial::is_partial,
+};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// Lines about skipped entries that are kept; the others are counted.
+const MAX_LINES: usize = 100;
+
+/// The state of a copy.
+pub(super) struct CopyPlan {
+    pub(super) options: CopyOptions,
+    pub(super) target: Arc<dyn CopyTarget>,
+    pub(super) watch: Arc<dyn CopyWatch>,
+    pub(super) counts: CopyCounters,
+    links: Mutex<PathSpool>,
+    unneeded: Mutex<PathSpool>,
+    /// First names of files with several names that the target gets anew.
+    replaced: Mutex<HashSet<EntryPath>>,
+    /// Entries that are made after unneeded ones are removed.
+    later: Mutex<Vec<Scanned>>,
+    skipped: Mutex<SkippedLines>,
+    is_unlisted: AtomicBool,
+    has_leftovers: AtomicBool,
+}
+
+/// Counters of a copy.
+#[derive(Debug, Default)]
+pub(super) struct CopyCounters {
+    pub(super) same: AtomicU64,
+    pub(super) new: AtomicU64,
+    pub(super) changed: AtomicU64,
+    pub(super) unneeded: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+}
+
+/// Lines about entries that could not be copied.
+#[derive(Debug, Default)]
+pub(super) struct SkippedLines {
+    pub(super) lines: Vec<String>,
+    pub(super) count: u64,
+}
+
+impl CopyPlan {
+    pub(super) fn new(
+        options: CopyOptions,
+        target: Arc<dyn CopyTarget>,
+        watch: Arc<dyn CopyWatch>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            target,
+            watch,
+            counts: CopyCounters::default(),
+            links: Mutex::default(),
+            unneeded: Mutex::default(),
+            replaced: Mutex::default(),
+            later: Mutex::default(),
+            skipped: Mutex::default(),
+            is_unlisted: AtomicBool::new(false),
+            has_leftovers: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn note_same(&self) {
+        self.counts.same.fetch_add(1, Relaxed);
+    }
+
+    /// Counts and tells a new or changed entry.
+    pub(super) fn say_change(&self, is_new: bool, path: &[u8]) {
+        let counter = if is_new {
+            &self.counts.new
+        } else {
+            &self.counts.changed
+        };
+        counter.fetch_add(1, Relaxed);
+        self.watch.entry(if is_new { '+' } else { '~' }, path);
+    }
+
+    /// Notes a path that only the target has. What is below it is not noted by itself.
+    pub(super) fn note_unneeded(&self, path: &[u8]) -> Result<()> {
+        self.counts.unneeded.fetch_add(1, Relaxed);
+        self.unneeded.locked().add(&[path])
+    }
+
+    /// Notes an unfinished file of an earlier copy, which is removed without a word.
+    pub(super) fn note_leftover(&self, path: &[u8]) -> Result<()> {
+        self.has_leftovers.store(true, Relaxed);
+        self.unneeded.locked().add(&[path])
+    }
+
+    pub(super) fn add_link(&self, path: &[u8], first: &[u8]) -> Result<()> {
+        self.links.locked().add(&[path, first])
+    }
+
+    pub(super) fn note_replaced(&self, path: &[u8]) {
+        self.replaced.locked().insert(path.to_vec());
+    }
+
+    pub(super) fn is_replaced(&self, path: &[u8]) -> bool {
+        self.replaced.locked().contains(path)
+    }
+
+    /// Notes an entry that cannot be made yet.
+    pub(super) fn do_later(&self, scanned: Scanned) {
+        self.later.locked().push(scanned);
+    }
+
+    pub(super) fn take_later(&self) -> Vec<Scanned> {
+        std::mem::take(&mut *self.later.locked())
+    }
+
+    /// Makes a directory where the target has something else, before anything in it.
+    pub(super) fn make_directory(&self, entry: &Entry) -> Result<()> {
+        if self.options.dry_run {
+            return Ok(());
+        }
+        self.ask(CopyCall::Directories, &headers([entry])?)
+            .map(drop)
+    }
+
+    /// Asks the target, and notes what it refuses.
+    pub(super) fn ask(&self, call: CopyCall, body: &[u8]) -> Result<CopyAnswer> {
+        let answer = self.target.ask(call, body)?;
+        self.note_refused(&answer);
+        Ok(answer)
+    }
+
+    pub(super) fn note_refused(&self, answer: &CopyAnswer) {
+        for (_, line) in &answer.refused {
+            self.skip(line.clone());
+        }
+    }
+
+    /// Notes a directory whose content is not known.
+    pub(super) fn note_unlisted(&self, path: &[u8], state: &EntryState) {
+        self.is_unlisted.store(true, Relaxed);
+        self.note_unread(path, state);
+    }
+
+    /// Notes an entry that could not be read.
+    pub(super) fn note_unread(&self, path: &[u8], state: &EntryState) {
+        if let EntryState::Unreadable(why) = state {
+            self.skip(format!("could not read {}: {why}", quoted(path)));
+        }
+    }
+
+    fn skip(&self, line: String) {
+        let mut skipped = self.skipped.locked();
+        skipped.count += 1;
+        if skipped.lines.len() < MAX_LINES {
+            skipped.lines.push(line);
+        }
+    }
+
+    pub(super) fn take_skipped(&self) -> SkippedLines {
+        std::mem::take(&mut *self.skipped.locked())
+    }
+
+    /// Names the paths that only the target has, and removes them. Nothing is removed if a directory
+    /// of the source could not be listed.
+    pub(super) fn remove_unneeded(&self) -> Result<u64> {
+        if self.counts.unneeded.load(Relaxed) == 0 && !self.has_leftovers.load(Relaxed) {
+            return Ok(0);
+        }
+        if self.is_unlisted.load(Relaxed) {
+            self.skip(
+                "nothing was deleted, because not all of the source could be read".to_owned(),
+            );
+            return Ok(0);
+        }
+        let unneeded = self.unneeded.locked();
+        unneeded.each_batch(|batch| {
+            let paths = batch.split(|c| *c == 0);
+            let paths = paths.filter(|path| !path.is_empty() && !is_partial(path));
+            paths.for_each(|path| self.watch.entry('-', path));
+            Ok(())
+        })?;
+        self.watch.flush();
+        if self.options.dry_run {
+            return Ok(self.counts.unneeded.load(Relaxed));
+        }
+        let mut removed = self.counts.unneeded.load(Relaxed);
+        let with_content = self.options.removes_whole_directories();
+        let mut remove = |batch: &[u8]| -> Result<()> {
+            let answer = self.ask(CopyCall::Remove { with_content }, batch)?;
+            removed = removed.saturating_sub(answer.refused.len() as u64);
+            Ok(())
+        };
+        match with_content {
+            true => unneeded.each_batch(remove)?,
+            // Directories after what is in them.
+            false => unneeded.each_batch_backwards(&mut remove)?,
+        }
+        Ok(removed)
+    }
+
+    /// Makes all hard links.
+    pub(super) fn make_links(&self) -> Result<()> {
+        let links = self.links.locked();
+        links.each_batch(|batch| self.ask(CopyCall::Link, batch).map(drop))
+    }
+}

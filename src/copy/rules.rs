@@ -1,0 +1,86 @@
+//! What a copy leaves out, the same on both sides: what is not copied is not deleted either.
+
+use crate::{
+    error::{Error, Result},
+    platform::{self, dir},
+    postgres::stopped,
+    source::{
+        patterns::{PatternPlace, Patterns},
+        tree::{Own, SourceTree, Top, TopRole, TreeRules},
+    },
+};
+use minicbor::{Decode, Encode, bytes::ByteVec};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
+
+/// Rules for leaving out parts of a tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
+pub struct CopyRules {
+    /// Lines as in `.gitignore`.
+    #[n(0)]
+    pub exclude: Vec<ByteVec>,
+    /// Names of the source that a pattern may begin with: absolute paths without the first `/`.
+    #[n(1)]
+    pub names: Vec<ByteVec>,
+    /// Whether to leave out the contents of directories with a valid `CACHEDIR.TAG`.
+    #[n(2)]
+    pub exclude_caches: bool,
+    /// Names that leave out the contents of the directory that holds them.
+    #[n(3)]
+    pub exclude_if_present: Vec<ByteVec>,
+    /// Whether to stay on one file system.
+    #[n(4)]
+    pub one_file_system: bool,
+}
+
+impl CopyRules {
+    /// Returns whether any rule leaves something out of a directory that exists on both sides.
+    pub fn may_leave_out(&self) -> bool {
+        !self.exclude.is_empty() || self.exclude_caches || !self.exclude_if_present.is_empty()
+    }
+
+    /// Opens the directory at `root` as a source; objects of `own` are not entered.
+    ///
+    /// # Errors
+    /// Those of the system, and of a pattern.
+    pub(super) fn open(&self, root: &Path, own: Own) -> Result<SourceTree> {
+        let opened = dir::open_root(root);
+        let opened = opened.map_err(|e| Error::io(format!("could not open {root:?}"), e))?;
+        let place = PatternPlace {
+            names: self.names.iter().map(|name| name.to_vec()).collect(),
+            at: Vec::new(),
+        };
+        let lines: Vec<&[u8]> = self.exclude.iter().map(|line| &line[..]).collect();
+        let no_files: [&Path; 0] = [];
+        let rules = TreeRules {
+            exclude: Patterns::read(&lines, &no_files, &[place])?,
+            exclude_caches: self.exclude_caches,
+            exclude_if_present: self
+                .exclude_if_present
+                .iter()
+                .map(|name| name.to_vec())
+                .collect(),
+            one_file_system: self.one_file_system,
+            looks_twice: false,
+            walkers: platform::cores().get().clamp(2, 8),
+            own,
+            overlay: None,
+            torn: stopped::live_server_reason,
+        };
+        let top = Top {
+            at: Vec::new(),
+            dir: opened,
+            name: None,
+            role: TopRole::Named,
+        };
+        Ok(SourceTree::new(
+            vec![top],
+            HashSet::new(),
+            HashMap::new(),
+            Arc::new(rules),
+        ))
+    }
+}

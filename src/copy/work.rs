@@ -1,0 +1,362 @@
+//! The workers: each reads a frame of the source, and has the target take what differs.
+//!
+//! A file that fits a frame is written as a whole. A larger one is compared block by block if the
+//! target has content for it, from any number of workers; the last of them completes it.
+
+use super::{
+    call::{BLOCK, CopyCall, DIGEST_BYTES, headers},
+    plan::CopyPlan,
+};
+use crate::{
+    error::Result,
+    format::{
+        digest::{Digest, digests},
+        entry::{Entry, EntryKind, EntryPath},
+        page::EntryState,
+    },
+    frame::{Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
+    known::BaseEntry,
+    metrics::meter::Meter,
+    queue::Locked,
+    source::Source,
+};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+};
+
+/// What all workers share.
+pub(super) struct CopyWork<'a> {
+    pub(super) plan: &'a CopyPlan,
+    pub(super) source: &'a dyn Source,
+    pub(super) meter: &'a Meter,
+    pub(super) pool: Arc<Pool>,
+    large: Mutex<HashMap<EntryPath, Arc<LargeCopy>>>,
+}
+
+/// A large file that is being copied.
+#[derive(Debug)]
+struct LargeCopy {
+    pieces_left: AtomicU64,
+    sent_bytes: AtomicU64,
+    /// The entry, and whether the target has content to compare; `None` if the file is not copied.
+    begun: OnceLock<Option<(Entry, bool)>>,
+}
+
+/// The parts of a frame by how the target takes them.
+#[derive(Default)]
+struct SortedParts {
+    put: Vec<usize>,
+    check: Vec<usize>,
+    describe: Vec<usize>,
+}
+
+impl<'a> CopyWork<'a> {
+    pub(super) fn new(
+        plan: &'a CopyPlan,
+        source: &'a dyn Source,
+        meter: &'a Meter,
+        pool: Arc<Pool>,
+    ) -> Self {
+        Self {
+            plan,
+            source,
+            meter,
+            pool,
+            large: Mutex::default(),
+        }
+    }
+
+    /// Prepares a slice for the workers. Called in order, before any of them has it.
+    pub(super) fn prepare(&self, slice: &Slice) {
+        if let Slice::Members(_, Some(file)) = slice {
+            let copy = LargeCopy {
+                pieces_left: AtomicU64::new(file.unread.load(Relaxed)),
+                sent_bytes: AtomicU64::new(0),
+                begun: OnceLock::new(),
+            };
+            let path = file.entry.path.clone();
+            self.large.locked().insert(path, Arc::new(copy));
+        }
+    }
+
+    /// Copies a slice.
+    pub(super) fn copy(&self, slice: Slice) -> Result<()> {
+        let head = match &slice {
+            Slice::Members(_, Some(file)) => self.large_copy(&file.entry.path),
+            _ => None,
+        };
+        // The workers that have its pieces wait for this.
+        let _ended = head.map(BeginGuard);
+        let mut next = Some(slice);
+        while let Some(slice) = next.take() {
+            let mut frame = self.source.read(slice, self.pool.take())?;
+            next = frame.rest.take();
+            self.copy_frame(&frame)?;
+        }
+        Ok(())
+    }
+
+    fn large_copy(&self, path: &[u8]) -> Option<Arc<LargeCopy>> {
+        self.large.locked().get(path).cloned()
+    }
+
+    fn copy_frame(&self, frame: &Frame) -> Result<()> {
+        let mut sorted = SortedParts::default();
+        for (at, part) in frame.parts.iter().enumerate() {
+            match &part.what {
+                FrameContent::Whole(entry, state) => self.sort(&mut sorted, at, part, entry, state),
+                FrameContent::Head(entry, file) => self.begin(entry, file, part.replaced)?,
+                FrameContent::Piece { file, offset, .. } => {
+                    let piece = frame.data.get(..part.len as usize).unwrap_or_default();
+                    self.copy_piece(file, *offset, piece)?;
+                }
+            }
+        }
+        self.describe(frame, &sorted.describe)?;
+        let differing = self.check(frame, sorted.check)?;
+        sorted.put.extend(differing);
+        sorted.put.sort_unstable();
+        self.put(frame, &sorted.put)
+    }
+
+    fn sort(
+        &self,
+        sorted: &mut SortedParts,
+        at: usize,
+        part: &FrameEntry,
+        entry: &Entry,
+        state: &EntryState,
+    ) {
+        self.meter.entries.fetch_add(1, Relaxed);
+        if !state.is_stored() && entry.kind != EntryKind::Directory {
+            return self.plan.note_unread(&entry.path, state);
+        }
+        if part.runs.is_some() {
+            sorted.describe.push(at);
+        } else if self.is_worth_a_check(entry, part.known.as_ref()) {
+            sorted.check.push(at);
+        } else {
+            sorted.put.push(at);
+        }
+    }
+
+    /// Returns whether the content of a small file may be there already.
+    fn is_worth_a_check(&self, entry: &Entry, known: Option<&BaseEntry>) -> bool {
+        known.is_some_and(|known| self.plan.options.is_compared(entry, &known.last().entry))
+    }
+
+    fn describe(&self, frame: &Frame, parts: &[usize]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let entries: Vec<&Entry> = parts.iter().map(|at| entry_of(frame, *at)).collect();
+        let answer = self
+            .plan
+            .ask(CopyCall::Describe, &headers(entries.iter().copied())?)?;
+        for at in answer.wanted {
+            if let Some(entry) = entries.get(at as usize) {
+                let whole = Scanned::new((*entry).clone(), EntryState::Whole);
+                self.plan.do_later(whole);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the parts whose content differs from that of the target.
+    fn check(&self, frame: &Frame, parts: Vec<usize>) -> Result<Vec<usize>> {
+        if parts.is_empty() {
+            return Ok(parts);
+        }
+        let contents: Vec<&[u8]> = parts.iter().map(|at| content_of(frame, *at)).collect();
+        let digests = joined(&contents).into();
+        let body = headers(parts.iter().map(|at| entry_of(frame, *at)))?;
+        let answer = self.plan.ask(CopyCall::Check { digests }, &body)?;
+        let read: usize = contents.iter().map(|content| content.len()).sum();
+        self.meter.bytes.fetch_add(read as u64, Relaxed);
+        let wanted = answer.wanted.iter();
+        let differing: Vec<usize> = wanted
+            .filter_map(|at| parts.get(*at as usize).copied())
+            .collect();
+        for at in parts {
+            let entry = entry_of(frame, at);
+            match differing.binary_search(&at).is_ok() || has_other_time(&frame.parts[at], entry) {
+                true => self.plan.say_change(false, &entry.path),
+                false => self.plan.note_same(),
+            }
+        }
+        Ok(differing)
+    }
+
+    fn put(&self, frame: &Frame, parts: &[usize]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let answer = self.plan.target.put(frame, parts)?;
+        self.plan.note_refused(&answer);
+        let bytes: u64 = parts.iter().map(|at| u64::from(frame.parts[*at].len)).sum();
+        self.count_sent(bytes);
+        self.meter.files.fetch_add(parts.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn count_sent(&self, bytes: u64) {
+        self.plan.counts.sent_bytes.fetch_add(bytes, Relaxed);
+        self.meter.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Opens a large file in the target.
+    fn begin(&self, entry: &Entry, file: &LargeFile, is_replaced: bool) -> Result<()> {
+        let Some(copy) = self.large_copy(&entry.path) else {
+            return Ok(());
+        };
+        self.meter.entries.fetch_add(1, Relaxed);
+        if is_replaced && entry.is_sparse() {
+            return Ok(());
+        }
+        let from = file.known.as_ref().map(|known| &known.last().entry.path);
+        let from = from.filter(|from| **from != entry.path);
+        let from = from.map(|from| from.clone().into());
+        let answer = self
+            .plan
+            .ask(CopyCall::Begin { from }, &headers([entry])?)?;
+        let begun = answer
+            .refused
+            .is_empty()
+            .then(|| (entry.clone(), answer.has_content));
+        let _ = copy.begun.set(begun);
+        Ok(())
+    }
+
+    fn copy_piece(&self, file: &LargeFile, offset: u64, piece: &[u8]) -> Result<()> {
+        let path = &file.entry.path;
+        let Some(copy) = self.large_copy(path) else {
+            return Ok(());
+        };
+        let Some((entry, has_content)) = copy.begun.wait() else {
+            return Ok(());
+        };
+        let pieces = match has_content {
+            true => self.differing_blocks(path, offset, piece)?,
+            false => vec![(offset, piece.len() as u32)],
+        };
+        let sent: u64 = pieces.iter().map(|(_, len)| u64::from(*len)).sum();
+        if sent > 0 {
+            let body: Vec<&[u8]> = pieces
+                .iter()
+                .map(|(at, len)| &piece[(at - offset) as usize..][..*len as usize])
+                .collect();
+            let path = path.clone().into();
+            self.plan
+                .ask(CopyCall::Write { path, pieces }, &body.concat())?;
+        }
+        copy.sent_bytes.fetch_add(sent, AcqRel);
+        self.plan.counts.sent_bytes.fetch_add(sent, Relaxed);
+        self.meter.bytes.fetch_add(piece.len() as u64, Relaxed);
+        if copy.pieces_left.fetch_sub(1, AcqRel) == 1 {
+            self.end(file, entry, copy.sent_bytes.load(Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// Counts a large file whose content was compared, which was not said to have changed.
+    fn say_compared(&self, file: &LargeFile, entry: &Entry, has_changed: bool) {
+        let Some(known) = &file.known else { return };
+        let there = &known.last().entry;
+        if !self.plan.options.is_compared(entry, there) {
+            return;
+        }
+        match has_changed || there.mtime != entry.mtime {
+            true => self.plan.say_change(false, &entry.path),
+            false => self.plan.note_same(),
+        }
+    }
+
+    /// Returns the blocks of a piece that the target wants: bytes of data before each, and length.
+    fn differing_blocks(&self, path: &[u8], offset: u64, piece: &[u8]) -> Result<Vec<(u64, u32)>> {
+        let blocks: Vec<&[u8]> = piece.chunks(BLOCK).collect();
+        let call = CopyCall::Compare {
+            path: path.to_vec().into(),
+            offset,
+            len: piece.len() as u32,
+        };
+        let answer = self.plan.ask(call, &joined(&blocks))?;
+        let mut pieces: Vec<(u64, u32)> = Vec::new();
+        for at in answer.wanted {
+            let Some(block) = blocks.get(at as usize) else {
+                continue;
+            };
+            let start = offset + u64::from(at) * BLOCK as u64;
+            match pieces.last_mut() {
+                Some((from, len)) if *from + u64::from(*len) == start => *len += block.len() as u32,
+                _ => pieces.push((start, block.len() as u32)),
+            }
+        }
+        Ok(pieces)
+    }
+
+    fn end(&self, file: &LargeFile, entry: &Entry, sent_bytes: u64) -> Result<()> {
+        self.say_compared(file, entry, sent_bytes > 0);
+        let failed = file.failed.get();
+        if let Some(why) = failed {
+            let state = EntryState::Unreadable(why.clone());
+            self.plan.note_unread(&entry.path, &state);
+        }
+        self.large.locked().remove(&entry.path);
+        let path = entry.path.clone().into();
+        let is_complete = failed.is_none();
+        self.plan
+            .ask(CopyCall::End { path, is_complete }, b"")
+            .map(drop)?;
+        self.meter.files.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+/// Returns whether the target had another time for a file.
+fn has_other_time(part: &FrameEntry, entry: &Entry) -> bool {
+    let known = part.known.as_ref();
+    known.is_some_and(|known| known.last().entry.mtime != entry.mtime)
+}
+
+/// Lets the workers go on that wait for the beginning of a large file, whatever happened to it.
+struct BeginGuard(Arc<LargeCopy>);
+
+impl Drop for BeginGuard {
+    fn drop(&mut self) {
+        let _ = self.0.begun.set(None); // it may have begun
+    }
+}
+
+fn entry_of(frame: &Frame, at: usize) -> &Entry {
+    match &frame.parts[at].what {
+        FrameContent::Whole(entry, _) | FrameContent::Head(entry, _) => entry,
+        FrameContent::Piece { file, .. } => &file.entry,
+    }
+}
+
+fn content_of(frame: &Frame, at: usize) -> &[u8] {
+    let part = &frame.parts[at];
+    let start = part.inner as usize;
+    frame
+        .data
+        .get(start..start + part.len as usize)
+        .unwrap_or_default()
+}
+
+/// The digests of these contents, one after the other.
+fn joined(contents: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(contents.len() * DIGEST_BYTES);
+    for digest in digests(contents) {
+        if let Digest::Blake3(digest) = digest {
+            bytes.extend_from_slice(&digest);
+        }
+    }
+    bytes
+}

@@ -1,0 +1,88 @@
+//! Copies to and from another host, by a real sshd.
+
+use crate::{
+    result,
+    runs::{Ran, assert_same, shape, temp, write},
+    sample,
+    sshd::sshd,
+};
+use std::{fs, path::Path, thread, time::Duration};
+
+fn copy(arguments: &[&str]) -> Ran {
+    let arguments: Vec<&str> = ["copy"].iter().chain(arguments).copied().collect();
+    sshd().fullbore(&arguments).output().unwrap().into()
+}
+
+fn far(path: &Path) -> String {
+    format!("ssh://far{}", path.display())
+}
+
+fn near(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn pushed_and_pulled_a_tree_is_the_same() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    let (from, pushed, pulled) = (at("from"), at("pushed"), at("pulled"));
+    sample(&from);
+    copy(&[near(&from), &far(&pushed)]).ends_with(0);
+    assert_same(&shape(&from), &shape(&pushed), "pushed");
+    copy(&[&far(&from), near(&pulled)]).ends_with(0);
+    assert_same(&shape(&from), &shape(&pulled), "pulled");
+    for change in 0..2 {
+        write(from.join("many/00/0"), format!("changed {change}"));
+        fs::remove_file(from.join(format!("many/01/{}", 1 + 7 * change))).unwrap();
+        let options = ["--delete", "--compress=zstd:3", "--checksum"];
+        let push = copy(&[&[near(&from), &far(&pushed)], &options[..]].concat()).ends_with(0);
+        let pull = copy(&[&[&far(&from), near(&pulled)], &options[..]].concat()).ends_with(0);
+        for ran in [push, pull] {
+            assert!(ran.out.contains("- many/01/"), "{}", ran.out);
+        }
+        assert_same(&shape(&from), &shape(&pushed), "pushed again");
+        assert_same(&shape(&from), &shape(&pulled), "pulled again");
+    }
+    let same = copy(&[near(&from), &far(&pushed), "--json"]).ends_with(0);
+    assert_eq!(result(&same)["changed"], 0, "{}", same.out);
+    let same = copy(&[&far(&from), near(&pulled), "--json", "-n"]).ends_with(0);
+    assert_eq!(result(&same)["changed"], 0, "{}", same.out);
+}
+
+#[test]
+fn killed_over_ssh_a_copy_is_completed_by_the_next() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    let (from, to) = (at("from"), at("to"));
+    sample(&from);
+    for (delay, is_push) in [(150, true), (300, false), (450, true), (600, false)] {
+        let words = match is_push {
+            true => [near(&from).to_owned(), far(&to)],
+            false => [far(&from), near(&to).to_owned()],
+        };
+        let words = [&words[0], &words[1]].map(String::as_str);
+        let _ = fs::remove_dir_all(&to);
+        let mut child = sshd()
+            .fullbore(&[&["copy"], &words[..]].concat())
+            .spawn()
+            .unwrap();
+        thread::sleep(Duration::from_millis(delay));
+        child.kill().unwrap(); // it may be over
+        child.wait().unwrap();
+        copy(&[&words[..], &["--delete"]].concat()).ends_with(0);
+        assert_same(&shape(&from), &shape(&to), "completed");
+    }
+}
+
+#[test]
+fn a_host_that_only_adds_backups_copies_no_trees() {
+    let dir = temp();
+    let from = dir.path().join("from");
+    write(from.join("a"), "1");
+    let to = format!("ssh://limited{}", dir.path().join("to").display());
+    let ran = copy(&[near(&from), &to]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(!dir.path().join("to").exists());
+    let ran = copy(&["ssh://far/a", "ssh://far/b"]).ends_with(2);
+    ran.has_one_error("both are other hosts");
+}
