@@ -4,7 +4,11 @@
 //! target. The side that writes lists a directory before anything in it is written, and an entry is
 //! written only after the merge has passed it.
 
-use super::{FRAME_BYTES, attributes::AttributeReader, plan::CopyPlan};
+use super::{
+    FRAME_BYTES,
+    attributes::AttributeReader,
+    plan::{CopyPlan, Replaced},
+};
 use crate::{
     error::{Error, Result},
     format::{
@@ -88,8 +92,6 @@ impl Differences {
             return self.release_waiting();
         };
         let path = &scanned.entry.path;
-        self.levels
-            .retain(|level| is_within(path, &level.scanned.entry.path));
         let mut there = None;
         while let Some(record) = self.next_up_to(path)? {
             match record.entry.path == *path {
@@ -97,6 +99,9 @@ impl Differences {
                 false => self.note_unneeded(record)?,
             }
         }
+        // Those before it may be in directories that end here.
+        self.levels
+            .retain(|level| is_within(path, &level.scanned.entry.path));
         self.compare(scanned, there)
     }
 
@@ -235,11 +240,16 @@ impl Differences {
     ) -> Result<()> {
         let path = &scanned.entry.path;
         let is_there = there.is_some_and(|there| there.kind == scanned.entry.kind);
-        if is_there && !self.plan.is_replaced(first) {
-            self.plan.note_same();
-            return Ok(());
+        let replaced = self.plan.replaced(first);
+        match replaced {
+            _ if !is_there => self.plan.say_change(there.is_none(), path),
+            Some(Replaced::Surely) => self.plan.say_change(false, path),
+            Some(Replaced::Perhaps) => self.plan.note_same(),
+            None => {
+                self.plan.note_same();
+                return Ok(());
+            }
         }
-        self.plan.say_change(there.is_none(), path);
         self.touch_parent(path);
         self.plan.add_link(path, first)
     }
@@ -256,7 +266,10 @@ impl Differences {
         let is_unchanged = there.size() == entry.size() && there.mtime == entry.mtime;
         if self.plan.options.is_compared(entry, &there) {
             self.touch_parent(&entry.path.clone());
-            self.note_replaced(&scanned);
+            if scanned.is_first {
+                self.plan
+                    .note_replaced(&scanned.entry.path, Replaced::Perhaps);
+            }
             scanned.known = known(there, Trust::Nothing);
             self.ready.push_back(scanned);
             return Ok(());
@@ -320,7 +333,8 @@ impl Differences {
             .as_ref()
             .is_some_and(|known| known.trust == Trust::Content);
         if scanned.is_first && !keeps_file {
-            self.plan.note_replaced(&scanned.entry.path);
+            self.plan
+                .note_replaced(&scanned.entry.path, Replaced::Surely);
         }
     }
 

@@ -5,8 +5,9 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Digest, digests},
-        entry::{Entry, EntryPath},
+        entry::{ByteRun, Entry, EntryPath},
     },
+    platform::write,
     queue::Locked,
     report::skipped::concerns_one_object,
     target::{in_place::Patch, tree::TargetTree, writer::TargetWriter},
@@ -14,7 +15,7 @@ use crate::{
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -32,8 +33,13 @@ pub(super) struct LargeTargets(Mutex<HashMap<EntryPath, Arc<LargeTarget>>>);
 #[derive(Debug)]
 struct LargeTarget {
     entry: Entry,
+    /// The file that is compared, and written if that is allowed.
     patch: Patch,
-    /// Whether it may have content that was there before.
+    is_writable: bool,
+    /// A copy of a file that must not be written, made before the first piece is written.
+    copied: OnceLock<Patch>,
+    copying: Mutex<()>,
+    /// Whether the file may have content that was there before.
     has_content: bool,
     /// Whether a piece could not be written.
     has_failed: AtomicBool,
@@ -53,14 +59,23 @@ impl LargeTargets {
         if !entry.is_file() || self.0.locked().len() >= MAX_OPEN {
             return Err(not_understood());
         }
-        let there = Patch::open(writer, entry)?.filter(Patch::may_write);
-        let (patch, has_content) = match there {
+        let mut is_writable = true;
+        let (patch, has_content) = match Patch::open(writer, entry)?.filter(Patch::may_write) {
             Some(patch) => (patch, true),
-            None => Patch::partial(writer, entry, from)?,
+            None => match Patch::open_any(writer, entry)? {
+                Some(patch) => {
+                    is_writable = false;
+                    (patch, true)
+                }
+                None => Patch::partial(writer, entry, from)?,
+            },
         };
         let file = LargeTarget {
             entry: entry.clone(),
             patch,
+            is_writable,
+            copied: OnceLock::new(),
+            copying: Mutex::default(),
             has_content,
             has_failed: AtomicBool::new(false),
         };
@@ -120,7 +135,14 @@ impl LargeTargets {
         mut body: &[u8],
     ) -> Result<CopyAnswer> {
         let file = self.get(path)?;
-        let writer = TargetWriter::new(tree);
+        let mut writer = TargetWriter::new(tree);
+        let patch = match file.written(&mut writer) {
+            Ok(patch) => patch,
+            Err(error) => {
+                file.has_failed.store(true, Relaxed);
+                return refused(path, error);
+            }
+        };
         for (offset, len) in pieces {
             let split = body.split_at_checked(*len as usize);
             let (piece, rest) = split.ok_or_else(not_understood)?;
@@ -128,7 +150,7 @@ impl LargeTargets {
             if end.is_none_or(|end| end > file.entry.data_len()) {
                 return Err(not_understood());
             }
-            if let Err(error) = file.patch.write(&writer, &file.entry, *offset, piece) {
+            if let Err(error) = patch.write(&writer, &file.entry, *offset, piece) {
                 file.has_failed.store(true, Relaxed);
                 return refused(path, error);
             }
@@ -177,13 +199,39 @@ fn refused(path: &[u8], error: Error) -> Result<CopyAnswer> {
 }
 
 impl LargeTarget {
+    /// Returns the file to write to: the one that is there, or a new one with its content.
+    fn written(&self, writer: &mut TargetWriter) -> Result<&Patch> {
+        if self.is_writable {
+            return Ok(&self.patch);
+        }
+        let _copying = self.copying.locked();
+        if let Some(copied) = self.copied.get() {
+            return Ok(copied);
+        }
+        let (made, _) = Patch::partial(writer, &self.entry, None)?;
+        let size = self.patch.stat().size;
+        for run in self.entry.runs(0, self.entry.data_len()) {
+            let len = run.len.min(size.saturating_sub(run.offset));
+            let run = ByteRun { len, ..run };
+            let copied = write::copy(self.patch.file(), made.file(), run);
+            copied.map_err(|e| writer.tree.error("write", &self.entry.path, e))?;
+        }
+        Ok(self.copied.get_or_init(|| made))
+    }
+
     fn finish(&self, writer: &mut TargetWriter) -> Result<()> {
         let entry = &self.entry;
+        let is_unchanged = self.copied.get().is_none() && self.patch.stat().size == entry.size();
+        let is_kept = !self.is_writable && is_unchanged && !entry.is_sparse();
+        let patch = match is_kept {
+            true => &self.patch,
+            false => self.written(writer)?,
+        };
         if self.has_content && entry.is_sparse() {
             let mut buffer = vec![0; BLOCK];
-            let cleared = self.patch.clear_holes(entry, &mut buffer);
+            let cleared = patch.clear_holes(entry, &mut buffer);
             cleared.map_err(|e| writer.tree.error("write", &entry.path, e))?;
         }
-        self.patch.finish(writer, entry).map(drop)
+        patch.finish(writer, entry).map(drop)
     }
 }

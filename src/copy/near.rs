@@ -480,7 +480,7 @@ impl MemberWriter<'_> {
         if !entry.is_file() {
             return Err(not_understood());
         }
-        let patch = Patch::open(&mut self.writer, entry)?;
+        let patch = Patch::open_any(&mut self.writer, entry)?;
         Ok(patch.filter(|patch| patch.stat().size == entry.size()))
     }
 

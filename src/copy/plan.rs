@@ -16,7 +16,7 @@ use crate::{
     target::partial::is_partial,
 };
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -34,13 +34,21 @@ pub(super) struct CopyPlan {
     pub(super) counts: CopyCounters,
     links: Mutex<PathSpool>,
     unneeded: Mutex<PathSpool>,
-    /// First names of files with several names that the target gets anew.
-    replaced: Mutex<HashSet<EntryPath>>,
+    /// First names of files with several names that the target gets anew, or may get.
+    replaced: Mutex<HashMap<EntryPath, Replaced>>,
     /// Entries that are made after unneeded ones are removed.
     later: Mutex<Vec<Scanned>>,
     skipped: Mutex<SkippedLines>,
     is_unlisted: AtomicBool,
     has_leftovers: AtomicBool,
+}
+
+/// Whether the target gets a file anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaced {
+    Surely,
+    /// If its content differs.
+    Perhaps,
 }
 
 /// Counters of a copy.
@@ -112,12 +120,12 @@ impl CopyPlan {
         self.links.locked().add(&[path, first])
     }
 
-    pub(super) fn note_replaced(&self, path: &[u8]) {
-        self.replaced.locked().insert(path.to_vec());
+    pub(super) fn note_replaced(&self, path: &[u8], replaced: Replaced) {
+        self.replaced.locked().insert(path.to_vec(), replaced);
     }
 
-    pub(super) fn is_replaced(&self, path: &[u8]) -> bool {
-        self.replaced.locked().contains(path)
+    pub(super) fn replaced(&self, path: &[u8]) -> Option<Replaced> {
+        self.replaced.locked().get(path).copied()
     }
 
     /// Notes an entry that cannot be made yet.

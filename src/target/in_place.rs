@@ -52,6 +52,20 @@ impl Patch {
     /// # Errors
     /// The system's error, with the path.
     pub fn open(writer: &mut TargetWriter, entry: &Entry) -> Result<Option<Self>> {
+        let Some(patch) = Self::open_any(writer, entry)? else {
+            return Ok(None);
+        };
+        let may_keep_file =
+            patch.stat.nlink > 1 || writer.may_keep_file(entry, patch.file(), &patch.stat)?;
+        Ok(may_keep_file.then_some(patch))
+    }
+
+    /// As [`Self::open`], also if other users may have the file open: for one that only gets other
+    /// metadata.
+    ///
+    /// # Errors
+    /// The system's error, with the path.
+    pub fn open_any(writer: &mut TargetWriter, entry: &Entry) -> Result<Option<Self>> {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
         // Opening a device can have an effect: a tape rewinds, a watchdog starts.
@@ -68,9 +82,8 @@ impl Patch {
             Err(e) => return Err(tree.error("open", &entry.path, e)),
         };
         let stat = dir::stat_fd(&fd).map_err(|e| tree.error("look at", &entry.path, e))?;
-        let may_keep_file = stat.kind == FileKind::File
-            && (stat.nlink > 1 || writer.may_keep_file(entry, &fd, &stat)?);
-        Ok(may_keep_file.then(|| Self {
+        let is_file = stat.kind == FileKind::File;
+        Ok(is_file.then(|| Self {
             file: PatchSource::There(fd.into()),
             stat,
             writable,
