@@ -1,18 +1,19 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
 use crate::{
+    backup::far_source::served_sources,
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
     platform::debug,
     queue::start,
     repo::writer::must_be_possible,
+    source::far::ServedSources,
     storage::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
         wire::{
-            ArrivedEnds, HeldDoor, JoinOffer, OfferedObjects, PeerSide, SessionDoor, TlsFiles,
-            Wire, WireService, WireStreams, WireTimes, listen_for_sessions, not_offered,
-            relay_to_session,
+            ArrivedEnds, HeldDoor, JoinOffer, PeerSide, SessionDoor, TlsFiles, Wire, WireService,
+            WireStreams, WireTimes, listen_for_sessions, not_offered, relay_to_session,
         },
     },
 };
@@ -31,7 +32,7 @@ use std::{
     },
     process::{Command, Stdio},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -78,6 +79,8 @@ pub struct Serve {
     pub allowed: Option<AllowedLocation>,
     /// Lets further connections of the one session in.
     pub door: HeldDoor,
+    /// Files of this host, for a backup that runs on the other one.
+    pub sources: Arc<OnceLock<ServedSources>>,
 }
 
 impl Serve {
@@ -194,6 +197,13 @@ impl WireService for Serve {
         Err(not_offered("to print"))
     }
 
+    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        if self.allowed.is_some() {
+            return Err(not_offered("its files"));
+        }
+        self.sources.get_or_init(served_sources).answer(question)
+    }
+
     fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
         self.door.offer(peer, reached_address())
     }
@@ -234,7 +244,6 @@ impl WireService for ListeningService {
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
 fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let failed = |error| Error::io("could not start fullbore", error);
-    let objects = Arc::new(peer.objects("the other host")?);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let program = env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -249,8 +258,8 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         output: ours.into(),
     };
     // It ends with the command, which says what was wrong, if it has used the objects at all.
+    let service = Arc::new(ForwardedPeer(peer.clone()));
     let serving = start(move || {
-        let service = Arc::new(OfferedObjects::new(objects));
         Wire::connect(streams, "the command", service, WireTimes::default())
             .and_then(Wire::wait)
             .map_err(|error| debug(|| error.line()))
@@ -272,6 +281,28 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         .code()
         .and_then(|code| u8::try_from(code).ok())
         .unwrap_or(1))
+}
+
+/// What the other side offers, for a command that it has started here.
+#[derive(Debug)]
+struct ForwardedPeer(PeerSide);
+
+impl WireService for ForwardedPeer {
+    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
+        Ok(Arc::new(self.0.objects("the other host")?))
+    }
+
+    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
+        Err(not_offered("to run commands"))
+    }
+
+    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
+        Err(not_offered("to print"))
+    }
+
+    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask_source(question)
+    }
 }
 
 /// Bytes of a line that are sent at once.

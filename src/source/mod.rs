@@ -6,6 +6,7 @@
 //! (`pipeline`).
 
 pub mod backup;
+pub mod far;
 pub mod patterns;
 pub mod stdin;
 pub mod tree;

@@ -112,14 +112,14 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
     Arc::new(wire).objects(path.as_os_str(), &name)
 }
 
-/// What the process offers that has started this one, over standard input.
+/// The process that has started this one, over standard input.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] at a terminal; as [`connect`].
-pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
+pub fn connect_to_peer() -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
-        let what = format!("cannot use {:?}", format!("peer:{name}"));
+        let what = "cannot use \"peer:\"";
         return Err(Error::new(ErrorKind::Usage, what)
             .because("it is for commands that another host has started"));
     }
@@ -132,8 +132,15 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
         output: copy()?,
     };
     let service = Arc::new(NoService);
-    let wire = Wire::connect(streams, "the other host", service, WireTimes::default())?;
-    Arc::new(wire).objects(OsStr::new(""), name)
+    Wire::connect(streams, "the other host", service, WireTimes::default())
+}
+
+/// What the process offers that has started this one.
+///
+/// # Errors
+/// As [`connect_to_peer`].
+pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
+    Arc::new(connect_to_peer()?).objects(OsStr::new(""), name)
 }
 
 /// A connection to another host, over which it is offered a service.

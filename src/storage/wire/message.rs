@@ -228,6 +228,9 @@ pub(super) enum Call {
     /// Asks for a way to further connections. Answered by [`CallAnswer::Offered`].
     #[n(18)]
     Offer,
+    /// The data is a question about files of the other side. Answered by [`CallAnswer::Bytes`].
+    #[n(19)]
+    Source,
 }
 
 /// An answer.
