@@ -260,6 +260,12 @@ impl Pool {
 }
 
 impl Buf {
+    /// Bytes that the buffer was made for.
+    pub fn made_for(&self) -> usize {
+        let home = self.home.as_ref();
+        home.map_or(self.bytes.capacity(), |home| home.capacity)
+    }
+
     /// Returns whether `bytes` is more than twice the capacity that the buffer was made for.
     pub fn exceeds_capacity(&self, bytes: usize) -> bool {
         self.home

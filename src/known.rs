@@ -6,8 +6,8 @@
 
 use crate::format::{
     chunk::ContentChunk,
-    entry::{ByteRun, EntryKind},
-    page::{BLOCK_DIGEST_BYTES, Extent, PageItem, Record},
+    entry::{ByteRun, Entry, EntryKind},
+    page::{BLOCK_DIGEST_BYTES, Extent, ManifestPage, PageItem, Record},
 };
 use std::{
     collections::HashMap,
@@ -76,6 +76,20 @@ impl BaseEntry {
             changed: None,
             again: Arc::default(),
         }
+    }
+
+    /// The state of `entry` without the places of its content, for a host that only reads it.
+    pub fn without_places(entry: &Entry, trust: Trust) -> Self {
+        let record = Record {
+            entry: entry.clone(),
+            ..Record::default()
+        };
+        let page = ManifestPage {
+            records: vec![record],
+            ..ManifestPage::default()
+        };
+        let parts = PageItem::new(Arc::new(page), 0).into_iter().collect();
+        Self::new(parts, trust)
     }
 
     /// Marks these ascending runs of whole blocks to be stored again.

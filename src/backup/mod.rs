@@ -6,6 +6,7 @@
 //! not belong here: the steps themselves.
 
 pub(crate) mod division;
+pub mod far_source;
 pub(crate) mod named_paths;
 pub mod paths;
 pub(crate) mod source;

@@ -1,6 +1,6 @@
 //! The sources of a backup, and how they are opened: one source for each stream.
 
-use super::paths::Scope;
+use super::{far_source::FarSubject, paths::Scope};
 use crate::{
     error::{Result, quoted},
     format::{
@@ -37,6 +37,8 @@ pub enum Subject {
     Command(OsString, Vec<OsString>),
     /// A PostgreSQL cluster.
     Cluster(ClusterRequest),
+    /// Files and directories of another host.
+    Far(FarSubject),
     /// A stored backup of any kind.
     Stored(Arc<StoredBackup>),
 }
@@ -56,6 +58,7 @@ impl Subject {
             }
             Self::Files(scope) => open_files(scope, options),
             Self::Cluster(request) => open_cluster(request, id, options),
+            Self::Far(far) => far.open(options),
             Self::Stored(stored) => Ok(OpenedSubject::new(
                 vec![stored.clone()],
                 stored.archive().root.source.clone(),
@@ -69,7 +72,7 @@ impl Subject {
         match self {
             Self::Files(scope) => scope.files_from.is_none(),
             Self::Cluster(_) => true,
-            Self::Stdin(_) | Self::Command(..) | Self::Stored(_) => false,
+            Self::Stdin(_) | Self::Command(..) | Self::Far(_) | Self::Stored(_) => false,
         }
     }
 
@@ -77,6 +80,7 @@ impl Subject {
     pub(crate) fn left_out(&self) -> Vec<String> {
         match self {
             Self::Files(scope) => scope.left_out(),
+            Self::Far(far) => far.scope.left_out(),
             Self::Stored(stored) => stored.archive().root.left_out.clone(),
             _ => Vec::new(),
         }
@@ -121,11 +125,12 @@ fn open_files(scope: &Scope, options: OpenOptions) -> Result<OpenedSubject> {
         paths: opened.paths,
         contents: opened.contents,
     };
-    Ok(OpenedSubject {
-        rules: Some(opened.rules),
-        warnings: opened.warnings,
-        ..OpenedSubject::new(sources, origin, None)
-    })
+    Ok(OpenedSubject::of_trees(
+        sources,
+        origin,
+        opened.rules,
+        opened.warnings,
+    ))
 }
 
 fn open_cluster(
@@ -149,7 +154,7 @@ fn open_cluster(
 }
 
 /// Returns the number of threads that walk a tree.
-fn walkers() -> usize {
+pub(super) fn walkers() -> usize {
     platform::cores().get().clamp(2, 8)
 }
 
@@ -175,13 +180,35 @@ pub(crate) struct OpenedSubject {
     /// The rules of the trees.
     rules: Option<Arc<TreeRules>>,
     warnings: Vec<String>,
+    /// The trees of another host, which has the rules.
+    far: Option<FarSubject>,
 }
 
 /// Number of patterns that a warning names.
 const NAMED: usize = 10;
 
 impl OpenedSubject {
-    fn new(
+    pub(super) fn of_trees(
+        sources: Vec<Arc<dyn Source>>,
+        origin: SourceInfo,
+        rules: Arc<TreeRules>,
+        warnings: Vec<String>,
+    ) -> Self {
+        Self {
+            rules: Some(rules),
+            warnings,
+            ..Self::new(sources, origin, None)
+        }
+    }
+
+    pub(super) fn of_far(self, far: FarSubject) -> Self {
+        Self {
+            far: Some(far),
+            ..self
+        }
+    }
+
+    pub(super) fn new(
         sources: Vec<Arc<dyn Source>>,
         origin: SourceInfo,
         cluster: Option<Arc<ClusterSource>>,
@@ -193,12 +220,16 @@ impl OpenedSubject {
             is_compared: false,
             rules: None,
             warnings: Vec::new(),
+            far: None,
         }
     }
 
     /// Returns warnings for the user. Call this after all scans, because unmatched patterns are
     /// known only then.
     pub(crate) fn warnings(&self) -> Vec<String> {
+        if let Some(far) = &self.far {
+            return far.warnings();
+        }
         let unmatched: Vec<&[u8]> = self
             .rules
             .iter()

@@ -30,6 +30,15 @@ pub(super) enum Chunking {
     Content,
 }
 
+/// The host that does the work of a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum RunOn {
+    /// The host that has the source
+    Source,
+    /// The host that has the destination, or this one for an object store
+    Dest,
+}
+
 /// A number of readers, or `auto`: as many as increase the speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(pub(super) Option<NonZeroUsize>);

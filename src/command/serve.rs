@@ -1,6 +1,7 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
 use crate::{
+    backup::far_source::served_sources,
     copy::{
         far::{MAX_ANSWER, answer},
         near::NearTarget,
@@ -10,6 +11,7 @@ use crate::{
     platform::debug,
     queue::start,
     repo::writer::must_be_possible,
+    source::far::ServedSources,
     storage::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
@@ -34,7 +36,7 @@ use std::{
     },
     process::{Command, Stdio},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -83,6 +85,8 @@ pub struct Serve {
     pub door: HeldDoor,
     /// The tree that the other side writes to, if it copies to one.
     pub copy: Arc<NearTarget>,
+    /// Files of this host, for a backup that runs on the other one.
+    pub sources: Arc<OnceLock<ServedSources>>,
 }
 
 impl Serve {
@@ -199,6 +203,13 @@ impl WireService for Serve {
         Err(not_offered("to print"))
     }
 
+    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        if self.allowed.is_some() {
+            return Err(not_offered("its files"));
+        }
+        self.sources.get_or_init(served_sources).answer(question)
+    }
+
     fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
         self.door.offer(peer, reached_address())
     }
@@ -262,6 +273,10 @@ impl WireService for PeerService {
 
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
         self.0.ask(question, MAX_ANSWER)
+    }
+
+    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask_source(question)
     }
 }
 

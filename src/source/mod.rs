@@ -7,6 +7,7 @@
 
 pub mod backup;
 pub mod command_output;
+pub mod far;
 pub mod patterns;
 pub mod stdin;
 pub mod tree;

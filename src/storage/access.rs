@@ -113,14 +113,6 @@ pub fn tls_files() -> TlsFiles {
     access().hosts.tls.clone()
 }
 
-/// A connection to the host that has started this command, over standard input.
-///
-/// # Errors
-/// [`ErrorKind::Usage`] at a terminal; as [`ssh::connect_to`].
-pub fn connect_to_peer(name: &str) -> Result<Wire> {
-    ssh::connect_to_peer(name)
-}
-
 fn cloud_objects(location: &Location) -> Result<Arc<dyn Objects>> {
     let address = CloudAddress::parse(&location.text())?;
     let address = address.ok_or_else(|| location.refused())?;

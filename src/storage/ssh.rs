@@ -112,22 +112,14 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
     Arc::new(wire).objects(path.as_os_str(), &name)
 }
 
-/// What the process offers that has started this one, over standard input.
+/// The process that has started this one, over standard input.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] at a terminal; as [`connect`].
-pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
-    Arc::new(connect_to_peer(name)?).objects(OsStr::new(""), name)
-}
-
-/// A connection to the process that has started this one, over standard input.
-///
-/// # Errors
-/// [`ErrorKind::Usage`] at a terminal; as [`connect`].
-pub(super) fn connect_to_peer(name: &str) -> Result<Wire> {
+pub fn connect_to_peer() -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
-        let what = format!("cannot use {:?}", format!("peer:{name}"));
+        let what = "cannot use \"peer:\"";
         return Err(Error::new(ErrorKind::Usage, what)
             .because("it is for commands that another host has started"));
     }
@@ -141,6 +133,14 @@ pub(super) fn connect_to_peer(name: &str) -> Result<Wire> {
     };
     let service = Arc::new(NoService);
     Wire::connect(streams, "the other host", service, WireTimes::default())
+}
+
+/// What the process offers that has started this one.
+///
+/// # Errors
+/// As [`connect_to_peer`].
+pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
+    Arc::new(connect_to_peer()?).objects(OsStr::new(""), name)
 }
 
 /// A connection to another host, over which it is offered a service.

@@ -5,6 +5,7 @@
 mod confined;
 mod connection;
 mod connections;
+mod far_source;
 mod installed;
 mod listening;
 mod over_ssh;

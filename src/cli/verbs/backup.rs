@@ -6,7 +6,7 @@ use super::{
     init::say_new,
 };
 use crate::{
-    backup::{Backup, Outcome, Subject, paths::Scope},
+    backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
         metrics_file::{MetricsFile, RunNumbers, metrics_path},
@@ -17,8 +17,8 @@ use crate::{
         report,
         storage::EncryptArgs,
         values::{
-            CheckpointArg, Chunking, Readers, block_size, destination, frame_size, interval, rate,
-            readers, segment_size, stream_name, tag, threads,
+            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, frame_size, interval,
+            rate, readers, segment_size, stream_name, tag, threads,
         },
     },
     command::newest::newest_backups,
@@ -136,6 +136,9 @@ pub(in crate::cli) struct BackupArgs {
     /// Run on this host, which reads its own PATHs or cluster; also said by ssh://HOST/PATH
     #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host))]
     pub(in crate::cli) on: Option<String>,
+    /// The host that compares, digests and compresses, if source and destination are on two
+    #[arg(long, value_enum, default_value_t = RunOn::Source)]
+    pub(in crate::cli) run_on: RunOn,
     /// Only say what would be backed up; files are not opened
     #[arg(long, short = 'n', conflicts_with_all = ["stdin_name", "report"])]
     pub(in crate::cli) dry_run: bool,
@@ -198,7 +201,8 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
-    let plan = plan(args, to, codec)?;
+    let far = far::subject(&args)?;
+    let plan = plan(args, to, codec, far)?;
     if dry_run {
         return count(&plan, &output);
     }
@@ -294,26 +298,39 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     })
 }
 
-fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> {
+fn plan(
+    args: BackupArgs,
+    to: SinkSpec,
+    codec: Option<Codec>,
+    far: Option<FarSubject>,
+) -> Result<Backup> {
     if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
         return Err(Error::new(
             ErrorKind::Usage,
             "--base wants a repository: elsewhere every backup is full",
         ));
     }
-    let cluster = requested_cluster(&args)?;
+    let cluster = match far {
+        Some(_) => None,
+        None => requested_cluster(&args)?,
+    };
+    let host = match (args.host, &far) {
+        (None, Some(far)) => Some(far.host_name()?),
+        (host, _) => host,
+    };
     let files = Scope {
         looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
         ..args.scope
     };
-    let subject = match (cluster, args.stdin_name) {
-        (Some(request), _) => Subject::Cluster(request),
-        (None, Some(name)) if args.stdin_from_command => {
+    let subject = match (cluster, args.stdin_name, far) {
+        (_, _, Some(far)) => Subject::Far(far),
+        (Some(request), _, _) => Subject::Cluster(request),
+        (None, Some(name), _) if args.stdin_from_command => {
             let words = files.paths.into_iter().map(PathBuf::into_os_string);
             Subject::Command(name, words.collect())
         }
-        (None, Some(name)) => Subject::Stdin(name),
-        (None, None) => Subject::Files(files),
+        (None, Some(name), _) => Subject::Stdin(name),
+        (None, None, _) => Subject::Files(files),
     };
     let usual = if matches!(subject, Subject::Cluster(_)) {
         CLUSTER_FRAME_BYTES
@@ -328,7 +345,7 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest,
         max_rate: args.max_rate,
-        host: args.host,
+        host,
         tags: args.tag.into_iter().collect(),
         base: WantedBase {
             base: args.base,

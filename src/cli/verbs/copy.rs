@@ -24,7 +24,8 @@ use crate::{
     stage::codec::Codec,
     storage::{
         Location, Objects,
-        access::{connect_to_host, connect_to_peer},
+        access::connect_to_host,
+        ssh::connect_to_peer,
         wire::{NoService, PeerSide, Wire, WireService, not_offered},
     },
     text::{
@@ -109,8 +110,8 @@ pub(in crate::cli) fn run(args: CopyTreeArgs) -> Result<u8> {
             let wire = connect_to_host(host, Arc::new(NoService))?;
             copy(&args, from, Some(path), false, far_target(&args, wire)?)
         }
-        (Location::Local(from), Location::Peer(name)) => {
-            let wire = connect_to_peer(name)?;
+        (Location::Local(from), Location::Peer(_)) => {
+            let wire = connect_to_peer()?;
             copy(&args, from, None, false, far_target(&args, wire)?)
         }
         (Location::Ssh { host, path }, Location::Local(to)) => pull(&args, host, path, to),

@@ -1,15 +1,19 @@
-//! Backups whose source is on another host, and restores whose target is: the whole command runs there, with this host's repository.
+//! Backups whose source or destination is on another host, and restores whose target is: the whole command runs there, with this host's
+//! repository or files; or here, with the files of that host.
 
 use super::{backup::BackupArgs, restore::RestoreArgs};
 use crate::{
-    cli::{command_line, output::aside},
+    backup::far_source::{FarSubject, served_sources},
+    cli::{command_line, output::aside, values::RunOn},
     error::{Error, ErrorKind, Result},
     plan::SinkSpec,
-    repo::open::place,
+    repo::{compare::Compare, open::place},
+    source::far::ServedSources,
     storage::{
         Location, Objects,
         access::connect_to_host,
-        wire::{OfferedObjects, Wire},
+        ssh::connect_to_peer,
+        wire::{NoService, OfferedObjects, PeerSide, Wire, WireService},
     },
     text::shown,
 };
@@ -17,11 +21,12 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
     os::unix::ffi::OsStrExt,
+    path::PathBuf,
     sync::Arc,
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
-const NEAR_OPTIONS: [&str; 15] = [
+const NEAR_OPTIONS: [&str; 16] = [
     "--metrics",
     "--on",
     "--ssh",
@@ -37,6 +42,7 @@ const NEAR_OPTIONS: [&str; 15] = [
     "--tls-cert",
     "--tls-key",
     "--tls-ca",
+    "--run-on",
 ];
 
 /// Options without a value that are for this host.
@@ -52,7 +58,14 @@ const NEAR_FLAGS: [&str; 4] = [
 /// # Errors
 /// [`ErrorKind::Usage`] if the paths are on several hosts, or if the destination is no repository; those of the connection.
 pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
-    let Some((host, paths)) = source_host(args)? else {
+    if args.on.as_deref() == Some(PEER) {
+        return Ok(None);
+    }
+    let source = source_host(args)?;
+    if args.run_on == RunOn::Dest {
+        return run_at_destination(args, source);
+    }
+    let Some((host, paths)) = source else {
         return Ok(None);
     };
     check_report(args.run.report.is_some())?;
@@ -68,8 +81,104 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
     let arguments = FarArguments {
         to: offered_name(&args.to),
         words: paths,
+        on: None,
     };
     run(&host, objects.clone(), &arguments).map(Some)
+}
+
+/// The value of `--on` of a command whose files are those of the host that has started it.
+const PEER: &str = "peer:";
+
+/// Runs a backup on the host of its destination, if that is another one. Returns the exit code.
+fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Option<u8>> {
+    check_trees(args)?;
+    let Location::Ssh { host, path } = Location::parse(&args.to)? else {
+        return Ok(None);
+    };
+    check_report(args.run.report.is_some())?;
+    let (from, words) = match source {
+        Some((from, words)) => (Some(from), words),
+        None => (None, Vec::new()),
+    };
+    let arguments = FarArguments {
+        to: path.into(),
+        words,
+        on: Some(PEER.into()),
+    };
+    let files = match from {
+        Some(from) => OfferedFiles::Far(connect_to_host(&from, Arc::new(NoService))?),
+        None => OfferedFiles::Near(served_sources()),
+    };
+    let wire = connect_to_host(&host, Arc::new(files))?;
+    wire.run(&arguments.of(command_line::words().into_iter().skip(1)))
+        .map(Some)
+}
+
+/// Only trees are read for a backup that runs on another host.
+fn check_trees(args: &BackupArgs) -> Result<()> {
+    let is_url = |path: &PathBuf| path.to_string_lossy().starts_with("postgres");
+    let is_cluster = args.connect.is_some() || args.offline || args.scope.paths.iter().any(is_url);
+    if !is_cluster && args.stdin_name.is_none() {
+        return Ok(());
+    }
+    let what = "cannot use --run-on dest with a cluster or standard input";
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("only files and directories are read from another host")
+        .hint("leave it out: the host of the source does the work"))
+}
+
+/// Files for a backup that runs on another host.
+#[derive(Debug)]
+enum OfferedFiles {
+    /// Those of this host.
+    Near(ServedSources),
+    /// Those of a third one.
+    Far(Wire),
+}
+
+impl WireService for OfferedFiles {
+    fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
+        NoService.open(location)
+    }
+
+    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
+        NoService.run(arguments, peer)
+    }
+
+    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
+        print(is_error, bytes)
+    }
+
+    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        match self {
+            Self::Near(sources) => sources.answer(question),
+            Self::Far(wire) => wire.ask_source(question),
+        }
+    }
+}
+
+/// The files of another host that a backup here reads.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for what is no tree; those of the connection.
+pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
+    let mut scope = args.scope.clone();
+    scope.looks_twice = matches!(args.compare, Compare::Mtime | Compare::Size);
+    if args.on.as_deref() == Some(PEER) {
+        return FarSubject::new(connect_to_peer()?, scope).map(Some);
+    }
+    let source = source_host(args)?;
+    let Some((host, paths)) = source.filter(|_| args.run_on == RunOn::Dest) else {
+        return Ok(None);
+    };
+    for path in &mut scope.paths {
+        let replaced = paths.iter().find(|(word, _)| word == path.as_os_str());
+        if let Some((_, far)) = replaced {
+            *path = far.into();
+        }
+    }
+    let wire = connect_to_host(&host, Arc::new(NoService))?;
+    FarSubject::new(wire, scope).map(Some)
 }
 
 /// Runs a restore on the host of its target, if that is another one. Returns the exit code.
@@ -92,6 +201,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
     let arguments = FarArguments {
         to: path.into(),
         words: vec![(args.from.clone(), offered_name(&args.from))],
+        on: None,
     };
     run(&host, location.objects()?, &arguments).map(Some)
 }
@@ -99,8 +209,11 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
 /// A word of the command line of another host, and the one that takes its place there.
 type Replaced = (OsString, OsString);
 
+/// A host, and what paths are called there.
+type FarSource = (String, Vec<Replaced>);
+
 /// The host that all paths are on, and what they are called there; `None` if it is this one.
-fn source_host(args: &BackupArgs) -> Result<Option<(String, Vec<Replaced>)>> {
+fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
     let mut host = args.on.clone();
     let mut paths = Vec::new();
     for word in &args.scope.paths {
@@ -145,6 +258,8 @@ struct FarArguments {
     /// The value of `--to`.
     to: OsString,
     words: Vec<Replaced>,
+    /// The value of `--on`.
+    on: Option<OsString>,
 }
 
 impl FarArguments {
@@ -167,6 +282,9 @@ impl FarArguments {
             } else if !NEAR_FLAGS.contains(&name) {
                 far.push(self.word(argument));
             }
+        }
+        if let Some(on) = &self.on {
+            far.extend(["--on".into(), on.clone()]);
         }
         far
     }
@@ -201,6 +319,9 @@ fn print(is_error: bool, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// A text for the user.
 pub(super) fn host(word: OsString) -> Result<String, String> {
+    if word == PEER {
+        return Ok(PEER.to_owned());
+    }
     let host = word.as_bytes().strip_prefix(b"ssh://");
     let host = host.and_then(|host| std::str::from_utf8(host).ok());
     let host = host.map(|host| host.trim_end_matches('/'));
@@ -219,6 +340,7 @@ mod tests {
         let arguments = FarArguments {
             to: "peer:/b".into(),
             words: vec![("ssh://h/srv".into(), "/srv".into())],
+            on: None,
         };
         let of = |line: &str| {
             let far = arguments.of(line.split(' ').map(Into::into));

@@ -231,6 +231,9 @@ pub(super) enum Call {
     /// Asks the service something that this connection does not know; the data is the question.
     #[n(19)]
     Ask,
+    /// The data is a question about files of the other side. Answered by [`CallAnswer::Bytes`].
+    #[n(20)]
+    Source,
 }
 
 /// An answer.

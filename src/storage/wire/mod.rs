@@ -39,6 +39,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     queue::{RateLimit, start},
 };
+use calls::MAX_BODIES;
 use client::wrong_answer;
 use frame::{read_greeting, write_greeting};
 use link::Link;
@@ -73,6 +74,14 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Permission`] if there is no such command.
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()>;
+
+    /// Answers a question about files of this host, for a backup that runs on the other side.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if they are not offered; those of the files.
+    fn source(&self, _question: &[u8]) -> Result<Vec<u8>> {
+        Err(not_offered("its files"))
+    }
 
     /// Offers a way to further connections of the session with this other side.
     ///
@@ -233,6 +242,14 @@ pub struct PeerSide {
 }
 
 impl PeerSide {
+    /// Asks about files of the other side.
+    ///
+    /// # Errors
+    /// Those of the other side.
+    pub fn ask_source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        ask_source(&self.link, question)
+    }
+
     /// Has the session ended?
     fn is_ended(&self) -> bool {
         self.link.ended().is_some()
@@ -354,6 +371,14 @@ impl Wire {
         WireObjects::open(self.link.clone(), Some(self.clone()), location, name)
     }
 
+    /// Asks about files of the other side.
+    ///
+    /// # Errors
+    /// Those of the other side.
+    pub fn ask_source(&self, question: &[u8]) -> Result<Vec<u8>> {
+        ask_source(&self.link, question)
+    }
+
     /// Runs this program on the other side, and returns its exit code. Its output comes to the service of this side.
     ///
     /// # Errors
@@ -389,6 +414,13 @@ impl Wire {
     }
 }
 
+fn ask_source(link: &Link, question: &[u8]) -> Result<Vec<u8>> {
+    match link.call(Call::Source, question, MAX_BODIES as u64)? {
+        (_, CallAnswer::Bytes, data) => Ok(data),
+        _ => Err(wrong_answer(link)),
+    }
+}
+
 fn silent_peer(peer: &str, error: std::io::Error) -> Error {
     Error {
         kind: ErrorKind::Unreachable,
@@ -401,5 +433,19 @@ impl Drop for Wire {
         let error = Error::new(ErrorKind::Unreachable, "this side closed the connection");
         self.link.end(&error);
         self.kept = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_small_does_not_wait_for_a_limit_and_counts_all_the_same() {
+        let limits = WireLimits::new(NonZeroU64::new(10), NonZeroU64::new(10));
+        limits.wait_to_send(SMALL_BYTES);
+        limits.wait_to_receive(SMALL_BYTES);
+        let owed = limits.upload.as_deref().map(|limit| limit.reserve(0));
+        assert!(owed.is_some_and(|owed| owed.as_secs() > 6000), "{owed:?}");
     }
 }

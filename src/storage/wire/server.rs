@@ -296,6 +296,7 @@ impl Server {
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
+            Call::Source => Ok((CallAnswer::Bytes, self.service.source(&body)?)),
             Call::Offer => {
                 let offer = self.service.offer(link.peer_side())?;
                 Ok((CallAnswer::Offered(offer), Vec::new()))

@@ -1,0 +1,218 @@
+//! Trees of another host as the subject of a backup that runs here, and trees of this host for one that runs there.
+
+use super::{
+    paths::Scope,
+    source::{OpenOptions, OpenedSubject, walkers},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::root::{EntryName, SourceInfo},
+    platform,
+    postgres::stopped,
+    source::{
+        Source,
+        far::{
+            FarOrigin, OpenedSources, ServedSources, SourceChannel, far_host_name, far_warnings,
+            open_far,
+        },
+        tree::Own,
+    },
+    storage::wire::Wire,
+};
+use minicbor::{Decode, Encode, bytes::ByteVec};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+    sync::Arc,
+};
+
+/// Files and directories of another host.
+#[derive(Debug, Clone)]
+pub struct FarSubject {
+    channel: Arc<dyn SourceChannel>,
+    /// The files, by the paths of that host.
+    pub scope: Scope,
+}
+
+#[derive(Debug)]
+struct WireChannel(Wire);
+
+impl SourceChannel for WireChannel {
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask_source(question)
+    }
+}
+
+/// A [`Scope`] as it is sent.
+#[derive(Debug, Encode, Decode)]
+struct ScopeWords {
+    #[n(0)]
+    paths: Vec<ByteVec>,
+    #[n(1)]
+    exclude: Vec<ByteVec>,
+    #[n(2)]
+    exclude_from: Vec<ByteVec>,
+    #[n(3)]
+    exclude_caches: bool,
+    #[n(4)]
+    exclude_if_present: Vec<ByteVec>,
+    #[n(5)]
+    files_from: Option<ByteVec>,
+    #[n(6)]
+    null: bool,
+    #[n(7)]
+    one_file_system: bool,
+    #[n(8)]
+    full_paths: bool,
+    #[n(9)]
+    looks_twice: bool,
+    /// Does each device get its own stream?
+    #[n(10)]
+    split: bool,
+}
+
+fn words<T: AsRef<std::ffi::OsStr>>(all: &[T]) -> Vec<ByteVec> {
+    let bytes = all.iter().map(|one| one.as_ref().as_bytes().to_vec());
+    bytes.map(Into::into).collect()
+}
+
+fn names<T: From<OsString>>(words: Vec<ByteVec>) -> Vec<T> {
+    let names = words
+        .into_iter()
+        .map(|word| OsString::from_vec(word.into()));
+    names.map(Into::into).collect()
+}
+
+impl ScopeWords {
+    fn of(scope: &Scope, split: bool) -> Self {
+        let list = scope.files_from.as_ref();
+        Self {
+            paths: words(&scope.paths),
+            exclude: words(&scope.exclude),
+            exclude_from: words(&scope.exclude_from),
+            exclude_caches: scope.exclude_caches,
+            exclude_if_present: words(&scope.exclude_if_present),
+            files_from: list.map(|list| list.as_os_str().as_bytes().to_vec().into()),
+            null: scope.null,
+            one_file_system: scope.one_file_system,
+            full_paths: scope.full_paths,
+            looks_twice: scope.looks_twice,
+            split,
+        }
+    }
+
+    fn scope(self) -> Scope {
+        let list = self.files_from;
+        Scope {
+            paths: names(self.paths),
+            exclude: names(self.exclude),
+            exclude_from: names(self.exclude_from),
+            exclude_caches: self.exclude_caches,
+            exclude_if_present: names(self.exclude_if_present),
+            files_from: list.map(|list| PathBuf::from(OsString::from_vec(list.into()))),
+            null: self.null,
+            one_file_system: self.one_file_system,
+            full_paths: self.full_paths,
+            looks_twice: self.looks_twice,
+        }
+    }
+}
+
+impl FarSubject {
+    /// The files of a scope on the host at the other end of a session.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a list on standard input.
+    pub fn new(wire: Wire, scope: Scope) -> Result<Self> {
+        if scope
+            .files_from
+            .as_ref()
+            .is_some_and(|list| list.as_os_str() == "-")
+        {
+            let what = "cannot read --files-from on standard input for a source of another host";
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        Ok(Self {
+            channel: Arc::new(WireChannel(wire)),
+            scope,
+        })
+    }
+
+    /// The name of that host.
+    ///
+    /// # Errors
+    /// Those of the session.
+    pub fn host_name(&self) -> Result<String> {
+        far_host_name(&*self.channel)
+    }
+
+    pub(super) fn open(&self, options: OpenOptions) -> Result<OpenedSubject> {
+        let scope = ScopeWords::of(&self.scope, options.split);
+        let (origin, trees) = open_far(&self.channel, &minicbor_bytes(&scope))?;
+        let trees = trees.into_iter();
+        let sources = trees
+            .map(|tree| Arc::new(tree) as Arc<dyn Source>)
+            .collect();
+        let origin = SourceInfo {
+            host: options.host,
+            paths: origin.paths.into_iter().map(EntryName).collect(),
+            contents: origin.contents,
+        };
+        Ok(OpenedSubject::new(sources, origin, None).of_far(self.clone()))
+    }
+
+    pub(super) fn warnings(&self) -> Vec<String> {
+        far_warnings(&*self.channel).unwrap_or_else(|error| vec![error.line()])
+    }
+}
+
+fn minicbor_bytes(scope: &ScopeWords) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = minicbor::encode(scope, &mut bytes); // a `Vec` takes all bytes
+    bytes
+}
+
+/// Serves the trees of this host to a backup that runs on another one.
+pub fn served_sources() -> ServedSources {
+    ServedSources::new(platform::host_name(), Box::new(open_scope))
+}
+
+fn open_scope(words: &[u8]) -> Result<OpenedSources> {
+    let words: ScopeWords = minicbor::decode(words)
+        .map_err(|error| Error::corrupt("could not read which files are wanted").because(error))?;
+    let split = words.split;
+    let scope = words.scope();
+    if let Some(path) = scope
+        .paths
+        .iter()
+        .find(|path| stopped::is_data_directory(path) && stopped::is_running(path))
+    {
+        let what = format!("cannot back up the cluster at {path:?}: it is running");
+        return Err(Error::new(ErrorKind::Usage, what)
+            .hint("leave out --run-on, and use --on ssh://HOST with postgres://… as the source"));
+    }
+    let opened = scope.open(split, walkers(), Own::default())?;
+    let paths = opened.paths.into_iter().map(|EntryName(path)| path);
+    let origin = FarOrigin {
+        host: platform::host_name(),
+        paths: paths.collect(),
+        contents: opened.contents,
+        sources: opened.trees.len(),
+    };
+    let trees = opened.trees.into_iter();
+    let sources = trees
+        .map(|tree| Arc::new(tree) as Arc<dyn Source>)
+        .collect();
+    let subject = OpenedSubject::of_trees(
+        Vec::new(),
+        SourceInfo::default(),
+        opened.rules,
+        opened.warnings,
+    );
+    Ok(OpenedSources {
+        origin,
+        sources,
+        warnings: Box::new(move || subject.warnings()),
+    })
+}

@@ -1,0 +1,309 @@
+//! The side that has the files.
+
+use super::{
+    FarOrigin, FrameWords, LargeWords, OriginWords, PartKind, PartWords, ScanWords, ScannedWords,
+    SliceWords, SourceQuestion,
+    words::{EntryWords, StateWords, decoded, encoded, stored_words, wrong_words},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::entry::EntryPath,
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
+    queue::Locked,
+    source::{Source, Stream},
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, OnceLock, atomic::Ordering::Relaxed},
+};
+
+/// Bytes of the entries of one answer.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// Buffers that are kept.
+const BUFFERS: usize = 32;
+
+/// Bytes of a buffer at most: the largest frame.
+const MAX_CAPACITY: u32 = 256 << 20;
+
+/// Opens what the words of a question mean.
+pub type OpenSubject = dyn Fn(&[u8]) -> Result<OpenedSources> + Send + Sync;
+
+/// Sources that were opened for another host.
+pub struct OpenedSources {
+    /// Where they are; the number of sources is that of the list.
+    pub origin: FarOrigin,
+    /// The sources.
+    pub sources: Vec<Arc<dyn Source>>,
+    /// Warnings, after all scans.
+    pub warnings: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+}
+
+/// Answers the questions of a host that runs a backup.
+pub struct ServedSources {
+    open: Box<OpenSubject>,
+    host: String,
+    opened: OnceLock<Opened>,
+}
+
+struct Opened {
+    of: OpenedSources,
+    sources: Vec<ServedSource>,
+    buffers: Mutex<BTreeMap<u32, Arc<Pool>>>,
+}
+
+struct ServedSource {
+    source: Arc<dyn Source>,
+    scan: Mutex<Option<Stream<Scanned>>>,
+    large: Mutex<BTreeMap<EntryPath, KeptFile>>,
+}
+
+/// A large file that is being read.
+#[derive(Clone)]
+struct KeptFile {
+    file: Arc<LargeFile>,
+    /// Pieces that were not asked for yet.
+    pieces: u64,
+    /// Was its header read?
+    is_begun: bool,
+}
+
+impl fmt::Debug for ServedSources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServedSources")
+    }
+}
+
+impl ServedSources {
+    /// Serves what `open` opens, on the host of this name.
+    pub fn new(host: String, open: Box<OpenSubject>) -> Self {
+        Self {
+            open,
+            host,
+            opened: OnceLock::new(),
+        }
+    }
+
+    /// Answers a question. Safe from any thread.
+    ///
+    /// # Errors
+    /// Those of the sources; [`ErrorKind::Corrupt`] for what is no question.
+    pub fn answer(&self, question: &[u8]) -> Result<Vec<u8>> {
+        match decoded(question)? {
+            SourceQuestion::HostName => Ok(encoded(&self.host)),
+            SourceQuestion::Open(words) => self.open(&words),
+            SourceQuestion::Scan(number) => Ok(encoded(&self.source(number)?.next_entries()?)),
+            SourceQuestion::Read(number, capacity, slice) => {
+                let buf = self.opened()?.buffer(capacity.min(MAX_CAPACITY));
+                Ok(encoded(&self.source(number)?.read(slice, buf)?))
+            }
+            SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.of.warnings)())),
+        }
+    }
+
+    fn open(&self, words: &[u8]) -> Result<Vec<u8>> {
+        let of = (self.open)(words)?;
+        let paths = of.origin.paths.iter();
+        let answer = encoded(&OriginWords {
+            host: of.origin.host.clone(),
+            paths: paths.map(|path| path.clone().into()).collect(),
+            contents: of.origin.contents,
+            sources: of.sources.len() as u32,
+        });
+        let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
+        let opened = Opened {
+            of,
+            sources,
+            buffers: Mutex::default(),
+        };
+        if self.opened.set(opened).is_err() {
+            let what = "cannot open a second source over one connection";
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        Ok(answer)
+    }
+
+    fn opened(&self) -> Result<&Opened> {
+        self.opened
+            .get()
+            .ok_or_else(|| wrong_words("none was opened"))
+    }
+
+    fn source(&self, number: u32) -> Result<&ServedSource> {
+        let source = self.opened()?.sources.get(number as usize);
+        source.ok_or_else(|| wrong_words("there is no such source"))
+    }
+}
+
+impl Opened {
+    fn buffer(&self, capacity: u32) -> Buf {
+        let mut buffers = self.buffers.locked();
+        if buffers.len() > 8 {
+            buffers.clear(); // an honest side has one size
+        }
+        let pool = buffers
+            .entry(capacity)
+            .or_insert_with(|| Pool::new(capacity as usize, BUFFERS));
+        pool.take()
+    }
+}
+
+impl ServedSource {
+    fn new(source: Arc<dyn Source>) -> Self {
+        Self {
+            source,
+            scan: Mutex::default(),
+            large: Mutex::default(),
+        }
+    }
+
+    fn next_entries(&self) -> Result<ScanWords> {
+        let mut scan = self.scan.locked();
+        if scan.is_none() {
+            *scan = Some(self.source.scan()?);
+        }
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES {
+            let Some(scanned) = scan.as_mut().and_then(Iterator::next) else {
+                *scan = Some(Box::new(std::iter::empty()));
+                return Ok((entries, true));
+            };
+            let scanned = scanned?;
+            bytes += scanned.entry.text_bytes() + 64;
+            entries.push(ScannedWords::of(&scanned));
+        }
+        Ok((entries, false))
+    }
+
+    fn read(&self, slice: SliceWords, buf: Buf) -> Result<FrameWords> {
+        match slice {
+            SliceWords::Members(small, large) => self.read_members(small, large, buf),
+            SliceWords::Piece {
+                path,
+                offset,
+                len,
+                last,
+            } => self.read_piece(&path, (offset, len, last), buf),
+        }
+    }
+
+    fn read_members(
+        &self,
+        small: Vec<ScannedWords>,
+        large: Option<LargeWords>,
+        buf: Buf,
+    ) -> Result<FrameWords> {
+        let small = small.into_iter().map(ScannedWords::scanned);
+        let small = small.collect::<Result<Vec<_>>>()?;
+        let large = large.map(|words| self.keep_large(words)).transpose()?;
+        let frame = self
+            .source
+            .read(Slice::Members(small, large.clone()), buf)?;
+        if let Some(file) = &large
+            && frame.rest.is_none()
+        {
+            let is_head = |part: &FrameEntry| matches!(part.what, FrameContent::Head(..));
+            let is_open = frame.parts.iter().any(is_head);
+            self.change_kept(&file.entry.path, |kept| {
+                kept.is_begun = true;
+                kept.pieces *= u64::from(is_open);
+            });
+        }
+        Ok(FrameWords::of(frame, large.as_deref()))
+    }
+
+    /// A large file by its words; one that was left by an earlier frame is the same file.
+    fn keep_large(&self, words: LargeWords) -> Result<Arc<LargeFile>> {
+        let scanned = words.scanned.scanned()?;
+        let path = scanned.entry.path.clone();
+        let mut all = self.large.locked();
+        let kept = all.entry(path).or_insert_with(|| KeptFile {
+            file: LargeFile::new(scanned, words.data_len, words.pieces),
+            pieces: words.pieces,
+            is_begun: false,
+        });
+        Ok(kept.file.clone())
+    }
+
+    /// Changes a large file, and forgets it once all of it was read. Returns it.
+    fn change_kept(
+        &self,
+        path: &[u8],
+        change: impl FnOnce(&mut KeptFile),
+    ) -> Option<Arc<LargeFile>> {
+        let mut all = self.large.locked();
+        let kept = all.get_mut(path)?;
+        change(kept);
+        let file = kept.file.clone();
+        if kept.is_begun && kept.pieces == 0 {
+            all.remove(path);
+        }
+        Some(file)
+    }
+
+    fn read_piece(
+        &self,
+        path: &[u8],
+        (offset, len, last): (u64, u32, bool),
+        buf: Buf,
+    ) -> Result<FrameWords> {
+        let count = |kept: &mut KeptFile| kept.pieces = kept.pieces.saturating_sub(1);
+        let Some(file) = self.change_kept(path, count) else {
+            // It could not be opened.
+            return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));
+        };
+        let end = offset.checked_add(len.into());
+        if end.is_none_or(|end| end > file.data_len) || len > MAX_CAPACITY {
+            return Err(wrong_words("a piece is outside of its file"));
+        }
+        let piece = Slice::Piece {
+            file: file.clone(),
+            offset,
+            len,
+            last,
+        };
+        let frame = self.source.read(piece, buf)?;
+        Ok(FrameWords::of(frame, Some(&file)))
+    }
+}
+
+impl FrameWords {
+    fn of(frame: Frame, large: Option<&LargeFile>) -> Self {
+        let left = frame.rest.as_ref().map(|rest| match rest {
+            Slice::Members(left, _) => left.len() as u32,
+            Slice::Piece { .. } => 0,
+        });
+        Self {
+            data: frame.data.to_vec().into(),
+            parts: frame.parts.iter().map(PartWords::of).collect(),
+            ends_member: frame.ends_member,
+            left,
+            changed: large.is_some_and(|file| file.changed.load(Relaxed)),
+            failed: large.and_then(|file| file.failed.get().cloned()),
+        }
+    }
+}
+
+impl PartWords {
+    fn of(part: &FrameEntry) -> Self {
+        let kind = match &part.what {
+            FrameContent::Whole(entry, state) => {
+                PartKind::Whole(EntryWords::of(entry), StateWords::of(state))
+            }
+            FrameContent::Head(entry, _) => PartKind::Head(EntryWords::of(entry)),
+            FrameContent::Piece { .. } => PartKind::Piece,
+        };
+        let runs = part.runs.as_ref();
+        Self {
+            kind,
+            inner: part.inner,
+            len: part.len,
+            is_known: part.known.is_some(),
+            runs: runs.map(|runs| runs.iter().map(stored_words).collect()),
+            replaced: part.replaced,
+            is_first: part.is_first,
+        }
+    }
+}

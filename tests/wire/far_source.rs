@@ -1,0 +1,190 @@
+//! Backups of trees that run on the host of the source, on that of the destination, or between both.
+
+use crate::{
+    listening::expect,
+    over_ssh::{files, restored, scratch, segments, text, tree},
+    sshd::sshd,
+    suite::pattern,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileExt, PermissionsExt, symlink},
+    path::Path,
+    process::Command,
+};
+
+/// A tree with entries of many kinds.
+fn varied_tree(path: &Path) {
+    tree(path);
+    symlink("large", path.join("link")).unwrap();
+    fs::hard_link(path.join("sub/7"), path.join("sub/another-7")).unwrap();
+    fs::create_dir_all(path.join("deep/er/dir")).unwrap();
+    fs::write(path.join("deep/er/file"), "x").unwrap();
+    fs::set_permissions(path.join("deep/er"), fs::Permissions::from_mode(0o711)).unwrap();
+    let sparse = fs::File::create(path.join("sparse")).unwrap();
+    sparse
+        .write_all_at(&pattern(300_000, 4), 5_000_000)
+        .unwrap();
+    sparse.set_len(20_000_000).unwrap();
+    for number in 0..600 {
+        let file = path.join(format!("deep/{number}"));
+        fs::write(file, pattern(number * 31, number as u64)).unwrap();
+    }
+}
+
+fn run(code: i32, arguments: &[&str]) -> String {
+    expect(code, &mut sshd().fullbore(arguments))
+}
+
+/// The columns of all entries of a backup, without what differs between two backups.
+fn entries(repository: &str) -> Vec<String> {
+    let output = sshd()
+        .fullbore(&["list", &format!("{repository}@latest"), "--json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines
+        .lines()
+        .filter(|line| line.contains("\"path\""))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn host_and_source(repository: &str) -> Vec<String> {
+    let output = sshd().fullbore(&["list", repository, "--json"]).output();
+    let lines = String::from_utf8(output.unwrap().stdout).unwrap();
+    let parsed = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    parsed
+        .map(|line| format!("{} {}", line["host"], line["source"]))
+        .collect()
+}
+
+#[test]
+fn any_host_that_does_the_work_makes_the_same_backup() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    varied_tree(&source);
+    let near = source.to_str().unwrap().to_owned();
+    let far = format!("ssh://far{near}");
+    let everywhere = |number: &str| -> BTreeMap<String, (Vec<(String, Vec<u8>)>, Vec<String>)> {
+        let mut made = BTreeMap::new();
+        for (from_name, from) in [("near", &near), ("far", &far)] {
+            for (place, scheme) in [("near", ""), ("far", "ssh://far")] {
+                for host in ["source", "dest"] {
+                    let name = format!("{number}-{from_name}-{place}-{host}");
+                    let path = dir.path().join(&name);
+                    let repository = path.to_str().unwrap();
+                    let to = format!("{scheme}{repository}");
+                    let backup = ["backup", from, "--to", &to, "--run-on", host];
+                    run(0, &[&backup[..], &["--exclude", "sub/3"]].concat());
+                    let listed = [entries(repository), host_and_source(repository)].concat();
+                    made.insert(name, (segments(&path), listed));
+                }
+            }
+        }
+        made
+    };
+    let all_are_the_same = |made: BTreeMap<String, (Vec<(String, Vec<u8>)>, Vec<String>)>| {
+        let (first, (stored, listed)) = made.first_key_value().unwrap();
+        assert!(!stored.is_empty() && listed.len() > 600, "{first}");
+        for (name, (others, lines)) in &made {
+            assert!(others == stored, "{name} is not {first}");
+            assert_eq!(lines, listed, "{name} is not {first}");
+        }
+    };
+    all_are_the_same(everywhere("first"));
+    // Changed: a small file, a part of a large one, one that is gone, metadata, a new name.
+    fs::write(source.join("sub/9"), "changed").unwrap();
+    let large = fs::File::options().write(true).open(source.join("large"));
+    let new = pattern(100_000, 77);
+    large.unwrap().write_all_at(&new, 4_000_000).unwrap();
+    fs::remove_file(source.join("deep/17")).unwrap();
+    fs::set_permissions(source.join("deep/18"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(source.join("deep/19"), source.join("deep/new")).unwrap();
+    // Each goes on from the same backup: its ID is in the pages.
+    let base = dir.path().join("first-near-near-source");
+    for from in ["near", "far"] {
+        for place in ["near", "far"] {
+            for host in ["source", "dest"] {
+                let copy = dir.path().join(format!("second-{from}-{place}-{host}"));
+                let copied = Command::new("cp").arg("-a").args([&base, &copy]).status();
+                assert!(copied.unwrap().success());
+            }
+        }
+    }
+    all_are_the_same(everywhere("second"));
+    for name in [
+        "second-far-near-dest",
+        "second-far-far-dest",
+        "second-near-far-dest",
+    ] {
+        let repository = dir.path().join(name);
+        let repository = repository.to_str().unwrap();
+        run(0, &["verify", repository, "--data"]);
+        let to = dir.path().join(format!("restored-{name}"));
+        run(0, &["restore", repository, "--to", to.to_str().unwrap()]);
+        let mut expected = files(&source);
+        expected.remove("sub/3");
+        assert!(restored(&to, &source) == expected, "{name}");
+    }
+}
+
+#[test]
+fn the_host_of_the_destination_reports_what_could_not_be_read() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    tree(&source);
+    let far = format!("ssh://far{}", source.display());
+    let to = dir.path().join("r");
+    let to = to.to_str().unwrap();
+    let said = run(
+        0,
+        &[
+            "backup",
+            &far,
+            "--to",
+            to,
+            "--run-on",
+            "dest",
+            "--exclude",
+            "no-such-name",
+        ],
+    );
+    assert!(said.contains("no-such-name"), "{said}");
+    let report = dir.path().join("report.html");
+    let report = report.to_str().unwrap();
+    run(
+        0,
+        &[
+            "backup", &far, "--to", to, "--run-on", "dest", "--report", report,
+        ],
+    );
+    assert!(fs::read_to_string(report).unwrap().contains("<svg"));
+    run(
+        0,
+        &["backup", &far, "--to", to, "--run-on", "dest", "--dry-run"],
+    );
+    let none = format!("ssh://far{}/none", source.display());
+    let said = run(1, &["backup", &none, "--to", to, "--run-on", "dest"]);
+    assert!(said.contains("none"), "{said}");
+}
+
+#[test]
+fn a_host_that_may_only_append_shows_none_of_its_files_and_clusters_are_read_where_they_are() {
+    let dir = scratch();
+    let to = dir.path().join("r");
+    let to = to.to_str().unwrap();
+    let limited = format!("ssh://limited{}", dir.path().display());
+    let said = run(1, &["backup", &limited, "--to", to, "--run-on", "dest"]);
+    assert!(said.contains("does not offer its files"), "{said}");
+    let cluster = ["backup", "--on", "ssh://far", "postgres:///", "--to", to];
+    let said = run(2, &[&cluster[..], &["--run-on", "dest"]].concat());
+    assert!(said.contains("--run-on"), "{said}");
+    let mut alone = Command::new(crate::sshd::FULLBORE);
+    alone.args(["backup", "x", "--on", "peer:", "--to", to]);
+    expect(1, alone.stdin(std::process::Stdio::null()));
+}
