@@ -5,6 +5,8 @@
 
 mod args;
 mod child;
+mod examples;
+mod help;
 mod html_report;
 mod manual;
 mod metrics_file;

@@ -3,10 +3,10 @@
 //! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
 //! wrong: `restore` for `create`.
 
-use super::{args::Cli, profile};
+use super::{args::Cli, help, profile};
 use crate::error::{Error, ErrorKind, Result};
 use clap::{
-    Parser,
+    FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
 
@@ -110,7 +110,9 @@ const OPTIONS: [(&[&str], &str); 7] = [
 /// [`Kind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
     let words = profile::effective_words()?;
-    Cli::try_parse_from(words).map_err(|error| answer(&error).unwrap_or_else(|| error.exit()))
+    let parsed = help::program().try_get_matches_from(words);
+    let parsed = parsed.and_then(|found| Cli::from_arg_matches(&found));
+    parsed.map_err(|error| answer(&error).unwrap_or_else(|| error.exit()))
 }
 
 fn answer(error: &clap::Error) -> Option<Error> {
@@ -144,7 +146,7 @@ fn answer(error: &clap::Error) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn words_of_other_programs_are_answered_with_commands_that_there_are() {

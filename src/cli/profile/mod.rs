@@ -12,9 +12,9 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::args::Cli;
+use super::help;
 use crate::error::{Error, ErrorKind, Result};
-use clap::{Args, Command, CommandFactory, ValueHint};
+use clap::{Args, Command, ValueHint};
 use command_line::CommandLine;
 use std::{
     env,
@@ -94,7 +94,7 @@ pub(super) fn effective_words() -> Result<Vec<OsString>> {
 
 /// The program as clap knows it, with the global options in every command.
 pub(super) fn program() -> Command {
-    let mut program = Cli::command();
+    let mut program = help::program();
     program.build();
     program
 }
