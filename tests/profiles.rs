@@ -84,7 +84,8 @@ fn a_profile_gives_every_command_its_options_and_the_command_line_wins() {
         backups[1]["tags"],
         serde_json::json!({"of": "profile", "more": "1"})
     );
-    host.run("restore -P web @latest --to back").ends_with(0);
+    host.run("restore -P web @latest --host web --to back")
+        .ends_with(0);
     assert!(host.path("back/a.txt").exists());
 }
 
@@ -139,9 +140,9 @@ fn a_profile_with_an_unknown_key_is_refused_by_every_command() {
         assert!(ran.err.contains("did you mean \"exclude\"?"), "{}", ran.err);
     }
     let missing = host
-        .run("run wbe")
+        .run("run webs")
         .ends_with(1)
-        .has_one_error("there is no profile \"wbe\"");
+        .has_one_error("there is no profile \"webs\"");
     assert!(
         missing.err.contains("did you mean \"web\"?"),
         "{}",

@@ -71,7 +71,6 @@ const SHORT: [(&str, &[&str]); 3] = [
             "connect",
             "no-create",
             "encrypt-to",
-            "max-rate",
         ],
     ),
     (
@@ -99,7 +98,7 @@ const SHORT: [(&str, &[&str]); 3] = [
 ];
 
 /// Options of every command that `-h` prints.
-const SHORT_EVERYWHERE: [&str; 8] = [
+const SHORT_EVERYWHERE: [&str; 7] = [
     "help",
     "json",
     "quiet",
@@ -107,14 +106,17 @@ const SHORT_EVERYWHERE: [&str; 8] = [
     "profile",
     "repository",
     "key",
-    "passphrase-file",
 ];
 /// Options of every command that `-h` leaves out.
-const LONG_EVERYWHERE: [&str; 2] = ["no-tricks", "report"];
+const LONG_EVERYWHERE: [&str; 3] = ["no-tricks", "report", "passphrase-file"];
 
 /// The program for clap, with arranged help.
 pub(super) fn program() -> Command {
-    Cli::command().mut_subcommands(arranged)
+    let of_all = |arg: Arg| {
+        let is_long = is_left_out("", &arg);
+        arg.hide_short_help(is_long)
+    };
+    Cli::command().mut_args(of_all).mut_subcommands(arranged)
 }
 
 fn arranged(command: Command) -> Command {
