@@ -22,6 +22,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -111,7 +112,8 @@ pub(super) fn run_step(command: &mut Command) -> Result<ChildEnd> {
     let mut child = command.spawn().map_err(failed)?;
     let out = child.stdout.take();
     let err = child.stderr.take();
-    let err = thread::spawn(move || err.map(show_and_keep).unwrap_or_default());
+    let (kept_err, got_err) = mpsc::channel();
+    thread::spawn(move || kept_err.send(err.map(show_and_keep).unwrap_or_default()));
     let registered = Registered::new(&child, false);
     if let Some(pid) = registered.0.filter(|_| is_interrupted()) {
         // The signal came before the program was known.
@@ -126,7 +128,8 @@ pub(super) fn run_step(command: &mut Command) -> Result<ChildEnd> {
         status,
         is_timed_out: false,
         out: kept,
-        err: err.join().unwrap_or_default(),
+        // A program that it left behind may hold the pipe open.
+        err: got_err.recv_timeout(GRACE).unwrap_or_default(),
     })
 }
 

@@ -1,5 +1,6 @@
-//! Manual pages for `man`: the exit codes have a section of their own, one a line.
+//! Manual pages for `man`: with examples, variables of the environment and files; exit codes have a section, one a line.
 
+use super::examples::examples;
 use clap_mangen::Man;
 use std::io::{Result, Write};
 
@@ -21,13 +22,131 @@ pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
     if command.has_subcommands() {
         man.render_subcommands_section(out)?;
     }
-    for line in said.lines() {
-        match line.strip_prefix(CODES) {
-            None => writeln!(out, ".SH NOTES\n{}", roff(line))?,
-            Some(codes) => exit_status(codes, out)?,
-        }
+    for line in said.lines().filter(|line| !line.starts_with(CODES)) {
+        writeln!(out, ".SH NOTES\n{}", roff(line))?;
+    }
+    examples_section(command.get_name(), out)?;
+    list_section("ENVIRONMENT", &VARIABLES, out)?;
+    list_section("FILES", &FILES, out)?;
+    for codes in said.lines().filter_map(|line| line.strip_prefix(CODES)) {
+        exit_status(codes, out)?;
+    }
+    see_also(command, out)
+}
+
+/// Variables of the environment.
+const VARIABLES: [(&str, &str); 9] = [
+    (
+        "FULLBORE_REPOSITORY",
+        "The repository of a command that names none.",
+    ),
+    (
+        "FULLBORE_OPTION",
+        "The value of --option, in capitals and with _ for -, such as FULLBORE_COMPRESS for --compress. The command line wins over it, \
+         and it wins over a profile.",
+    ),
+    (
+        "FULLBORE_PROFILE",
+        "The profile of a command that names none.",
+    ),
+    (
+        "FULLBORE_KEY_FILE, FULLBORE_PASSPHRASE",
+        "A file with a key, and the passphrase itself, of an encrypted repository.",
+    ),
+    (
+        "FULLBORE_STORAGE_KEY",
+        "A setting of object stores, as --storage KEY=VALUE.",
+    ),
+    (
+        "FULLBORE_STATE_DIR",
+        "The directory for lists of a host that only adds backups.",
+    ),
+    (
+        "FULLBORE_NO_TRICKS, FULLBORE_DEBUG",
+        "Set to any value: as --no-tricks; say on standard error what is tried.",
+    ),
+    (
+        "XDG_CONFIG_HOME, XDG_CACHE_HOME, XDG_STATE_HOME",
+        "The directories of the user for profiles, caches and lists.",
+    ),
+    (
+        "PGHOST, PGPORT, PGUSER, PGPASSWORD, PGSERVICE",
+        "How a PostgreSQL server is reached, as libpq reads them.",
+    ),
+];
+
+/// Files beside repositories.
+const FILES: [(&str, &str); 4] = [
+    (
+        "~/.config/fullbore/NAME.toml, /etc/fullbore/NAME.toml",
+        "Profiles; the first that is there counts.",
+    ),
+    (
+        "~/.cache/fullbore",
+        "Copies of roots and manifests in object stores.",
+    ),
+    (
+        "~/.local/state/fullbore",
+        "Lists of a host that only adds backups.",
+    ),
+    (
+        "~/.pgpass, ~/.pg_service.conf",
+        "Passwords and settings of PostgreSQL connections.",
+    ),
+];
+
+fn examples_section(command: &str, out: &mut dyn Write) -> Result<()> {
+    for (at, (what, line)) in examples(command).iter().enumerate() {
+        let heading = if at == 0 { ".SH EXAMPLES\n" } else { "" };
+        writeln!(out, "{heading}.TP\n{}\n.B {}", roff(what), roff(line))?;
     }
     Ok(())
+}
+
+fn list_section(name: &str, list: &[(&str, &str)], out: &mut dyn Write) -> Result<()> {
+    writeln!(out, ".SH {name}")?;
+    for (word, text) in list {
+        writeln!(out, ".TP\n\\fB{}\\fR\n{}", roff(word), roff(text))?;
+    }
+    Ok(())
+}
+
+/// Commands that a reader of the page of a command may want.
+const RELATED: [(&str, &[&str]); 9] = [
+    ("backup", &["init", "restore", "list", "run"]),
+    ("restore", &["backup", "list", "find", "verify"]),
+    ("forget", &["prune", "pin", "run"]),
+    ("prune", &["forget", "run"]),
+    ("verify", &["repair", "run"]),
+    ("run", &["config", "systemd", "backup", "forget", "verify"]),
+    ("config", &["run", "systemd"]),
+    ("systemd", &["run", "config"]),
+    ("list", &["show", "find", "diff"]),
+];
+
+fn see_also(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
+    let name = command.get_name();
+    let pages: Vec<String> = if command.has_subcommands() && name == "fullbore" {
+        let commands = command.get_subcommands();
+        commands.map(|inner| page_name(inner.get_name())).collect()
+    } else {
+        let related = RELATED.iter().find(|(of, _)| *of == name);
+        let related = related.map_or(&[][..], |(_, names)| names);
+        let pages = related.iter().map(|name| page_name(name));
+        ["fullbore(1)".to_owned()]
+            .into_iter()
+            .chain(pages)
+            .collect()
+    };
+    writeln!(
+        out,
+        ".SH \"SEE ALSO\"\n{}, tar(1), zstd(1)",
+        roff(&pages.join(", "))
+    )
+}
+
+fn page_name(command: &str) -> String {
+    format!("fullbore-{command}(1)")
 }
 
 /// The synopsis with all required arguments; a command with several forms has a line for each.
@@ -94,11 +213,36 @@ mod tests {
         let mut page = Vec::new();
         super::page(&command, &mut page).unwrap();
         let page = String::from_utf8(page).unwrap();
-        let end = ".SH NOTES\nNow this, or that.\n.SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not\n\
+        let notes = ".SH NOTES\nNow this, or that.\n.SH ENVIRONMENT";
+        let end = ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\ndone\n.TP\n\\fB1\\fR\nfailed, or not\n\
                    .TP\n\\fB4\\fR\ndamage (`\\-\\-data`, 2 copies)\n";
         assert!(
-            page.contains(".SH NAME\nx \\- Do it") && page.contains(end),
+            page.contains(".SH NAME\nx \\- Do it") && page.contains(notes) && page.contains(end),
             "{page}"
         );
+    }
+
+    #[test]
+    fn a_page_has_all_sections_in_their_usual_order() {
+        let mut program = crate::cli::help::program();
+        program.build();
+        for command in std::iter::once(&program).chain(program.get_subcommands()) {
+            let mut page = Vec::new();
+            super::page(command, &mut page).unwrap();
+            let page = String::from_utf8(page).unwrap();
+            let is_program = command.get_name() == "fullbore" || command.get_name() == "help";
+            let examples = (!is_program).then_some(".SH EXAMPLES");
+            let rest = [".SH ENVIRONMENT", ".SH FILES", ".SH \"SEE ALSO\""];
+            let places: Vec<_> = [".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION"]
+                .into_iter()
+                .chain(examples)
+                .chain(rest)
+                .map(|heading| {
+                    page.find(heading)
+                        .unwrap_or_else(|| panic!("{heading}\n{page}"))
+                })
+                .collect();
+            assert!(places.is_sorted(), "{}", command.get_name());
+        }
     }
 }

@@ -7,6 +7,8 @@ mod args;
 mod child;
 mod color;
 mod command_line;
+mod examples;
+mod help;
 mod html_report;
 mod manual;
 mod metrics_file;

@@ -10,6 +10,7 @@ use crate::{
     platform,
     queue::start,
     sink::{commit_flag::is_named, local_file::remove_partials},
+    source::command_output::end_commands,
     storage::Location,
     target::access::restore_dir_access,
 };
@@ -45,6 +46,7 @@ pub(super) fn watch(command: &Command) {
             let name = signal_name(signal).unwrap_or("a signal");
             let (done, is_done) = mpsc::channel();
             let tell = move || {
+                end_commands();
                 remove_partials();
                 restore_dir_access();
                 // Read after the wait for commits in progress.

@@ -3,10 +3,10 @@
 //! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
 //! wrong: `restore` for `create`.
 
-use super::{args::Cli, color, command_line, output::aside, profile};
+use super::{args::Cli, color, command_line, help, output::aside, profile};
 use crate::error::{Error, ErrorKind, Result};
 use clap::{
-    Parser,
+    FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
 use std::env;
@@ -161,8 +161,9 @@ pub(super) fn parse() -> Result<Cli> {
     let line = command_line::read(env::args_os().collect(), &program);
     let words = profile::effective_words(&program, &line)?;
     command_line::keep(&words);
-    let parsed = Cli::try_parse_from(&words);
+    let parsed = help::program().try_get_matches_from(&words);
     let cli = parsed
+        .and_then(|found| Cli::from_arg_matches(&found))
         .map_err(|error| answer(&error).unwrap_or_else(|| without_wild_guess(error).exit()))?;
     if cli.global.repository.is_some() {
         let what = "cannot read -r REPO inside of other letters";
@@ -262,6 +263,7 @@ fn answer(error: &clap::Error) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn words_of_other_programs_are_answered_with_commands_that_there_are() {

@@ -1,12 +1,25 @@
 //! The output of a command, as it is read: its end is an error unless the command succeeded.
 
 use crate::error::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Read},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::Mutex,
 };
+
+/// The commands that run.
+static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Ends all commands whose output is read, because this process ends. May be called at any time.
+pub fn end_commands() {
+    let running = RUNNING.lock().map(|running| running.clone());
+    for pid in running.unwrap_or_default() {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
 
 /// Reads the standard output of a command. Its standard input and standard error are those of this process.
 #[derive(Debug)]
@@ -30,12 +43,22 @@ impl CommandOutput {
         let mut child = command.spawn().map_err(failed)?;
         let missing = || failed(io::ErrorKind::BrokenPipe.into());
         let out = child.stdout.take().ok_or_else(missing)?;
+        if let (Some(pid), Ok(mut running)) = (pid_of(&child), RUNNING.lock()) {
+            running.push(pid);
+        }
         Ok(Self {
             program: program.to_owned(),
             child,
             out,
             is_over: false,
         })
+    }
+
+    /// Its number may belong to another process after it was waited for.
+    fn forget(&self) {
+        if let Ok(mut running) = RUNNING.lock() {
+            running.retain(|pid| Some(*pid) != pid_of(&self.child));
+        }
     }
 
     fn check(&self, status: ExitStatus) -> io::Result<()> {
@@ -51,10 +74,15 @@ impl CommandOutput {
     }
 }
 
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
 impl Read for CommandOutput {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let count = self.out.read(bytes)?;
         if count == 0 && !bytes.is_empty() && !self.is_over {
+            self.forget();
             let status = self.child.wait()?;
             self.is_over = true;
             self.check(status)?;
@@ -67,6 +95,7 @@ impl Drop for CommandOutput {
     /// Ends a command whose output is no longer wanted.
     fn drop(&mut self) {
         if !self.is_over {
+            self.forget();
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -12,9 +12,9 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::{args::Cli, command_line::TypedLine};
+use super::{command_line::TypedLine, help};
 use crate::error::Result;
-use clap::{Args, Command, CommandFactory, ValueHint};
+use clap::{Args, Command, ValueHint};
 use command_line::CommandLine;
 use layers::DefaultLayers;
 use std::{
@@ -86,7 +86,7 @@ pub(super) fn effective_words(program: &Command, typed: &TypedLine) -> Result<Ve
 
 /// The program as clap knows it, with the global options in every command.
 pub(super) fn program() -> Command {
-    let mut program = Cli::command();
+    let mut program = help::program();
     program.build();
     program
 }

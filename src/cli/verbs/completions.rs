@@ -1,14 +1,13 @@
 //! `fullbore completions`.
 
 use crate::{
-    cli::{args::Cli, output::printed},
+    cli::{help, output::printed},
     error::Result,
     text,
 };
-use clap::CommandFactory;
 
 pub(in crate::cli) fn run(shell: clap_complete::Shell) -> Result<u8> {
     let mut script = Vec::new(); // the generator panics on an error of its writer
-    clap_complete::generate(shell, &mut Cli::command(), "fullbore", &mut script);
+    clap_complete::generate(shell, &mut help::program(), "fullbore", &mut script);
     printed(|out| text::line(out, String::from_utf8_lossy(&script).trim_end()).map(|()| 0))
 }

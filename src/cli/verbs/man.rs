@@ -1,15 +1,14 @@
 //! `fullbore man`.
 
 use crate::{
-    cli::{args::Cli, manual, output::printed},
+    cli::{help, manual, output::printed},
     error::{Error, Result},
 };
-use clap::CommandFactory;
 use std::path::Path;
 
 /// Prints the manual page, or writes the pages of all commands to a directory.
 pub(in crate::cli) fn run(to: Option<&Path>) -> Result<u8> {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = help::program().disable_help_subcommand(true);
     command.build();
     let failed = |e| Error::io("could not write the manual", e);
     let Some(dir) = to else {

@@ -1,0 +1,422 @@
+//! Three examples of each command, for `--help` and the manual.
+
+/// Examples of a command: lines of text and command, in pairs.
+type CommandExamples = [(&'static str, &'static str); 3];
+
+/// The examples of each command.
+const EXAMPLES: [(&str, CommandExamples); 24] = [
+    (
+        "backup",
+        [
+            (
+                "Back up a directory to a disk",
+                "fullbore backup /srv/data --to /mnt/disk/data --exclude '*.tmp'",
+            ),
+            (
+                "Back up the PostgreSQL cluster of this host",
+                "fullbore backup postgres:// --to /mnt/disk/pg",
+            ),
+            (
+                "Store the output of a command, or nothing if it fails",
+                "fullbore backup --to /mnt/disk/shop --stdin-name shop.sql --stdin-from-command -- pg_dump shop",
+            ),
+        ],
+    ),
+    (
+        "init",
+        [
+            (
+                "Make a repository on a disk",
+                "fullbore init /mnt/disk/data",
+            ),
+            (
+                "Make an encrypted one in a bucket",
+                "fullbore init s3://vault/data --passphrase",
+            ),
+            (
+                "Make the repository of a profile",
+                "fullbore init --profile web",
+            ),
+        ],
+    ),
+    (
+        "restore",
+        [
+            (
+                "Restore the latest backup into a new directory",
+                "fullbore restore /mnt/disk/data --to /srv/back",
+            ),
+            (
+                "Restore one directory of an earlier backup",
+                "fullbore restore /mnt/disk/data@20261121 --to /srv/back docs",
+            ),
+            (
+                "Make a directory equal to the backup, and write only what differs",
+                "fullbore restore /mnt/disk/data --to /srv/data --delta --delete",
+            ),
+        ],
+    ),
+    (
+        "list",
+        [
+            ("List backups", "fullbore list /mnt/disk/data"),
+            (
+                "List the files of the latest",
+                "fullbore list /mnt/disk/data@latest",
+            ),
+            (
+                "List backups of one host for a program",
+                "fullbore list /mnt/disk/data --host web --json",
+            ),
+        ],
+    ),
+    (
+        "show",
+        [
+            ("Show the latest backup", "fullbore show /mnt/disk/data"),
+            (
+                "Show an earlier one",
+                "fullbore show /mnt/disk/data@20261121",
+            ),
+            (
+                "Show the latest of a host",
+                "fullbore show /mnt/disk/data --host web",
+            ),
+        ],
+    ),
+    (
+        "verify",
+        [
+            (
+                "Check the structure of all backups",
+                "fullbore verify /mnt/disk/data",
+            ),
+            (
+                "Read for half an hour, what was checked longest ago first",
+                "fullbore verify /mnt/disk/data --for 30m",
+            ),
+            (
+                "Compare the latest backup with a directory",
+                "fullbore verify /mnt/disk/data@latest --against /srv/data",
+            ),
+        ],
+    ),
+    (
+        "export",
+        [
+            (
+                "Write the latest backup to one file",
+                "fullbore export /mnt/disk/data --to data.tar.zst",
+            ),
+            (
+                "Write a tar to another program",
+                "fullbore export /mnt/disk/data --to - --compress none",
+            ),
+            (
+                "Write a full backup to another repository",
+                "fullbore export /mnt/disk/data --to /mnt/other/data",
+            ),
+        ],
+    ),
+    (
+        "diff",
+        [
+            (
+                "Print what changed in the last backup",
+                "fullbore diff /mnt/disk/data",
+            ),
+            (
+                "Compare two backups",
+                "fullbore diff /mnt/disk/data 20261121 latest",
+            ),
+            (
+                "Compare one directory of them",
+                "fullbore diff /mnt/disk/data 20261121 latest docs",
+            ),
+        ],
+    ),
+    (
+        "find",
+        [
+            (
+                "Find all backups of a file",
+                "fullbore find /mnt/disk/data docs/a.txt",
+            ),
+            ("Find by a pattern", "fullbore find /mnt/disk/data '*.sql'"),
+            (
+                "Find for a program",
+                "fullbore find /mnt/disk/data '*.sql' --json",
+            ),
+        ],
+    ),
+    (
+        "copy-backup",
+        [
+            (
+                "Copy the latest backup to a second disk",
+                "fullbore copy-backup /mnt/disk/data@latest --to /mnt/other/data",
+            ),
+            (
+                "Copy an earlier one",
+                "fullbore copy-backup /mnt/disk/data@20261121 --to /mnt/other/data",
+            ),
+            (
+                "Copy to a bucket",
+                "fullbore copy-backup /mnt/disk/data@latest --to s3://vault/data --no-encryption",
+            ),
+        ],
+    ),
+    (
+        "forget",
+        [
+            (
+                "Keep a week of days, a month of weeks and a year of months",
+                "fullbore forget /mnt/disk/data --keep-daily 7 --keep-weekly 4 --keep-monthly 12",
+            ),
+            (
+                "Say what would be forgotten",
+                "fullbore forget /mnt/disk/data --keep-within 30d --dry-run",
+            ),
+            (
+                "Forget one backup",
+                "fullbore forget /mnt/disk/data 20261121",
+            ),
+        ],
+    ),
+    (
+        "prune",
+        [
+            (
+                "Free the space of forgotten backups",
+                "fullbore prune /mnt/disk/data",
+            ),
+            (
+                "Say how much that would be",
+                "fullbore prune /mnt/disk/data --dry-run",
+            ),
+            (
+                "Prune the repository of a profile",
+                "fullbore prune --profile web",
+            ),
+        ],
+    ),
+    (
+        "tag",
+        [
+            (
+                "Print the tags of the latest backup",
+                "fullbore tag /mnt/disk/data@latest",
+            ),
+            ("Set one", "fullbore tag /mnt/disk/data@latest state=good"),
+            ("Take it away", "fullbore tag /mnt/disk/data@latest state="),
+        ],
+    ),
+    (
+        "pin",
+        [
+            (
+                "Keep the latest backup for ever",
+                "fullbore pin /mnt/disk/data@latest",
+            ),
+            (
+                "Keep an earlier one",
+                "fullbore pin /mnt/disk/data@20261121",
+            ),
+            (
+                "Keep the latest of a profile",
+                "fullbore pin --profile web @latest",
+            ),
+        ],
+    ),
+    (
+        "unpin",
+        [
+            (
+                "Let rules decide on the latest backup again",
+                "fullbore unpin /mnt/disk/data@latest",
+            ),
+            (
+                "Let them decide on an earlier one",
+                "fullbore unpin /mnt/disk/data@20261121",
+            ),
+            (
+                "Let them decide on the latest of a profile",
+                "fullbore unpin --profile web @latest",
+            ),
+        ],
+    ),
+    (
+        "key",
+        [
+            (
+                "List the keys of a repository",
+                "fullbore key list /mnt/disk/data",
+            ),
+            (
+                "List those of a bucket",
+                "fullbore key list s3://vault/data --key vault.key",
+            ),
+            (
+                "Seal later backups with a new key",
+                "fullbore key rotate /mnt/disk/data --key admin.key",
+            ),
+        ],
+    ),
+    (
+        "repair",
+        [
+            (
+                "Say what is damaged, and what can be rebuilt",
+                "fullbore repair /mnt/disk/data",
+            ),
+            ("Do it", "fullbore repair /mnt/disk/data --yes"),
+            (
+                "Read all data, and mark what is lost",
+                "fullbore repair /mnt/disk/data --data --yes",
+            ),
+        ],
+    ),
+    (
+        "serve",
+        [
+            (
+                "Answer another host, which starts this through ssh",
+                "fullbore serve --stdio",
+            ),
+            (
+                "Do without tricks of this system",
+                "fullbore serve --stdio --no-tricks",
+            ),
+            (
+                "Let the host add backups to one repository",
+                "fullbore serve --stdio --allow append:/mnt/disk/data",
+            ),
+        ],
+    ),
+    (
+        "run",
+        [
+            (
+                "Back up, forget, prune and verify, as web.toml says",
+                "fullbore run web",
+            ),
+            (
+                "Do the same with a file elsewhere",
+                "fullbore run --config /srv/web.toml",
+            ),
+            (
+                "Write numbers for node_exporter",
+                "fullbore run web --metrics /var/lib/node_exporter/web.prom",
+            ),
+        ],
+    ),
+    (
+        "config",
+        [
+            (
+                "Check a profile, and print its commands",
+                "fullbore config check web",
+            ),
+            ("Check all profiles", "fullbore config check"),
+            (
+                "Check a file elsewhere",
+                "fullbore config check --config /srv/web.toml",
+            ),
+        ],
+    ),
+    (
+        "systemd",
+        [
+            ("Print the units of a profile", "fullbore systemd web"),
+            (
+                "Install them",
+                "fullbore systemd web --to /etc/systemd/system",
+            ),
+            (
+                "Print those of a file elsewhere",
+                "fullbore systemd --config /srv/web.toml",
+            ),
+        ],
+    ),
+    (
+        "bench",
+        [
+            ("Measure digests", "fullbore bench digest"),
+            (
+                "Measure how fast a directory is read",
+                "fullbore bench read /srv/data",
+            ),
+            ("Print it for a program", "fullbore bench digest --json"),
+        ],
+    ),
+    (
+        "completions",
+        [
+            ("Print those of bash", "fullbore completions bash"),
+            ("Print those of zsh", "fullbore completions zsh"),
+            ("Print those of fish", "fullbore completions fish"),
+        ],
+    ),
+    (
+        "man",
+        [
+            ("Print the page of the program", "fullbore man"),
+            (
+                "Write the pages of all commands",
+                "fullbore man --to /usr/local/share/man/man1",
+            ),
+            ("Write them here", "fullbore man --to ."),
+        ],
+    ),
+];
+
+/// The examples of a command: pairs of a text and a command line; none for the program itself.
+pub(super) fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
+    let mut known = EXAMPLES.iter();
+    known
+        .find(|(name, _)| *name == command)
+        .map_or(&[], |(_, examples)| examples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{args::Cli, help};
+    use clap::FromArgMatches;
+
+    /// The words of a command line with single quotes.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for (at, part) in line.split('\'').enumerate() {
+            if at % 2 == 1 {
+                words.push(part.to_owned());
+            } else {
+                words.extend(part.split_whitespace().map(str::to_owned));
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_command_has_three_examples_that_it_understands() {
+        let program = help::program();
+        for command in program.get_subcommands() {
+            let name = command.get_name();
+            let of_command = examples(name);
+            assert!(of_command.len() == 3 || name == "help", "{name}");
+            for (_, line) in of_command {
+                let mut words = words(line);
+                assert_eq!(words[1], name);
+                // The profile would give the repository.
+                if let Some(at) = words.iter().position(|word| word == "--profile") {
+                    words[at] = "--config".to_owned();
+                    let is_repository = !line.contains('@');
+                    words.extend(is_repository.then(|| "/mnt/disk/data".to_owned()));
+                }
+                let parsed = program.clone().try_get_matches_from(&words);
+                let parsed = parsed.and_then(|found| Cli::from_arg_matches(&found));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! Profiles, the environment, `run` with its hooks and metrics, units, and backups of the output of a command: end to end.
+
+#![allow(missing_docs)]
+
+#[macro_use]
+#[path = "runs/mod.rs"]
+mod runs;
+
+use runs::{Ran, command, has, names, or_skip, set_mode, shell, temp, write};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// A directory with a source, a place for a repository and profiles.
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        let dir = temp();
+        write(dir.path().join("src/a.txt"), "content");
+        write(dir.path().join("src/x.tmp"), "left out");
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A profile with the repository and the source of this host, and `rest`.
+    fn profile(&self, name: &str, rest: &str) {
+        let dir = self.dir.path().display();
+        let text = format!("repository = '{dir}/repo'\nsources = ['{dir}/src']\n{rest}");
+        write(self.path(&format!("config/fullbore/{name}.toml")), text);
+        set_mode(&self.path(&format!("config/fullbore/{name}.toml")), 0o644);
+    }
+
+    fn run_with(&self, line: &str, variables: &[(&str, &str)]) -> Ran {
+        let mut command = command(runs::args(line.split(' ')));
+        command.env("XDG_CONFIG_HOME", self.path("config"));
+        command.env("XDG_CACHE_HOME", self.path("cache"));
+        command.envs(variables.iter().copied());
+        command.current_dir(self.dir.path());
+        command.output().unwrap().into()
+    }
+
+    fn run(&self, line: &str) -> Ran {
+        self.run_with(line, &[])
+    }
+
+    fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&fs::read_to_string(self.path(name)).unwrap()).unwrap()
+    }
+
+    fn backups(&self) -> usize {
+        self.run("list repo --json").ends_with(0).json().len()
+    }
+}
+
+#[test]
+fn a_profile_gives_every_command_its_options_and_the_command_line_wins() {
+    let host = Host::new();
+    host.profile(
+        "web",
+        "[backup]\nexclude = ['*.tmp']\nhost = 'web'\ntag = ['of=profile']\n",
+    );
+    host.run("init -P web").ends_with(0);
+    host.run("backup -P web").ends_with(0);
+    let listed = host.run("list --profile web @latest").ends_with(0).out;
+    assert!(
+        listed.contains("a.txt") && !listed.contains("x.tmp"),
+        "{listed}"
+    );
+    host.run("backup -P web --host other --tag more=1")
+        .ends_with(0);
+    let backups = host.run("list -P web --json").ends_with(0).json();
+    let hosts: Vec<_> = backups.iter().map(|line| &line["source"]["host"]).collect();
+    assert_eq!(hosts, ["web", "other"]);
+    assert_eq!(
+        backups[1]["tags"],
+        serde_json::json!({"of": "profile", "more": "1"})
+    );
+    host.run("restore -P web @latest --host web --to back")
+        .ends_with(0);
+    assert!(host.path("back/a.txt").exists());
+}
+
+#[test]
+fn variables_stand_for_options_and_those_of_tests_do_no_harm() {
+    let host = Host::new();
+    let repository = host.path("repo");
+    let repository = ("FULLBORE_REPOSITORY", repository.to_str().unwrap());
+    host.run_with(
+        "backup src",
+        &[
+            repository,
+            ("FULLBORE_HOST", "h1"),
+            ("FULLBORE_EXCLUDE", "*.tmp"),
+        ],
+    )
+    .ends_with(0);
+    let others = [
+        repository,
+        ("FULLBORE_POSTGRES", "/x"),
+        ("FULLBORE_OBJECT_STORES", "/x"),
+    ];
+    let listed = host.run_with("list --json", &others).ends_with(0).json();
+    assert_eq!(listed[0]["source"]["host"], "h1");
+    assert_eq!(listed[0]["files"], 1);
+    host.profile("web", "host = 'h2'\n");
+    host.run_with("backup -P web", &[("FULLBORE_HOST", "h3")])
+        .ends_with(0);
+    host.run_with("backup", &[("FULLBORE_PROFILE", "web")])
+        .ends_with(0);
+    let listed = host.run("list repo --json").json();
+    assert_eq!(listed[1]["source"]["host"], "h3");
+    assert_eq!(listed[2]["source"]["host"], "h2");
+    // A value is checked as a typed one.
+    let bad = host
+        .run_with("backup -P web", &[("FULLBORE_WORKERS", "0")])
+        .ends_with(2);
+    assert!(bad.err.contains("--workers"), "{}", bad.err);
+}
+
+#[test]
+fn a_profile_with_an_unknown_key_is_refused_by_every_command() {
+    let host = Host::new();
+    host.profile("web", "[backup]\nexcludes = 'x'\n");
+    for line in [
+        "backup -P web",
+        "list -P web",
+        "run web",
+        "config check web",
+    ] {
+        let ran = host.run(line).ends_with(2).has_one_error("\"excludes\"");
+        assert!(ran.err.contains("did you mean \"exclude\"?"), "{}", ran.err);
+    }
+    let missing = host
+        .run("run webs")
+        .ends_with(1)
+        .has_one_error("there is no profile \"webs\"");
+    assert!(
+        missing.err.contains("did you mean \"web\"?"),
+        "{}",
+        missing.err
+    );
+    host.run("run")
+        .ends_with(2)
+        .has_one_error("no profile was named");
+}
+
+#[test]
+fn config_check_prints_the_commands_and_refuses_bad_values() {
+    let host = Host::new();
+    host.profile(
+        "web",
+        "key = '/k'\n[forget]\nkeep-last = 3\n[verify]\nfor = '30m'\n[hooks]\nbefore = ['true']\n",
+    );
+    let said = host.run("config check web").ends_with(0).out;
+    let repo = host.path("repo").display().to_string();
+    for line in [
+        format!(
+            "  backup: fullbore backup --key=/k --to={repo} {}",
+            host.path("src").display()
+        ),
+        format!("  forget: fullbore forget --keep-last=3 --key=/k {repo}"),
+        format!("  verify: fullbore verify --for=30m --key=/k {repo}"),
+        "  before: true".to_owned(),
+    ] {
+        assert!(said.contains(&line), "{line}\n{said}");
+    }
+    host.profile("bad", "[backup]\nworkers = 0\n");
+    let all = host.run("config check").ends_with(2);
+    assert!(all.out.contains("web: "), "{}", all.out);
+    all.has_one_error("`fullbore backup` cannot run");
+}
+
+#[test]
+fn a_run_does_all_steps_and_tells_hooks_and_metrics() {
+    let host = Host::new();
+    let rest = "metrics = 'web.prom'\n[forget]\nkeep-last = 1\n[hooks]\nbefore = 'cat > before.json'\n\
+                on_success = 'cat > success.json; echo said by the hook'\non_failure = 'cat > failure.json'\nafter = 'cat > after.json'\n";
+    host.profile("web", rest);
+    // Without a repository nothing is made: its disk may not be mounted.
+    let failed = host.run("run web").ends_with(1);
+    assert!(
+        failed
+            .err
+            .contains("forget: not run, because the backup failed"),
+        "{}",
+        failed.err
+    );
+    assert_eq!(host.json("failure.json")["outcome"], "failure");
+    let step = &host.json("failure.json")["steps"][0];
+    assert!(
+        step["messages"].as_str().unwrap().contains("--no-create"),
+        "{step}"
+    );
+    let numbers = fs::read_to_string(host.path("web.prom")).unwrap();
+    assert!(
+        numbers.contains("fullbore_last_run_exit_code{profile=\"web\"} 1\n"),
+        "{numbers}"
+    );
+    assert!(!numbers.contains("last_success"), "{numbers}");
+    host.run("init -P web").ends_with(0);
+    fs::remove_file(host.path("failure.json")).unwrap();
+    host.run("run web").ends_with(0);
+    let ran = host.run("run web --json").ends_with(0);
+    assert!(ran.err.contains("said by the hook"), "{}", ran.err);
+    let lines = ran.json();
+    let steps: Vec<_> = lines[..4].iter().map(|line| &line["step"]).collect();
+    assert_eq!(steps, ["backup", "forget", "prune", "verify"]);
+    assert_eq!(
+        lines[1]["result"],
+        serde_json::json!({"forgotten": 1, "kept": 1})
+    );
+    assert_eq!(lines[4]["type"], "result");
+    assert_eq!(host.backups(), 1);
+    assert_eq!(host.json("before.json")["steps"], serde_json::json!([]));
+    let after = host.json("after.json");
+    assert_eq!(
+        (&after["hook"], &after["outcome"]),
+        (&"after".into(), &"success".into())
+    );
+    assert_eq!(after["steps"][3]["result"]["sampled"]["never_bytes"], 0);
+    assert!(host.path("success.json").exists() && !host.path("failure.json").exists());
+    let numbers = fs::read_to_string(host.path("web.prom")).unwrap();
+    for line in [
+        "fullbore_last_run_exit_code{profile=\"web\"} 0\n",
+        "fullbore_last_success_timestamp_seconds{profile=\"web\"} ",
+        "fullbore_backup_bytes{profile=\"web\"} ",
+        "fullbore_verified_ratio{profile=\"web\"} 1\n",
+        "fullbore_newest_backup_timestamp_seconds{profile=\"web\",source=\"",
+        "fullbore_step_exit_code{profile=\"web\",step=\"prune\"} 0\n",
+    ] {
+        assert!(numbers.contains(line), "{line}\n{numbers}");
+    }
+    // Nothing is left beside it.
+    assert_eq!(
+        names(host.dir.path())
+            .iter()
+            .filter(|name| name.contains(".prom"))
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn a_backup_alone_writes_metrics_too() {
+    let host = Host::new();
+    host.run("backup src --to repo --metrics disk.prom")
+        .ends_with(0);
+    let numbers = fs::read_to_string(host.path("disk.prom")).unwrap();
+    assert!(
+        numbers.contains("fullbore_backup_files{profile=\"disk\"} 2\n"),
+        "{numbers}"
+    );
+    assert!(
+        numbers.contains("newest_backup_timestamp_seconds{profile=\"disk\""),
+        "{numbers}"
+    );
+    host.run("backup nowhere --to repo --metrics disk.prom")
+        .ends_with(1);
+    let numbers = fs::read_to_string(host.path("disk.prom")).unwrap();
+    assert!(
+        numbers.contains("fullbore_last_run_exit_code{profile=\"disk\"} 1\n"),
+        "{numbers}"
+    );
+    assert!(
+        numbers.contains("fullbore_last_success_timestamp_seconds"),
+        "{numbers}"
+    );
+    write(host.path("other.prom"), "node_up 1\n");
+    host.run("backup src --to repo --metrics other.prom")
+        .ends_with(1)
+        .has_one_error("another file is there");
+    host.run("backup src --to repo --metrics x.txt")
+        .ends_with(2);
+}
+
+#[test]
+fn a_failing_before_ends_the_run_and_after_still_runs() {
+    let host = Host::new();
+    let hooks =
+        "[hooks]\nbefore = 'exit 7'\non_failure = 'touch failed'\nafter = 'cat > after.json'\n";
+    host.profile("web", hooks);
+    host.run("init -P web").ends_with(0);
+    let ran = host.run("run web").ends_with(1);
+    assert!(
+        ran.err
+            .contains("the hook \"before\" failed: it ended with code 7"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(host.backups(), 0);
+    assert!(host.path("failed").exists());
+    let after = host.json("after.json");
+    assert_eq!(after["exit_code"], 1);
+    assert!(
+        after["failures"][0].as_str().unwrap().contains("code 7"),
+        "{after}"
+    );
+}
+
+#[test]
+fn a_hook_that_runs_too_long_is_killed_with_all_that_it_started() {
+    let host = Host::new();
+    let hooks = "steps = ['backup']\n[hooks]\ntimeout = '1s'\nafter = 'trap \"\" TERM; sleep 60 & echo $! > pid; wait; sleep 60'\n";
+    host.profile("web", hooks);
+    host.run("init -P web").ends_with(0);
+    let begun = Instant::now();
+    let ran = host.run("run web").ends_with(1);
+    assert!(
+        begun.elapsed() < Duration::from_secs(40),
+        "it was waited for"
+    );
+    assert!(
+        ran.err.contains("\"after\" failed: it ran too long"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(host.backups(), 1);
+    let pid = fs::read_to_string(host.path("pid")).unwrap();
+    let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    assert!(state.is_empty() || state.contains(") Z "), "{state}");
+}
+
+#[test]
+fn something_unread_or_a_warning_runs_the_hook_for_warnings() {
+    let host = Host::new();
+    let rest = "steps = ['backup']\nexclude = '/no/such'\n[hooks]\non_success = 'touch success'\non_warning = 'cat > warning.json'\n";
+    host.profile("web", rest);
+    host.run("init -P web").ends_with(0);
+    let ran = host.run("run web").ends_with(0);
+    assert!(
+        ran.err.contains("warning: ") && ran.err.contains("done, with warnings"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(host.json("warning.json")["warnings"], 1);
+    assert!(!host.path("success").exists());
+}
+
+#[test]
+fn hooks_of_a_file_that_others_may_change_are_refused() {
+    let host = Host::new();
+    host.profile("web", "[hooks]\nbefore = 'touch ran'\n");
+    set_mode(&host.path("config/fullbore/web.toml"), 0o666);
+    host.run("run web")
+        .ends_with(1)
+        .has_one_error("another user may change it");
+    assert!(!host.path("ran").exists());
+}
+
+#[test]
+fn a_signal_ends_the_run_and_after_still_runs() {
+    let host = Host::new();
+    // The command waits until it is killed.
+    let rest = "steps = ['backup', 'verify']\n[hooks]\nafter = 'cat > after.json'\n";
+    let dir = host.dir.path().display();
+    let pipe = host.path("src/pipe");
+    runs::make_fifo(&pipe);
+    let text = format!(
+        "repository = '{dir}/repo'\n{rest}[backup]\nstdin-name = 'x'\nstdin-from-command = true\n"
+    );
+    let text = text.replacen(
+        "repository",
+        &format!("sources = ['cat', '{}']\nrepository", pipe.display()),
+        1,
+    );
+    write(host.path("config/fullbore/web.toml"), text);
+    set_mode(&host.path("config/fullbore/web.toml"), 0o644);
+    host.run("init -P web").ends_with(0);
+    let mut command = command(args!["run", "web"]);
+    command.env("XDG_CONFIG_HOME", host.path("config"));
+    command.stderr(std::process::Stdio::piped());
+    let child = command.current_dir(host.dir.path()).spawn().unwrap();
+    // Its writer opens only when `cat` has it open.
+    let writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    shell("kill -TERM $1", args![child.id().to_string()]).ends_with(0);
+    let ran = Ran::from(child.wait_with_output().unwrap()).ends_with(1);
+    drop(writer);
+    let after = host.json("after.json");
+    assert_eq!(after["outcome"], "failure", "{}", ran.err);
+    assert_eq!(after["steps"].as_array().unwrap().len(), 1);
+    assert_eq!(host.backups(), 0);
+}
+
+#[test]
+fn the_output_of_a_command_is_stored_only_if_it_succeeds() {
+    let host = Host::new();
+    let backup = |script: &str| {
+        let words = args![
+            "backup",
+            "--to",
+            "repo",
+            "--stdin-name",
+            "db.sql",
+            "--stdin-from-command",
+            "--",
+            "sh",
+            "-c",
+            script
+        ];
+        Ran::from(
+            command(words)
+                .current_dir(host.dir.path())
+                .output()
+                .unwrap(),
+        )
+    };
+    let good = backup("echo line; echo noted >&2").ends_with(0);
+    assert!(
+        good.err.contains("noted"),
+        "its standard error is shown: {}",
+        good.err
+    );
+    host.run("restore repo --to back").ends_with(0);
+    assert_eq!(
+        fs::read_to_string(host.path("back/db.sql")).unwrap(),
+        "line\n"
+    );
+    for (script, why) in [
+        (
+            "head -c 3000000 /dev/zero; exit 3",
+            "\"sh\" ended with code 3",
+        ),
+        ("echo x; kill -9 $$", "signal 9 ended \"sh\""),
+        ("exit 1", "\"sh\" ended with code 1"),
+        ("true", "empty"),
+    ] {
+        backup(script).ends_with(1).has_one_error(why);
+    }
+    assert_eq!(host.backups(), 1);
+    for archive in ["x.tar", "x.tar.zst"] {
+        let words = args![
+            "backup",
+            "--to",
+            archive,
+            "--stdin-name",
+            "a",
+            "--stdin-from-command",
+            "--",
+            "sh",
+            "-c",
+            "echo a; exit 1"
+        ];
+        Ran::from(
+            command(words)
+                .current_dir(host.dir.path())
+                .output()
+                .unwrap(),
+        )
+        .ends_with(1);
+        assert!(!host.path(archive).exists(), "{archive}");
+    }
+    host.run("backup src --to repo --stdin-name x")
+        .ends_with(2)
+        .has_one_error("--stdin-from-command");
+    host.run("backup --to repo --stdin-name x --stdin-from-command")
+        .ends_with(2);
+    host.run("backup --to repo --stdin-name x --stdin-from-command -- /no/such")
+        .ends_with(1);
+}
+
+/// The units of a profile, as `systemd-analyze` wants them: the name of the service.
+fn units(host: &Host, rest: &str) -> PathBuf {
+    host.profile("web", rest);
+    host.run("systemd web --to .").ends_with(0);
+    host.path("fullbore-web.service")
+}
+
+#[test]
+fn the_units_of_a_profile_are_right_and_hardened() {
+    if !or_skip(has("systemd-analyze"), "there is no systemd-analyze") {
+        return;
+    }
+    let host = Host::new();
+    let metrics = format!("metrics = '{}'\n", host.path("web.prom").display());
+    for (rest, most) in [("", 3), (&metrics, 3), ("[hooks]\nbefore = 'true'\n", 7)] {
+        let service = units(&host, rest);
+        let timer = host.path("fullbore-web.timer");
+        for unit in [&service, &timer] {
+            let line = "systemd-analyze verify --man=no --recursive-errors=no \"$1\"";
+            let verified = shell(line, args![unit]).ends_with(0);
+            assert_eq!(verified.err, "", "{rest}");
+        }
+        let line = "systemd-analyze security --offline=true --no-pager --threshold=$2 \"$1\"";
+        shell(line, args![service, (most * 10).to_string()]).ends_with(0);
+    }
+    let text = fs::read_to_string(host.path("fullbore-web.service")).unwrap();
+    assert!(
+        text.contains(&format!("ReadWritePaths=-{}", host.path("repo").display())),
+        "{text}"
+    );
+    let printed = host.run("systemd web").ends_with(0).out;
+    assert!(
+        printed.contains("# /etc/systemd/system/fullbore-web.timer\n"),
+        "{printed}"
+    );
+}
+
+/// A document of Kubernetes, as JSON.
+fn documents(path: &Path) -> Option<Vec<Value>> {
+    let script =
+        "import sys, json, yaml\nprint(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let ran = shell("python3 -c \"$1\" \"$2\"", args![script, path]);
+    (ran.code == 0).then(|| serde_json::from_str(&ran.out).unwrap())
+}
+
+#[test]
+fn the_example_for_kubernetes_has_the_shape_of_a_cron_job_and_runs_commands_that_there_are() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/kubernetes/cronjob.yaml");
+    let has_yaml = shell("python3 -c 'import yaml'", args![]).code == 0;
+    if !or_skip(has_yaml, "python3 has no yaml") {
+        return;
+    }
+    let all = documents(&file).unwrap();
+    let of_kind = |kind: &str| all.iter().find(|one| one["kind"] == kind).unwrap();
+    let job = of_kind("CronJob");
+    assert_eq!(job["apiVersion"], "batch/v1");
+    assert_eq!(job["spec"]["concurrencyPolicy"], "Forbid");
+    assert_eq!(
+        job["spec"]["schedule"].as_str().unwrap().split(' ').count(),
+        5
+    );
+    let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    assert!(["Never", "OnFailure"].contains(&pod["restartPolicy"].as_str().unwrap()));
+    let container = &pod["containers"][0];
+    assert_eq!(
+        container["args"],
+        serde_json::json!(["run", "--config", "/etc/fullbore/web.toml"])
+    );
+    assert!(container["image"].is_string() && container["name"].is_string());
+    let volumes: Vec<_> = pod["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| &volume["name"])
+        .collect();
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        assert!(volumes.contains(&&mount["name"]), "{mount}");
+        assert!(mount["mountPath"].as_str().unwrap().starts_with('/'));
+    }
+    // The profile in it is one.
+    let host = Host::new();
+    let profile = of_kind("ConfigMap")["data"]["web.toml"].as_str().unwrap();
+    write(host.path("web.toml"), profile);
+    let checked = host.run("config check --config web.toml").ends_with(0).out;
+    assert!(
+        checked.contains("fullbore backup") && checked.contains("fullbore forget"),
+        "{checked}"
+    );
+}
