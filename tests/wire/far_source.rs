@@ -52,6 +52,9 @@ fn entries(repository: &str) -> Vec<String> {
         .collect()
 }
 
+/// Segments and listings of backups, by their names.
+type Made = BTreeMap<String, (Vec<(String, Vec<u8>)>, Vec<String>)>;
+
 fn host_and_source(repository: &str) -> Vec<String> {
     let output = sshd().fullbore(&["list", repository, "--json"]).output();
     let lines = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -70,7 +73,7 @@ fn any_host_that_does_the_work_makes_the_same_backup() {
     varied_tree(&source);
     let near = source.to_str().unwrap().to_owned();
     let far = format!("ssh://far{near}");
-    let everywhere = |number: &str| -> BTreeMap<String, (Vec<(String, Vec<u8>)>, Vec<String>)> {
+    let everywhere = |number: &str| -> Made {
         let mut made = BTreeMap::new();
         for (from_name, from) in [("near", &near), ("far", &far)] {
             for (place, scheme) in [("near", ""), ("far", "ssh://far")] {
@@ -88,7 +91,7 @@ fn any_host_that_does_the_work_makes_the_same_backup() {
         }
         made
     };
-    let all_are_the_same = |made: BTreeMap<String, (Vec<(String, Vec<u8>)>, Vec<String>)>| {
+    let all_are_the_same = |made: Made| {
         let (first, (stored, listed)) = made.first_key_value().unwrap();
         assert!(!stored.is_empty() && listed.len() > 600, "{first}");
         for (name, (others, lines)) in &made {

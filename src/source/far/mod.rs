@@ -109,7 +109,7 @@ struct LargeWords {
 #[derive(Debug, Encode, Decode)]
 enum SliceWords {
     #[n(0)]
-    Members(#[n(0)] Vec<ScannedWords>, #[n(1)] Option<LargeWords>),
+    Members(#[n(0)] Vec<ScannedWords>, #[n(1)] Option<Box<LargeWords>>),
     #[n(1)]
     Piece {
         #[n(0)]

@@ -192,12 +192,12 @@ impl ServedSource {
     fn read_members(
         &self,
         small: Vec<ScannedWords>,
-        large: Option<LargeWords>,
+        large: Option<Box<LargeWords>>,
         buf: Buf,
     ) -> Result<FrameWords> {
         let small = small.into_iter().map(ScannedWords::scanned);
         let small = small.collect::<Result<Vec<_>>>()?;
-        let large = large.map(|words| self.keep_large(words)).transpose()?;
+        let large = large.map(|words| self.keep_large(*words)).transpose()?;
         let frame = self
             .source
             .read(Slice::Members(small, large.clone()), buf)?;

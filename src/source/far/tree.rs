@@ -47,7 +47,7 @@ impl FarTree {
     ) -> Result<Frame> {
         let slice = SliceWords::Members(
             small.iter().map(ScannedWords::of).collect(),
-            large.as_deref().map(LargeWords::of),
+            large.as_deref().map(LargeWords::of).map(Box::new),
         );
         let words = self.read_slice(buf.made_for(), slice)?;
         let mut members = Members {

@@ -40,6 +40,9 @@ fn bytes(from: &[u8]) -> ByteVec {
     from.to_vec().into()
 }
 
+/// Bytes of a file at most, as of the systems.
+const MAX_SIZE: u64 = i64::MAX as u64;
+
 /// A run: its beginning and its length.
 type RunWords = (u64, u64);
 
@@ -153,6 +156,9 @@ impl EntryWords {
     pub(super) fn entry(self) -> Result<Entry> {
         let device = |major, minor| Device { major, minor };
         let kind = match self.kind {
+            KindWords::File(size, _) if size > MAX_SIZE => {
+                return Err(wrong_words("a file is too large"));
+            }
             KindWords::File(size, map) => EntryKind::File {
                 size,
                 map: map
@@ -160,6 +166,9 @@ impl EntryWords {
                     .transpose()?,
             },
             KindWords::Directory => EntryKind::Directory,
+            KindWords::Symlink(target) if target.contains(&0) => {
+                return Err(wrong_words("the target of a link is wrong"));
+            }
             KindWords::Symlink(target) => EntryKind::Symlink(target.into()),
             KindWords::HardLink(path) => EntryKind::HardLink(safe(path.into())?),
             KindWords::Fifo => EntryKind::Fifo,
@@ -292,4 +301,105 @@ pub(super) fn stored_run((is_here, at, len): StoredWords) -> Result<StoredRun> {
     }
     let inner = u32::try_from(at).map_err(|_| wrong_words("a run is wrong"))?;
     Ok(StoredRun::Here { inner, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(kind: EntryKind) -> Entry {
+        Entry {
+            path: b"a/\xff".to_vec(),
+            kind,
+            mode: 0o4755,
+            owner: Owner {
+                uid: 1,
+                gid: 2,
+                user: "u".into(),
+                group: "".into(),
+            },
+            mtime: Time {
+                seconds: -5,
+                nanos: 7,
+            },
+            ctime: Time::default(),
+            inode: 9,
+            xattrs: vec![(b"user.x".to_vec(), vec![0, 255])],
+        }
+    }
+
+    fn sparse(runs: &[(u64, u64)]) -> EntryKind {
+        let runs = runs.iter().map(|&(offset, len)| ByteRun { offset, len });
+        EntryKind::File {
+            size: 100,
+            map: Some(runs.collect()),
+        }
+    }
+
+    fn sent(entry: &Entry) -> Result<Entry> {
+        let words: EntryWords = decoded(&encoded(&EntryWords::of(entry)))?;
+        words.entry()
+    }
+
+    #[test]
+    fn entries_of_all_kinds_arrive_as_they_were() {
+        let device = Device { major: 8, minor: 1 };
+        for kind in [
+            EntryKind::File { size: 7, map: None },
+            sparse(&[(0, 10), (50, 50)]),
+            sparse(&[]),
+            EntryKind::Directory,
+            EntryKind::Symlink(b"../x".to_vec()),
+            EntryKind::HardLink(b"a/b".to_vec()),
+            EntryKind::Fifo,
+            EntryKind::CharDevice(device),
+            EntryKind::BlockDevice(device),
+            EntryKind::Socket,
+        ] {
+            let entry = entry(kind);
+            assert_eq!(sent(&entry).unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn entries_that_an_archive_may_not_hold_are_refused() {
+        let with_path = |path: &[u8]| Entry {
+            path: path.to_vec(),
+            ..entry(EntryKind::Fifo)
+        };
+        let nanos = Time {
+            seconds: 0,
+            nanos: 1_000_000_000,
+        };
+        for bad in [
+            with_path(b"../x"),
+            with_path(b"/x"),
+            with_path(b"a//b"),
+            with_path(b"a\0"),
+            entry(EntryKind::HardLink(b"a/../../x".to_vec())),
+            entry(EntryKind::Symlink(b"a\0b".to_vec())),
+            entry(EntryKind::File {
+                size: u64::MAX,
+                map: None,
+            }),
+            entry(sparse(&[(10, 10), (20, 5)])),
+            entry(sparse(&[(50, 5), (10, 5)])),
+            entry(sparse(&[(90, 11)])),
+            entry(sparse(&[(0, 0)])),
+            Entry {
+                mtime: nanos,
+                ..entry(EntryKind::Fifo)
+            },
+        ] {
+            assert!(sent(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_entry_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decoded::<EntryWords>(&bytes).and_then(EntryWords::entry);
+        }
+    }
 }
