@@ -81,6 +81,7 @@ fn restore_to(to: &Path) -> Restore {
         filter: BackupFilter::default(),
         to: to.to_owned(),
         paths: vec![b"sub/file".to_vec()],
+        patterns: Default::default(),
         overwrite: false,
         keep_going: false,
         numeric_owner: false,

@@ -1,6 +1,7 @@
 //! `fullbore backup`.
 
 use super::{
+    backup_listing,
     backup_source::requested_cluster,
     far::{self, host},
     init::say_new,
@@ -153,6 +154,7 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
+    let word = args.to.clone();
     let plan = plan(args, to, codec)?;
     if dry_run {
         return count(&plan, &output);
@@ -171,6 +173,9 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
+    }
+    if output.verbose && !output.json {
+        backup_listing::print_stored(&plan, &word, root)?;
     }
     progress.end(&lines, || result_json(&outcome, &meter, is_new));
     if let Some(paper) = paper {
@@ -231,7 +236,10 @@ fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
 
 /// Prints what a backup would store.
 fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
-    let found = plan.count()?;
+    let found = match output.verbose && !output.json {
+        true => plan.count_changes(Some(&mut backup_listing::print_change))?,
+        false => plan.count()?,
+    };
     let line = serde_json::json!({
         "type": "result", "dry_run": true, "files": found.files, "entries": found.entries, "bytes": found.bytes,
         "unreadable": found.unreadable, "warnings": found.warnings,
@@ -258,6 +266,8 @@ fn plan(args: BackupArgs, to: SinkSpec, codec: Option<Codec>) -> Result<Backup> 
     let cluster = requested_cluster(&args)?;
     let files = Scope {
         looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
+        on_excluded: (args.output.verbose && !args.output.json && !to.is_stdout())
+            .then_some(backup_listing::print_excluded),
         ..args.scope
     };
     let subject = match (cluster, args.stdin_name) {
