@@ -616,5 +616,5 @@ pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
             archive.root.id
         ),
     )
-    .hint("`fullbore list FROM@BACKUP` shows its paths, which begin at the root of the backup")
+    .hint("`fullbore list REPO@BACKUP` shows its paths, which begin at the root of the backup")
 }

@@ -5,6 +5,7 @@
 //! Belongs here: the order of the steps of a backup, and the options that only a backup has. Does
 //! not belong here: the steps themselves.
 
+pub mod changes;
 pub(crate) mod division;
 pub mod far_source;
 pub(crate) mod named_paths;
@@ -42,6 +43,7 @@ use crate::{
     source::{backup::StoredBackup, tree::Own},
     stage::codec::Codec,
 };
+use changes::{ChangeList, ChangeListener};
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{
@@ -267,6 +269,14 @@ impl Backup {
     /// # Errors
     /// Those of [`Backup::run`].
     pub fn count(&self) -> Result<SourceCount> {
+        self.count_changes(None)
+    }
+
+    /// As [`Backup::count`]; a listener receives what differs from the last backup.
+    ///
+    /// # Errors
+    /// As [`Backup::count`], those of the last backup, and those of the listener.
+    pub fn count_changes(&self, say: Option<ChangeListener<'_>>) -> Result<SourceCount> {
         self.to.check(self.no_create)?;
         self.check_paths()?;
         let mut count = SourceCount::default();
@@ -277,9 +287,16 @@ impl Backup {
                 ..self.open_options(&Arc::default())
             },
         )?;
+        let mut changes = say
+            .map(|say| ChangeList::new(self, &subject, say))
+            .transpose()?;
         for source in &subject.sources {
             for scanned in source.scan()? {
-                let Scanned { entry, state, .. } = scanned?;
+                let scanned = scanned?;
+                if let Some(changes) = &mut changes {
+                    changes.compare(&scanned)?;
+                }
+                let Scanned { entry, state, .. } = scanned;
                 count.entries += 1;
                 count.files += u64::from(entry.is_file());
                 sizes::add(&mut count.bytes, entry.size());
@@ -294,6 +311,7 @@ impl Backup {
                 }
             }
         }
+        changes.map_or(Ok(()), ChangeList::finish)?;
         count.warnings = subject.warnings();
         Ok(count)
     }

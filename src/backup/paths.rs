@@ -70,6 +70,9 @@ pub struct Scope {
     /// Does the next backup go by less than the inodes?
     #[arg(skip)]
     pub looks_twice: bool,
+    /// Called with each path that a pattern excludes, and the pattern.
+    #[arg(skip)]
+    pub on_excluded: Option<fn(&[u8], &[u8])>,
 }
 
 /// The opened sources and their description for the root.
@@ -209,6 +212,7 @@ impl Scope {
                 .collect(),
             one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
+            on_excluded: self.on_excluded,
             walkers,
             own,
             overlay: None,

@@ -59,6 +59,8 @@ pub(super) struct OutputArgs {
     pub(super) json: bool,
     #[arg(from_global)]
     pub(super) quiet: bool,
+    #[arg(from_global)]
+    pub(super) verbose: bool,
 }
 
 /// What all commands that move bytes have.

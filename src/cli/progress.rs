@@ -115,7 +115,8 @@ fn progress_json(meter: &Meter, last: &MeterSample, sample: &MeterSample) -> Val
 impl Progress {
     /// Shows a bar on a terminal, and objects with `--json`. `names` are those of the source, the workers and the sink.
     pub(super) fn new(output: &OutputArgs, aside: bool, names: [&'static str; 3]) -> Self {
-        let wanted = !output.json && !output.quiet && std::io::stderr().is_terminal();
+        let wanted =
+            !output.json && !output.quiet && !output.verbose && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
         bar.iter().for_each(|bar| bar.set_style(style(false)));
         Self {

@@ -125,7 +125,7 @@ pub(super) fn segment_size(text: &str) -> Result<u64, String> {
 pub(super) fn target(path: PathBuf) -> Result<PathBuf, String> {
     match path.as_os_str().as_encoded_bytes() {
         b"-" => {
-            Err("files are made in a directory; `fullbore export FROM --to -` writes a tar to standard output"
+            Err("files are made in a directory; `fullbore export REPO --to -` writes a tar to standard output"
                 .to_owned())
         }
         _ => Ok(path),

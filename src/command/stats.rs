@@ -2,12 +2,15 @@
 
 use crate::{
     error::Result,
-    format::root::PART_BYTES,
+    format::{
+        page::SegmentId,
+        root::{PART_BYTES, Root},
+    },
     repo::{
         open::{ids_of, listed_roots, read_repository, repository_at},
         prune::prune_forecast,
         roots::{BackupState, backup_files},
-        verify_memory::CheckedShare,
+        verify_memory::{CheckedShare, VerifyMemory},
     },
     text::{
         self,
@@ -15,10 +18,11 @@ use crate::{
         source_text,
     },
 };
+use jiff::Timestamp;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::Write,
 };
 
@@ -88,13 +92,7 @@ impl Stats {
             stats.backups += 1;
             stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
-            for live in &root.liveness {
-                let mut segment = live.id();
-                if segment.backup.is_empty() {
-                    segment.backup.clone_from(&id);
-                }
-                segments.insert(segment, live.of_bytes);
-            }
+            add_segments(&root, &mut segments);
             if stats.oldest.is_none() {
                 (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
             }
@@ -115,6 +113,38 @@ impl Stats {
         }
         Ok(code)
     }
+}
+
+/// Adds the segments that a backup refers to, with their stored bytes.
+fn add_segments(root: &Root, segments: &mut BTreeMap<SegmentId, u64>) {
+    for live in &root.liveness {
+        let mut segment = live.id();
+        if segment.backup.is_empty() {
+            segment.backup.clone_from(&root.id);
+        }
+        segments.insert(segment, live.of_bytes);
+    }
+}
+
+/// Remembers that all data of the backups that ended before `begun` was checked, for later verifications of a share.
+///
+/// # Errors
+/// Those of the repository; one that cannot be written to does not remember.
+pub fn remember_checked(repository: &OsStr, begun: Timestamp) -> Result<()> {
+    let objects = repository_at(repository)?;
+    let files = backup_files(&*objects)?;
+    let mut segments = BTreeMap::new();
+    for (_, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
+        let root = root?;
+        let finished: Option<Timestamp> = root.finished.parse().ok();
+        if finished.is_some_and(|finished| finished < begun) {
+            add_segments(&root, &mut segments);
+        }
+    }
+    let time = u64::try_from(begun.as_second()).unwrap_or_default();
+    let mut memory = VerifyMemory::read(&*objects);
+    memory.note_all(&segments, PART_BYTES, time);
+    memory.write(&*objects)
 }
 
 fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {

@@ -141,6 +141,7 @@ fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
         exclude_caches: false,
         exclude_if_present: Vec::new(),
         one_file_system: false,
+        on_excluded: None,
         looks_twice: false,
         walkers: reading.walkers,
         own: reading.own.clone(),

@@ -209,6 +209,11 @@ impl Base {
             .collect()
     }
 
+    /// Returns the latest backup of the source.
+    pub fn latest_archive(&self) -> Option<Arc<Archive>> {
+        self.archives.first().map(|(archive, _)| archive.clone())
+    }
+
     /// Returns the cluster of the base, if there is only one base.
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {

@@ -217,7 +217,7 @@ pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
         split => {
             let location = split.map_or(whole, |(location, _)| location);
             Err(Error::new(ErrorKind::NotFound, format!("could not find {location}"))
-                .hint("FROM is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
+                .hint("REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
         }
     }
 }

@@ -98,6 +98,13 @@ impl VerifyMemory {
         times[index as usize] = time;
     }
 
+    /// Records that all parts of these segments, by their stored bytes, were checked.
+    pub fn note_all(&mut self, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64, time: u64) {
+        for (id, bytes) in segments {
+            (0..bytes.div_ceil(part_bytes)).for_each(|index| self.note(id, index, time));
+        }
+    }
+
     /// Drops the segments that do not exist any more.
     pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
         self.0.retain(|id, _| keep(id));

@@ -117,6 +117,11 @@ impl Patterns {
     /// Returns whether the last pattern that matches this path, relative to the root, is not
     /// negated.
     pub fn matches(&self, path: &[u8], is_dir: bool) -> bool {
+        self.matching_line(path, is_dir).is_some()
+    }
+
+    /// Returns the last pattern that matches this path, as the user wrote it, unless it is negated.
+    pub fn matching_line(&self, path: &[u8], is_dir: bool) -> Option<&[u8]> {
         let object = MatchedPath {
             path,
             name_at: path.len() - entry::split(path).1.len(),
@@ -135,7 +140,8 @@ impl Patterns {
         if last.is_some() {
             self.note_matches(&object);
         }
-        last.is_some_and(|at| !self.all[at].pattern.is_negative())
+        let rule = last.map(|at| &self.all[at])?;
+        (!rule.pattern.is_negative()).then(|| &self.lines[rule.line].text[..])
     }
 
     /// Returns the patterns that have matched nothing so far, as the user wrote them.

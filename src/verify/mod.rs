@@ -24,13 +24,14 @@ pub(crate) mod tree_roots;
 use crate::{
     archive::Archive,
     error::{Error, ErrorKind, Result, quoted},
-    format::{page::SegmentId, sizes},
+    format::{page::SegmentId, root::PART_BYTES, sizes},
     metrics::meter::Meter,
     repo::{
         annotations::Annotations,
         inventory::{Inventory, NoRoots, bad_words, open_some},
         open::{backup_ids, is_repository, place, repository_at},
         select::BackupFilter,
+        verify_memory::CheckedShare,
     },
     report::damage::{Damage, Report},
     storage::Objects,
@@ -97,6 +98,8 @@ pub struct VerifyVerdict {
     pub warnings: Vec<String>,
     /// The differences of the tree on disk, in path order.
     pub differences: Vec<crate::verify::compare_tree::Difference>,
+    /// The part of the data that was ever checked before, for all backups of a repository.
+    pub checked: Option<CheckedShare>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -220,7 +223,8 @@ impl Verify {
                 .collect::<Result<Vec<_>>>()?;
             let files = check.run(self.workers)?;
             check.notes(&**repository)?;
-            let verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
+            let mut verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
+            verdict.checked = (!self.data).then(|| check.checked_share(&**repository));
             Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
         })
     }
@@ -274,6 +278,15 @@ impl<'a> RunningCheck<'a> {
             data,
             used,
         }
+    }
+
+    /// Returns the part of the data that was ever checked.
+    fn checked_share(&self, repository: &dyn Objects) -> CheckedShare {
+        let segments = self.stock.segments.iter();
+        let segments = segments
+            .map(|place| (place.id.clone(), place.bytes))
+            .collect();
+        CheckedShare::read(repository, &segments, PART_BYTES)
     }
 
     /// Checks the annotations of the backups.
@@ -357,6 +370,7 @@ impl<'a> RunningCheck<'a> {
         };
         VerifyVerdict {
             id,
+            checked: None,
             of: ids.len(),
             damaged,
             backups: self.stock.archives.len(),

@@ -159,6 +159,7 @@ impl Looked {
             exclude_if_present: vec![],
             one_file_system: false,
             looks_twice: false,
+            on_excluded: None,
             walkers: 1,
             own: Own::default(),
             overlay: None,

@@ -350,3 +350,60 @@ fn colours_are_used_only_where_they_are_wanted() {
     let bytes = command(args!["cat", repository, "etc/a.conf", "--color", "always"]).output();
     assert_eq!(bytes.unwrap().stdout, b"etc/a.conf");
 }
+
+#[test]
+fn a_verbose_backup_lists_each_file_and_why() {
+    let dir = temp();
+    let (tree, repository) = (tree(dir.path()), dir.path().join("repo"));
+    let run = |more: &[&str]| {
+        let words = args!["backup", tree, "--to", repository, "-v", "-e", "*.tmp"].into_iter();
+        let ran = fullbore(words.chain(more.iter().map(OsString::from))).ends_with(0);
+        let mut lines: Vec<String> = ran.out.lines().map(str::to_owned).collect();
+        lines.retain(|line| !line.ends_with("would be backed up"));
+        lines.sort_unstable();
+        lines
+    };
+    let dry = run(&["-n"]);
+    assert!(
+        dry.contains(&"+ var/large".to_owned()) && dry.contains(&"x var/x.tmp  *.tmp".to_owned())
+    );
+    assert!(!repository.exists());
+    let first = run(&[]);
+    assert_eq!(dry, first);
+    write(tree.join("etc/a.conf"), "another");
+    fs::remove_file(tree.join("etc/b.conf")).unwrap();
+    write(tree.join("etc/new"), "");
+    let signs = |lines: &[String], sign: &str| {
+        let found = lines.iter().filter(|line| line.starts_with(sign));
+        let names: Vec<&str> = found
+            .filter_map(|line| {
+                line.split_whitespace()
+                    .find(|word| word.starts_with("etc/"))
+            })
+            .collect();
+        names.join(" ")
+    };
+    for lines in [run(&["-n"]), run(&[])] {
+        assert_eq!(signs(&lines, "+ "), "etc/new", "{lines:?}");
+        assert_eq!(signs(&lines, "- "), "etc/b.conf", "{lines:?}");
+        assert!(signs(&lines, "~ ").contains("etc/a.conf"), "{lines:?}");
+        assert!(
+            lines.iter().any(|line| line.starts_with("x var/x.tmp")),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn verify_says_what_share_of_the_data_was_ever_checked() {
+    let dir = temp();
+    let (_, repository) = backed_up(dir.path());
+    let share = || {
+        let err = fullbore(args!["verify", repository]).ends_with(0).err;
+        err.split(" % of the data was").next().unwrap().to_owned()
+    };
+    assert_eq!(share(), "0");
+    let all = fullbore(args!["verify", repository, "--data"]).ends_with(0);
+    assert!(!all.err.contains("at least once"), "{}", all.err);
+    assert_eq!(share(), "100");
+}

@@ -1167,7 +1167,7 @@ fn what_is_not_found_is_said() {
     ])
     .ends_with(1);
     assert!(
-        ran.err.contains("hint:  `fullbore list FROM@BACKUP` shows"),
+        ran.err.contains("hint:  `fullbore list REPO@BACKUP` shows"),
         "{}",
         ran.err
     );

@@ -1,6 +1,7 @@
 //! `fullbore backup`.
 
 use super::{
+    backup_listing,
     backup_source::requested_cluster,
     far::{self, host},
     init::say_new,
@@ -202,6 +203,7 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let far = far::subject(&args)?;
+    let word = args.to.clone();
     let plan = plan(args, to, codec, far)?;
     if dry_run {
         return count(&plan, &output);
@@ -221,6 +223,9 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
+    }
+    if output.verbose && !output.json {
+        backup_listing::print_stored(&plan, &word, root)?;
     }
     progress.end(&lines, || result_json(&outcome, &meter, is_new));
     if let Some(paper) = paper {
@@ -281,7 +286,10 @@ fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
 
 /// Prints what a backup would store.
 fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
-    let found = plan.count()?;
+    let found = match output.verbose && !output.json {
+        true => plan.count_changes(Some(&mut backup_listing::print_change))?,
+        false => plan.count()?,
+    };
     let line = serde_json::json!({
         "type": "result", "dry_run": true, "files": found.files, "entries": found.entries, "bytes": found.bytes,
         "unreadable": found.unreadable, "warnings": found.warnings,
@@ -320,6 +328,8 @@ fn plan(
     };
     let files = Scope {
         looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
+        on_excluded: (args.output.verbose && !args.output.json && !to.is_stdout())
+            .then_some(backup_listing::print_excluded),
         ..args.scope
     };
     let subject = match (cluster, args.stdin_name, far) {

@@ -1,6 +1,7 @@
 //! The commands, one a file: arguments, and `run`, which gives the exit code.
 
 pub(super) mod backup;
+mod backup_listing;
 mod backup_source;
 pub(super) mod bench;
 pub(super) mod cat;

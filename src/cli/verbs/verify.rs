@@ -10,9 +10,11 @@ use crate::{
         select::SelectArgs,
         values::{threads, time},
     },
+    command::stats::remember_checked,
     error::Result,
     metrics::meter::Meter,
-    repo::open::place,
+    platform::debug,
+    repo::open::{is_repository, place},
     storage::Found,
     text::{self, size::bytes},
     verify::{
@@ -21,6 +23,7 @@ use crate::{
     },
 };
 use clap::{Args, ValueHint};
+use jiff::Timestamp;
 use serde_json::json;
 use std::{
     ffi::{OsStr, OsString},
@@ -100,16 +103,26 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(crate::platform::cores),
     };
     let meter = Meter::default();
+    let begun = Timestamp::now();
     let progress = Progress::new(&args.output, false, report::SIDES);
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
+    let is_all = verify.filter.is_empty() && verify.against.is_none();
+    let is_sound = found.exit_code() == 0 && !found.is_locked;
+    if verify.data && is_all && is_sound && is_repository(&verify.from) {
+        // A repository that cannot be written to does not remember.
+        let _ = remember_checked(&verify.from, begun).map_err(|why| debug(|| why.line()));
+    }
     if !args.output.json {
         told(|out| found.print(out).map(|()| 0))?;
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
     let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
-    let lines = hint.into_iter().chain(report::store(None)).chain([last]);
+    let share = found.checked.filter(|_| found.exit_code() == 0);
+    let share = share.map(|checked| verify_report::checked_line(checked.share));
+    let before = hint.into_iter().chain(report::store(None));
+    let lines = before.chain(share).chain([last]);
     progress.end(&lines.collect::<Vec<_>>(), || verify_report::json(&found));
     Ok(found.exit_code())
 }
@@ -143,15 +156,12 @@ fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
     if args.output.quiet {
         return Ok(found.exit_code());
     }
-    let never = if *never_bytes > 0 {
-        format!("; {} were never checked", bytes(*never_bytes))
-    } else {
-        String::new()
-    };
+    let ever = of_bytes.saturating_sub(*never_bytes) as f64 / (*of_bytes).max(1) as f64;
     aside(format_args!(
-        "{} of {} of data were checked{never}",
+        "{} of {} of data were checked now, {:.0} % at least once",
         bytes(*now),
-        bytes(*of_bytes)
+        bytes(*of_bytes),
+        ever * 100.0
     ));
     forgotten.iter().for_each(|why| {
         aside(format_args!(

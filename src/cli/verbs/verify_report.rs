@@ -85,6 +85,14 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
     }
 }
 
+/// The line about the data that a check of the structure does not read.
+pub(super) fn checked_line(share: f64) -> String {
+    let percent = share * 100.0;
+    format!(
+        "{percent:.0} % of the data was checked at least once; --data checks all of it, --sample 5% a share"
+    )
+}
+
 /// The hint about damage in a repository.
 pub(super) fn after_damage(found: &Found) -> Option<String> {
     let hint = match (found.exit_code(), found.lost.is_empty()) {

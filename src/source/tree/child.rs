@@ -81,7 +81,7 @@ impl TreeInner {
         let is_kind_known = name.kind != FileKind::Unknown;
         let is_excluded = !is_exempt
             && is_kind_known
-            && self.is_excluded(&path, name.kind == FileKind::Directory);
+            && self.note_excluded(&path, name.kind == FileKind::Directory);
         if is_excluded || self.elsewhere.contains(&path) {
             return None;
         }
@@ -93,7 +93,7 @@ impl TreeInner {
         let entry = &child.scanned.entry;
         let is_late_exclusion = !is_exempt
             && !is_kind_known
-            && self.is_excluded(&entry.path, is_directory(&child.scanned));
+            && self.note_excluded(&entry.path, is_directory(&child.scanned));
         let is_own = entry.is_file() && self.is_own(&child);
         let is_skipped = self.skips_silently(entry, &child.scanned.state);
         (!is_skipped && !is_own && !is_late_exclusion).then_some(child)

@@ -389,6 +389,15 @@ impl TreeInner {
         self.rules.exclude.matches(path, is_dir)
     }
 
+    /// As [`Self::is_excluded`], and tells the listener.
+    pub(super) fn note_excluded(&self, path: &[u8], is_dir: bool) -> bool {
+        let pattern = self.rules.exclude.matching_line(path, is_dir);
+        if let (Some(pattern), Some(say)) = (pattern, self.rules.on_excluded) {
+            say(path, pattern);
+        }
+        pattern.is_some()
+    }
+
     /// Returns the name in this directory that excludes its contents.
     fn exclusion_mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self

@@ -69,6 +69,8 @@ pub struct TreeRules {
     /// Whether the next backup compares without inodes. Each file is then checked again after it
     /// was read.
     pub looks_twice: bool,
+    /// Called with each path that a pattern excludes, and the pattern.
+    pub on_excluded: Option<fn(&[u8], &[u8])>,
     /// Number of directories listed at the same time.
     pub walkers: usize,
     /// Objects that the backup writes to.

@@ -1,0 +1,72 @@
+//! The entries that `fullbore backup --verbose` prints: `+` new, `~` changed, `-` gone, `x` excluded, with its pattern.
+
+use crate::{
+    archive::Selection,
+    backup::{Backup, changes::SourceChange},
+    cli::output::printed,
+    command::diff::Diff,
+    error::Result,
+    format::{entry::EntryPath, root::Root},
+    plan::SinkSpec,
+    repo::open::named,
+    repo::{open::open, select::BackupFilter},
+    text,
+};
+use std::ffi::OsStr;
+
+/// Prints an entry that is excluded; called from the threads that list directories.
+pub(super) fn print_excluded(path: &[u8], pattern: &[u8]) {
+    let line = format!("x {}  {}", text::name(path), text::name(pattern));
+    // The backup goes on without its output.
+    let _ = printed(|out| text::line(out, &line).map(|()| 0));
+}
+
+/// Prints what a dry run found.
+///
+/// # Errors
+/// Those of standard output.
+pub(super) fn print_change(change: SourceChange, path: &EntryPath) -> Result<()> {
+    let sign = match change {
+        SourceChange::Added => '+',
+        SourceChange::Changed => '~',
+        SourceChange::Removed => '-',
+    };
+    printed(|out| text::line(out, &format!("{sign} {}", shown(path))).map(|()| 0)).map(drop)
+}
+
+/// Prints what a backup stored, compared with the one before; of a first backup all entries.
+///
+/// # Errors
+/// Those of reading the backup, and of standard output.
+pub(super) fn print_stored(plan: &Backup, to: &OsStr, root: &Root) -> Result<()> {
+    if !matches!(plan.to, SinkSpec::Repository(_)) {
+        return Ok(());
+    }
+    if let Some(base) = root.bases.first() {
+        let diff = Diff {
+            repository: to.to_owned(),
+            a: Some(base.clone()),
+            b: root.id.clone(),
+            ..Diff::default()
+        };
+        return printed(|out| diff.run(out).map(|_| 0)).map(drop);
+    }
+    let archive = open(named(to, &root.id), &BackupFilter::default())?;
+    printed(|out| {
+        for item in archive.records(&Selection::default(), false) {
+            let item = item?;
+            if !item.more {
+                text::line(out, &format!("+ {}", shown(&item.entry.path)))?;
+            }
+        }
+        Ok(0)
+    })
+    .map(drop)
+}
+
+fn shown(path: &[u8]) -> String {
+    match path {
+        [] => ".".to_owned(),
+        path => text::name(path),
+    }
+}
