@@ -4,7 +4,9 @@
 //! the result. Here belongs only what people and programs type and read; nothing here decides anything about backups.
 
 mod args;
+mod html_chart;
 mod html_report;
+mod limit;
 mod manual;
 mod options;
 mod output;

@@ -30,6 +30,9 @@ pub(super) struct OutputArgs {
     /// Say nothing but errors
     #[arg(long, short)]
     pub(super) quiet: bool,
+    /// Say more: the limit of a run of less than 2 seconds too, and each damaged frame
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub(super) verbose: bool,
 }
 
 /// What all commands that move bytes have.

@@ -231,11 +231,8 @@ fn backup_line(root: &Root, pinned: bool) -> String {
         0 => String::new(),
         n => format!("  ({} with wrong page checksums)", text::count(n)),
     };
-    let part = if root.left_out.is_empty() {
-        ""
-    } else {
-        "  (in part)"
-    };
+    let is_of_list = { root.left_out.iter() }.any(|option| option.starts_with("--files-from"));
+    let part = if is_of_list { "  (in part)" } else { "" };
     let tags: String = root
         .tags
         .iter()

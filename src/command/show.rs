@@ -4,7 +4,7 @@ use crate::text::source_text;
 use crate::{
     error::Result,
     format::{
-        root::{BackupOptions, ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+        root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
     repo::{annotations::Annotations, open::place, select::BackupFilter},
@@ -89,11 +89,11 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("backup", root.id.clone()),
         ("source", source_text(&root.source)),
-        ("started", root.time.clone()),
-        ("finished", root.finished.clone()),
+        ("started", text::local_time(&root.time)),
+        ("finished", text::local_time(&root.finished)),
         ("written by", writer),
     ];
-    facts.extend(option_lines(&root.options));
+    facts.extend(option_lines(root));
     facts.extend(total_lines(root));
     facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
     facts.extend(reference_lines(root));
@@ -106,16 +106,19 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn option_lines(options: &BackupOptions) -> [(&'static str, String); 3] {
+fn option_lines(root: &Root) -> [(&'static str, String); 3] {
+    let options = &root.options;
+    let levels = text::levels(&root.run.levels);
+    let used = levels.map_or_else(String::new, |levels| format!(", {levels}"));
     let frames = format!(
         "{} plain bytes, blocks of {}",
-        text::bytes(options.frame_bytes),
-        text::bytes(options.block_bytes)
+        text::binary_bytes(options.frame_bytes),
+        text::binary_bytes(options.block_bytes)
     );
     [
         (
             "codec",
-            format!("{}, level {}", options.codec, options.level),
+            format!("{}, level {}{used}", options.codec, options.level),
         ),
         ("frames", frames),
         ("digest", format!("{:?}", options.digest).to_lowercase()),

@@ -11,7 +11,10 @@ use crate::{
     format::entry::{Entry, EntryKind, Time},
 };
 use jiff::{Timestamp, tz::TimeZone};
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 /// Writes a line to the output of a command; control characters are escaped.
 ///
@@ -66,6 +69,23 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
+/// Returns bytes in the units in which options are given: `128 MiB`, `1.5 GiB`.
+pub fn binary_bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in units {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    let text = format!("{value:.2}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} {unit}")
+}
+
 /// Returns a number with commas: `60,000`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
@@ -76,6 +96,18 @@ pub fn count(count: u64) -> String {
         .map(String::from_utf8_lossy)
         .collect();
     groups.join(",")
+}
+
+/// Returns the levels of adaptive compression, from the bytes at each: `1 to 6, mostly 3`.
+pub(crate) fn levels(used: &BTreeMap<i32, u64>) -> Option<String> {
+    let (lowest, _) = used.first_key_value()?;
+    let (highest, _) = used.last_key_value()?;
+    let (most, _) = used.iter().max_by_key(|(_, bytes)| **bytes)?;
+    Some(if lowest == highest {
+        lowest.to_string()
+    } else {
+        format!("{lowest} to {highest}, mostly {most}")
+    })
 }
 
 /// Returns a count and its noun: `1 file`, `60,000 files`, `2 entries`.
@@ -129,6 +161,26 @@ pub(crate) fn local_minute(time: Time) -> String {
         || time.seconds.to_string(),
         |time| time.strftime("%Y-%m-%d %H:%M").to_string(),
     )
+}
+
+/// Returns a time of a root, RFC 3339 in UTC, as `2026-11-25 19:53:48 +01:00` in the time zone of this
+/// machine; a text that is no time as it is.
+pub(crate) fn local_time(utc: &str) -> String {
+    let time = utc.parse::<Timestamp>();
+    time.map_or_else(
+        |_| name(utc.as_bytes()),
+        |time| zoned(time, TimeZone::system()),
+    )
+}
+
+/// Returns the time now, as [`local_time`].
+pub(crate) fn local_now() -> String {
+    zoned(Timestamp::now(), TimeZone::system())
+}
+
+fn zoned(time: Timestamp, zone: TimeZone) -> String {
+    let zoned = time.to_zoned(zone);
+    zoned.strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
 }
 
 /// Returns RFC 3339 in UTC with nanoseconds; bare seconds for years that RFC 3339 does not have.
@@ -207,6 +259,30 @@ mod tests {
                 .join(" "),
             "0 B 999 B 1.00 kB 687 MB 1.10 TB 18.4 EB"
         );
+    }
+
+    #[test]
+    fn levels_are_told_by_their_ends_and_the_one_of_most_bytes() {
+        assert_eq!(levels(&[].into()), None);
+        assert_eq!(levels(&[(1, 7)].into()).unwrap(), "1");
+        let used = [(-2, 5), (1, 9), (3, 8)].into();
+        assert_eq!(levels(&used).unwrap(), "-2 to 3, mostly 1");
+    }
+
+    #[test]
+    fn sizes_of_options_are_printed_as_they_are_given() {
+        assert_eq!(
+            [512, 64 << 10, 128 << 20, 3 << 29, 20_000_000].map(binary_bytes),
+            ["512 B", "64 KiB", "128 MiB", "1.5 GiB", "19.07 MiB"]
+        );
+    }
+
+    #[test]
+    fn times_are_told_in_the_zone_of_the_machine_with_its_offset() {
+        let time = "2026-11-25T18:53:48Z".parse().unwrap();
+        let zone = TimeZone::fixed(jiff::tz::offset(1));
+        assert_eq!(zoned(time, zone), "2026-11-25 19:53:48 +01:00");
+        assert_eq!(local_time("never"), "never");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::{
     backup::{Backup, Outcome, Subject, paths::Scope},
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
+        limit::{RunEnds, RunLimit},
         options::{FRAME_BYTES, OutputArgs, RunArgs, UNREADABLE, memory},
         output::printed,
         progress::{A_MOMENT, Progress},
@@ -21,7 +22,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     format::digest::Algorithm,
-    metrics::meter::Meter,
+    metrics::{hardware::RunKind, meter::Meter},
     plan::{SinkSpec, Tuning},
     platform,
     postgres::request::Wal,
@@ -32,7 +33,7 @@ use crate::{
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     num::{NonZeroU64, NonZeroUsize},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -76,7 +77,7 @@ pub(in crate::cli) struct BackupArgs {
         help_heading = "PostgreSQL"
     )]
     pub(in crate::cli) wal: Option<Wal>,
-    /// zstd[:LEVEL] (1; negative ones are faster), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
+    /// zstd[:LEVEL] (1; negative ones are faster), auto (zstd:-5 to 9, as strong as costs no time), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(in crate::cli) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]
@@ -153,6 +154,7 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
+    let ends = run_ends(&args);
     let plan = plan(args, to, codec)?;
     if dry_run {
         return count(&plan, &output);
@@ -167,33 +169,55 @@ pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
     progress.clear();
     let outcome = outcome?;
     let root = &outcome.root;
-    let mut lines = last_lines(&plan, &outcome, &meter, is_new);
+    let limit = RunLimit::judge(
+        &meter,
+        &outcome.verdict,
+        RunKind::Backup,
+        &ends,
+        plan.tuning.workers,
+        plan.max_rate.map(NonZeroU64::get),
+    );
+    let mut lines = last_lines(&plan, &outcome, &meter, &limit, (is_new, output.verbose));
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
     }
-    progress.end(&lines, || result_json(&outcome, &meter, is_new));
-    if let Some(paper) = paper {
-        lines.push(html_report::machine());
-        paper.print(&HtmlPage {
-            title: &format!("backup {}", root.id),
-            lines: &lines,
-            verdict: &outcome.verdict,
-            timeline: &meter.timeline(),
-            names: report::SIDES,
-        });
-    }
-    Ok(if root.totals.is_complete() {
+    progress.end(&lines, || result_json(&outcome, &meter, &limit, is_new));
+    let code = if root.totals.is_complete() {
         0
     } else {
         UNREADABLE
-    })
+    };
+    if let Some(paper) = paper {
+        lines.extend(limit.line(false).is_none().then(|| limit.text()));
+        lines.push(html_report::machine());
+        paper.print(&HtmlPage {
+            title: &format!("backup {}", root.id),
+            facts: html_report::facts(&text::source_text(&root.source), code),
+            lines: &lines,
+            limit: &limit,
+            timeline: &meter.timeline(),
+        });
+    }
+    Ok(code)
 }
 
-fn last_lines(plan: &Backup, outcome: &Outcome, meter: &Meter, is_new: bool) -> Vec<String> {
+/// The ends of the run: files of this host, unless the arguments name something else.
+fn run_ends(args: &BackupArgs) -> RunEnds {
+    let stdin = args.stdin_name.as_ref().map(|_| OsStr::new("-"));
+    RunEnds::of(stdin, Some(&args.to))
+}
+
+fn last_lines(
+    plan: &Backup,
+    outcome: &Outcome,
+    meter: &Meter,
+    limit: &RunLimit,
+    (is_new, is_verbose): (bool, bool),
+) -> Vec<String> {
     let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
     let waits = meter.waits.long_waits();
-    let mut lines = report::backup(&outcome.root, &outcome.verdict, &waits, &place);
+    let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, &place);
     let before_last = lines.len() - 1;
     let held = plan.max_rate.map(report::held);
     lines.splice(
@@ -206,8 +230,13 @@ fn last_lines(plan: &Backup, outcome: &Outcome, meter: &Meter, is_new: bool) -> 
     lines
 }
 
-fn result_json(outcome: &Outcome, meter: &Meter, is_new: bool) -> serde_json::Value {
-    let mut result = report::backup_json(&outcome.root, &outcome.verdict);
+fn result_json(
+    outcome: &Outcome,
+    meter: &Meter,
+    limit: &RunLimit,
+    is_new: bool,
+) -> serde_json::Value {
+    let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = is_new.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
