@@ -25,9 +25,11 @@ use crate::{
         Chain, Stage,
         codec::{Codec, Compress},
         digest::DigestStage,
+        level::{CompressAuto, LevelDial},
         thin::Thin,
     },
     storage::{LocalObjects, Location, Objects},
+    text::binary_bytes,
 };
 use std::{
     ffi::OsStr,
@@ -63,6 +65,8 @@ pub enum StageSpec {
         /// Codec and level.
         codec: Codec,
     },
+    /// Compresses each frame at the level of this dial.
+    CompressAuto(Arc<LevelDial>),
 }
 
 impl StageSpec {
@@ -86,6 +90,7 @@ impl StageSpec {
             Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
             Self::Pages(ref check) => Box::new(PageChecks(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
+            Self::CompressAuto(ref dial) => Box::new(CompressAuto::new(dial.clone(), pool.clone())),
         })
     }
 }
@@ -107,7 +112,10 @@ pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
 pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
     let fast = |stage: &StageSpec| match *stage {
         StageSpec::Compress { codec } => StageSpec::Compress {
-            codec: codec.at_level(codec.level().min(1)),
+            codec: codec.at_fast_level(),
+        },
+        StageSpec::CompressAuto(_) => StageSpec::Compress {
+            codec: Codec::Auto.at_fast_level(),
         },
         ref other => other.clone(),
     };
@@ -480,7 +488,8 @@ impl Tuning {
 
     fn too_little_memory(&self, streams: usize) -> Error {
         let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
-        let what = format!("cannot run with {} bytes of memory", self.memory_bytes);
+        let memory = binary_bytes(self.memory_bytes);
+        let what = format!("cannot run with {memory} of memory");
         Error::new(ErrorKind::Usage, what).hint(format!(
             "use --memory of at least {} MiB, or a smaller --frame-size",
             (least >> 20) + 1

@@ -115,6 +115,7 @@ impl ScopeWords {
             one_file_system: self.one_file_system,
             full_paths: self.full_paths,
             looks_twice: self.looks_twice,
+            on_excluded: None,
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::{
     },
     sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
-    stage::codec::Codec,
+    stage::{codec::Codec, level::LevelDial},
 };
 use changes::{ChangeList, ChangeListener};
 pub use source::Subject;
@@ -158,9 +158,11 @@ impl Backup {
             source: subject.origin.clone(),
             ..self.draft_root(base.as_deref())
         };
+        let dial = matches!(self.codec, Codec::Auto).then(Arc::default);
         let run = BackupRun {
             backup: self,
             meter,
+            dial,
             subject,
             base,
             draft,
@@ -414,7 +416,7 @@ impl Backup {
         u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 
-    fn stages(&self, subject: &OpenedSubject) -> Vec<StageSpec> {
+    fn stages(&self, subject: &OpenedSubject, dial: Option<&Arc<LevelDial>>) -> Vec<StageSpec> {
         let block_bytes = self.block_bytes();
         let crc32c = self.subject.is_cluster();
         let digest = StageSpec::Digest {
@@ -431,7 +433,10 @@ impl Backup {
         let thin = subject
             .is_compared
             .then_some(StageSpec::Thin { block_bytes });
-        let compress = StageSpec::Compress { codec: self.codec };
+        let compress = match dial {
+            Some(dial) => StageSpec::CompressAuto(dial.clone()),
+            None => StageSpec::Compress { codec: self.codec },
+        };
         pages
             .into_iter()
             .chain([digest])
@@ -445,6 +450,8 @@ impl Backup {
 struct BackupRun<'a> {
     backup: &'a Backup,
     meter: &'a Arc<Meter>,
+    /// The level of adaptive compression.
+    dial: Option<Arc<LevelDial>>,
     subject: OpenedSubject,
     base: Option<Arc<Base>>,
     /// The root as far as it is known before reading.
@@ -480,7 +487,8 @@ impl BackupRun<'_> {
             tuning: &self.backup.tuning,
             is_stdin: self.backup.subject.is_stdin(),
             max_rate: self.backup.max_rate,
-            stages: self.backup.stages(&self.subject),
+            stages: self.backup.stages(&self.subject, self.dial.as_ref()),
+            dial: self.dial.clone(),
             layout: Arc::new(self.backup.layout(&self.draft, &abilities)),
             meter: self.meter,
             root,
@@ -511,7 +519,12 @@ impl BackupRun<'_> {
     /// Returns the root for the streams so far.
     fn root(&self, streams: Vec<StreamOutcome>) -> Root {
         let base = self.base.as_deref();
-        let root = complete_root(self.draft.clone(), streams, base, self.meter);
+        let mut root = complete_root(self.draft.clone(), streams, base, self.meter);
+        root.run.levels = self
+            .dial
+            .as_deref()
+            .map(LevelDial::used)
+            .unwrap_or_default();
         match &self.backup.subject {
             Subject::Stored(stored) => keep_capture_facts(root, stored),
             _ => Root {
@@ -561,6 +574,7 @@ fn complete_root(
         seconds: verdict.seconds,
         limit: verdict.limit.name().to_owned(),
         shares: verdict.table(),
+        levels: BTreeMap::new(),
     };
     root
 }

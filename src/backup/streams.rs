@@ -3,9 +3,10 @@
 use crate::{
     error::{Error, ErrorKind, Result},
     frame::{Frame, Pool, Scanned, Slice},
-    metrics::meter::{Meter, MeterSample, Side, timed, timed_cpu, verdict},
+    metrics::meter::{Meter, MeterSample, Side, verdict},
     pipeline::{
         lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
+        level_choice::LevelChooser,
         ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
         pack::pack,
         pages::EntryListener,
@@ -17,7 +18,7 @@ use crate::{
     queue::{Locked, RateLimit, start_in},
     sink::{Partial, Sink},
     source::{self, Source},
-    stage::{Chain, Stage},
+    stage::{Chain, Stage, level::LevelDial},
 };
 use std::{
     collections::BTreeMap,
@@ -38,6 +39,8 @@ pub(crate) struct Streams<'a> {
     /// Maximum number of bytes read a second.
     pub(crate) max_rate: Option<NonZeroU64>,
     pub(crate) stages: Vec<StageSpec>,
+    /// The level of adaptive compression.
+    pub(crate) dial: Option<Arc<LevelDial>>,
     pub(crate) layout: Arc<StreamLayout>,
     pub(crate) meter: &'a Arc<Meter>,
     /// Makes the root of a one-file archive.
@@ -97,6 +100,7 @@ impl Streams<'_> {
         stop: &'a AtomicBool,
     ) -> Result<Vec<StreamRun<'a>>> {
         let mut streams = Vec::new();
+        let chooser = self.level_chooser(depths);
         for ((source, sink), (threads, number)) in sources
             .iter()
             .zip(sinks)
@@ -117,11 +121,19 @@ impl Streams<'_> {
                 lay,
                 frame_bytes: self.tuning.frame_bytes,
                 window: self.window(depths),
+                chooser: chooser.clone().filter(|_| threads.leads),
                 clock,
                 stop,
             });
         }
         Ok(streams)
+    }
+
+    fn level_chooser(&self, depths: &Depths) -> Option<Arc<LevelChooser>> {
+        let choose = |dial: &Arc<LevelDial>| {
+            LevelChooser::new(dial.clone(), self.meter.clone(), depths.workers.get())
+        };
+        self.dial.as_ref().map(choose).map(Arc::new)
     }
 
     /// Returns the limits of a window in which small files are read ahead: at most the bytes that a
@@ -241,7 +253,7 @@ impl FrameTask {
             slice.wait();
         }
         memory::check().map_err(|e| Error::io("could not continue", e))?;
-        let read = || timed(&self.meter.source.busy, || self.read_paced(slice));
+        let read = || self.meter.source.work(|| self.read_paced(slice));
         match &self.reads {
             Some(reads) => reads.hold(read),
             None => read(),
@@ -251,13 +263,15 @@ impl FrameTask {
     fn read_paced(&self, slice: Slice) -> Result<Frame> {
         let frame = self.source.read(slice, self.pool.take())?;
         if let Some(pace) = &self.pace {
-            pace.wait_for(frame.data.len() as u64);
+            let bytes = frame.data.len() as u64;
+            self.meter.paced_bytes.fetch_add(bytes, Relaxed);
+            pace.wait_for(bytes);
         }
         Ok(frame)
     }
 
     fn compute(&self, stages: &mut Chain, frame: Frame) -> Result<Frame> {
-        let compute = || timed_cpu(&self.meter.workers.busy, || stages.apply(frame));
+        let compute = || self.meter.workers.compute(|| stages.apply(frame));
         if self.leads {
             self.permits.hold(compute)
         } else {
@@ -327,6 +341,8 @@ struct StreamRun<'a> {
     frame_bytes: u32,
     /// Limits of a window in which small files are read ahead.
     window: WindowLimits,
+    /// Chooses the level, with adaptive compression.
+    chooser: Option<Arc<LevelChooser>>,
     /// The checkpoints, the time of the last one, and the number of this stream.
     clock: Option<(&'a Checkpoints<'a>, Instant, u32)>,
     /// Whether another stream has failed.
@@ -385,8 +401,12 @@ impl StreamRun<'_> {
     ) -> Result<()> {
         let workers = &self.threads.workers;
         let mut here: Option<WorkFn<Slice, Frame>> = None;
-        for frame in workers.ordered(pack(entries, self.frame_bytes), line) {
+        for frame in workers.ordered(pack(entries, self.frame_bytes), line.clone()) {
             let mut next = Some(frame?);
+            if let Some(chooser) = &self.chooser {
+                let (done, limit) = line.fill();
+                chooser.note_taken(done, limit);
+            }
             while let Some(mut frame) = next {
                 if self.stop.load(Relaxed) {
                     return Err(Error::new(ErrorKind::Bug, "another stream failed"));

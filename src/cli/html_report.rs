@@ -1,13 +1,20 @@
-//! One self-contained HTML page about a run: its limit, and its throughput and shares over time as charts.
+//! One self-contained HTML page about a run: its facts, its limit, and charts of throughput and shares over time.
 
-use super::output::aside;
+use super::{
+    html_chart::{Chart, bytes_a_second, percent},
+    limit::RunLimit,
+    output::aside,
+};
 use crate::{
     error::{Error, ErrorKind, Result, reason},
     metrics::meter::{LimitVerdict, MeterSample, Shares, Side, verdict},
-    text::size::{bytes, rate, seconds},
+    platform,
+    text::{
+        self,
+        size::{bytes, seconds},
+    },
 };
 use std::{
-    fmt::Write,
     fs::{self, File},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -100,81 +107,127 @@ fn may_be_replaced(path: &Path) -> io::Result<bool> {
 pub(super) struct HtmlPage<'a> {
     /// Heading.
     pub(super) title: &'a str,
+    /// Facts about the run, by name.
+    pub(super) facts: Vec<(&'static str, String)>,
     /// The lines that the command printed.
     pub(super) lines: &'a [String],
     /// The limit of the run.
-    pub(super) verdict: &'a LimitVerdict,
+    pub(super) limit: &'a RunLimit,
     /// The run over time.
     pub(super) timeline: &'a [MeterSample],
-    /// Names of source, workers and sink.
-    pub(super) names: [&'a str; 3],
 }
 
-const WIDTH: f64 = 900.0;
-const HEIGHT: f64 = 160.0;
+/// Facts about the run of this process: `source` as it was backed up, and the exit code.
+pub(super) fn facts(source: &str, exit_code: u8) -> Vec<(&'static str, String)> {
+    let result = match exit_code {
+        0 => "done",
+        3 => "done, but something could not be read",
+        4 => "damage was found",
+        _ => "failed",
+    };
+    vec![
+        ("host", platform::host_name()),
+        ("source", source.to_owned()),
+        ("ended", text::local_time::local_now()),
+        ("program", format!("fullbore {}", env!("CARGO_PKG_VERSION"))),
+        ("exit code", format!("{exit_code}: {result}")),
+    ]
+}
+
 /// The number of points of a chart; more could not be told apart.
 const POINTS: usize = 300;
+
+/// An interval between two points of the timeline.
+struct ChartPoint {
+    /// Seconds since the start.
+    from: f64,
+    to: f64,
+    /// Bytes a second.
+    plain: f64,
+    stored: f64,
+    verdict: LimitVerdict,
+}
+
+impl ChartPoint {
+    fn between(pair: &[&MeterSample]) -> Self {
+        let [from, to] = [pair[0], pair[1]];
+        let time = (to.seconds - from.seconds).max(1e-9);
+        let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
+        Self {
+            from: from.seconds,
+            to: to.seconds,
+            plain: speed(from.bytes, to.bytes),
+            stored: speed(from.stored_bytes, to.stored_bytes),
+            verdict: verdict(from, to),
+        }
+    }
+}
 
 impl HtmlPage<'_> {
     /// The page.
     fn render(&self) -> String {
         let points = self.points();
-        let mut body = format!(
-            "<h1>{}</h1>\n<pre>{}</pre>\n",
-            escape(self.title),
-            escape(&self.lines.join("\n"))
-        );
-        body.push_str(&self.table());
-        body.push_str(&self.throughput(&points));
+        let title = escape(self.title);
+        let mut body = format!("<h1>{title}</h1>\n{}", self.fact_table());
+        body += &format!("<pre>{}</pre>\n", escape(&self.lines.join("\n")));
+        body += &self.work_table();
+        body += &self.side_table();
+        body += &throughput(&points);
         for side in [Side::Source, Side::Workers, Side::Sink] {
-            body.push_str(&self.shares(side, &points));
+            body += &self.shares(side, &points);
         }
         format!(
-            "{BEGINS}\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n",
-            escape(self.title)
+            "{BEGINS}\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light dark\">\
+             <title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
         )
     }
 
-    /// For each interval between two points: its time, bytes a second, stored bytes a second, verdict.
-    fn points(&self) -> Vec<(f64, f64, f64, LimitVerdict)> {
+    fn fact_table(&self) -> String {
+        let row = |(name, value): &(&str, String)| {
+            format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value))
+        };
+        let rows: String = self.facts.iter().map(row).collect();
+        format!("<table class=\"facts\">{rows}</table>\n")
+    }
+
+    /// Where the time of the processors went.
+    fn work_table(&self) -> String {
+        let row = |(name, share): &(&str, f64)| {
+            let percent = share * 100.0;
+            format!(
+                "<tr><th>{name}</th><td>{percent:.0} %</td>\
+                 <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
+            )
+        };
+        let rows: String = self.limit.work().iter().map(row).collect();
+        let use_text = escape(&self.limit.processor_text());
+        format!("<h2>where the time went</h2>\n<p>{use_text}</p>\n<table>{rows}</table>\n")
+    }
+
+    fn points(&self) -> Vec<ChartPoint> {
         let step = self.timeline.len().div_ceil(POINTS).max(1);
         let samples: Vec<_> = std::iter::once(&START)
             .chain(self.timeline.iter().step_by(step))
             .collect();
-        let between = |pair: &[&MeterSample]| {
-            let time = (pair[1].seconds - pair[0].seconds).max(1e-9);
-            let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
-            let stored = speed(pair[0].stored_bytes, pair[1].stored_bytes);
-            (
-                pair[1].seconds,
-                speed(pair[0].bytes, pair[1].bytes),
-                stored,
-                verdict(pair[0], pair[1]),
-            )
-        };
-        samples.windows(2).map(between).collect()
+        samples.windows(2).map(ChartPoint::between).collect()
     }
 
-    fn table(&self) -> String {
+    fn side_table(&self) -> String {
         let row = |side: Side| {
             let Shares {
                 busy,
                 starved,
                 blocked,
-            } = self.verdict.of(side);
-            let mark = if side == self.verdict.limit {
+            } = self.limit.verdict.of(side);
+            let mark = if side == self.limit.verdict.limit {
                 " class=\"limit\""
             } else {
                 ""
             };
-            let cell = |share: f64| format!("<td>{:.0} %</td>", share * 100.0);
-            format!(
-                "<tr{mark}><th>{}</th>{}{}{}</tr>\n",
-                self.names[side as usize],
-                cell(busy),
-                cell(starved),
-                cell(blocked)
-            )
+            let cells =
+                [busy, starved, blocked].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
+            let name = self.limit.names[side as usize];
+            format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
         };
         let rows: String = [Side::Source, Side::Workers, Side::Sink].map(row).concat();
         format!(
@@ -182,65 +235,53 @@ impl HtmlPage<'_> {
         )
     }
 
-    fn throughput(&self, points: &[(f64, f64, f64, LimitVerdict)]) -> String {
-        let top = points.iter().map(|p| p.1.max(p.2)).fold(1.0, f64::max);
-        let end = points.last().map_or(1.0, |p| p.0);
-        let line = |value: fn(&(f64, f64, f64, LimitVerdict)) -> f64| -> String {
-            let point = |p: &(f64, f64, f64, LimitVerdict)| {
-                format!(
-                    "{:.1},{:.1} ",
-                    p.0 / end * WIDTH,
-                    HEIGHT - value(p) / top * HEIGHT
-                )
-            };
-            points.iter().map(point).collect()
+    fn shares(&self, side: Side, points: &[ChartPoint]) -> String {
+        let chart = Chart {
+            title: self.limit.names[side as usize],
+            seconds: end_of(points),
+            top: 1.0,
+            label: percent,
+            caption: "<span class=\"busy\">■</span> busy <span class=\"starved\">■</span> starved <span class=\"blocked\">■</span> blocked".to_owned(),
         };
-        let lines = format!(
-            "<polyline class=\"plain\" points=\"{}\"/><polyline class=\"stored\" points=\"{}\"/>",
-            line(|p| p.1),
-            line(|p| p.2)
-        );
-        let caption = format!(
-            "content <span class=\"plain\">▬</span> and stored <span class=\"stored\">▬</span> bytes over {}; the top is {}",
-            seconds(end),
-            rate(top as u64, 1.0)
-        );
-        chart("throughput", &caption, &lines)
-    }
-
-    fn shares(&self, side: Side, points: &[(f64, f64, f64, LimitVerdict)]) -> String {
-        let end = points.last().map_or(1.0, |p| p.0);
-        let (mut bars, mut from) = (String::new(), 0.0);
-        for (to, _, _, verdict) in points {
-            let shares = verdict.of(side);
-            let (x, width, mut y) = (from / end * WIDTH, (to - from) / end * WIDTH, HEIGHT);
+        let mut bars = String::new();
+        for point in points {
+            let shares = point.verdict.of(side);
+            let mut below = 0.0;
             for (class, share) in [
                 ("busy", shares.busy),
                 ("starved", shares.starved),
                 ("blocked", shares.blocked),
             ] {
-                y -= share * HEIGHT;
-                let _ = write!(
-                    bars,
-                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
-                    width + 0.2,
-                    share * HEIGHT
-                );
+                bars += &chart.bar(class, [point.from, point.to], [below, below + share]);
+                below += share;
             }
-            from = *to;
         }
-        let caption = "<span class=\"busy\">■</span> busy <span class=\"starved\">■</span> starved <span class=\"blocked\">■</span> blocked";
-        chart(self.names[side as usize], caption, &bars)
+        chart.draw(&bars)
     }
 }
 
-const START: MeterSample = MeterSample::ZERO;
-
-fn chart(title: &str, caption: &str, content: &str) -> String {
-    format!(
-        "<h2>{title}</h2>\n<svg id=\"{title}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">{content}</svg>\n<p>{caption}</p>\n"
-    )
+fn throughput(points: &[ChartPoint]) -> String {
+    let top = { points.iter() }
+        .map(|point| point.plain.max(point.stored))
+        .fold(1.0, f64::max);
+    let chart = Chart {
+        title: "throughput",
+        seconds: end_of(points),
+        top,
+        label: bytes_a_second,
+        caption: "content <span class=\"plain\">▬</span> and stored <span class=\"stored\">▬</span> bytes a second".to_owned(),
+    };
+    let plain = points.iter().map(|point| (point.to, point.plain));
+    let stored = points.iter().map(|point| (point.to, point.stored));
+    chart.draw(&(chart.line("plain", plain) + &chart.line("stored", stored)))
 }
+
+/// Seconds of the whole run.
+fn end_of(points: &[ChartPoint]) -> f64 {
+    points.last().map_or(1.0, |point| point.to)
+}
+
+const START: MeterSample = MeterSample::ZERO;
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -248,28 +289,40 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:#222}\
-    pre{background:#f4f4f2;padding:1em;white-space:pre-wrap}svg{width:100%;background:#f4f4f2}\
-    table{border-collapse:collapse}td,th{padding:.2em 1em;text-align:right}.limit{background:#fde9d0}\
-    polyline{fill:none;stroke-width:2}polyline.plain{stroke:#2060a0}polyline.stored{stroke:#c06020}\
-    span.plain{color:#2060a0}span.stored{color:#c06020}\
-    rect.busy{fill:#2060a0}rect.starved{fill:#d8d8d4}rect.blocked{fill:#c06020}\
-    span.busy{color:#2060a0}span.starved{color:#b8b8b4}span.blocked{color:#c06020}h2{font-size:1.1em;margin-bottom:.3em}";
+/// The colours of both schemes keep a contrast of 4.5 to 1 for text.
+const STYLE: &str = ":root{--text:#222;--back:#fff;--soft:#f4f4f2;--grid:#d9d9d4;--quiet:#666;\
+    --plain:#2060a0;--stored:#b8560f;--starved:#c9c9c4;--mark:#fde9d0}\
+    @media(prefers-color-scheme:dark){:root{--text:#e6e6e3;--back:#16181a;--soft:#202326;--grid:#3a3e42;--quiet:#a2a6a9;\
+    --plain:#6cabec;--stored:#f0a05a;--starved:#4b5055;--mark:#4a3418}}\
+    body{font:15px system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:var(--text);background:var(--back)}\
+    pre{background:var(--soft);padding:1em;white-space:pre-wrap}svg{width:100%;background:var(--soft)}\
+    svg text{fill:var(--quiet);font-size:12px}line.grid{stroke:var(--grid)}line.tick{stroke:var(--quiet)}\
+    table{border-collapse:collapse;margin:.6em 0}td,th{padding:.2em 1em;text-align:right}.limit{background:var(--mark)}\
+    .facts th{color:var(--quiet);font-weight:normal}.facts th,.facts td{text-align:left;padding-left:0}\
+    td.bar{width:300px;text-align:left}td.bar span{display:block;height:.8em;background:var(--plain)}\
+    polyline{fill:none;stroke-width:2}polyline.plain{stroke:var(--plain)}polyline.stored{stroke:var(--stored)}\
+    span.plain,span.busy{color:var(--plain)}span.stored,span.blocked{color:var(--stored)}span.starved{color:var(--starved)}\
+    rect.busy{fill:var(--plain)}rect.starved{fill:var(--starved)}rect.blocked{fill:var(--stored)}\
+    h2{font-size:1.1em;margin-bottom:.3em}p{color:var(--quiet)}";
 
 /// Peak memory and processor time of this process, for the report.
 pub(super) fn machine() -> String {
-    let cpu = crate::platform::process_cpu_seconds();
+    let cpu = platform::process_cpu_seconds();
     format!(
         "{} of processor time, {} of memory at most",
         seconds(cpu),
-        bytes(crate::platform::peak_rss_bytes())
+        bytes(platform::peak_rss_bytes())
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::meter::Meter;
+    use crate::{
+        cli::limit::RunEnds,
+        metrics::{hardware::RunKind, meter::Meter},
+    };
+    use std::num::NonZeroUsize;
 
     #[test]
     fn a_page_holds_its_pictures_and_no_reference_to_elsewhere() {
@@ -277,16 +330,22 @@ mod tests {
         (0..5).for_each(|_| {
             meter.record_point();
         });
+        let verdict = meter.verdict();
+        let ends = RunEnds::default();
+        let workers = NonZeroUsize::MIN;
+        let limit = RunLimit::judge(&meter, &verdict, RunKind::Backup, &ends, workers, None);
         let page = HtmlPage {
             title: "backup <x>",
+            facts: facts("host:/a&b", 3),
             lines: &["a & b".to_owned()],
-            verdict: &meter.verdict(),
+            limit: &limit,
             timeline: &meter.timeline(),
-            names: ["source", "workers", "sink"],
         };
         let html = page.render();
         assert_eq!(html.matches("<svg").count(), 4);
         assert!(html.contains("backup &lt;x&gt;") && html.contains("a &amp; b"));
+        assert!(html.contains("host:/a&amp;b") && html.contains("3: done, but"));
+        assert!(html.contains("prefers-color-scheme:dark"));
         assert!(!html.contains("http") && !html.contains("src="));
     }
 }

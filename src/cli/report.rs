@@ -1,5 +1,6 @@
 //! The last lines of each command, for people and as JSON.
 
+use super::limit::RunLimit;
 use crate::{
     backup::SourceCount,
     error::{Error, quoted},
@@ -7,15 +8,15 @@ use crate::{
         root::{ClusterInfo, EntryName, NotCaptured, Root, Tablespace},
         sizes,
     },
-    metrics::{
-        meter::{LimitVerdict, Side},
-        waits::Wait,
-    },
+    metrics::{hardware::Limit, waits::Wait},
     postgres::inventory,
     repo::base::Unlike,
-    report::damage::Damage,
+    report::damage::{Damage, damage_lines},
     storage::access::cloud_counts,
-    text::size::{bytes, count, counted, rate, seconds},
+    text::{
+        self,
+        size::{bytes, count, counted, rate, seconds},
+    },
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64};
@@ -24,8 +25,15 @@ use std::{collections::BTreeSet, num::NonZeroU64};
 pub(super) const NAMED: usize = 10;
 
 /// The last lines of a backup.
-pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &str) -> Vec<String> {
+pub(super) fn backup(
+    root: &Root,
+    limit: &RunLimit,
+    is_verbose: bool,
+    waits: &[Wait],
+    to: &str,
+) -> Vec<String> {
     let totals = &root.totals;
+    let verdict = &limit.verdict;
     let stored = if totals.stored_bytes == 0 {
         1
     } else {
@@ -44,8 +52,9 @@ pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &s
             Some(base) => format!("{} are as in {base}", bytes(totals.kept_bytes)),
         }
     ));
-    lines.push(limit(verdict, SIDES));
-    lines.extend(store(Some((verdict, Side::Sink))));
+    lines.extend(text::levels(&root.run.levels).map(|levels| format!("compression zstd:{levels}")));
+    lines.extend(limit.line(is_verbose));
+    lines.extend(store(Some(limit)));
     lines.extend(waits.iter().map(|wait| {
         format!(
             "waited {} for {}",
@@ -85,7 +94,7 @@ pub(super) fn backup(root: &Root, verdict: &LimitVerdict, waits: &[Wait], to: &s
 pub(super) fn held(bytes_per_second: NonZeroU64) -> String {
     format!(
         "--max-rate held reading to {}/s",
-        bytes(bytes_per_second.get())
+        text::binary_bytes(bytes_per_second.get())
     )
 }
 
@@ -226,33 +235,9 @@ pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
     lines
 }
 
-/// The limit of the run, and the speed that the other two parts could reach: `limit: workers, busy 97 %; the source could give 2.1×`.
-pub(super) fn limit(verdict: &LimitVerdict, names: [&str; 3]) -> String {
-    let sides = [Side::Source, Side::Workers, Side::Sink];
-    let could = ["could give", "could do", "could take"];
-    let others = sides
-        .into_iter()
-        .filter(|side| *side != verdict.limit)
-        .map(|side| {
-            let at = side as usize;
-            format!(
-                "the {} {} {}",
-                names[at],
-                could[at],
-                times(verdict.headroom(side))
-            )
-        });
-    format!(
-        "limit: {}, busy {:.0} %; {}",
-        names[verdict.limit as usize],
-        verdict.of(verdict.limit).busy * 100.0,
-        others.collect::<Vec<_>>().join(", ")
-    )
-}
-
 /// The line about the requests to object stores: `store: 34 requests, 31.0 MB sent, 21.1 kB received`. If
-/// that `side` was the limit, it says why.
-pub(super) fn store(of: Option<(&LimitVerdict, Side)>) -> Option<String> {
+/// it was the limit of the run, the line says how fast it was.
+pub(super) fn store(of: Option<&RunLimit>) -> Option<String> {
     let counts = cloud_counts()?;
     let mut line = format!(
         "store: {}, {} sent, {} received",
@@ -277,17 +262,15 @@ pub(super) fn store(of: Option<(&LimitVerdict, Side)>) -> Option<String> {
             seconds(limited)
         );
     }
-    if let Some((verdict, side)) = of
-        && verdict.limit == side
-    {
+    let why = of.and_then(|run| match run.limit() {
+        Limit::TransferLimit => Some((run, "; that is the limit")),
+        Limit::Store => Some((run, "; the store is the limit")),
+        Limit::StoreOrNetwork => Some((run, "; the store or the network to it is the limit")),
+        _ => None,
+    });
+    if let Some((run, why)) = why {
         let moved = counts.sent_bytes.max(counts.received_bytes);
-        let speed = rate(moved, verdict.seconds);
-        line += match () {
-            () if limited > verdict.seconds / 10.0 => "; that is the limit",
-            () if counts.throttled > 0 => "; the store is the limit",
-            () => "; the store or the network to it is the limit",
-        };
-        line += &format!(", at {speed}");
+        line += &format!("{why}, at {}", rate(moved, run.verdict.seconds));
     }
     Some(line)
 }
@@ -300,15 +283,6 @@ pub(super) fn store_json() -> Option<Value> {
         "retries": counts.retries, "throttled": counts.throttled, "limited_seconds": counts.limited.as_secs_f64(),
         "paused_seconds": counts.paused.as_secs_f64()}),
     )
-}
-
-/// A part that was idle nearly all the time gives no reliable measure of its speed.
-fn times(headroom: f64) -> String {
-    if headroom > 99.0 {
-        "over 99×".to_owned()
-    } else {
-        format!("{headroom:.1}×")
-    }
 }
 
 /// The names of the parts of a backup,
@@ -325,18 +299,11 @@ pub(super) fn damage_json(damage: &Damage) -> Value {
     json!({"what": damage.what, "detail": damage.detail, "files": files})
 }
 
-/// Lists the damaged objects, and the files that are lost with each, one a line.
-pub(super) fn damage(damage: &[Damage]) -> Vec<String> {
-    let said = damage.iter().map(|one| {
-        one.detail
-            .iter()
-            .fold(format!("damage: {}", one.what), |s, l| {
-                format!("{s}\n        {l}")
-            })
-    });
+/// Lists the files that are lost, one a line, and behind them the damaged objects.
+pub(super) fn damage(damage: &[Damage], is_verbose: bool) -> Vec<String> {
     let lost: BTreeSet<_> = damage.iter().flat_map(|one| &one.files).collect();
-    said.chain(lost.iter().map(|path| format!("lost: {}", quoted(path))))
-        .collect()
+    let lost = lost.iter().map(|path| format!("lost: {}", quoted(path)));
+    lost.chain(damage_lines(damage, is_verbose)).collect()
 }
 
 /// The time that was spent waiting for the server.
@@ -348,31 +315,17 @@ pub(super) fn waited_json(waits: &[Wait]) -> Value {
 }
 
 /// The result of a backup as JSON.
-pub(super) fn backup_json(root: &Root, verdict: &LimitVerdict) -> Value {
+pub(super) fn backup_json(root: &Root, limit: &RunLimit) -> Value {
     let totals = &root.totals;
-    json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(), "limit": verdict.limit.name(),
-        "shares": shares(verdict), "seconds": verdict.seconds, "entries": totals.entries, "files": totals.files,
+    let mut result = json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(),
+        "seconds": limit.verdict.seconds, "entries": totals.entries, "files": totals.files,
         "bytes": totals.bytes, "stored_bytes": totals.stored_bytes,
         "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
         "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
-        "segments": root.segments.len(), "not_captured": root.not_captured, "postgres": root.postgres})
-}
-
-/// Busy, starved and blocked shares of each side, by name.
-pub(super) fn shares(verdict: &LimitVerdict) -> Value {
-    let row = |side: Side| {
-        let share = verdict.of(side);
-        let round = |value: f64| (value * 1000.0).round() / 1000.0;
-        (
-            side.name().to_owned(),
-            json!({"busy": round(share.busy), "starved": round(share.starved), "blocked": round(share.blocked)}),
-        )
-    };
-    [Side::Source, Side::Workers, Side::Sink]
-        .map(row)
-        .into_iter()
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+        "segments": root.segments.len(), "not_captured": root.not_captured, "postgres": root.postgres,
+        "levels": root.run.levels});
+    limit.add_to(&mut result);
+    result
 }
 
 /// Formats an error for a terminal.
@@ -385,17 +338,4 @@ pub(super) fn error(error: &Error) -> String {
         text.push_str(&format!("\nhint:  {hint}"));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_headroom_that_nobody_measured_is_not_told_as_one() {
-        assert_eq!(
-            [1.0, 29.04, 99.0, 99.1, 1000.0].map(times),
-            ["1.0×", "29.0×", "99.0×", "over 99×", "over 99×"]
-        );
-    }
 }

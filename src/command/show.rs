@@ -4,7 +4,7 @@ use crate::text::{local_time::local_second, source_text};
 use crate::{
     error::Result,
     format::{
-        root::{BackupOptions, ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+        root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
         sizes,
     },
     repo::{annotations::Annotations, open::place, select::BackupFilter},
@@ -96,7 +96,7 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
         ("finished", local_second(&root.finished)),
         ("written by", writer),
     ];
-    facts.extend(option_lines(&root.options));
+    facts.extend(option_lines(root));
     facts.extend(total_lines(root));
     facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
     facts.extend(reference_lines(root));
@@ -109,16 +109,19 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn option_lines(options: &BackupOptions) -> [(&'static str, String); 3] {
+fn option_lines(root: &Root) -> [(&'static str, String); 3] {
+    let options = &root.options;
+    let levels = text::levels(&root.run.levels);
+    let used = levels.map_or_else(String::new, |levels| format!(", {levels}"));
     let frames = format!(
         "{} plain bytes, blocks of {}",
-        text::bytes(options.frame_bytes),
-        text::bytes(options.block_bytes)
+        text::binary_bytes(options.frame_bytes),
+        text::binary_bytes(options.block_bytes)
     );
     [
         (
             "codec",
-            format!("{}, level {}", options.codec, options.level),
+            format!("{}, level {}{used}", options.codec, options.level),
         ),
         ("frames", frames),
         ("digest", format!("{:?}", options.digest).to_lowercase()),

@@ -65,6 +65,7 @@ impl CopyRules {
                 .collect(),
             one_file_system: self.one_file_system,
             looks_twice: false,
+            on_excluded: None,
             walkers: platform::cores().get().clamp(2, 8),
             own,
             overlay: None,

@@ -4,7 +4,10 @@
 //! was made for it: so no key and nonce are used twice.
 
 use super::secret::fill_random;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    metrics::{cpu::SEALING, meter::timed},
+};
 use age_core::{format::FileKey, primitives::hkdf, secrecy::ExposeSecret};
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::{fmt, sync::Arc};
@@ -70,7 +73,8 @@ impl PayloadKey {
     /// Opens a chunk in place: its plain bytes stand at its front. `None` if it is not as it was sealed.
     pub(super) fn open(&self, number: u64, is_last: bool, chunk: &mut [u8]) -> Option<usize> {
         let nonce = Nonce::assume_unique_for_key(nonce_of(number, is_last));
-        let plain = self.key.open_in_place(nonce, Aad::empty(), chunk).ok()?;
+        let open = || self.key.open_in_place(nonce, Aad::empty(), chunk);
+        let plain = timed(&SEALING, open).ok()?;
         Some(plain.len())
     }
 }
@@ -138,11 +142,12 @@ impl ChunkSealer {
             return Err(bug());
         }
         let nonce = nonce_of(self.next, is_last);
-        let tag = self
-            .key
-            .key
-            .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::empty(), chunk)
-            .map_err(|_| bug())?;
+        let seal = || {
+            let nonce = Nonce::assume_unique_for_key(nonce);
+            let key = &self.key.key;
+            key.seal_in_place_separate_tag(nonce, Aad::empty(), chunk)
+        };
+        let tag = timed(&SEALING, seal).map_err(|_| bug())?;
         let mut bytes = [0; TAG_BYTES];
         bytes.copy_from_slice(tag.as_ref());
         if let Some(observer) = &self.observer {

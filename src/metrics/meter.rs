@@ -1,14 +1,21 @@
 //! How each part of a run spent its time, and which part was the limit.
 
-use super::waits::Waits;
-use crate::{platform, queue::Locked};
+use super::{
+    cpu::{COMPRESSING, SEALING, ThreadClock, seconds_of},
+    hardware::{HardwareVerdict, RunSetting, hardware},
+    waits::Waits,
+};
+use crate::{
+    platform::{self, MachineTime},
+    queue::Locked,
+};
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Nanoseconds that one part of a run spent, summed over its threads.
@@ -16,6 +23,8 @@ use std::{
 pub struct Gauge {
     /// Working.
     pub busy: AtomicU64,
+    /// CPU time of that.
+    pub cpu: AtomicU64,
     /// Waiting for input. Counted for the feeders, not for the threads; for a source it is the time
     /// its walk took.
     pub starved: AtomicU64,
@@ -54,6 +63,28 @@ impl Gauge {
         };
     }
 
+    /// Runs `work` and adds its time.
+    pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
+        let mut clock = ThreadClock::now();
+        let result = work();
+        lap(self, &mut clock);
+        result
+    }
+
+    /// Runs `work` and adds its CPU time, without the time it waited for a processor.
+    pub fn compute<T>(&self, work: impl FnOnce() -> T) -> T {
+        let start = ThreadClock::now();
+        let result = work();
+        let [_, cpu] = ThreadClock::now().since(&start);
+        self.add([cpu, cpu]);
+        result
+    }
+
+    fn add(&self, [busy, cpu]: [u64; 2]) {
+        self.busy.fetch_add(busy, Relaxed);
+        self.cpu.fetch_add(cpu, Relaxed);
+    }
+
     fn capacity(&self) -> f64 {
         self.staff.locked().seconds()
     }
@@ -74,22 +105,11 @@ pub fn timed<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `work` and adds its CPU time to `counter`, without the time it waited for a processor.
-pub fn timed_cpu<T>(counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
-    let start = platform::thread_cpu_time();
-    let result = work();
-    counter.fetch_add(
-        platform::thread_cpu_time().saturating_sub(start).as_nanos() as u64,
-        Relaxed,
-    );
-    result
-}
-
-/// Adds the time since `start` to `counter`, and sets `start` to now.
-pub fn lap(counter: &AtomicU64, start: &mut Instant) {
-    let now = Instant::now();
-    counter.fetch_add((now - *start).as_nanos() as u64, Relaxed);
-    *start = now;
+/// Adds the time since `clock` to `gauge`, and sets `clock` to now. Both are of this thread.
+pub fn lap(gauge: &Gauge, clock: &mut ThreadClock) {
+    let now = ThreadClock::now();
+    gauge.add(now.since(clock));
+    *clock = now;
 }
 
 /// The counters of a run.
@@ -115,6 +135,8 @@ pub struct Meter {
     pub bytes: AtomicU64,
     /// Expected logical bytes in total; 0 while unknown.
     pub total_bytes: AtomicU64,
+    /// Bytes that were read under `--max-rate`.
+    pub paced_bytes: AtomicU64,
     /// Number of streams that share the parts.
     pub streams: AtomicUsize,
     /// Waits for a server.
@@ -126,7 +148,7 @@ pub struct Meter {
 
 impl Default for Meter {
     fn default() -> Self {
-        Self {
+        let meter = Self {
             source: Arc::default(),
             workers: Arc::default(),
             sink: Arc::default(),
@@ -137,12 +159,19 @@ impl Default for Meter {
             small: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
+            paced_bytes: AtomicU64::new(0),
             streams: AtomicUsize::new(1),
             waits: Arc::default(),
             start: Instant::now(),
             begun: Mutex::default(),
             timeline: Mutex::default(),
-        }
+        };
+        let begun = MeterSample {
+            seconds: 0.0,
+            ..meter.sample()
+        };
+        *meter.begun.locked() = begun;
+        meter
     }
 }
 
@@ -228,16 +257,26 @@ pub struct MeterSample {
     /// Stored bytes so far.
     pub stored_bytes: u64,
     /// Regular files, and other operations that cost as much, so far.
-    small: u64,
+    pub(crate) small: u64,
     /// CPU seconds of this process, all threads together.
     pub(crate) processors: f64,
-    /// Idle seconds of all processors, if the system reports them.
-    pub(crate) idle: Option<f64>,
+    /// Time of all processors of the machine, if the system reports it.
+    pub(crate) machine: Option<MachineTime>,
+    /// Bytes that this process made devices read.
+    pub(crate) device_bytes: u64,
+    /// Bytes that were read under `--max-rate`.
+    pub(crate) paced_bytes: u64,
     /// Busy, starved and blocked seconds of source, workers and sink.
-    times: [[f64; 3]; 3],
+    pub(crate) times: [[f64; 3]; 3],
+    /// CPU seconds of source, workers and sink.
+    pub(crate) cpu: [f64; 3],
+    /// CPU seconds of compression, a part of the workers'.
+    pub(crate) compressing: f64,
+    /// CPU seconds of encryption, a part of the sink's or of the source's.
+    pub(crate) sealing: f64,
     /// Thread seconds that were available to each part.
-    capacity: [f64; 3],
-    streams: usize,
+    pub(crate) capacity: [f64; 3],
+    pub(crate) streams: usize,
 }
 
 impl Meter {
@@ -250,18 +289,23 @@ impl Meter {
 
     /// Returns all counters now.
     pub fn sample(&self) -> MeterSample {
-        let seconds =
-            |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
-        let times = |g: &Arc<Gauge>| [seconds(&g.busy), seconds(&g.starved), seconds(&g.blocked)];
+        let gauges = [&self.source, &self.workers, &self.sink];
+        let times =
+            |gauge: &Arc<Gauge>| [&gauge.busy, &gauge.starved, &gauge.blocked].map(seconds_of);
         MeterSample {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
-            idle: platform::idle_seconds(),
-            times: [&self.source, &self.workers, &self.sink].map(times),
-            capacity: [&self.source, &self.workers, &self.sink].map(|gauge| gauge.capacity()),
+            machine: platform::machine_time(),
+            device_bytes: platform::device_read_bytes(),
+            paced_bytes: self.paced_bytes.load(Relaxed),
+            times: gauges.map(times),
+            cpu: gauges.map(|gauge| seconds_of(&gauge.cpu)),
+            compressing: seconds_of(&COMPRESSING),
+            sealing: seconds_of(&SEALING),
+            capacity: gauges.map(|gauge| gauge.capacity()),
             streams: self.streams.load(Relaxed).max(1),
         }
     }
@@ -279,6 +323,12 @@ impl Meter {
             seconds: now.seconds,
             ..verdict(&begun, &now)
         }
+    }
+
+    /// Returns which hardware was the limit since the parts began, of a run with this verdict.
+    pub fn hardware(&self, verdict: &LimitVerdict, run: &RunSetting) -> HardwareVerdict {
+        let begun = *self.begun.locked();
+        hardware(&begun, &self.sample(), verdict, run)
     }
 
     /// Records a point of the timeline. One thread calls this about every 100 ms.
@@ -337,11 +387,21 @@ impl MeterSample {
         stored_bytes: 0,
         small: 0,
         processors: 0.0,
-        idle: None,
+        machine: None,
+        device_bytes: 0,
+        paced_bytes: 0,
         times: [[0.0; 3]; 3],
+        cpu: [0.0; 3],
+        compressing: 0.0,
+        sealing: 0.0,
         capacity: [0.0; 3],
         streams: 1,
     };
+
+    /// Returns the share of the thread time since an earlier sample that was spent reading.
+    pub fn reading_share(&self, before: &Self) -> f64 {
+        busy_share(before, self, Side::Source)
+    }
 
     /// Returns the work a second since an earlier sample: bytes, plus 16 KiB for each file or
     /// similar operation, because opening a file costs as much.
@@ -353,12 +413,18 @@ impl MeterSample {
     /// Returns whether a quarter of the processors was left since an earlier sample, both by this
     /// process and by all processes.
     pub fn had_idle_processors(&self, before: &Self, processors: usize) -> bool {
-        let quarter = (self.seconds - before.seconds) * processors as f64 / 4.0;
-        let idle = self
-            .idle
-            .zip(before.idle)
-            .is_none_or(|(now, then)| now - then > quarter);
-        idle && self.processors - before.processors < 3.0 * quarter
+        self.idle_share(before, processors) > 0.25
+    }
+
+    /// Returns the share of these processors that was left since an earlier sample, by this process
+    /// or by all processes, whichever is less; 0 to 1.
+    pub fn idle_share(&self, before: &Self, processors: usize) -> f64 {
+        let all = (self.seconds - before.seconds).max(1e-9) * processors as f64;
+        let own = 1.0 - (self.processors - before.processors) / all;
+        let machine = { self.machine.zip(before.machine) }.map_or(1.0, |(now, then)| {
+            (now.idle_seconds - then.idle_seconds) / all
+        });
+        own.min(machine).clamp(0.0, 1.0)
     }
 }
 

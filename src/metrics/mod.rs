@@ -5,5 +5,7 @@
 //! Belongs here: counting and the verdict about the limit. Does not belong here: decisions that use
 //! the counts (`pipeline`).
 
+pub mod cpu;
+pub mod hardware;
 pub mod meter;
 pub mod waits;

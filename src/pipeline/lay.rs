@@ -20,7 +20,7 @@ use crate::{
         sizes,
     },
     frame::{Buf, Frame, FrameContent},
-    metrics::meter::{Meter, timed},
+    metrics::meter::Meter,
     sink::{Placed, Role, Sink, StoredSegment},
     stage::codec::{Codec, Compressor},
 };
@@ -185,7 +185,7 @@ impl StreamWriter {
         if self.filling.is_open() {
             self.end_segment(None)?;
         }
-        let stored = timed(&self.meter.sink.busy, || self.sink.sync())?;
+        let stored = self.meter.sink.work(|| self.sink.sync())?;
         self.note_stored(stored)?;
         self.update_totals();
         let mut laid = self.laid.clone();
@@ -225,7 +225,7 @@ impl StreamWriter {
             mut laid,
             ..
         } = self;
-        let stored = timed(&meter.sink.busy, || sink.finish())?;
+        let stored = meter.sink.work(|| sink.finish())?;
         note_checksums(&mut laid, stored)?;
         Ok(laid)
     }
@@ -323,7 +323,7 @@ impl StreamWriter {
 
     fn close_segment(&mut self) -> Result<()> {
         self.filling.close();
-        timed(&self.meter.sink.busy, || self.sink.end_segment())
+        self.meter.sink.work(|| self.sink.end_segment())
     }
 
     /// Reserves a gap for the header of a stream; it is filled when the length is known.
@@ -364,7 +364,9 @@ impl StreamWriter {
         self.label = Some(label.frame());
         // The first bytes show the codec to tools that detect it.
         match self.shared.codec {
-            Codec::Zstd(_) | Codec::None => self.write_frame(EMPTY_ZSTD.to_vec().into(), 0),
+            Codec::Zstd(_) | Codec::Auto | Codec::None => {
+                self.write_frame(EMPTY_ZSTD.to_vec().into(), 0)
+            }
             Codec::Gzip(_) => self.write_frame(GZIP_HEADER.to_vec().into(), 0),
             // bsdtar takes an empty lz4 frame for the end of the archive: so with lz4, the label
             // follows the first data frame.
@@ -454,7 +456,7 @@ impl StreamWriter {
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
         let offset = self.write_service(&Service::Page.frame(&stored), true)?;
-        let manifest_offset = timed(&self.meter.sink.busy, || self.sink.put_page(&stored))?;
+        let manifest_offset = self.meter.sink.work(|| self.sink.put_page(&stored))?;
         if manifest_offset.is_some() {
             self.meter.stored_bytes.fetch_add(bytes, Relaxed);
         }
@@ -510,7 +512,7 @@ impl StreamWriter {
             data,
             role,
         };
-        timed(&self.meter.sink.busy, || self.sink.put(placed))
+        self.meter.sink.work(|| self.sink.put(placed))
     }
 }
 

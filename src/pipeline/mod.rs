@@ -8,6 +8,7 @@
 //! belong here: any particular source, stage or sink.
 
 pub mod lay;
+pub mod level_choice;
 pub mod liveness;
 pub mod ordered;
 pub mod pack;

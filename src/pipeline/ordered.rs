@@ -92,6 +92,13 @@ impl<O> FrameLine<O> {
         self.places.locked()
     }
 
+    /// Returns how many results only wait for the reader, and the number of places.
+    pub fn fill(&self) -> (usize, usize) {
+        let places = self.lock();
+        let done = places.line.iter().filter(|place| place.is_some());
+        (done.count(), places.limit)
+    }
+
     /// Waits for a place and returns its number; `None` if the reader has stopped.
     fn reserve_place(&self) -> Option<u64> {
         let mut places = self.lock();

@@ -109,7 +109,7 @@ mod tests {
                 .fetch_add(1_000_000 * threads.min(best) as u64, Relaxed);
             let seconds = now.seconds + 0.05;
             now = meter.sample();
-            (now.seconds, now.processors, now.idle) = (seconds, 0.0, None);
+            (now.seconds, now.processors, now.machine) = (seconds, 0.0, None);
             threads = tuner.wanted_threads(now, threads, 64, |_, _| true);
         }
         threads

@@ -128,24 +128,48 @@ pub fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Returns the idle seconds of all processors since the system started; `None` if `/proc` is not
-/// mounted.
-pub fn idle_seconds() -> Option<f64> {
+/// Time of all processors of the machine since the system started.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MachineTime {
+    /// Seconds of all processors together.
+    pub all_seconds: f64,
+    /// Seconds of them without work, also while waiting for a device.
+    pub idle_seconds: f64,
+}
+
+/// Returns the time of all processors; `None` if `/proc` is not mounted.
+pub fn machine_time() -> Option<MachineTime> {
     // The first line has the totals; the rest has a line for each processor and interrupt.
     let mut stat = [0; 256];
     let len = fs::File::open("/proc/stat")
         .and_then(|mut file| file.read(&mut stat))
         .ok()?;
-    let stat = String::from_utf8_lossy(&stat[..len]);
-    // user, nice, system, idle, waiting for a device; in hundredths of a second (`USER_HZ`).
-    let ticks = stat
+    parse_stat(&String::from_utf8_lossy(&stat[..len]))
+}
+
+/// Reads `cpu  user nice system idle iowait irq softirq steal …`, in hundredths of a second
+/// (`USER_HZ`). The fields behind `steal` are parts of the first two.
+fn parse_stat(stat: &str) -> Option<MachineTime> {
+    let fields = stat.lines().next()?.split_whitespace().skip(1).take(8);
+    let ticks: Vec<u64> = fields
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    let idle: u64 = ticks.get(3..5)?.iter().sum();
+    Some(MachineTime {
+        all_seconds: ticks.iter().sum::<u64>() as f64 / 100.0,
+        idle_seconds: idle as f64 / 100.0,
+    })
+}
+
+/// Returns the bytes that this process made devices read, not counting cached ones; 0 if the kernel
+/// does not count them.
+pub fn device_read_bytes() -> u64 {
+    let counts = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = counts
         .lines()
-        .next()?
-        .split_whitespace()
-        .skip(4)
-        .take(2)
-        .map(str::parse::<u64>);
-    Some(ticks.sum::<Result<u64, _>>().ok()? as f64 / 100.0)
+        .find_map(|line| line.strip_prefix("read_bytes: "));
+    line.and_then(|count| count.parse().ok())
+        .unwrap_or_default()
 }
 
 /// Returns the peak resident memory in bytes; 0 if `/proc` is not mounted.
@@ -239,6 +263,13 @@ mod tests {
         let sum = (0..3_000_000u64).fold(0, |a, b| std::hint::black_box(a ^ b));
         std::hint::black_box(sum);
         assert!(process_cpu_seconds() > before);
+    }
+
+    #[test]
+    fn the_time_of_the_machine_is_that_of_all_its_processors() {
+        let time = parse_stat("cpu  100 0 50 700 100 10 20 20 5 0\ncpu0 1").unwrap();
+        assert_eq!((time.all_seconds, time.idle_seconds), (10.0, 8.0));
+        assert_eq!(parse_stat("intr 1"), None);
     }
 
     #[test]

@@ -29,6 +29,33 @@ pub struct Damage {
     pub files: Vec<EntryPath>,
 }
 
+impl Damage {
+    /// Returns whether this is a frame whose lost files are named.
+    pub(crate) fn is_of_named_files(&self) -> bool {
+        self.what.starts_with(FRAME_AT) && !self.files.is_empty()
+    }
+}
+
+/// Returns the lines about damaged objects. Frames whose lost files are named elsewhere are only
+/// counted, unless `is_verbose`.
+pub(crate) fn damage_lines(damage: &[Damage], is_verbose: bool) -> Vec<String> {
+    let is_hidden = |one: &&Damage| !is_verbose && one.is_of_named_files();
+    let (hidden, told): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_hidden);
+    let mut lines = Vec::new();
+    for one in told {
+        lines.push(format!("damage: {}", one.what));
+        lines.extend(one.detail.iter().map(|detail| format!("        {detail}")));
+    }
+    if !hidden.is_empty() {
+        let frames = counted(hidden.len() as u64, "frame");
+        lines.push(format!("damage: {frames}; -v says where"));
+    }
+    lines
+}
+
+/// The beginning of the text about a damaged frame.
+const FRAME_AT: &str = "the frame at byte";
+
 /// Note on a file in the target that is damaged in the backup and was not changed.
 pub(crate) const LEFT: &str = "is unchanged: it is damaged in the backup";
 
@@ -180,7 +207,7 @@ pub(crate) fn frame_damage(
         &segment.backup
     };
     let what = format!(
-        "the frame at byte {} of {name}, backup {id:?}, is damaged",
+        "{FRAME_AT} {} of {name}, backup {id:?}, is damaged",
         frame.offset
     );
     // The error "a frame is damaged: why" repeats the new text, so use only its cause.

@@ -19,7 +19,7 @@ use crate::{
         entry::{EntryKind, EntryPath},
         page::{FrameAt, PageItem, SegmentId},
     },
-    metrics::meter::lap,
+    metrics::{cpu::ThreadClock, meter::lap},
     pipeline::workers::{self, WorkerLimit},
     report::damage::{LEFT, frame_damage},
     stage::codec::Decompressor,
@@ -29,7 +29,6 @@ use std::{
     collections::HashSet,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
 };
 
 type Job = schedule::FrameJob<ParallelFile>;
@@ -103,7 +102,7 @@ impl RestoreRun<'_> {
 
     /// Restores one frame: decodes it, checks its pieces and writes them.
     fn restore_frame(&self, worker: &mut RestoreWorker, job: Job) -> Result<()> {
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let job = match self.decode(worker, &job, &mut clock) {
             Err(error) => {
                 return self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error);
@@ -118,7 +117,7 @@ impl RestoreRun<'_> {
         let checked = self
             .permits
             .hold(|| check_pieces(&job.pieces, &plain, CheckedContent::Whole, part));
-        lap(&self.meter.workers.busy, &mut clock);
+        lap(&self.meter.workers, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| {
             self.write_piece(&mut worker.writer, piece, &plain, checked)
@@ -128,7 +127,7 @@ impl RestoreRun<'_> {
                 .iter()
                 .try_for_each(|item| self.write_without_content(&mut worker.writer, item))
         });
-        lap(&self.meter.sink.busy, &mut clock);
+        lap(&self.meter.sink, &mut clock);
         worker.plain = plain;
         written
     }
@@ -143,7 +142,7 @@ impl RestoreRun<'_> {
         let start = parts().map(|(_, _, at)| at).min().unwrap_or(0);
         let mut data = std::mem::take(&mut worker.stretch);
         let runs = self.assemble(worker, jobs, start, &mut data)?;
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let from = run[0].start;
             let to = run[run.len() - 1].end;
@@ -151,9 +150,9 @@ impl RestoreRun<'_> {
             let hash = self
                 .permits
                 .hold(|| shared.hash(&self.archive.root.options, from, content));
-            lap(&self.meter.workers.busy, &mut clock);
+            lap(&self.meter.workers, &mut clock);
             self.write_part(&mut worker.writer, &shared, from, content, hash)?;
-            lap(&self.meter.sink.busy, &mut clock);
+            lap(&self.meter.sink, &mut clock);
         }
         worker.stretch = data;
         Ok(())
@@ -168,7 +167,7 @@ impl RestoreRun<'_> {
         start: u64,
         data: &mut Vec<u8>,
     ) -> Result<Vec<Range<u64>>> {
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let mut runs = Vec::new();
         for job in jobs {
             if let Err(error) | Ok(Some(error)) = self.decode(worker, &job, &mut clock) {
@@ -182,7 +181,7 @@ impl RestoreRun<'_> {
                 data[place..][..content.len()].copy_from_slice(content);
                 runs.push(at..at + content.len() as u64);
             }
-            lap(&self.meter.workers.busy, &mut clock);
+            lap(&self.meter.workers, &mut clock);
         }
         runs.sort_by_key(|run| run.start);
         Ok(runs)
@@ -196,7 +195,7 @@ impl RestoreRun<'_> {
         &self,
         worker: &mut RestoreWorker,
         job: &Job,
-        clock: &mut Instant,
+        clock: &mut ThreadClock,
     ) -> Result<Option<Error>> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(None);
@@ -205,7 +204,7 @@ impl RestoreRun<'_> {
         self.meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
-        lap(&self.meter.source.busy, clock);
+        lap(&self.meter.source, clock);
         fetched?;
         let plain_len = frame.plain_len as usize;
         let RestoreWorker {

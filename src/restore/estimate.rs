@@ -21,7 +21,10 @@ use crate::{
         page::{FrameAt, PageItem, SegmentId},
         sizes,
     },
-    metrics::meter::{Meter, lap},
+    metrics::{
+        cpu::ThreadClock,
+        meter::{Meter, lap},
+    },
     pipeline::workers,
     platform::write::{anonymous_file, fsync, pwrite_all},
     postgres::restore::{
@@ -410,15 +413,15 @@ impl DecodeMeasurement<'_> {
             if self.is_enough() {
                 break;
             }
-            let mut clock = Instant::now();
+            let mut clock = ThreadClock::now();
             self.archive.fetch(segment, frame, &mut worker.stored)?;
-            lap(&self.meter.source.busy, &mut clock);
+            lap(&self.meter.source, &mut clock);
             let plain_len = frame.plain_len as usize;
             worker
                 .decompressor
                 .decompress(&worker.stored, plain_len, &mut worker.plain)?;
             digest(self.archive.root.options.digest, &worker.plain);
-            lap(&self.meter.workers.busy, &mut clock);
+            lap(&self.meter.workers, &mut clock);
             self.stored.fetch_add(frame.stored_len.into(), Relaxed);
             self.plain.fetch_add(frame.plain_len.into(), Relaxed);
         }

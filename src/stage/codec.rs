@@ -9,8 +9,9 @@
 use super::{Stage, raw_zstd};
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::digest::crc32,
+    format::{digest::crc32, root::CodecLevel},
     frame::{Frame, FrameContent, FrameEntry, Pool},
+    metrics::cpu::{COMPRESSING, timed_cpu},
     platform::memory,
 };
 use flate2::{Compress as Deflate, Compression, FlushCompress};
@@ -18,11 +19,19 @@ use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilde
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter};
 
+/// The level at which adaptive compression starts.
+pub(super) const START_LEVEL: i32 = 1;
+
+/// The word for adaptive compression.
+const AUTO: &str = "auto";
+
 /// How frames are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     /// Level -131072 to 22.
     Zstd(i32),
+    /// zstd at a level that follows the run, see [`LevelDial`](super::level::LevelDial).
+    Auto,
     /// lz4 at its default level.
     Lz4,
     /// No compression: zstd frames of raw blocks.
@@ -37,7 +46,7 @@ impl Codec {
     /// Its name in labels and roots.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Zstd(_) => "zstd",
+            Self::Zstd(_) | Self::Auto => "zstd",
             Self::Lz4 => "lz4",
             Self::Gzip(_) => "gzip",
             Self::None | Self::Tar => "none",
@@ -45,18 +54,19 @@ impl Codec {
     }
 
     /// Its level, or 0 for a codec without levels.
-    pub fn level(self) -> i32 {
+    pub fn level(self) -> CodecLevel {
         match self {
-            Self::Zstd(level) => level,
-            Self::Gzip(level) => level as i32,
-            Self::Lz4 | Self::None | Self::Tar => 0,
+            Self::Auto => CodecLevel::Auto,
+            Self::Zstd(level) => CodecLevel::Fixed(level),
+            Self::Gzip(level) => CodecLevel::Fixed(level as i32),
+            Self::Lz4 | Self::None | Self::Tar => CodecLevel::Fixed(0),
         }
     }
 
     /// The suffix of file names, such as `tar.zst`.
     pub fn suffix(self) -> &'static str {
         match self {
-            Self::Zstd(_) | Self::None => "tar.zst",
+            Self::Zstd(_) | Self::Auto | Self::None => "tar.zst",
             Self::Lz4 => "tar.lz4",
             Self::Gzip(_) => "tar.gz",
             Self::Tar => "tar",
@@ -82,10 +92,22 @@ impl Codec {
 
     /// The same codec at the level that a root gives.
     #[must_use]
-    pub fn at_level(self, level: i32) -> Self {
+    pub fn at_level(self, level: CodecLevel) -> Self {
+        match (self, level) {
+            (Self::Zstd(_) | Self::Auto, CodecLevel::Fixed(level)) => Self::Zstd(level),
+            (Self::Zstd(_), CodecLevel::Auto) => Self::Auto,
+            (Self::Gzip(_), CodecLevel::Fixed(level)) => Self::Gzip(level.unsigned_abs()),
+            _ => self,
+        }
+    }
+
+    /// The same codec at its fastest level that still compresses, or below that as it is.
+    #[must_use]
+    pub fn at_fast_level(self) -> Self {
         match self {
-            Self::Zstd(_) => Self::Zstd(level),
-            Self::Gzip(_) => Self::Gzip(level.unsigned_abs()),
+            Self::Auto => Self::Zstd(1),
+            Self::Zstd(level) => Self::Zstd(level.min(1)),
+            Self::Gzip(level) => Self::Gzip(level.min(1)),
             Self::Lz4 | Self::None | Self::Tar => self,
         }
     }
@@ -109,6 +131,7 @@ impl Codec {
     pub fn compressor(self) -> Result<Compressor> {
         Ok(match self {
             Self::Zstd(level) => Compressor::Zstd(zstd_context(level)?, level),
+            Self::Auto => Compressor::Zstd(zstd_context(START_LEVEL)?, START_LEVEL),
             Self::Lz4 => Compressor::Lz4(0),
             Self::None => Compressor::None,
             Self::Gzip(level) => Compressor::Gzip(Deflate::new(Compression::new(level), false)),
@@ -130,6 +153,7 @@ impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zstd(level) => write!(f, "zstd:{level}"),
+            Self::Auto => f.write_str(AUTO),
             Self::Gzip(level) => write!(f, "gzip:{level}"),
             Self::Lz4 | Self::None | Self::Tar => f.write_str(self.name()),
         }
@@ -139,7 +163,7 @@ impl fmt::Display for Codec {
 impl FromStr for Codec {
     type Err = String;
 
-    /// `zstd[:LEVEL]`, `lz4`, `gzip[:LEVEL]` or `none`.
+    /// `auto`, `zstd[:LEVEL]`, `lz4`, `gzip[:LEVEL]` or `none`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, level) = text
             .split_once(':')
@@ -164,9 +188,10 @@ impl FromStr for Codec {
                 zstd_safe::min_c_level()..=zstd_safe::max_c_level(),
             )?)),
             ("gzip", _) => Ok(Self::Gzip(level(6, 0..=9)? as u32)),
+            (AUTO, false) => Ok(Self::Auto),
             ("lz4", false) => Ok(Self::Lz4),
             ("none", false) => Ok(Self::None),
-            _ => Err("use zstd[:LEVEL], lz4, gzip[:LEVEL] or none".to_owned()),
+            _ => Err("use auto, zstd[:LEVEL], lz4, gzip[:LEVEL] or none".to_owned()),
         }
     }
 }
@@ -205,6 +230,20 @@ pub enum Compressor {
 }
 
 impl Compressor {
+    /// Sets the level of the next frames. Only zstd has one that can change.
+    pub(super) fn set_level(&mut self, level: i32) {
+        match self {
+            Self::Zstd(context, now) if *now != level => {
+                *now = level;
+                // zstd refuses these only in the middle of a frame, and each call completes one.
+                let _ = context.set_parameter(CParameter::CompressionLevel(level));
+                // The table of `expect_one_file` is for level 1 only.
+                let _ = context.set_parameter(CParameter::HashLog(0));
+            }
+            _ => {}
+        }
+    }
+
     /// Tells whether the next frames are each of one large file, or of many small files. For a
     /// large file zstd:1 uses a match table of 32 KiB instead of 64, which fits the first-level
     /// cache (decision 35), and lz4 skips ahead faster where it finds no matches (decision 38).
@@ -399,7 +438,7 @@ fn decompress_lz4(stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// The stage that compresses.
+/// The stage that compresses at one level.
 pub struct Compress {
     compressor: Compressor,
     pool: Arc<Pool>,
@@ -419,27 +458,39 @@ impl Compress {
 }
 
 impl Stage for Compress {
-    fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        if frame.data.is_empty() {
-            return Ok(frame); // an earlier backup has all of its content
-        }
-        if matches!(self.compressor, Compressor::Gzip(_)) {
-            frame.crc32 = Some(crc32(&frame.data)); // joined into the CRC of the stream
-        }
-        if !matches!(self.compressor, Compressor::Tar) {
-            let mut out = self.pool.take();
-            self.compressor.expect_one_file(matches!(
-                frame.parts[..],
-                [FrameEntry {
-                    what: FrameContent::Piece { .. },
-                    ..
-                }]
-            ));
-            self.compressor.compress(&frame.data, &mut out)?;
-            frame.data = out;
-        }
-        Ok(frame)
+    fn apply(&mut self, frame: Frame) -> Result<Frame> {
+        compress_frame(&mut self.compressor, frame, &self.pool)
     }
+}
+
+/// Compresses a frame into a buffer of `pool`.
+///
+/// # Errors
+/// As [`Compressor::compress`].
+pub(super) fn compress_frame(
+    compressor: &mut Compressor,
+    mut frame: Frame,
+    pool: &Arc<Pool>,
+) -> Result<Frame> {
+    if frame.data.is_empty() {
+        return Ok(frame); // an earlier backup has all of its content
+    }
+    if matches!(compressor, Compressor::Gzip(_)) {
+        frame.crc32 = Some(crc32(&frame.data)); // joined into the CRC of the stream
+    }
+    if !matches!(compressor, Compressor::Tar) {
+        let mut out = pool.take();
+        compressor.expect_one_file(matches!(
+            frame.parts[..],
+            [FrameEntry {
+                what: FrameContent::Piece { .. },
+                ..
+            }]
+        ));
+        timed_cpu(&COMPRESSING, || compressor.compress(&frame.data, &mut out))?;
+        frame.data = out;
+    }
+    Ok(frame)
 }
 
 #[cfg(test)]
@@ -608,10 +659,10 @@ mod tests {
 
     #[test]
     fn names_and_levels_read_back() {
-        for text in ["zstd:1", "zstd:-7", "lz4", "gzip:6", "none"] {
+        for text in ["auto", "zstd:1", "zstd:-7", "lz4", "gzip:6", "none"] {
             assert_eq!(text.parse::<Codec>().unwrap().to_string(), text);
         }
-        for text in ["zstd:99", "lz4:1", "gzip:10", "none:0", "xz", ""] {
+        for text in ["auto:1", "zstd:99", "lz4:1", "gzip:10", "none:0", "xz", ""] {
             assert!(text.parse::<Codec>().is_err(), "{text}");
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod digest;
+pub mod level;
 mod raw_zstd;
 pub mod thin;
 

@@ -11,12 +11,14 @@ use crate::{
         digest::{Digest, Running},
         pax::{PaxReader, TarItem, skip_padding},
     },
-    metrics::meter::{Meter, lap},
+    metrics::{
+        cpu::ThreadClock,
+        meter::{Meter, lap},
+    },
 };
 use std::{
     io::{BufRead, Read},
     sync::atomic::Ordering::Relaxed,
-    time::Instant,
 };
 
 /// Bytes of content that are read at once.
@@ -33,7 +35,7 @@ pub(crate) struct TarMembers<'a> {
     digest: Option<Running>,
     meter: &'a Meter,
     /// Time of the last measurement.
-    clock: Instant,
+    clock: ThreadClock,
 }
 
 impl<'a> TarMembers<'a> {
@@ -45,7 +47,7 @@ impl<'a> TarMembers<'a> {
     ) -> Self {
         let input = decode(input);
         let reader = None;
-        let clock = Instant::now();
+        let clock = ThreadClock::now();
         Self {
             input,
             reader,
@@ -63,7 +65,7 @@ impl<'a> TarMembers<'a> {
     /// Those of [`PaxReader::next`]; [`crate::error::ErrorKind::Unsupported`] if the input is not a
     /// tar.
     pub(crate) fn next(&mut self) -> Result<Option<TarItem>> {
-        lap(&self.meter.sink.busy, &mut self.clock);
+        lap(&self.meter.sink, &mut self.clock);
         if self.reader.is_none() {
             check_is_tar(self.input.fill_buf().map_err(unreadable)?)?;
         }
@@ -78,7 +80,7 @@ impl<'a> TarMembers<'a> {
     /// # Errors
     /// Errors of the input, or [`crate::error::ErrorKind::Corrupt`] if it ends early.
     pub(crate) fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
-        lap(&self.meter.sink.busy, &mut self.clock);
+        lap(&self.meter.sink, &mut self.clock);
         let wanted = left.min(PIECE as u64);
         data.clear();
         let read = (&mut self.input).take(wanted).read_to_end(data);
@@ -155,7 +157,7 @@ impl<'a> TarMembers<'a> {
         self.meter
             .stored_bytes
             .store(self.input.stored_bytes(), Relaxed);
-        lap(&self.meter.source.busy, &mut self.clock);
+        lap(&self.meter.source, &mut self.clock);
     }
 }
 

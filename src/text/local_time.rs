@@ -12,6 +12,11 @@ pub(crate) fn local_second(rfc3339: &str) -> String {
     }
 }
 
+/// Returns the time now, as [`local_second`].
+pub(crate) fn local_now() -> String {
+    local_second(&Timestamp::now().to_string())
+}
+
 /// Returns [`local_second`] of seconds since 1970.
 pub(crate) fn local_second_of(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();

@@ -12,7 +12,10 @@ use crate::{
     format::entry::{Entry, EntryKind, Time},
 };
 use jiff::{Timestamp, tz::TimeZone};
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 /// Writes a line to the output of a command; control characters are escaped.
 ///
@@ -67,6 +70,23 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
+/// Returns bytes in the units in which options are given: `128 MiB`, `1.5 GiB`.
+pub fn binary_bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in units {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    let text = format!("{value:.2}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} {unit}")
+}
+
 /// Returns a number with commas: `60,000`.
 pub fn count(count: u64) -> String {
     let digits = count.to_string();
@@ -77,6 +97,18 @@ pub fn count(count: u64) -> String {
         .map(String::from_utf8_lossy)
         .collect();
     groups.join(",")
+}
+
+/// Returns the levels of adaptive compression, from the bytes at each: `1 to 6, mostly 3`.
+pub(crate) fn levels(used: &BTreeMap<i32, u64>) -> Option<String> {
+    let (lowest, _) = used.first_key_value()?;
+    let (highest, _) = used.last_key_value()?;
+    let (most, _) = used.iter().max_by_key(|(_, bytes)| **bytes)?;
+    Some(if lowest == highest {
+        lowest.to_string()
+    } else {
+        format!("{lowest} to {highest}, mostly {most}")
+    })
 }
 
 /// Returns a count and its noun: `1 file`, `60,000 files`, `2 entries`.
@@ -207,6 +239,22 @@ mod tests {
                 .map(bytes)
                 .join(" "),
             "0 B 999 B 1.00 kB 687 MB 1.10 TB 18.4 EB"
+        );
+    }
+
+    #[test]
+    fn levels_are_told_by_their_ends_and_the_one_of_most_bytes() {
+        assert_eq!(levels(&[].into()), None);
+        assert_eq!(levels(&[(1, 7)].into()).unwrap(), "1");
+        let used = [(-2, 5), (1, 9), (3, 8)].into();
+        assert_eq!(levels(&used).unwrap(), "-2 to 3, mostly 1");
+    }
+
+    #[test]
+    fn sizes_of_options_are_printed_as_they_are_given() {
+        assert_eq!(
+            [512, 64 << 10, 128 << 20, 3 << 29, 20_000_000].map(binary_bytes),
+            ["512 B", "64 KiB", "128 MiB", "1.5 GiB", "19.07 MiB"]
         );
     }
 

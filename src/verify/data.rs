@@ -20,7 +20,10 @@ use crate::{
         root::PART_BYTES,
         sizes,
     },
-    metrics::meter::{Meter, lap},
+    metrics::{
+        cpu::ThreadClock,
+        meter::{Meter, lap},
+    },
     pipeline::workers::{self, WorkerLimit},
     repo::inventory::{Inventory, SegmentPlace, files, full},
     report::damage::{Report, frame_damage},
@@ -31,7 +34,6 @@ use std::{
     collections::HashMap,
     num::NonZeroUsize,
     sync::atomic::Ordering::Relaxed,
-    time::Instant,
 };
 
 type Job = schedule::FrameJob<()>;
@@ -233,9 +235,9 @@ impl ContentCheck<'_> {
     pub(crate) fn part(&self, hand: &mut DataWorker, part: &StoredPart) -> Result<bool> {
         let place = &self.stock.segments[part.place];
         let (from, to) = part.stored_span(self.stock);
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let found = self.sum(hand, place, from, to);
-        lap(&self.meter.source.busy, &mut clock);
+        lap(&self.meter.source, &mut clock);
         let wanted = checksum(place, part.index);
         match found {
             Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
@@ -281,11 +283,11 @@ impl ContentCheck<'_> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(());
         };
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let (error, is_out) = match hand.salvage(archive, segment, frame) {
             Ok(None) => {
                 let checked = self.pieces(archive, &job.pieces, &hand.plain);
-                lap(&self.meter.workers.busy, &mut clock);
+                lap(&self.meter.workers, &mut clock);
                 return checked;
             }
             Ok(Some(error)) => (error, true),

@@ -33,7 +33,7 @@ use crate::{
         select::BackupFilter,
         verify_memory::CheckedShare,
     },
-    report::damage::{Damage, Report},
+    report::damage::{Damage, Report, damage_lines},
     storage::Objects,
 };
 use data::ContentCheck;
@@ -117,19 +117,13 @@ impl VerifyVerdict {
         }
     }
 
-    /// Prints damage, losses and differences, one a line or paragraph.
+    /// Prints losses, damage and differences, one a line or paragraph; damaged frames whose files
+    /// are named only if `is_verbose`.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn print(&self, out: &mut dyn std::io::Write) -> Result<()> {
+    pub fn print(&self, out: &mut dyn std::io::Write, is_verbose: bool) -> Result<()> {
         let mut line = |text: &str| crate::text::line(out, text);
-        for damage in &self.damage {
-            line(&format!("damage: {}", damage.what))?;
-            damage
-                .detail
-                .iter()
-                .try_for_each(|detail| line(&format!("        {detail}")))?;
-        }
         for loss in &self.lost {
             let all = loss.all.then(|| "everything".to_owned());
             let files = loss.files.iter().map(|path| quoted(path));
@@ -140,6 +134,9 @@ impl VerifyVerdict {
             what.into_iter()
                 .try_for_each(|what| line(&format!("lost: {}: {what}", loss.backup)))?;
         }
+        damage_lines(&self.damage, is_verbose)
+            .iter()
+            .try_for_each(|text| line(text))?;
         self.warnings
             .iter()
             .try_for_each(|warning| line(&format!("harmless: {warning}")))?;

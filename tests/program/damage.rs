@@ -282,7 +282,7 @@ fn the_error_names_frame_backup_and_files() {
     );
     let text = {
         let mut out = Vec::new();
-        verdict.print(&mut out).unwrap();
+        verdict.print(&mut out, true).unwrap();
         String::from_utf8(out).unwrap()
     };
     assert!(text.contains("\"large\""), "{text}");

@@ -1089,11 +1089,12 @@ fn of_a_damaged_frame_only_the_files_are_lost_that_are_damaged() {
         &to,
         "--delta",
         "--keep-going",
-        "--quiet"
+        "--verbose"
     ])
     .ends_with(4);
     assert!(
-        ran.err.contains("it holds part of 1 of 50 files: \"f25\""),
+        ran.err.contains("lost: \"f25\"\n")
+            && ran.err.contains("it holds part of 1 of 50 files: \"f25\""),
         "{}",
         ran.err
     );

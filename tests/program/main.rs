@@ -9,6 +9,7 @@ mod common;
 mod runs;
 
 mod access;
+mod adaptive;
 mod archive_names;
 mod care;
 mod choice;

@@ -3,6 +3,7 @@
 use crate::runs;
 use crate::runs::{Ran, fullbore, has, noise, or_skip, sample, shell, started, temp};
 use std::{
+    ffi::OsString,
     fs,
     io::{Read, Write},
     path::Path,
@@ -128,7 +129,7 @@ fn a_rate_is_kept_by_all_readers_together_and_is_the_limit() {
     );
     let told = run(&["--max-rate", "1G"]).err;
     assert!(
-        told.contains("--max-rate held reading to 1.07 GB/s"),
+        told.contains("--max-rate held reading to 1 GiB/s"),
         "{told}"
     );
 }
@@ -168,13 +169,8 @@ fn progress_is_told_while_a_run_goes_on() {
 fn the_last_lines_say_how_much_how_fast_and_what_the_limit_was() {
     let dir = temp();
     sample(&dir.path().join("t"));
-    let ran = fullbore(args![
-        "backup",
-        dir.path().join("t"),
-        "--to",
-        dir.path().join("r")
-    ])
-    .ends_with(0);
+    let tree = dir.path().join("t");
+    let ran = fullbore(args!["backup", tree, "--to", dir.path().join("r"), "-v"]).ends_with(0);
     let lines: Vec<_> = ran.err.lines().collect();
     let [counts, limit, done] = lines[..] else {
         panic!("{lines:?}")
@@ -183,13 +179,76 @@ fn the_last_lines_say_how_much_how_fast_and_what_the_limit_was() {
         counts.starts_with("35 files, ") && counts.contains(" stored, ratio "),
         "{counts}"
     );
-    assert!(
-        limit.starts_with("limit: ") && limit.contains(", busy ") && limit.contains('×'),
-        "{limit}"
-    );
+    let is_processor = limit.starts_with("limit: processor, ") && limit.contains(" % of ");
+    let is_device = limit.starts_with("limit: disk ") && limit.contains('×');
+    assert!(is_processor || is_device, "{limit}");
     assert!(
         done.starts_with("backup 20") && done.contains(" is complete in "),
         "{done}"
+    );
+}
+
+#[test]
+fn the_limit_of_a_run_of_a_moment_is_told_only_with_verbose() {
+    let dir = temp();
+    sample(&dir.path().join("t"));
+    let run = |command: &[OsString], option: &str| {
+        let command = command.iter().cloned().chain([option.into()]);
+        let said = fullbore(command).ends_with(0).err;
+        said.lines().any(|line| line.starts_with("limit: "))
+    };
+    let tree = dir.path().join("t");
+    let repository = dir.path().join("r");
+    let backup = args!["backup", tree, "--to", repository];
+    assert!(!run(&backup, "--full") && run(&backup, "-v"));
+    let verify = args!["verify", repository, "--data"];
+    assert!(!run(&verify, "--no-tricks") && run(&verify, "-v"));
+    let restored = |name| args!["restore", repository, "--to", dir.path().join(name)];
+    assert!(!run(&restored("a"), "--no-tricks") && run(&restored("b"), "--verbose"));
+}
+
+#[test]
+fn the_hardware_of_each_run_is_in_json() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("t"), dir.path().join("r"));
+    sample(&tree);
+    let hardware = |command: &[OsString]| {
+        let ran = fullbore(command.iter().cloned().chain(["--json".into()])).ends_with(0);
+        result(&ran.out)["hardware"].clone()
+    };
+    let back = dir.path().join("back");
+    for (command, work) in [
+        (
+            &args!["backup", tree, "--to", repository][..],
+            "compressing",
+        ),
+        (&args!["verify", repository, "--data"], "decoding"),
+        (&args!["restore", repository, "--to", back], "decoding"),
+    ] {
+        let found = hardware(command);
+        assert!(
+            found["limit"].is_string() && found["cores"].is_u64(),
+            "{found}"
+        );
+        assert!(found["work"][work].is_number(), "{found}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_busy_is_named_as_the_limit_that_was_set() {
+    let dir = temp();
+    let data = fs::read(runs::FULLBORE).unwrap();
+    runs::write(dir.path().join("t/f"), &data[..data.len().min(16 << 20)]);
+    let options = "--to null: --workers 1 --compress zstd:12 --digest none --json".split(' ');
+    let command = args!["backup", dir.path().join("t")];
+    let ran = fullbore(command.into_iter().chain(options.map(OsString::from))).ends_with(0);
+    let found = result(&ran.out)["hardware"].clone();
+    // Other programs may use the other processors meanwhile.
+    let limit = found["limit"].as_str().unwrap();
+    assert!(["--workers", "processor"].contains(&limit), "{found}");
+    assert!(
+        found["work"]["compressing"].as_f64().unwrap() > 0.5,
+        "{found}"
     );
 }
 
@@ -250,7 +309,14 @@ fn the_page_about_a_run_opens_in_a_browser() {
 fn a_limit_is_as_busy_in_words_as_in_json() {
     let dir = temp();
     let repository = dir.path().join("r");
-    let mut child = started(args!["backup", "--stdin-name", "s", "--to", repository]);
+    let mut child = started(args![
+        "backup",
+        "--stdin-name",
+        "s",
+        "--to",
+        repository,
+        "-v"
+    ]);
     let mut stdin = child.stdin.take().unwrap();
     for i in 0..40 {
         stdin.write_all(&noise(i, 64 << 10)).unwrap();
@@ -261,7 +327,7 @@ fn a_limit_is_as_busy_in_words_as_in_json() {
         .ends_with(0)
         .err;
     let told: f64 = said
-        .split("limit: source, busy ")
+        .split("limit: standard input, busy ")
         .nth(1)
         .expect(&said)
         .split(' ')

@@ -10,6 +10,7 @@ use crate::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
+        limit::{RunEnds, RunLimit},
         metrics_file::{MetricsFile, RunNumbers, metrics_path},
         options::{FRAME_BYTES, OutputArgs, RunArgs, UNREADABLE, memory},
         output::printed,
@@ -25,7 +26,7 @@ use crate::{
     command::newest::newest_backups,
     error::{Error, ErrorKind, Result},
     format::digest::Algorithm,
-    metrics::meter::Meter,
+    metrics::{hardware::RunKind, meter::Meter},
     plan::{SinkSpec, Tuning},
     platform,
     postgres::request::Wal,
@@ -36,7 +37,7 @@ use crate::{
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -84,7 +85,7 @@ pub(in crate::cli) struct BackupArgs {
         help_heading = "PostgreSQL"
     )]
     pub(in crate::cli) wal: Option<Wal>,
-    /// zstd[:LEVEL] (1; negative ones are faster), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
+    /// zstd[:LEVEL] (1; negative ones are faster), auto (zstd:-5 to 9, as strong as costs no time), lz4, none, or gzip[:LEVEL] for a plain stream [default: zstd:1, or as DEST ends]
     #[arg(long, value_name = "CODEC")]
     pub(in crate::cli) compress: Option<Codec>,
     /// Threads that compress [default: the processors this process may use]
@@ -204,6 +205,7 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
     let far = far::subject(&args)?;
     let word = args.to.clone();
+    let ends = run_ends(&args);
     let plan = plan(args, to, codec, far)?;
     if dry_run {
         return count(&plan, &output);
@@ -218,8 +220,16 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     progress.clear();
     let outcome = outcome?;
     let root = &outcome.root;
-    *result = Some(result_json(&outcome, &meter, is_new));
-    let mut lines = last_lines(&plan, &outcome, &meter, is_new);
+    let limit = RunLimit::judge(
+        &meter,
+        &outcome.verdict,
+        RunKind::Backup,
+        &ends,
+        plan.tuning.workers,
+        plan.max_rate.map(NonZeroU64::get),
+    );
+    *result = Some(result_json(&outcome, &meter, &limit, is_new));
+    let mut lines = last_lines(&plan, &outcome, &meter, &limit, (is_new, output.verbose));
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
@@ -227,28 +237,42 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     if output.verbose && !output.json {
         backup_listing::print_stored(&plan, &word, root)?;
     }
-    progress.end(&lines, || result_json(&outcome, &meter, is_new));
-    if let Some(paper) = paper {
-        lines.push(html_report::machine());
-        paper.print(&HtmlPage {
-            title: &format!("backup {}", root.id),
-            lines: &lines,
-            verdict: &outcome.verdict,
-            timeline: &meter.timeline(),
-            names: report::SIDES,
-        });
-    }
-    Ok(if root.totals.is_complete() {
+    progress.end(&lines, || result_json(&outcome, &meter, &limit, is_new));
+    let code = if root.totals.is_complete() {
         0
     } else {
         UNREADABLE
-    })
+    };
+    if let Some(paper) = paper {
+        lines.extend(limit.line(false).is_none().then(|| limit.text()));
+        lines.push(html_report::machine());
+        paper.print(&HtmlPage {
+            title: &format!("backup {}", root.id),
+            facts: html_report::facts(&text::source_text(&root.source), code),
+            lines: &lines,
+            limit: &limit,
+            timeline: &meter.timeline(),
+        });
+    }
+    Ok(code)
 }
 
-fn last_lines(plan: &Backup, outcome: &Outcome, meter: &Meter, is_new: bool) -> Vec<String> {
+/// The ends of the run: files of this host, unless the arguments name something else.
+fn run_ends(args: &BackupArgs) -> RunEnds {
+    let stdin = args.stdin_name.as_ref().map(|_| OsStr::new("-"));
+    RunEnds::of(stdin, Some(&args.to))
+}
+
+fn last_lines(
+    plan: &Backup,
+    outcome: &Outcome,
+    meter: &Meter,
+    limit: &RunLimit,
+    (is_new, is_verbose): (bool, bool),
+) -> Vec<String> {
     let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
     let waits = meter.waits.long_waits();
-    let mut lines = report::backup(&outcome.root, &outcome.verdict, &waits, &place);
+    let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, &place);
     let before_last = lines.len() - 1;
     let held = plan.max_rate.map(report::held);
     lines.splice(
@@ -261,8 +285,13 @@ fn last_lines(plan: &Backup, outcome: &Outcome, meter: &Meter, is_new: bool) -> 
     lines
 }
 
-fn result_json(outcome: &Outcome, meter: &Meter, is_new: bool) -> serde_json::Value {
-    let mut result = report::backup_json(&outcome.root, &outcome.verdict);
+fn result_json(
+    outcome: &Outcome,
+    meter: &Meter,
+    limit: &RunLimit,
+    is_new: bool,
+) -> serde_json::Value {
+    let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = is_new.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();

@@ -3,6 +3,7 @@
 use super::init::say_new;
 use crate::{
     cli::{
+        limit::{RunEnds, RunLimit},
         options::{FRAME_BYTES, OutputArgs, WRITES, memory},
         output::aside,
         progress::Progress,
@@ -13,7 +14,7 @@ use crate::{
     },
     command::export::{Export, Exported},
     error::Result,
-    metrics::meter::Meter,
+    metrics::{hardware::RunKind, meter::Meter},
     plan::SinkSpec,
     platform,
     stage::codec::Codec,
@@ -38,7 +39,7 @@ pub(in crate::cli) struct ExportArgs {
     /// Fail if the repository it goes to is not there
     #[arg(long)]
     no_create: bool,
-    /// zstd[:LEVEL], lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
+    /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
     /// Leave out what is damaged, and list it
@@ -66,6 +67,7 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
     let to = args
         .encrypt
         .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
+    let ends = RunEnds::of(Some(&args.from), Some(&args.to));
     let filter = args.select.filter(&args.from, true)?;
     let export = Export {
         from: args.from,
@@ -83,7 +85,16 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;
-    let (root, verdict) = (&exported.outcome.root, &exported.outcome.verdict);
+    let root = &exported.outcome.root;
+    let verdict = &exported.outcome.verdict;
+    let limit = RunLimit::judge(
+        &meter,
+        verdict,
+        RunKind::Backup,
+        &ends,
+        export.workers,
+        None,
+    );
     let mut lines: Vec<_> = exported
         .warnings
         .iter()
@@ -95,22 +106,25 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
         export.to.completion_text(),
         exported.from
     );
-    lines.extend(report::backup(root, verdict, &[], &place));
+    let is_verbose = args.output.verbose;
+    lines.extend(report::backup(root, &limit, is_verbose, &[], &place));
     if is_new && args.output.quiet {
         say_new(&export.to);
     }
     progress.end(&lines, || {
-        let mut result = export_json(&exported);
+        let mut result = export_json(&exported, &limit);
         result["new_repository"] = is_new.into();
         result
     });
-    report::damage(&exported.damage).iter().for_each(aside);
+    report::damage(&exported.damage, is_verbose)
+        .iter()
+        .for_each(aside);
     Ok(exported.exit_code())
 }
 
 /// The result of an export as JSON.
-fn export_json(exported: &Exported) -> Value {
-    let mut json = backup_json(&exported.outcome.root, &exported.outcome.verdict);
+fn export_json(exported: &Exported, limit: &RunLimit) -> Value {
+    let mut json = backup_json(&exported.outcome.root, limit);
     let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
     let complete = damage.is_empty() && exported.outcome.root.totals.is_complete();
     (json["complete"], json["from"]) = (complete.into(), exported.from.clone().into());

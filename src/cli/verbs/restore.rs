@@ -4,6 +4,7 @@ use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_preview, re
 use crate::{
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
+        limit::{RunEnds, RunLimit},
         options::{FRAME_BYTES, OutputArgs, RunArgs, memory, selected},
         output::{aside, printed, told},
         progress::Progress,
@@ -13,7 +14,7 @@ use crate::{
     },
     error::{Result, quoted},
     format::{entry::EntryPath, root::EntryName},
-    metrics::meter::Meter,
+    metrics::{hardware::RunKind, meter::Meter},
     platform,
     restore::{EntryPatterns, Restore, delta::Delta},
     target::layout::TargetMount,
@@ -112,6 +113,7 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     if let Some(code) = far::restore(&args)? {
         return Ok(code);
     }
+    let ends = RunEnds::of(Some(&args.from), None);
     let filter = args.select.filter(&args.from, true)?;
     let restore = Restore {
         from: args.from,
@@ -157,22 +159,34 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     progress.clear();
     let summary = summary?;
     let verdict = meter.verdict();
-    let mut lines = restore_report::lines(&summary, &meter, &verdict, &restore.to);
-    progress.end(&lines, || restore_report::json(&summary, &meter, &verdict));
+    let limit = RunLimit::judge(
+        &meter,
+        &verdict,
+        RunKind::Restore,
+        &ends,
+        restore.workers,
+        None,
+    );
+    let is_verbose = args.output.verbose;
+    let mut lines = restore_report::lines(&summary, &meter, &limit, is_verbose, &restore.to);
+    progress.end(&lines, || restore_report::json(&summary, &meter, &limit));
     if args.output.quiet || args.output.json {
         summary.next[..summary.needed]
             .iter()
             .for_each(|step| aside(format_args!("next: {step}")));
     }
-    report::damage(&summary.damage).iter().for_each(aside);
+    report::damage(&summary.damage, is_verbose)
+        .iter()
+        .for_each(aside);
     if let Some(paper) = paper {
+        lines.extend(limit.line(false).is_none().then(|| limit.text()));
         lines.push(html_report::machine());
         paper.print(&HtmlPage {
             title: &format!("restore of {}", summary.id),
+            facts: html_report::facts(&summary.source, summary.exit_code()),
             lines: &lines,
-            verdict: &verdict,
+            limit: &limit,
             timeline: &meter.timeline(),
-            names: report::ENDS,
         });
     }
     Ok(summary.exit_code())

@@ -1,10 +1,13 @@
 //! The last lines of a restore.
 
 use crate::{
-    cli::report::{ENDS, damage_json, limit, shares, store},
+    cli::{
+        limit::RunLimit,
+        report::{damage_json, store},
+    },
     error::quoted,
     format::root::EntryName,
-    metrics::meter::{LimitVerdict, Meter, Side},
+    metrics::meter::Meter,
     restore::{Summary, delta::DeltaChanges},
     text::size::{bytes, count, counted, rate, seconds},
 };
@@ -15,9 +18,11 @@ use std::{path::Path, sync::atomic::Ordering::Relaxed};
 pub(super) fn lines(
     summary: &Summary,
     meter: &Meter,
-    verdict: &LimitVerdict,
+    limit: &RunLimit,
+    is_verbose: bool,
     to: &Path,
 ) -> Vec<String> {
+    let verdict = &limit.verdict;
     let (files, content) = (meter.files.load(Relaxed), meter.bytes.load(Relaxed));
     let read = meter.stored_bytes.load(Relaxed);
     let mut lines: Vec<_> = summary
@@ -38,8 +43,8 @@ pub(super) fn lines(
         },
     ));
     lines.extend(summary.changes.iter().map(changes));
-    lines.push(limit(verdict, ENDS));
-    lines.extend(store(Some((verdict, Side::Source))));
+    lines.extend(limit.line(is_verbose));
+    lines.extend(store(Some(limit)));
     lines.push(restored(summary, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines
@@ -115,21 +120,22 @@ fn parts(summary: &Summary) -> (Option<String>, &'static str) {
 }
 
 /// The result of a restore as JSON.
-pub(super) fn json(summary: &Summary, meter: &Meter, verdict: &LimitVerdict) -> Value {
+pub(super) fn json(summary: &Summary, meter: &Meter, limit: &RunLimit) -> Value {
     let damaged: Vec<_> = summary.damage.iter().map(damage_json).collect();
     let paths: Vec<_> = summary
         .paths
         .iter()
         .map(|path| EntryName(path.clone()))
         .collect();
-    json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
+    let mut result = json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
         "paths": paths, "databases": summary.databases,
-        "complete": summary.exit_code() == 0, "limit": verdict.limit.name(),
-        "shares": shares(verdict), "seconds": verdict.seconds, "entries": summary.entries,
+        "complete": summary.exit_code() == 0, "seconds": limit.verdict.seconds, "entries": summary.entries,
         "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
         "files": meter.files.load(Relaxed), "bytes": meter.bytes.load(Relaxed),
         "stored_bytes": meter.stored_bytes.load(Relaxed), "notes": summary.notes, "next": summary.next,
-        "changes": summary.changes.as_ref().map(changes_json), "damage": damaged})
+        "changes": summary.changes.as_ref().map(changes_json), "damage": damaged});
+    limit.add_to(&mut result);
+    result
 }
 
 /// What a restore into what was there found there.

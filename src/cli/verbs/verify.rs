@@ -3,6 +3,7 @@
 use super::verify_report;
 use crate::{
     cli::{
+        limit::{RunEnds, RunLimit},
         options::OutputArgs,
         output::{aside, told},
         progress::Progress,
@@ -12,7 +13,7 @@ use crate::{
     },
     command::stats::remember_checked,
     error::Result,
-    metrics::meter::Meter,
+    metrics::{hardware::RunKind, meter::Meter},
     platform::debug,
     repo::open::{is_repository, place},
     storage::Found,
@@ -94,6 +95,7 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
     if let Some(amount) = args.sample.amount() {
         return sample(args, amount);
     }
+    let ends = RunEnds::of(Some(&args.from), None);
     let filter = args.select.filter(&args.from, true)?;
     let verify = Verify {
         from: args.from,
@@ -115,15 +117,38 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         let _ = remember_checked(&verify.from, begun).map_err(|why| debug(|| why.line()));
     }
     if !args.output.json {
-        told(|out| found.print(out).map(|()| 0))?;
+        told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
     let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
+    // The structure is checked without content: there is no line of frames to judge.
+    let limit = found.data.then(|| {
+        let verdict = meter.verdict();
+        RunLimit::judge(
+            &meter,
+            &verdict,
+            RunKind::Verify,
+            &ends,
+            verify.workers,
+            None,
+        )
+    });
     let share = found.checked.filter(|_| found.exit_code() == 0);
     let share = share.map(|checked| verify_report::checked_line(checked.share));
-    let before = hint.into_iter().chain(report::store(None));
-    let lines = before.chain(share).chain([last]);
-    progress.end(&lines.collect::<Vec<_>>(), || verify_report::json(&found));
+    let limit_line = { limit.as_ref() }.and_then(|limit| limit.line(args.output.verbose));
+    let lines = hint
+        .into_iter()
+        .chain(limit_line)
+        .chain(report::store(limit.as_ref()))
+        .chain(share)
+        .chain([last]);
+    progress.end(&lines.collect::<Vec<_>>(), || {
+        let mut result = verify_report::json(&found);
+        if let Some(limit) = &limit {
+            limit.add_to(&mut result);
+        }
+        result
+    });
     Ok(found.exit_code())
 }
 
@@ -152,7 +177,7 @@ fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
             "forgotten": forgotten});
         return told(|out| text::json(out, &line).map(|()| found.exit_code()));
     }
-    told(|out| found.print(out).map(|()| 0))?;
+    told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     if args.output.quiet {
         return Ok(found.exit_code());
     }

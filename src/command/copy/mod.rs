@@ -22,7 +22,10 @@ use crate::{
         seal::seal,
         sizes,
     },
-    metrics::meter::{Meter, lap},
+    metrics::{
+        cpu::ThreadClock,
+        meter::{Meter, lap},
+    },
     pipeline::workers,
     repo::{
         annotations::Annotations,
@@ -264,19 +267,19 @@ impl CopyRun<'_> {
             sizes::add_shared(&self.there.1, task.bytes);
             return Ok(());
         }
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let mut upload = self.way.create(self.incoming, task)?;
         for (offset, len, sum) in &task.sums {
             self.read(task, *offset, *len as usize, buf)?;
-            lap(&self.meter.source.busy, &mut clock);
+            lap(&self.meter.source, &mut clock);
             self.check_piece(task, *offset, buf, sum)?;
-            lap(&self.meter.workers.busy, &mut clock);
+            lap(&self.meter.workers, &mut clock);
             upload.append(buf)?;
             self.meter.bytes.fetch_add(*len, Relaxed);
-            lap(&self.meter.sink.busy, &mut clock);
+            lap(&self.meter.sink, &mut clock);
         }
         let stored = upload.finish()?;
-        lap(&self.meter.sink.busy, &mut clock);
+        lap(&self.meter.sink, &mut clock);
         if stored.bytes == task.bytes {
             self.sums.note(task, &stored.parts);
             return Ok(());

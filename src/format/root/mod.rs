@@ -4,10 +4,12 @@
 //! [sealed](crate::format::seal), so that damage to it is detected.
 
 mod cluster;
+mod level;
 #[cfg(test)]
 mod tests;
 
 pub use cluster::{ClusterInfo, DatabaseInfo, Tablespace, Witness};
+pub use level::CodecLevel;
 
 pub use super::name::EntryName;
 use super::{
@@ -106,7 +108,7 @@ pub struct BackupOptions {
     /// `zstd`, `lz4`, `gzip` or `none`.
     pub codec: String,
     /// Level of the codec.
-    pub level: i32,
+    pub level: CodecLevel,
     /// Bytes of a frame before compression.
     pub frame_bytes: u64,
     /// Bytes of a segment.
@@ -366,6 +368,9 @@ pub struct RunStats {
     pub limit: String,
     /// Busy, starved and blocked shares of these three.
     pub shares: BTreeMap<String, [f64; 3]>,
+    /// With adaptive compression, the plain bytes that were compressed at each level.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub levels: BTreeMap<i32, u64>,
 }
 
 impl Root {

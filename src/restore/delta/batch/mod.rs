@@ -12,7 +12,7 @@ use crate::{
         page::{Extent, FrameAt, PageItem, SegmentId},
         sizes,
     },
-    metrics::meter::lap,
+    metrics::{cpu::ThreadClock, meter::lap},
     pipeline::{
         read_ahead::{ReadAhead, WindowFiles, WindowLimits},
         workers::{self, WorkerLimit},
@@ -33,7 +33,6 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
 };
 
 /// Bytes of a large file that one worker compares at once.
@@ -196,9 +195,9 @@ impl<'a> DeltaBatch<'a> {
         let wants = Mutex::new(Vec::new());
         let mut writer = TargetWriter::new(&self.run.tree);
         let compare = |worker: &mut DeltaWorker, unit| {
-            let mut clock = Instant::now();
+            let mut clock = ThreadClock::now();
             let found = self.compare_unit(worker, unit)?;
-            lap(&self.run.meter.source.busy, &mut clock);
+            lap(&self.run.meter.source, &mut clock);
             wants.locked().extend(found);
             Ok(())
         };

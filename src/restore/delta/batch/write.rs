@@ -8,10 +8,10 @@ use crate::{
     },
     error::{Error, Result},
     format::page::{FrameAt, SegmentId},
-    metrics::meter::lap,
+    metrics::{cpu::ThreadClock, meter::lap},
     report::damage::frame_damage,
 };
-use std::{sync::atomic::Ordering::Relaxed, time::Instant};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl DeltaBatch<'_> {
     /// Decodes one frame and writes all wanted pieces of it.
@@ -24,13 +24,13 @@ impl DeltaBatch<'_> {
             return Ok(());
         };
         let (segment, frame) = frame_of(first);
-        let mut clock = Instant::now();
+        let mut clock = ThreadClock::now();
         let fetched = self.run.archive.fetch(&segment, &frame, &mut worker.stored);
         self.run
             .meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
-        lap(&self.run.meter.source.busy, &mut clock);
+        lap(&self.run.meter.source, &mut clock);
         let decompressor = &mut worker.decompressor;
         let decoded = fetched.and_then(|()| {
             decompressor.salvage(&worker.stored, frame.plain_len as usize, &mut worker.plain)
@@ -47,11 +47,11 @@ impl DeltaBatch<'_> {
             Err(error) => return self.report_lost(worker, &(segment, frame), wants, error),
         };
         let plain = std::mem::take(&mut worker.plain);
-        lap(&self.run.meter.workers.busy, &mut clock);
+        lap(&self.run.meter.workers, &mut clock);
         let written = wants
             .iter()
             .try_for_each(|want| self.write_piece(worker, want, &plain));
-        lap(&self.run.meter.sink.busy, &mut clock);
+        lap(&self.run.meter.sink, &mut clock);
         worker.plain = plain;
         written
     }
