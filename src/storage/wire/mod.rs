@@ -10,6 +10,7 @@
 
 mod calls;
 mod client;
+mod credit;
 mod end;
 mod frame;
 mod link;
