@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(err)
 }
 
 /// Runs fullbore, which must end with this code. Returns what it printed.
-fn fullbore(code: i32, arguments: &[&str]) -> String {
+pub(crate) fn fullbore(code: i32, arguments: &[&str]) -> String {
     let output = sshd().fullbore(arguments).output().unwrap();
     let said = text(&output);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
@@ -28,7 +28,7 @@ fn fullbore(code: i32, arguments: &[&str]) -> String {
 }
 
 /// A tree with small and large files.
-fn tree(path: &Path) {
+pub(crate) fn tree(path: &Path) {
     fs::create_dir_all(path.join("sub")).unwrap();
     for number in 0..40 {
         fs::write(
@@ -41,7 +41,7 @@ fn tree(path: &Path) {
 }
 
 /// Every file below a directory, by its path.
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![dir.to_owned()];
     while let Some(at) = waiting.pop() {
@@ -59,7 +59,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// A directory for sources and repositories.
-fn scratch() -> tempfile::TempDir {
+pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("fullbore-wire")
         .tempdir_in("/var/tmp")
@@ -67,7 +67,7 @@ fn scratch() -> tempfile::TempDir {
 }
 
 /// The files of a source that was restored, however deep its path is there.
-fn restored(to: &Path, source: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn restored(to: &Path, source: &Path) -> BTreeMap<String, Vec<u8>> {
     let path = source.strip_prefix("/").unwrap();
     let whole = to.join(path);
     files(if whole.exists() { &whole } else { to })
