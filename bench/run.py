@@ -25,6 +25,7 @@ from cloud import Cloud
 from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, fastest, run,
                      zstd_alone)
+from network import Network
 from postgres import Postgres
 from table import HEADER, Line, ratio_line, wall_line
 
@@ -62,6 +63,7 @@ class Bench:
         self.postgres = Postgres(self)
         self.incremental = Incremental(self)
         self.cloud = Cloud(self)
+        self.network = Network(self)
 
     # ------------------------------------------------------------- ingredients
 
@@ -428,6 +430,11 @@ ROWS = {
     "s3-restore-tree": lambda b, r: b.cloud.restore(r, "tree", 0.50),
     "s3-late-20": lambda b, r: b.cloud.late(r, 20, 1.18),
     "s3-late-100": lambda b, r: b.cloud.late(r, 100, 1.18),
+    "net-tree": lambda b, r: b.network.backup(r, "tree", 0.40),
+    "net-pg": lambda b, r: b.network.backup(r, "pg", 0.40),
+    "net-late-20": lambda b, r: b.network.late(r, "sync", 20, 0.90),
+    "net-late-100": lambda b, r: b.network.late(r, "sync", 100, 0.90),
+    "net-cluster": lambda b, r: b.network.cluster(r, 0.80),
 }
 
 
