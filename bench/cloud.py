@@ -70,7 +70,7 @@ class Store:
 
 
 @contextmanager
-def delayed(port, seconds):
+def delayed(port, seconds, host="127.0.0.1"):
     """The port of a proxy that holds back what a server sends for so long."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -99,7 +99,7 @@ def delayed(port, seconds):
                 client, _ = listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", port))
+            server = socket.create_connection((host, port))
             threading.Thread(target=carry, args=(client, server, 0), daemon=True).start()
             threading.Thread(target=carry, args=(server, client, seconds), daemon=True).start()
 
@@ -164,7 +164,7 @@ class Cloud:
             yield self.requests(row, "first backup", side, None)
             time.sleep(3)       # what is as young as a backup is read again
             self.counts(side)
-            yield self.requests(row, "no change", side, 14)
+            yield self.requests(row, "no change", side, 13)
 
     def restore(self, row, name, target):
         corpus = self.bench.corpus(name)

@@ -25,6 +25,7 @@ from cloud import Cloud
 from incremental import Incremental
 from measure import (CORES, MIB, Failed, Pairs, Side, Work, bytes_read_below, count_syscalls, fastest, run,
                      zstd_alone)
+from network import Network
 from postgres import Postgres
 from table import HEADER, Line, ratio_line, wall_line
 
@@ -62,6 +63,7 @@ class Bench:
         self.postgres = Postgres(self)
         self.incremental = Incremental(self)
         self.cloud = Cloud(self)
+        self.network = Network(self)
 
     # ------------------------------------------------------------- ingredients
 
@@ -429,6 +431,11 @@ ROWS = {
     "s3-large": lambda b, r: b.cloud.large(r, 0, 8 << 30, 1.11),
     "s3-large-20": lambda b, r: b.cloud.large(r, 20, 2 << 30, 1.18),
     "s3-large-100": lambda b, r: b.cloud.large(r, 100, 2 << 30, 1.18),
+    "net-tree": lambda b, r: b.network.backup(r, "tree", 0.40),
+    "net-pg": lambda b, r: b.network.backup(r, "pg", 0.40),
+    "net-late-20": lambda b, r: b.network.late(r, "sync", 20, 0.90),
+    "net-late-100": lambda b, r: b.network.late(r, "sync", 100, 0.90),
+    "net-cluster": lambda b, r: b.network.cluster(r, 0.80),
 }
 
 

@@ -4,3 +4,5 @@
 pub mod error;
 #[path = "../src/format/mod.rs"]
 pub mod format;
+#[path = "floor/storage.rs"]
+pub mod storage;

@@ -138,8 +138,8 @@ const CACHE_BYTES: u64 = 1 << 30;
 pub(super) enum CacheUse {
     /// Roots, notes and pages: the command only reads.
     Documents,
-    /// Pages, whose digests are in the root: the command must see which roots there are now.
-    Pages,
+    /// Roots and pages: which there are is listed anew before they are relied on.
+    Bases,
     /// Nothing: the command checks or changes what is stored.
     Nothing,
 }
@@ -155,7 +155,7 @@ impl CacheUse {
             | Command::Diff(_)
             | Command::Restore(_)
             | Command::Export(_) => Self::Documents,
-            Command::Backup(_) => Self::Pages,
+            Command::Backup(_) => Self::Bases,
             _ => Self::Nothing,
         }
     }
@@ -163,7 +163,7 @@ impl CacheUse {
     fn is_kept(self) -> Option<fn(&str) -> bool> {
         match self {
             Self::Documents => Some(is_document),
-            Self::Pages => Some(|key| key == REPOSITORY || is_file(key, &[MANIFEST])),
+            Self::Bases => Some(|key| key == REPOSITORY || is_file(key, &[ROOT, MANIFEST])),
             Self::Nothing => None,
         }
     }

@@ -16,6 +16,7 @@ mod runs;
 mod stores;
 
 mod faults;
+mod fleet;
 mod killed;
 mod no_delete;
 mod requests;

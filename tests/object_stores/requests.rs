@@ -186,7 +186,7 @@ fn the_last_lines_say_what_was_asked_of_the_store() {
 }
 
 /// Most resident bytes of a run, looked at until it ends.
-fn peak_bytes(mut run: std::process::Child) -> u64 {
+pub(crate) fn peak_bytes(mut run: std::process::Child) -> u64 {
     let status = format!("/proc/{}/status", run.id());
     let mut peak = 0;
     while run.try_wait().unwrap().is_none() {

@@ -19,6 +19,7 @@ pub(crate) enum Break {
     /// It is answered with this status, and these lines of headers; it does not reach the store.
     Answer(u16, &'static str, &'static str),
     /// It is a request to delete many objects, and the store denies each of them; it does not reach the store.
+    #[allow(dead_code, reason = "only tests of whole commands deny it")]
     DenyEach,
     /// The connection breaks before it reaches the store.
     Reset,

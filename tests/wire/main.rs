@@ -8,6 +8,9 @@ mod connections;
 mod far_source;
 mod installed;
 mod listening;
+mod faults;
+mod faults_far;
+mod namespaces;
 mod over_ssh;
 mod sshd;
 #[path = "../storage/suite.rs"]
@@ -69,7 +72,14 @@ pub(crate) fn connect(socket: UnixStream) -> Result<WireObjects> {
 
 /// Objects as another process would see them.
 pub(crate) fn far(objects: Arc<dyn Objects>) -> WireObjects {
-    let (near, far) = socket();
+    far_over(socket(), objects)
+}
+
+/// As [`far`], over a socket with these ends.
+pub(crate) fn far_over(
+    (near, far): (UnixStream, UnixStream),
+    objects: Arc<dyn Objects>,
+) -> WireObjects {
     serve(far, objects);
     connect(near).unwrap()
 }
@@ -96,6 +106,10 @@ suite!(memory, in_memory(|memory| Arc::new(far(memory))));
 suite!(
     over_two_connections,
     in_directory(|local| Arc::new(far(Arc::new(far(local)))))
+);
+suite!(
+    over_sockets_of_four_kib,
+    in_memory(|memory| Arc::new(far_over(faults::small_socket(), memory)))
 );
 suite!(
     confined_to_writing,

@@ -20,7 +20,7 @@ pub(crate) fn text(output: &Output) -> String {
 }
 
 /// Runs fullbore, which must end with this code. Returns what it printed.
-fn fullbore(code: i32, arguments: &[&str]) -> String {
+pub(crate) fn fullbore(code: i32, arguments: &[&str]) -> String {
     let output = sshd().fullbore(arguments).output().unwrap();
     let said = text(&output);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");

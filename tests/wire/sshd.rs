@@ -122,6 +122,11 @@ impl Sshd {
         format!("ssh -F {}", self.dir.path().join("ssh_config").display())
     }
 
+    /// The configuration of the server.
+    pub(crate) fn server_config(&self) -> PathBuf {
+        self.dir.path().join("sshd_config")
+    }
+
     /// The key that logs in, which can open a repository, too, and its public half.
     pub(crate) fn user_key(&self) -> (PathBuf, String) {
         let key = self.dir.path().join("user_key");

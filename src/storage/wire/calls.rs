@@ -1,6 +1,7 @@
 //! Calls of this side that wait for the other side, and the room that the other side has for data.
 
 use super::{
+    credit::SendCredit,
     end::EndReason,
     message::{CallAnswer, WireError},
 };
@@ -36,7 +37,7 @@ struct CallTable {
     waiting: BTreeMap<u64, WaitingCall>,
     last_id: u64,
     body_bytes: usize,
-    upload_credit: u64,
+    upload_credit: SendCredit,
     failed_uploads: BTreeMap<u64, WireError>,
     lost_leases: BTreeSet<u64>,
     ended: Option<EndReason>,
@@ -63,7 +64,7 @@ impl Calls {
                 waiting: BTreeMap::new(),
                 last_id: 0,
                 body_bytes: 0,
-                upload_credit: UPLOAD_WINDOW,
+                upload_credit: SendCredit::new(UPLOAD_WINDOW),
                 failed_uploads: BTreeMap::new(),
                 lost_leases: BTreeSet::new(),
                 ended: None,
@@ -196,24 +197,18 @@ impl Calls {
     pub(super) fn take_credit(&self, upload: u64, bytes: u64) -> Result<()> {
         let has_failed = |table: &CallTable| table.failed_uploads.contains_key(&upload);
         let mut table =
-            self.wait_until(|table| table.upload_credit >= bytes || has_failed(table))?;
+            self.wait_until(|table| table.upload_credit.has(bytes) || has_failed(table))?;
         if let Some(error) = table.failed_uploads.get(&upload) {
             return Err(error.clone().into_error());
         }
-        table.upload_credit -= bytes;
+        table.upload_credit.take(bytes);
         Ok(())
     }
 
     /// # Errors
     /// [`ErrorKind::Corrupt`] if so much was not sent.
     pub(super) fn give_credit(&self, bytes: u64) -> Result<()> {
-        let mut table = self.table.locked();
-        let credit = table.upload_credit.saturating_add(bytes);
-        if credit > UPLOAD_WINDOW {
-            return Err(violated("it stored more than was sent"));
-        }
-        table.upload_credit = credit;
-        drop(table);
+        self.table.locked().upload_credit.give(bytes)?;
         self.changed.notify_all();
         Ok(())
     }

@@ -15,6 +15,7 @@ mod calls;
 mod client;
 mod dialing;
 mod door;
+mod credit;
 mod end;
 mod frame;
 mod inlet;

@@ -7,6 +7,7 @@
 use super::{
     WireService,
     calls::{MAX_BODIES, MAX_CALLS, UPLOAD_WINDOW},
+    credit::ReceiveCredit,
     frame::MAX_DATA,
     link::Link,
     message::{Call, CallAnswer, LeasedWord, Message, WireError, decode, encode, encode_listed},
@@ -24,7 +25,7 @@ use std::{
     os::unix::ffi::OsStringExt,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel},
+        atomic::{AtomicUsize, Ordering::AcqRel},
         mpsc,
     },
 };
@@ -42,7 +43,7 @@ const MAX_LEASES: usize = 256;
 const READ_PIECE: u64 = 4 << 20;
 
 /// Bytes of uploads that were stored before the other side is told so: each message is a system call on both sides.
-const CREDIT_STEP: u64 = MAX_DATA as u64;
+pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
 
 /// The calls of the other side.
 #[derive(Debug)]
@@ -54,10 +55,7 @@ pub(super) struct Server {
     calls: AtomicUsize,
     /// Bytes of the data of those calls, and of calls that are not here as a whole.
     body_bytes: AtomicUsize,
-    /// Bytes of uploads that wait to be stored.
-    upload_bytes: AtomicU64,
-    /// Bytes of uploads that were stored, and of which the other side was not told.
-    stored_bytes: AtomicU64,
+    upload_credit: ReceiveCredit,
     uploads: Mutex<BTreeMap<u64, mpsc::Sender<UploadStep>>>,
     leases: Mutex<BTreeMap<u64, ServedLease>>,
 }
@@ -104,8 +102,7 @@ impl Server {
             work: Monitor::default(),
             calls: AtomicUsize::new(0),
             body_bytes: AtomicUsize::new(0),
-            upload_bytes: AtomicU64::new(0),
-            stored_bytes: AtomicU64::new(0),
+            upload_credit: ReceiveCredit::new(UPLOAD_WINDOW, CREDIT_STEP),
             uploads: Mutex::default(),
             leases: Mutex::default(),
         }
@@ -158,10 +155,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if there is no such upload, or more data than there is room for.
     pub(super) fn append(&self, upload: u64, data: Vec<u8>) -> Result<()> {
-        let bytes = data.len() as u64;
-        if self.upload_bytes.fetch_add(bytes, AcqRel) + bytes > UPLOAD_WINDOW {
-            return Err(violated("it sends more of an upload than it may"));
-        }
+        self.upload_credit.arrive(data.len() as u64)?;
         self.pass(upload, false, UploadStep::Append(data))
     }
 
@@ -196,12 +190,7 @@ impl Server {
 
     /// Bytes of an upload do not take room any more.
     pub(super) fn give_credit(&self, link: &Link, bytes: u64) {
-        self.upload_bytes.fetch_sub(bytes, AcqRel);
-        if self.stored_bytes.fetch_add(bytes, AcqRel) + bytes < CREDIT_STEP {
-            return;
-        }
-        let bytes = self.stored_bytes.swap(0, AcqRel);
-        if bytes > 0 {
+        if let Some(bytes) = self.upload_credit.stored(bytes) {
             link.send_or_end(&Message::Credit { bytes }, b"");
         }
     }
