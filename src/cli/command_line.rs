@@ -132,7 +132,7 @@ fn stand_in(words: &mut Vec<OsString>, repository: &OsStr, is_typed: bool, cli: 
     });
     let mut positionals = command.get_positionals();
     let first = positionals.next();
-    let takes_positional = first.is_some_and(|first| is_repository(first));
+    let takes_positional = first.is_some_and(is_repository);
     if !takes_positional && takes_option {
         let is_to = |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
         if is_typed || !words.iter().any(is_to) {
