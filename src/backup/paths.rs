@@ -17,7 +17,7 @@ use crate::{
     sink::{is_in, place_of},
     source::{
         patterns::{PatternPlace, Patterns},
-        tree::{Own, SourceTree, TopRole, TreeRules},
+        tree::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
     },
     text::arguments::{any_bytes, name, pattern},
 };
@@ -72,7 +72,7 @@ pub struct Scope {
     pub looks_twice: bool,
     /// Called with each path that a pattern excludes, and the pattern.
     #[arg(skip)]
-    pub on_excluded: Option<fn(&[u8], &[u8])>,
+    pub on_excluded: Option<ExclusionListener>,
 }
 
 /// The opened sources and their description for the root.

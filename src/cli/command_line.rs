@@ -136,7 +136,7 @@ pub(super) fn stand_in(
     });
     let mut positionals = command.get_positionals();
     let first = positionals.next();
-    let takes_positional = first.is_some_and(|first| is_repository(first));
+    let takes_positional = first.is_some_and(is_repository);
     if !takes_positional && takes_option {
         let is_to = |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
         if is_meant || !words.iter().any(is_to) {

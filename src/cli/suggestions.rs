@@ -317,7 +317,7 @@ mod tests {
                 .contains("similar subcommand")
         };
         assert!(suggested("bakcup") && suggested("restor") && suggested("prnue"));
-        assert!(!suggested("store") && !suggested("fork"));
+        assert!(!suggested("create") && !suggested("fork"));
     }
 
     #[test]

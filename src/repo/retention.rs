@@ -207,7 +207,7 @@ impl std::fmt::Display for TagRule {
     }
 }
 
-/// Parses a duration such as `2y5m7d3h`: years, months, days and hours, in this order, each at most
+/// Parses a duration such as `2y5m7d3h`: years, months, weeks, days and hours, in this order, each at most
 /// once.
 pub fn span(text: &str) -> Option<Span> {
     let (mut span, mut rest, mut units) = (Span::new(), text, "ymwdh");
@@ -469,7 +469,7 @@ mod tests {
             "",
             "30",
             "d",
-            "1w",
+            "1x",
             "3h2d",
             "-1d",
             "1d1d",

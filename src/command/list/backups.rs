@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(shortened("vm:/usr/share/doc/zstd", 14), "vm:…e/doc/zstd");
         assert_eq!(
             shortened(&format!("{}:/x", "h".repeat(30)), 14),
-            "hhhhhhh…hhhh:/x"
+            "hhhhhhh…hhh:/x"
         );
     }
 }

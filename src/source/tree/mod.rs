@@ -70,7 +70,7 @@ pub struct TreeRules {
     /// was read.
     pub looks_twice: bool,
     /// Called with each path that a pattern excludes, and the pattern.
-    pub on_excluded: Option<fn(&[u8], &[u8])>,
+    pub on_excluded: Option<ExclusionListener>,
     /// Number of directories listed at the same time.
     pub walkers: usize,
     /// Objects that the backup writes to.
@@ -80,6 +80,9 @@ pub struct TreeRules {
     /// Returns why the file of this path, in the given directory, must not be copied now.
     pub torn: fn(BorrowedFd<'_>, &[u8]) -> Option<String>,
 }
+
+/// Receives the path of an excluded entry, and the pattern that excludes it; called from any thread.
+pub type ExclusionListener = fn(&[u8], &[u8]);
 
 /// Rules of a program, such as PostgreSQL, for the backup of its own files.
 ///
