@@ -294,6 +294,7 @@ mod tests {
         };
         let serve = Serve {
             allowed: Some(allowed),
+            ..Serve::default()
         };
         let open = |path: &str| serve.open(dir.path().join(path).as_os_str().as_bytes());
         open("a").unwrap();
