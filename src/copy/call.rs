@@ -19,6 +19,9 @@ use std::ops::Range;
 /// Bytes of the content of a large file that are compared by one digest.
 pub(crate) const BLOCK: usize = 64 << 10;
 
+/// Bytes of a tar that is decompressed, and of a small file, at most.
+pub(super) const MAX_TAR: usize = 64 << 20;
+
 /// Bytes of a digest of content.
 pub(super) const DIGEST_BYTES: usize = 32;
 
@@ -124,6 +127,9 @@ pub struct OpenTarget {
     /// Whether nothing is to be written.
     #[n(3)]
     pub dry_run: bool,
+    /// Whether the content of all files is compared.
+    #[n(4)]
+    pub checksum: bool,
 }
 
 /// An answer.

@@ -13,6 +13,8 @@ pub mod call;
 pub(crate) mod compare;
 pub mod far;
 pub(crate) mod large;
+pub(crate) mod listing;
+pub(crate) mod members;
 pub mod near;
 pub(crate) mod plan;
 pub mod rules;
@@ -207,6 +209,7 @@ impl TreeCopy {
             rules: self.options.rules.clone(),
             numeric_owner: self.options.numeric_owner,
             dry_run: self.options.dry_run,
+            checksum: self.options.checksum,
         }
     }
 

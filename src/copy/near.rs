@@ -9,29 +9,26 @@
 use super::{
     attributes::AttributeReader,
     call::{
-        BLOCK, CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage,
+        CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, MAX_TAR, OpenTarget, TargetPage,
         checked_path, not_understood, read_headers, read_paths,
     },
     large::LargeTargets,
+    listing::TreeListing,
+    members::MemberWriter,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        digest::{Digest, digests},
-        entry::{Entry, EntryKind},
-        page::{EntryState, ManifestPage, Record},
+        page::ManifestPage,
         pax::{PaxReader, TarItem, skip_padding},
     },
-    frame::{Frame, FrameContent, Scanned},
+    frame::{Frame, FrameContent},
     queue::Locked,
-    report::skipped::concerns_one_object,
-    source::{Source, Stream},
+    source::Source,
     target::{
         deferred_dirs::DeferredDirs,
-        in_place::Patch,
         layout::TargetLayout,
         tree::{TargetOptions, TargetTree},
-        writer::TargetWriter,
     },
 };
 use std::{
@@ -42,9 +39,6 @@ use std::{
 /// Entries of a page, and bytes of their texts.
 const PAGE_ENTRIES: usize = 4096;
 const PAGE_TEXT: usize = 512 << 10;
-
-/// Bytes of a tar that is decompressed, at most.
-const MAX_TAR: usize = 64 << 20;
 
 /// A tree of this machine. Opened by the first question.
 #[derive(Debug, Default)]
@@ -66,12 +60,6 @@ impl std::fmt::Debug for OpenTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenTree").finish_non_exhaustive()
     }
-}
-
-/// The entries of a tree that are not listed yet.
-struct TreeListing {
-    scan: Stream<Scanned>,
-    attributes: AttributeReader,
 }
 
 impl NearTarget {
@@ -190,7 +178,10 @@ impl OpenTree {
         } else {
             Some(TreeListing {
                 scan: wanted.rules.open(path, Arc::default())?.scan()?,
-                attributes: AttributeReader::open(path)?,
+                attributes: match wanted.checksum {
+                    true => None,
+                    false => Some(AttributeReader::open(path)?),
+                },
             })
         };
         Ok(Self {
@@ -206,12 +197,7 @@ impl OpenTree {
     }
 
     fn members(&self) -> Result<MemberWriter<'_>> {
-        let tree = self.written()?;
-        Ok(MemberWriter {
-            writer: TargetWriter::new(tree),
-            tree: self,
-            answer: CopyAnswer::default(),
-        })
+        Ok(MemberWriter::new(self.written()?, &self.directories))
     }
 
     fn list(&self) -> Result<TargetPage> {
@@ -282,6 +268,7 @@ impl OpenTree {
             let is_same = members.take_if_same(entry, digest, &mut content);
             members.note(at, &entry.path, is_same)?;
         }
+        members.closer.flush();
         Ok(members.answer)
     }
 
@@ -388,137 +375,4 @@ fn decompressed(body: &[u8]) -> Result<Vec<u8>> {
     let mut plain = Vec::with_capacity(size.ok_or_else(not_understood)? as usize);
     zstd_safe::decompress(&mut plain, body).map_err(|_| not_understood())?;
     Ok(plain)
-}
-
-impl Iterator for TreeListing {
-    type Item = Result<Record>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let Scanned {
-                mut entry, state, ..
-            } = match self.scan.next()? {
-                Ok(scanned) => scanned,
-                Err(error) => return Some(Err(error)),
-            };
-            if state == EntryState::Vanished {
-                continue;
-            }
-            if entry.is_file() {
-                // An error makes the entry differ: then it is written again, which reports it.
-                entry.xattrs = self.attributes.read(&entry.path).unwrap_or_default();
-            }
-            if let EntryKind::File { map, .. } = &mut entry.kind {
-                *map = None;
-            }
-            if entry.text_bytes() > PAGE_TEXT {
-                entry.xattrs.clear();
-            }
-            return Some(Ok(Record {
-                entry,
-                state,
-                digest: None,
-                blocks: Vec::new(),
-                crcs: Vec::new(),
-                chunks: Vec::new(),
-                extents: Vec::new(),
-                from: 0,
-                more: false,
-            }));
-        }
-    }
-}
-
-/// Writes members for one question.
-struct MemberWriter<'a> {
-    writer: TargetWriter,
-    tree: &'a OpenTree,
-    answer: CopyAnswer,
-}
-
-impl MemberWriter<'_> {
-    /// Makes an entry. What is there is replaced.
-    fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<()> {
-        let made = match &entry.kind {
-            EntryKind::File { .. } => self.writer.file(entry, content),
-            EntryKind::Directory => self.directory(entry),
-            EntryKind::HardLink(_) | EntryKind::Socket => Err(not_understood()),
-            _ => self.writer.special_file(entry),
-        };
-        self.unless_refused(&entry.path, made).map(drop)
-    }
-
-    fn directory(&mut self, entry: &Entry) -> Result<()> {
-        self.writer.directory(entry, true)?;
-        let target = &self.writer.tree;
-        self.tree.directories.locked().insert(entry, target)
-    }
-
-    /// Returns the value, or `None` if the tree refuses this one entry.
-    fn unless_refused<T>(&mut self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
-        match done {
-            Err(error) if concerns_one_object(&error) => {
-                self.answer
-                    .refused
-                    .push((path.to_vec().into(), error.line()));
-                Ok(None)
-            }
-            done => done.map(Some),
-        }
-    }
-
-    /// Notes that an entry is wanted, unless it is done.
-    fn note(&mut self, at: usize, path: &[u8], is_done: Result<bool>) -> Result<()> {
-        if self.unless_refused(path, is_done)? == Some(false) {
-            self.answer.wanted.push(at as u32);
-        }
-        Ok(())
-    }
-
-    /// Returns the file of this entry if it may keep its content.
-    fn kept_file(&mut self, entry: &Entry) -> Result<Option<Patch>> {
-        if !entry.is_file() {
-            return Err(not_understood());
-        }
-        let patch = Patch::open_any(&mut self.writer, entry)?;
-        Ok(patch.filter(|patch| patch.stat().size == entry.size()))
-    }
-
-    /// Gives a file its metadata. Returns false if it cannot be this file.
-    fn describe(&mut self, entry: &Entry) -> Result<bool> {
-        match self.kept_file(entry)? {
-            Some(patch) => patch.finish(&mut self.writer, entry).map(|_| true),
-            None => Ok(false),
-        }
-    }
-
-    /// As [`Self::describe`], if the content of the file has this digest.
-    fn take_if_same(
-        &mut self,
-        entry: &Entry,
-        digest: &[u8; DIGEST_BYTES],
-        content: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let Some(patch) = self.kept_file(entry)? else {
-            return Ok(false);
-        };
-        let len = entry.data_len();
-        if len > MAX_TAR as u64 || (entry.is_sparse() && !patch.may_write()) {
-            return Ok(false);
-        }
-        content.resize(len as usize, 0);
-        let failed = |e| Error::io(format!("could not read {:?}", name(entry)), e);
-        let got = patch.read(entry, 0, content).map_err(failed)?;
-        let is_same = got as u64 == len && digests(&[content]) == [Digest::Blake3(*digest)];
-        if !is_same {
-            return Ok(false);
-        }
-        let mut buffer = vec![0; if entry.is_sparse() { BLOCK } else { 0 }];
-        patch.clear_holes(entry, &mut buffer).map_err(failed)?;
-        patch.finish(&mut self.writer, entry).map(|_| true)
-    }
-}
-
-fn name(entry: &Entry) -> String {
-    String::from_utf8_lossy(&entry.path).into_owned()
 }

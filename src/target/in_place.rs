@@ -304,6 +304,42 @@ impl Patch {
 }
 
 impl TargetWriter {
+    /// Reads the file at `entry.path`, if it has no holes and the size and metadata of the entry.
+    /// Takes four calls. Returns the open file.
+    ///
+    /// # Errors
+    /// The system's error, with the path.
+    pub(crate) fn read_if_described(
+        &mut self,
+        entry: &Entry,
+        content: &mut Vec<u8>,
+    ) -> Result<Option<File>> {
+        let tree = self.tree.clone();
+        let owner = self.owner_ids(&entry.owner);
+        let (dir, name) = self.enter(&entry.path)?;
+        let failed = |e| tree.error("read", &entry.path, e);
+        let is_described = |stat: &Stat| {
+            stat.kind == FileKind::File
+                && stat.size == entry.size()
+                && (stat.mode, stat.mtime) == (entry.mode, entry.mtime)
+                && (stat.uid, stat.gid) == owner
+        };
+        let stat = dir::stat(dir, name).ok().filter(is_described);
+        if stat.is_none() || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
+            return Ok(None);
+        }
+        let Ok(file) = dir::open_read(dir, name).map(File::from) else {
+            return Ok(None);
+        };
+        content.resize(entry.size() as usize, 0);
+        match file.read_exact_at(content, 0) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(failed)?,
+        }
+        let there = xattr::read_all(&file).map_err(failed)?;
+        Ok(has_only_xattrs(entry, &there).then_some(file))
+    }
+
     /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
     /// entry.
     ///

@@ -1,0 +1,131 @@
+//! Writes members of a copy: each is made, or left out if the tree refuses it alone.
+
+use super::call::{BLOCK, CopyAnswer, DIGEST_BYTES, MAX_TAR, not_understood};
+use crate::{
+    error::{Error, Result},
+    format::{
+        digest::{Digest, digests},
+        entry::{Entry, EntryKind},
+    },
+    platform::uring::Closer,
+    queue::Locked,
+    report::skipped::concerns_one_object,
+    target::{
+        deferred_dirs::DeferredDirs, in_place::Patch, tree::TargetTree, writer::TargetWriter,
+    },
+};
+use std::sync::{Arc, Mutex};
+
+/// Writes members for one question.
+pub(super) struct MemberWriter<'a> {
+    pub(super) writer: TargetWriter,
+    directories: &'a Mutex<DeferredDirs>,
+    pub(super) answer: CopyAnswer,
+    /// Closes files that were only read.
+    pub(super) closer: Closer,
+}
+
+impl<'a> MemberWriter<'a> {
+    pub(super) fn new(tree: &Arc<TargetTree>, directories: &'a Mutex<DeferredDirs>) -> Self {
+        Self {
+            writer: TargetWriter::new(tree),
+            directories,
+            answer: CopyAnswer::default(),
+            closer: Closer::new(),
+        }
+    }
+
+    /// Makes an entry. What is there is replaced.
+    pub(super) fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<()> {
+        let made = match &entry.kind {
+            EntryKind::File { .. } => self.writer.file(entry, content),
+            EntryKind::Directory => self.directory(entry),
+            EntryKind::HardLink(_) | EntryKind::Socket => Err(not_understood()),
+            _ => self.writer.special_file(entry),
+        };
+        self.unless_refused(&entry.path, made).map(drop)
+    }
+
+    fn directory(&mut self, entry: &Entry) -> Result<()> {
+        self.writer.directory(entry, true)?;
+        let target = &self.writer.tree;
+        self.directories.locked().insert(entry, target)
+    }
+
+    /// Returns the value, or `None` if the tree refuses this one entry.
+    pub(super) fn unless_refused<T>(&mut self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Err(error) if concerns_one_object(&error) => {
+                self.answer
+                    .refused
+                    .push((path.to_vec().into(), error.line()));
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
+    /// Notes that an entry is wanted, unless it is done.
+    pub(super) fn note(&mut self, at: usize, path: &[u8], is_done: Result<bool>) -> Result<()> {
+        if self.unless_refused(path, is_done)? == Some(false) {
+            self.answer.wanted.push(at as u32);
+        }
+        Ok(())
+    }
+
+    /// Returns the file of this entry if it may keep its content.
+    fn kept_file(&mut self, entry: &Entry) -> Result<Option<Patch>> {
+        if !entry.is_file() {
+            return Err(not_understood());
+        }
+        let patch = Patch::open_any(&mut self.writer, entry)?;
+        Ok(patch.filter(|patch| patch.stat().size == entry.size()))
+    }
+
+    /// Gives a file its metadata. Returns false if it cannot be this file.
+    pub(super) fn describe(&mut self, entry: &Entry) -> Result<bool> {
+        match self.kept_file(entry)? {
+            Some(patch) => patch.finish(&mut self.writer, entry).map(|_| true),
+            None => Ok(false),
+        }
+    }
+
+    /// As [`Self::describe`], if the content of the file has this digest.
+    pub(super) fn take_if_same(
+        &mut self,
+        entry: &Entry,
+        digest: &[u8; DIGEST_BYTES],
+        content: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let len = entry.data_len();
+        if len > MAX_TAR as u64 || !entry.is_file() {
+            return Err(not_understood());
+        }
+        let is_same = |content: &[u8]| digests(&[content]) == [Digest::Blake3(*digest)];
+        if !self.writer.tree.syncs_each_file()
+            && let Some(file) = self.writer.read_if_described(entry, content)?
+        {
+            self.closer.close(file.into());
+            return Ok(is_same(content));
+        }
+        let Some(patch) = self.kept_file(entry)? else {
+            return Ok(false);
+        };
+        if entry.is_sparse() && !patch.may_write() {
+            return Ok(false);
+        }
+        content.resize(len as usize, 0);
+        let failed = |e| Error::io(format!("could not read {:?}", name(entry)), e);
+        let got = patch.read(entry, 0, content).map_err(failed)?;
+        if got as u64 != len || !is_same(content) {
+            return Ok(false);
+        }
+        let mut buffer = vec![0; if entry.is_sparse() { BLOCK } else { 0 }];
+        patch.clear_holes(entry, &mut buffer).map_err(failed)?;
+        patch.finish(&mut self.writer, entry).map(|_| true)
+    }
+}
+
+fn name(entry: &Entry) -> String {
+    String::from_utf8_lossy(&entry.path).into_owned()
+}
