@@ -257,6 +257,46 @@ fn every_link_in_the_documents_leads_to_a_file_and_a_heading() -> Result {
     Ok(())
 }
 
+/// The long options in a manual page, as `--keep-daily`.
+fn long_options(page: &str) -> Vec<String> {
+    let plain = page
+        .replace("\\-", "-")
+        .replace("\\fB", " ")
+        .replace("\\fR", " ");
+    let words = plain.split(|char: char| !char.is_ascii_alphanumeric() && char != '-');
+    words
+        .filter(|word| word.starts_with("--") && word.len() > 3)
+        .map(|word| word.trim_end_matches('-').to_owned())
+        .collect()
+}
+
+#[test]
+fn every_option_is_in_a_document() -> Result {
+    let dir = tempfile::tempdir()?;
+    let man = Command::new(env!("CARGO_BIN_EXE_fullbore"))
+        .args(["man", "--to"])
+        .arg(dir.path())
+        .status()?;
+    assert!(man.success());
+    let mut documents = String::new();
+    for document in all_documents()? {
+        documents += &fs::read_to_string(source(&document.to_string_lossy()))?;
+    }
+    let mut missing = Vec::new();
+    let mut options = 0;
+    for page in fs::read_dir(dir.path())? {
+        for option in long_options(&fs::read_to_string(page?.path())?) {
+            options += 1;
+            if !documents.contains(&option) && !missing.contains(&option) {
+                missing.push(option);
+            }
+        }
+    }
+    assert!(options > 100, "the manual has {options} options");
+    assert!(missing.is_empty(), "in no document: {missing:?}");
+    Ok(())
+}
+
 /// The keys that a row of `doc/json.md` names.
 fn keys(document: &str, command: &str) -> Vec<String> {
     let row = document
