@@ -2,7 +2,7 @@
 //!
 //! Blocks marked `sh` are run, each line that starts with `$ ` in a shell of its own; blocks marked `console` are not, since
 //! they install things or are what CI runs anyway. `# exits with 4` at the end of a line is the code it must have, else it
-//! is 0. Paths that begin with one of [`PLACES`] are moved into a temporary directory, and programs that a test cannot have
+//! is 0. Blocks marked `toml` whose first line is `# /etc/fullbore/NAME.toml` are the profiles of these commands. Paths that begin with one of [`PLACES`] are moved into a temporary directory, and programs that a test cannot have
 //! stand in for themselves, see [`stand_ins`]. What commands print is not compared: times and sizes differ.
 
 #![allow(missing_docs, dead_code)]
@@ -123,6 +123,17 @@ fn stand_ins(dir: &Path) -> Result {
     Ok(())
 }
 
+/// Writes each profile of the document to `dir`, with its paths below `root`.
+fn profiles(document: &str, dir: &Path, root: &Path) -> Result {
+    for block in document.split("```toml\n# /etc/fullbore/").skip(1) {
+        let (name, rest) = block.split_once('\n').ok_or("a block ends")?;
+        let (profile, _) = rest.split_once("```").ok_or("a block has no end")?;
+        let lines = profile.lines().map(|line| moved(line, root) + "\n");
+        write(&dir.join(name), lines.collect::<String>())?;
+    }
+    Ok(())
+}
+
 fn run_all(document: &str) -> Result {
     let temp = tempfile::tempdir()?;
     let (root, work) = (temp.path(), temp.path().join("work"));
@@ -138,7 +149,9 @@ fn run_all(document: &str) -> Result {
         .into_iter()
         .chain(std::env::split_paths(&path));
     let path = std::env::join_paths(path)?;
-    let all = commands(&fs::read_to_string(source(document))?);
+    let text = fs::read_to_string(source(document))?;
+    profiles(&text, &root.join("config/fullbore"), root)?;
+    let all = commands(&text);
     assert!(
         all.iter()
             .filter(|(command, _)| command.contains("fullbore "))
@@ -162,7 +175,8 @@ fn run_all(document: &str) -> Result {
             .env("AWS_ACCESS_KEY_ID", "tester")
             .env("AWS_SECRET_ACCESS_KEY", stores::SECRET)
             .env("AWS_ENDPOINT_URL", stores::s3_endpoint())
-            .env("XDG_CACHE_HOME", root.join("cache"));
+            .env("XDG_CACHE_HOME", root.join("cache"))
+            .env("XDG_CONFIG_HOME", root.join("config"));
         let output = shell.env("PATH", &path).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
@@ -254,6 +268,46 @@ fn every_link_in_the_documents_leads_to_a_file_and_a_heading() -> Result {
             }
         }
     }
+    Ok(())
+}
+
+/// The long options in a manual page, as `--keep-daily`.
+fn long_options(page: &str) -> Vec<String> {
+    let plain = page
+        .replace("\\-", "-")
+        .replace("\\fB", " ")
+        .replace("\\fR", " ");
+    let words = plain.split(|char: char| !char.is_ascii_alphanumeric() && char != '-');
+    words
+        .filter(|word| word.starts_with("--") && word.len() > 3)
+        .map(|word| word.trim_end_matches('-').to_owned())
+        .collect()
+}
+
+#[test]
+fn every_option_is_in_a_document() -> Result {
+    let dir = tempfile::tempdir()?;
+    let man = Command::new(env!("CARGO_BIN_EXE_fullbore"))
+        .args(["man", "--to"])
+        .arg(dir.path())
+        .status()?;
+    assert!(man.success());
+    let mut documents = String::new();
+    for document in all_documents()? {
+        documents += &fs::read_to_string(source(&document.to_string_lossy()))?;
+    }
+    let mut missing = Vec::new();
+    let mut options = 0;
+    for page in fs::read_dir(dir.path())? {
+        for option in long_options(&fs::read_to_string(page?.path())?) {
+            options += 1;
+            if !documents.contains(&option) && !missing.contains(&option) {
+                missing.push(option);
+            }
+        }
+    }
+    assert!(options > 100, "the manual has {options} options");
+    assert!(missing.is_empty(), "in no document: {missing:?}");
     Ok(())
 }
 
