@@ -13,9 +13,9 @@
 
 mod calls;
 mod client;
+mod credit;
 mod dialing;
 mod door;
-mod credit;
 mod end;
 mod frame;
 mod inlet;
