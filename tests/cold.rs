@@ -63,9 +63,10 @@ impl ColdDisk {
         self.place.join("tree")
     }
 
-    /// Unmounts and mounts the disk, so that nothing of it is in the page cache.
+    /// Unmounts and mounts the disk, so that nothing of it is in the page cache. A mount namespace of another test may have kept it.
     fn cool(&self) {
         shell("umount \"$1\"", args![self.place]).ends_with(0);
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
         assert!(self.mount());
     }
 

@@ -164,7 +164,7 @@ fn config_check_prints_the_commands_and_refuses_bad_values() {
     let repo = host.path("repo").display().to_string();
     for line in [
         format!(
-            "  backup: fullbore backup --key=/k --to={repo} {}",
+            "  backup: fullbore backup --key=/k --to={repo} --no-create {}",
             host.path("src").display()
         ),
         format!("  forget: fullbore forget --keep-last=3 --key=/k {repo}"),

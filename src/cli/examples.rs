@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 24] = [
+const EXAMPLES: [(&str, CommandExamples); 27] = [
     (
         "backup",
         [
@@ -146,6 +146,57 @@ const EXAMPLES: [(&str, CommandExamples); 24] = [
             (
                 "Find for a program",
                 "fullbore find /mnt/disk/data '*.sql' --json",
+            ),
+        ],
+    ),
+    (
+        "copy",
+        [
+            (
+                "Copy a directory, and delete what its source lacks",
+                "fullbore copy /srv/data /mnt/disk/data --delete",
+            ),
+            (
+                "Copy it to another host; first only say what would change",
+                "fullbore copy /srv/data ssh://db2/srv/data --delete --dry-run",
+            ),
+            (
+                "Copy a backup to another repository",
+                "fullbore copy /mnt/disk/data@latest /mnt/other/data",
+            ),
+        ],
+    ),
+    (
+        "stats",
+        [
+            (
+                "Say how much the backups of a repository take",
+                "fullbore stats /mnt/disk/data",
+            ),
+            (
+                "Say it of the repository of a profile",
+                "fullbore stats --profile web",
+            ),
+            (
+                "Say it to a program",
+                "fullbore stats /mnt/disk/data --json",
+            ),
+        ],
+    ),
+    (
+        "cat",
+        [
+            (
+                "Print a file of the latest backup",
+                "fullbore cat /mnt/disk/data etc/fstab",
+            ),
+            (
+                "Print a file of an earlier backup",
+                "fullbore cat /mnt/disk/data@yesterday etc/fstab",
+            ),
+            (
+                "Write a directory as a tar to another program",
+                "fullbore cat /mnt/disk/data docs | tar -t",
             ),
         ],
     ),

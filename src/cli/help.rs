@@ -108,7 +108,7 @@ const SHORT_EVERYWHERE: [&str; 7] = [
     "key",
 ];
 /// Options of every command that `-h` leaves out.
-const LONG_EVERYWHERE: [&str; 3] = ["no-tricks", "report", "passphrase-file"];
+const LONG_EVERYWHERE: [&str; 4] = ["no-tricks", "report", "passphrase-file", "color"];
 
 /// The program for clap, with arranged help.
 pub(super) fn program() -> Command {

@@ -46,10 +46,7 @@ const HABITS: [(&[&str], &str); 14] = [
         &["export-tar"],
         "use `fullbore export REPO@BACKUP --to FILE.tar.zst`",
     ),
-    (
-        &["copy", "sync"],
-        "use `fullbore copy-backup REPO@BACKUP --to DIR`",
-    ),
+    (&["sync", "rsync"], "use `fullbore copy SRC DST`"),
     (
         &["annotate", "rename"],
         "use `fullbore tag REPO@BACKUP KEY=VALUE`",

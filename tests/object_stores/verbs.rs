@@ -163,10 +163,12 @@ fn a_new_repository_in_a_store_wants_a_decision_and_an_archive_is_refused() {
 }
 
 #[test]
-fn a_repository_in_a_store_with_an_id_behind_it_is_told_apart() {
+fn forget_takes_the_backup_that_is_named_behind_the_store() {
     let (store, dir) = (StoreRepository::s3(), temp());
     write(dir.path().join("tree/f"), "content");
     let id = store.back_up(&dir.path().join("tree"));
-    let ran = store.run(args!["forget", store.named(&id)]).ends_with(1);
-    ran.has_one_error(&format!("\"{}\", and \"{id}\" by itself", store.address));
+    let ran = store.run(args!["forget", store.named(&id)]).ends_with(0);
+    assert!(ran.out.contains("1 backup forgotten"), "{}", ran.out);
+    let left = store.run(args!["list", store.address, "--json"]);
+    assert_eq!(left.ends_with(0).json().len(), 0);
 }

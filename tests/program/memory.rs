@@ -17,7 +17,7 @@ fn limited(mib: usize, args: impl IntoIterator<Item = OsString>) -> Ran {
 
 /// Limits in MiB: from too little to begin with, in small steps, to plenty.
 fn limits() -> impl Iterator<Item = usize> {
-    (40..=100)
+    (52..=100)
         .step_by(4)
         .chain([130, 180, 250, 300, 500, 1000, 2000])
 }

@@ -80,8 +80,9 @@ impl DefaultLayers<'_> {
             set.extend(kept.iter().map(|option| option.arg.get_id().to_string()));
             added.extend(kept.into_iter().flat_map(|option| option.words));
         }
-        added.extend(source_words(command, profile, &set));
+        let sources = source_words(command, profile, &set);
         line.words.splice(line.begin..line.begin, added);
+        line.words.extend(sources);
         line.words
     }
 }
@@ -147,7 +148,7 @@ fn environment_layer<'a>(command: &'a Command, variables: Variables<'_>) -> Vec<
         Some(LayerOption { arg, words })
     });
     options
-        .filter(|option| option.arg.get_id() != "repository")
+        .filter(|option| option.arg.get_id() != "stand_in")
         .collect()
 }
 

@@ -86,9 +86,6 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Compress content on its way to or from another host: zstd[:LEVEL] or none
     #[arg(long, value_name = "CODEC", default_value = "none")]
     compress: Codec,
-    /// Name each entry that is copied
-    #[arg(long, short)]
-    verbose: bool,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -187,7 +184,7 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
         (args.exclude_caches, "--exclude-caches"),
         (args.one_file_system, "--one-file-system"),
         (args.numeric_owner, "--numeric-owner"),
-        (args.verbose, "--verbose"),
+        (args.output.verbose, "--verbose"),
         (args.output.json, "--json"),
         (args.output.quiet, "--quiet"),
         (!platform::tricks(), "--no-tricks"),
@@ -253,7 +250,7 @@ fn copy(
     target: Arc<dyn CopyTarget>,
 ) -> Result<u8> {
     let log = Arc::new(CopyLog {
-        shows_all: args.verbose || args.dry_run,
+        shows_all: args.output.verbose || args.dry_run,
         is_quiet: args.output.quiet,
         is_json: args.output.json,
         out: Mutex::new(BufWriter::new(io::stdout())),
