@@ -68,7 +68,6 @@ const SHORT: [(&str, &[&str]); 3] = [
             "tag",
             "dry-run",
             "stdin-name",
-            "connect",
             "no-create",
             "encrypt-to",
         ],

@@ -132,7 +132,7 @@ fn every_verb_works_with_a_repository_on_another_host() {
     fullbore(0, &["verify", &there, "--sample", "10%"]);
     fullbore(0, &["find", &there, "sub/1"]);
     fullbore(
-        1,
+        0,
         &[
             "diff",
             &format!("{there}@{first}"),
