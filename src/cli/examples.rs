@@ -195,8 +195,8 @@ const EXAMPLES: [(&str, CommandExamples); 27] = [
                 "fullbore cat /mnt/disk/data@yesterday etc/fstab",
             ),
             (
-                "Write a directory as a tar to another program",
-                "fullbore cat /mnt/disk/data docs | tar -t",
+                "Print a directory as a tar, for another program",
+                "fullbore cat /mnt/disk/data docs",
             ),
         ],
     ),

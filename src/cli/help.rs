@@ -67,7 +67,6 @@ const SHORT: [(&str, &[&str]); 3] = [
             "full",
             "tag",
             "dry-run",
-            "stdin-name",
             "no-create",
             "encrypt-to",
         ],

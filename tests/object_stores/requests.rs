@@ -200,6 +200,9 @@ pub(crate) fn peak_bytes(mut run: std::process::Child) -> u64 {
     peak
 }
 
+/// MiB that a run may take above `--memory`. An unoptimized program has 20 MiB more of code.
+const ABOVE_MEMORY: u64 = if cfg!(debug_assertions) { 96 + 20 } else { 96 };
+
 #[test]
 fn a_large_file_passes_in_the_memory_that_is_given() {
     let store = StoreRepository::s3();
@@ -210,7 +213,7 @@ fn a_large_file_passes_in_the_memory_that_is_given() {
         let given = args!["--memory", format!("{memory}M"), "--full", "--quiet"];
         let args = store.backup_args(&tree).into_iter().chain(given);
         let peak = peak_bytes(store.command(args).spawn().unwrap()) >> 20;
-        assert!(peak <= memory + 96, "{peak} MiB of {memory}");
+        assert!(peak <= memory + ABOVE_MEMORY, "{peak} MiB of {memory}");
     }
     let back = dir.path().join("back");
     let args = args![
@@ -223,5 +226,5 @@ fn a_large_file_passes_in_the_memory_that_is_given() {
         "--quiet"
     ];
     let peak = peak_bytes(store.command(args).spawn().unwrap()) >> 20;
-    assert!(peak <= 64 + 96, "{peak} MiB");
+    assert!(peak <= 64 + ABOVE_MEMORY, "{peak} MiB");
 }
