@@ -55,7 +55,7 @@ const HEADINGS: [(&str, &[&str]); 3] = [
 ];
 
 /// Commands with too many options for a screen, and those that `-h` prints.
-const SHORT: [(&str, &[&str]); 3] = [
+const SHORT: [(&str, &[&str]); 4] = [
     (
         "backup",
         &[
@@ -77,17 +77,16 @@ const SHORT: [(&str, &[&str]); 3] = [
             "to",
             "overwrite",
             "delta",
-            "delete",
-            "plan",
             "dry-run",
             "include",
             "exclude",
-            "host",
-            "path",
-            "database",
             "target-time",
             "keep-going",
         ],
+    ),
+    (
+        "copy",
+        &["delete", "dry-run", "checksum", "exclude", "compress"],
     ),
     (
         "export",
