@@ -83,7 +83,7 @@ pub(super) enum Command {
     Unpin(PinArgs),
     /// List or change the keys of an encrypted repository
     Key(KeyArgs),
-    /// Rebuild roots and manifests that are lost, and drop what nothing can restore; first it is only said
+    /// Rebuild lost roots and manifests, and drop data that cannot be restored. Without --yes it lists the steps, or asks on a terminal
     ///
     /// Manifests are rebuilt from the copies of their pages in the segments;
     /// roots from labels, seek tables and pages. Segments are never changed.

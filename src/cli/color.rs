@@ -82,7 +82,7 @@ pub(super) fn painted(line: &str) -> Cow<'_, str> {
     }
 }
 
-/// Paints the lines that are written to it, if that is wanted.
+/// A writer that colours lines, if colours are on.
 pub(super) struct LinePainter<W> {
     out: W,
     is_on: bool,

@@ -5,14 +5,14 @@ use crate::platform;
 use clap::{Args, ValueHint};
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
-/// What a command that looks at backups, or at what is noted of them, ends with.
+/// Exit codes of a command that reads backups or their notes.
 pub(super) const EXIT_CODES: &str =
     "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found";
 
-/// What a command ends with that looks at none.
+/// Exit codes of a command that reads no backups.
 pub(super) const PLAIN_EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments";
 
-/// What a command ends with that writes a stored backup somewhere else.
+/// Exit codes of a command that writes a stored backup somewhere else.
 pub(super) const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
                       2 wrong arguments, 4 damage was found";
 
@@ -63,7 +63,7 @@ pub(super) struct OutputArgs {
     pub(super) verbose: bool,
 }
 
-/// What all commands that move bytes have.
+/// Options of all commands that move bytes.
 #[derive(Debug, Args, Clone)]
 pub(super) struct RunArgs {
     /// Write a page about the run: throughput, and what the limit was, over time; it replaces an earlier one, but no other file

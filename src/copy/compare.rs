@@ -368,17 +368,7 @@ impl Differences {
 
 /// An entry of the target, as the state before.
 fn known(entry: Entry, trust: Trust) -> Option<BaseEntry> {
-    let record = Record {
-        entry,
-        state: EntryState::Whole,
-        digest: None,
-        blocks: Vec::new(),
-        crcs: Vec::new(),
-        chunks: Vec::new(),
-        extents: Vec::new(),
-        from: 0,
-        more: false,
-    };
+    let record = Record::without_content(entry, EntryState::Whole);
     let page = ManifestPage {
         records: vec![record],
         ..ManifestPage::default()

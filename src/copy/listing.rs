@@ -45,17 +45,7 @@ impl Iterator for TreeListing {
             if entry.text_bytes() > MAX_TEXT {
                 entry.xattrs.clear();
             }
-            return Some(Ok(Record {
-                entry,
-                state,
-                digest: None,
-                blocks: Vec::new(),
-                crcs: Vec::new(),
-                chunks: Vec::new(),
-                extents: Vec::new(),
-                from: 0,
-                more: false,
-            }));
+            return Some(Ok(Record::without_content(entry, state)));
         }
     }
 }

@@ -213,9 +213,13 @@ for = '30m'
 ";
 
     fn expanded(line: &str, variables: &[(&str, &str)]) -> String {
+        expanded_with(WEB, line, variables)
+    }
+
+    fn expanded_with(profile: &str, line: &str, variables: &[(&str, &str)]) -> String {
         let mut program = Cli::command();
         program.build();
-        let profile = Profile::parse(WEB, Path::new("web.toml"), &program).unwrap();
+        let profile = Profile::parse(profile, Path::new("web.toml"), &program).unwrap();
         let words = line.split(' ').map(OsString::from).collect();
         let line = CommandLine::read(&program, words);
         let variable = |name: &str| {
@@ -301,23 +305,6 @@ for = '30m'
 
     #[test]
     fn a_variable_stands_for_an_option_with_a_value_and_others_do_no_harm() {
-        let with = |line: &str, variables: &[(&str, &str)]| {
-            let mut program = Cli::command();
-            program.build();
-            let words = line.split(' ').map(OsString::from).collect();
-            let line = CommandLine::read(&program, words);
-            let variable = |name: &str| {
-                let found = variables.iter().find(|(known, _)| *known == name);
-                found.map(|(_, value)| OsString::from(value))
-            };
-            let layers = DefaultLayers {
-                program: &program,
-                profile: &Profile::default(),
-                variables: &variable,
-            };
-            let words = layers.added_to(line, None);
-            words.join(OsStr::new(" ")).into_string().unwrap()
-        };
         let repository = ("FULLBORE_REPOSITORY", "/b");
         for (line, variables, words) in [
             ("fullbore list", &[repository][..], "fullbore list /b"),
@@ -355,7 +342,7 @@ for = '30m'
             ),
             ("fullbore man", &[repository], "fullbore man"),
         ] {
-            assert_eq!(with(line, variables), words, "{line}");
+            assert_eq!(expanded_with("", line, variables), words, "{line}");
         }
     }
 }

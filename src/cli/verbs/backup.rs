@@ -129,7 +129,7 @@ pub(in crate::cli) struct BackupArgs {
     pub(in crate::cli) digest: Algorithm,
     #[command(flatten)]
     pub(in crate::cli) scope: Scope,
-    /// Whose backup it is: that host's earlier ones are what it is compared with [default: this host]
+    /// Record this host name; earlier backups of that host serve as the base [default: this host]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) host: Option<String>,
     /// Tag the backup with KEY or KEY=VALUE; can be repeated

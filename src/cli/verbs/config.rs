@@ -23,7 +23,7 @@ pub(in crate::cli) struct ConfigArgs {
     action: ConfigAction,
 }
 
-/// What is done with profiles.
+/// The actions of `fullbore config`.
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
     /// Check a profile, or all there are, and print the commands that they stand for

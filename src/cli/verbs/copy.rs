@@ -3,6 +3,7 @@
 use super::{
     copy_backup::{RepositoryCopyArgs, copy_backup},
     copy_log::CopyLog,
+    far::print,
 };
 use crate::{
     cli::{
@@ -30,7 +31,6 @@ use crate::{
     },
     text::{
         arguments::{any_bytes, name, pattern},
-        shown,
         size::{bytes, counted, rate, seconds},
     },
 };
@@ -38,7 +38,7 @@ use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -226,15 +226,7 @@ impl WireService for PulledTree {
     }
 
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        let text = String::from_utf8_lossy(bytes);
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        if is_error {
-            aside(text);
-        } else {
-            // The copy goes on without its output.
-            let _ = writeln!(io::stdout().lock(), "{}", shown(text));
-        }
-        Ok(())
+        print(is_error, bytes)
     }
 
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {

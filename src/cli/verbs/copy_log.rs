@@ -8,11 +8,11 @@ use std::{
 
 /// Prints entries on standard output, a line each.
 pub(super) struct CopyLog {
-    /// Whether new and changed entries are printed, and not only those that are deleted.
+    /// Print new and changed entries, and not only deleted ones.
     pub(super) shows_all: bool,
-    /// Whether nothing is printed.
+    /// Print nothing.
     pub(super) is_quiet: bool,
-    /// Whether each line is a JSON object.
+    /// Print each line as a JSON object.
     pub(super) is_json: bool,
     pub(super) out: Mutex<BufWriter<Stdout>>,
 }

@@ -302,7 +302,7 @@ fn run(host: &str, objects: Arc<dyn Objects>, arguments: &FarArguments) -> Resul
 }
 
 /// Prints what the command on the other host has printed, which may be anything.
-fn print(is_error: bool, bytes: &[u8]) -> Result<()> {
+pub(super) fn print(is_error: bool, bytes: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(bytes);
     let text = text.strip_suffix('\n').unwrap_or(&text);
     if is_error {

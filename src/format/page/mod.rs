@@ -105,6 +105,21 @@ fn is_short(kept: &[u8; BLOCK_DIGEST_BYTES]) -> bool {
 }
 
 impl Record {
+    /// A record of an entry of which no content is known.
+    pub fn without_content(entry: Entry, state: EntryState) -> Self {
+        Self {
+            entry,
+            state,
+            digest: None,
+            blocks: Vec::new(),
+            crcs: Vec::new(),
+            chunks: Vec::new(),
+            extents: Vec::new(),
+            from: 0,
+            more: false,
+        }
+    }
+
     /// Bytes of its block digests, CRCs and chunks.
     pub fn digest_bytes(&self) -> usize {
         (self.blocks.len() + self.chunks.len()) * BLOCK_DIGEST_BYTES

@@ -56,12 +56,12 @@ struct Opened {
 struct ServedSource {
     source: Arc<dyn Source>,
     scan: Mutex<Option<Stream<Scanned>>>,
-    large: Mutex<BTreeMap<EntryPath, KeptFile>>,
+    large: Mutex<BTreeMap<EntryPath, ServedFile>>,
 }
 
 /// A large file that is being read.
 #[derive(Clone)]
-struct KeptFile {
+struct ServedFile {
     file: Arc<LargeFile>,
     /// Pieces that were not asked for yet.
     pieces: u64,
@@ -219,7 +219,7 @@ impl ServedSource {
         let scanned = words.scanned.scanned()?;
         let path = scanned.entry.path.clone();
         let mut all = self.large.locked();
-        let kept = all.entry(path).or_insert_with(|| KeptFile {
+        let kept = all.entry(path).or_insert_with(|| ServedFile {
             file: LargeFile::new(scanned, words.data_len, words.pieces),
             pieces: words.pieces,
             is_begun: false,
@@ -231,7 +231,7 @@ impl ServedSource {
     fn change_kept(
         &self,
         path: &[u8],
-        change: impl FnOnce(&mut KeptFile),
+        change: impl FnOnce(&mut ServedFile),
     ) -> Option<Arc<LargeFile>> {
         let mut all = self.large.locked();
         let kept = all.get_mut(path)?;
@@ -249,7 +249,7 @@ impl ServedSource {
         (offset, len, last): (u64, u32, bool),
         buf: Buf,
     ) -> Result<FrameWords> {
-        let count = |kept: &mut KeptFile| kept.pieces = kept.pieces.saturating_sub(1);
+        let count = |kept: &mut ServedFile| kept.pieces = kept.pieces.saturating_sub(1);
         let Some(file) = self.change_kept(path, count) else {
             // It could not be opened.
             return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));

@@ -50,7 +50,7 @@ impl FarTree {
             large.as_deref().map(LargeWords::of).map(Box::new),
         );
         let words = self.read_slice(buf.made_for(), slice)?;
-        let mut members = Members {
+        let mut members = FarMembers {
             small,
             large,
             at: 0,
@@ -60,7 +60,7 @@ impl FarTree {
             .map(|part| members.part(part, words.data.len()))
             .collect::<Result<Vec<_>>>()?;
         buf.extend_from_slice(&words.data);
-        let Members {
+        let FarMembers {
             mut small, large, ..
         } = members;
         let rest = match words.left {
@@ -114,14 +114,14 @@ impl FarTree {
 }
 
 /// The members of a slice, which the parts of its frame are matched with.
-struct Members {
+struct FarMembers {
     small: Vec<Scanned>,
     large: Option<Arc<LargeFile>>,
     /// Members that parts were found for, or that vanished.
     at: usize,
 }
 
-impl Members {
+impl FarMembers {
     fn part(&mut self, part: PartWords, data_bytes: usize) -> Result<FrameEntry> {
         let (entry, state) = match part.kind {
             PartKind::Whole(entry, state) => (entry.entry()?, state.state()),

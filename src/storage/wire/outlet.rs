@@ -40,7 +40,7 @@ struct Outputs {
     last_number: u64,
     last_connection: u64,
     uses: u64,
-    by_connection: BTreeMap<u64, Output>,
+    by_connection: BTreeMap<u64, OutletStream>,
     /// The first connection is used only while there is no other one.
     first_rests: bool,
     unreceived: BTreeMap<u64, SentFrame>,
@@ -49,7 +49,7 @@ struct Outputs {
 }
 
 #[derive(Debug)]
-struct Output {
+struct OutletStream {
     /// Absent while a frame is written.
     stream: Option<WireStream>,
     is_ended: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ impl Outlet {
             let id = outputs.last_connection;
             outputs.last_connection += 1;
             outputs.first_rests |= first_rests;
-            let output = Output {
+            let output = OutletStream {
                 stream: Some(stream),
                 is_ended,
                 last_use: 0,
