@@ -219,7 +219,7 @@ fn what_a_disk_gives_when_it_is_asked_again_is_not_given_up() {
     let repository = dir.path().join("repo");
     let before = files(&repository);
     for calls in ["pread64", "openat", "statx"] {
-        for when in 1..6 {
+        for when in [1, 2, 4] {
             for object in objects(&repository) {
                 let repair = args!["repair", repository, "--data", "--yes"];
                 let ran = tampered(
@@ -1232,7 +1232,9 @@ fn a_repair_takes_nothing_from_what_can_be_restored() {
         let pairs = names
             .iter()
             .enumerate()
-            .flat_map(|(at, one)| names[at + 1..].iter().map(move |other| [one, other]));
+            .flat_map(|(at, one)| names[at + 1..].iter().map(move |other| [one, other]))
+            // All pairs of the one codec are enough for what does not ask for it.
+            .step_by(if codec == "zstd" { 1 } else { 3 });
         for (pair, is_gone) in pairs.flat_map(|pair| [(pair, true), (pair, false)]) {
             let _ = fs::remove_dir_all(&copy);
             runs::shell("cp -r \"$1\" \"$2\"", args![repository, copy]).ends_with(0);
