@@ -19,11 +19,10 @@ import sys
 import tempfile
 import time
 
-from server import Cluster
+from server import DEFAULT_DIR, Cluster
 
 SEED = 20240229
 MB = 10**6
-DEFAULT_DIR = os.environ.get("FULLBORE_BENCH_DIR") or "/var/tmp/fullbore-bench"
 
 
 # ---------------------------------------------------------------- ingredients

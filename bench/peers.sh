@@ -1,10 +1,13 @@
 #!/bin/sh
-# Installs from Debian the programs the benchmarks compare with or measure by; into the directory that is given, a
-# pgBackRest that knows blocks. What is there already is left alone.
+# Installs from Debian the programs the benchmarks measure by, and into the directory that is given the newest programs
+# they compare with: those of Debian unstable, with their own libraries beside those of this system. What is there already
+# is left alone.
 set -eu
-backrest=$1/pgbackrest
+peers=$1/peers
+root=$peers/root
 
-packages="zstd tar lz4 restic borgbackup rdiff strace pgbackrest rsync postgresql libarchive-tools age"
+packages="zstd tar lz4 rdiff strace rsync postgresql libarchive-tools age patchelf"
+newest="restic borgbackup pgbackrest rsync postgresql-18"
 
 missing=
 for package in $packages; do
@@ -19,25 +22,35 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086  # a list of words
     apt-get install -y -q --no-install-recommends $missing
 fi
-[ ! -x "$backrest/pgbackrest" ] || exit 0
+[ ! -x "$peers/bin/restic" ] || exit 0
 
-# Debian 12 has 2.45, which stores a changed file as a whole. That of Debian 13 runs beside it, with its own libraries.
-rm -rf "$backrest"
-mkdir -p "$backrest/lists/partial" "$backrest/packages"
-cd "$backrest/packages"
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >../sources.list
-set -- -q -o Dir::Etc::sourcelist="$backrest/sources.list" -o Dir::Etc::sourceparts=/dev/null \
-    -o Dir::State::lists="$backrest/lists" -o APT::Sandbox::User=root
+rm -rf "$peers"
+mkdir -p "$peers/lists/partial" "$peers/packages" "$root" "$peers/bin"
+cd "$peers/packages"
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main" >../sources.list
+set -- -q -o Dir::Etc::sourcelist="$peers/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::State::lists="$peers/lists" -o Dir::State::status=/dev/null -o APT::Sandbox::User=root
 apt-get "$@" update
-apt-get "$@" download pgbackrest libc6 libgcc-s1 liblz4-1 libpq5 libssh2-1t64 libssl3t64 libxml2 libzstd1 zlib1g libbz2-1.0 \
-    libldap2 libkrb5-3 libgssapi-krb5-2 libk5crypto3 libkrb5support0 libkeyutils1 libsasl2-2 liblzma5 libcom-err2
-for package in *.deb; do dpkg -x "$package" "$backrest/root"; done
-cat >"$backrest/pgbackrest" <<'END'
+# As if nothing was installed, so that the libraries come too.
+# shellcheck disable=SC2046,SC2086  # lists of words
+apt-get "$@" download $(apt-get "$@" -s install --no-install-recommends $newest | sed -n 's/^Inst \([^ ]*\).*/\1/p')
+# Unpacked into the merged /usr that they expect.
+mkdir -p "$root/usr/bin" "$root/usr/lib" "$root/usr/lib64" "$root/usr/sbin"
+for name in bin lib lib64 sbin; do ln -s "usr/$name" "$root/$name"; done
+for package in *.deb; do dpkg-deb --fsys-tarfile "$package" | tar -xf - -C "$root" --keep-directory-symlink; done
+
+# They take the loader and the libraries that came with them.
+postgres=$root/usr/lib/postgresql/18/bin
+for program in "$root/usr/bin/restic" "$root/usr/bin/pgbackrest" "$root/usr/bin/rsync" "$root/usr/bin/python3" "$postgres"/*; do
+    program=$(realpath "$program")
+    patchelf --print-interpreter "$program" >/dev/null 2>&1 || continue
+    patchelf --set-interpreter "$root/usr/lib64/ld-linux-x86-64.so.2" --force-rpath --set-rpath \
+        "$root/usr/lib/x86_64-linux-gnu" "$program"
+done
+for program in restic pgbackrest rsync; do ln -s "$root/usr/bin/$program" "$peers/bin/$program"; done
+cat >"$peers/bin/borg" <<END_OF_BORG
 #!/bin/sh
-root=$(dirname "$0")/root
-export PGBACKREST_CMD="$0"
-exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu" \
-    "$root/usr/bin/pgbackrest" "$@"
-END
-chmod +x "$backrest/pgbackrest"
-rm -rf "$backrest/lists" "$backrest/packages"
+PYTHONHOME=$root/usr exec $root/usr/bin/python3 $root/usr/bin/borg "\$@"
+END_OF_BORG
+chmod +x "$peers/bin/borg"
+rm -rf "$peers/lists" "$peers/packages"

@@ -87,26 +87,24 @@ class Postgres:
     def zstd_basebackup(self, corpus, cluster, place="out"):
         return self.basebackup(corpus, cluster, f"--compress=server-zstd:level=1,workers={CORES}", place=place)
 
-    def backrest(self, verb, repo, root, *options, program="pgbackrest"):
-        return as_postgres([program, "--no-config", "--stanza=bench", f"--repo1-path={repo}",
+    def backrest(self, verb, repo, root, *options):
+        return as_postgres(["pgbackrest", "--no-config", "--stanza=bench", f"--repo1-path={repo}",
                             f"--lock-path={repo}/lock", "--log-level-console=warn", "--log-level-file=off",
                             f"--pg1-path={root}", *options, verb])
 
     def backrest_into(self, corpus, cluster, place="out", blocks=False):
-        """pgBackRest's full backup into a fresh repository, whose making is not counted; `blocks`: by the one that knows them."""
+        """pgBackRest's full backup into a fresh repository, whose making is not counted; `blocks`: for an increment by blocks."""
         folder, prepare = self.bench.place(place, corpus)
         reach = [f"--pg1-socket-path={cluster.sockets}", f"--pg1-port={PORT}", "--pg1-user=postgres"]
-
-        program = f"{self.bench.base}/pgbackrest/pgbackrest" if blocks else "pgbackrest"
 
         def init():
             prepare()
             own(folder)
-            run(self.backrest("stanza-create", folder, cluster.root, *reach, program=program))
+            run(self.backrest("stanza-create", folder, cluster.root, *reach))
         return Side(self.backrest("backup", folder, cluster.root, *reach, "--type=full",
                                   f"--process-max={CORES}", "--compress-type=zst", "--compress-level=1",
                                   "--repo1-bundle", *(["--repo1-block"] if blocks else []), "--start-fast",
-                                  "--no-archive-check", program=program),
+                                  "--no-archive-check"),
                     init, source=corpus.cached)
 
     def restored(self, corpus, command):

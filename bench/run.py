@@ -56,7 +56,7 @@ class Bench:
     """The rows, and what they share."""
 
     def __init__(self, args):
-        self.base = os.path.abspath(args.dir)
+        self.base = os.path.abspath(corpora.DEFAULT_DIR)
         self.fullbore = os.path.abspath(args.fullbore)
         self.pairs = args.pairs
         self.work = Work(self.base)
@@ -220,6 +220,26 @@ class Bench:
         borg = Side(["borg", "create", "--compression", "zstd,1", f"{folder}/repo::a", corpus.path], init, env=env,
                     source=corpus.cached)
         pairs = self.alternate(self.backup(corpus), borg)
+        yield wall_line(row, "wall", target, pairs)
+        yield self.zstd_floor(row, name, pairs)
+
+    def vykar(self, corpus):
+        """Not in Debian: `cargo build --release -p vykar-cli` in its source, and its program on the path."""
+        folder, prepare = self.place("out", corpus)
+        command = ["vykar", "--config", f"{folder}/vykar.yaml"]
+        env = {"HOME": folder, "XDG_CACHE_HOME": f"{folder}/cache"}
+
+        def init():
+            prepare()
+            with open(f"{folder}/vykar.yaml", "w") as file:
+                file.write(f"sources: [{corpus.path}]\nrepositories: [{{label: bench, url: {folder}/repo}}]\n"
+                           "encryption: {mode: none}\ncompression: {algorithm: zstd, zstd_level: 1}\n")
+            run([*command, "init"], env)
+        return Side([*command, "backup"], init, env=env, source=corpus.cached)
+
+    def backup_vykar(self, row, name, target):
+        corpus = self.corpus(name)
+        pairs = self.alternate(self.backup(corpus), self.vykar(corpus))
         yield wall_line(row, "wall", target, pairs)
         yield self.zstd_floor(row, name, pairs)
 
@@ -395,9 +415,11 @@ class ColdDisk:
 ROWS = {
     "backup-pg": lambda b, r: b.backup_tar(r, "pg", 0.55),
     "backup-pg-restic": lambda b, r: b.backup_restic(r, "pg", 0.25),
+    "backup-pg-vykar": lambda b, r: b.backup_vykar(r, "pg", None),
     "backup-pg-borg": lambda b, r: b.backup_borg(r, "pg", 0.25),
     "backup-tree": lambda b, r: b.backup_tar(r, "tree", 0.62),
     "backup-tree-restic": lambda b, r: b.backup_restic(r, "tree", 0.20),
+    "backup-tree-vykar": lambda b, r: b.backup_vykar(r, "tree", None),
     "backup-tree-borg": lambda b, r: b.backup_borg(r, "tree", 0.20),
     "cpu-pg": lambda b, r: b.cpu(r, "pg", 1.25, 0.65),
     "cpu-tree": lambda b, r: b.cpu(r, "tree", 1.25, 0.65),
@@ -447,7 +469,6 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="one pair")
     parser.add_argument("--fullbore", metavar="PATH", help="the program to measure",
                         default=os.path.join(HERE, "..", "target", "release", "fullbore"))
-    parser.add_argument("--dir", default=corpora.DEFAULT_DIR, help="of the corpora, and to work in")
     parser.add_argument("--out", metavar="FILE", help="all raw figures, as JSON")
     args = parser.parse_args()
     if unknown := set(args.rows) - set(ROWS):
@@ -461,7 +482,8 @@ def arguments():
 
 def main():
     args = arguments()
-    subprocess.run([os.path.join(HERE, "peers.sh"), args.dir], check=True, stdout=sys.stderr)
+    subprocess.run([os.path.join(HERE, "peers.sh"), corpora.DEFAULT_DIR], check=True, stdout=sys.stderr)
+    os.environ["PATH"] = f"{corpora.DEFAULT_DIR}/peers/bin:{os.environ['PATH']}"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench, lines, errors = Bench(args), [], {}
     print(HEADER, flush=True)

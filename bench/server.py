@@ -1,26 +1,25 @@
-"""A PostgreSQL cluster of the newest version Debian installed: made, started, asked, stopped.
+"""A PostgreSQL cluster of the newest version that `peers.sh` installed: made, started, asked, stopped.
 
 Its server runs as user postgres where this program is root, as it refuses to be root
 itself; it listens on a socket in a directory of its own and nowhere else, so that any
 port is free; and it is stopped by its data directory.
 """
 
+import glob
 import os
 import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
 
-BASE = "/usr/lib/postgresql"
+DEFAULT_DIR = os.environ.get("FULLBORE_BENCH_DIR") or "/var/tmp/fullbore-bench"
 PORT = "5432"
 
 
 def bin_dir():
-    if not os.path.isdir(BASE):
-        subprocess.run(["apt-get", "install", "-y", "-q", "postgresql"], check=True,
-                       env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
-    newest = max((v for v in os.listdir(BASE) if v.isdigit()), key=int)
-    return os.path.join(BASE, newest, "bin")
+    """Of the newest version beside the corpora, else of Debian's."""
+    found = glob.glob(f"{DEFAULT_DIR}/peers/root/usr/lib/postgresql/*/bin") or glob.glob("/usr/lib/postgresql/*/bin")
+    return max(found, key=lambda path: int(path.split("/")[-2]))
 
 
 def as_postgres(command):
