@@ -262,6 +262,49 @@ class Network:
                 yield Line(row, f"share of the link, {what}, {milliseconds} ms", sorted(used)[len(used) // 2], share,
                            sign=">=", commands=[ours.command], raw=used)
 
+    def copy(self, row, name, target):
+        """Copies of a tree to the far host: a new one, and one of which every file is read and nothing differs."""
+        corpus = self.bench.corpus(name)
+        with Hosts(self.bench) as hosts:
+            folder, prepare = self.bench.place("out", corpus)
+            ends = ("copy", corpus.path, f"ssh://far{folder}/tree")
+            ours = self.fullbore(hosts, *ends, prepare=prepare, source=corpus.cached)
+            unpack = f"{' '.join(hosts.ssh())} far 'mkdir {folder}/tree && tar -C {folder}/tree -xf -'"
+            tar = self.side(hosts, ["sh", "-c", f"tar -C {corpus.path} -cf - . | {unpack}"], prepare=prepare, source=corpus.cached)
+            for peer, theirs in (("rsync", self.rsync(hosts, corpus)), ("tar, ssh, tar", tar)):
+                yield wall_line(row, f"wall, new copy, {peer}", target, self.bench.alternate(ours, theirs))
+            yield from self.both_calls(row, "new copy", hosts, ours, corpus, (5, 6))
+            same = replace(ours, command=[*ours.command, "--checksum"], prepare=lambda: None)
+            theirs = self.rsync(hosts, corpus)
+            theirs = replace(theirs, command=[*theirs.command, "--ignore-times"], prepare=lambda: None)
+            yield self.packets(row, "identical, every file read, rsync", hosts, (same, theirs), None)
+            yield wall_line(row, "wall, identical, every file read, rsync", None, self.bench.alternate(same, theirs))
+            yield from self.both_calls(row, "identical, every file read", hosts, same, corpus, (5, 45_000 / 7_800))
+            unchanged = replace(ours, prepare=lambda: None)
+            with hosts.late(100):
+                theirs = replace(self.rsync(hosts, corpus), prepare=lambda: None)
+                yield wall_line(row, "wall, no change, 100 ms, rsync", None, self.bench.alternate(unchanged, theirs))
+
+    def both_calls(self, row, what, hosts, side, corpus, targets):
+        """System calls of both sides of fullbore, by strace, without those of ssh."""
+        side.prepare()
+        tables = [f"{hosts.dir}/near.calls", f"{hosts.dir}/far.calls"]
+        trace = [["strace", "-f", "-b", "execve", "-c", "-o", table] for table in tables]
+        program = f"{hosts.dir}/traced"
+        with open(program, "w") as file:
+            file.write(f"#!/bin/sh\nexec {' '.join(trace[1])} {self.bench.fullbore} \"$@\"\n")
+        os.chmod(program, 0o755)
+        at = side.command.index(self.bench.fullbore)
+        command = [program if word == self.bench.fullbore else word for word in side.command[at + 1:]]
+        os.environ.update(side.env)
+        run([*side.command[:at], *trace[0], self.bench.fullbore, *command])
+        time.sleep(1)   # the far strace writes its table after the session
+        for name, table, target in zip(("near", "far"), tables, targets):
+            with open(table) as file:
+                calls = [int(line.split()[3]) for line in file if line.rstrip().endswith(" total")][-1]
+            yield Line(row, f"system calls a file, {name} side, {what}", calls / corpus.files, target, a=f"{calls} calls",
+                       b=f"{corpus.files} files", commands=[[*trace[0], self.bench.fullbore, *command]], raw=[calls])
+
     def cluster(self, row, target):
         """A cluster pulled over 1 Gbit/s and compressed where it is, against pg_basebackup that compresses in the server."""
         corpus = self.bench.corpus("cluster")

@@ -351,7 +351,7 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`diff`", "diff repo latest latest"),
         ("`find`", "find repo file"),
         ("`export`", "export repo --to x.tar.zst"),
-        ("`copy-backup`", "copy-backup repo --to copy"),
+        ("`copy` of a backup", "copy repo copy"),
         ("`forget`", "forget repo --keep-last 1"),
         ("`prune`", "prune repo"),
         ("`stats`", "stats repo"),

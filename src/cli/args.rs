@@ -6,11 +6,10 @@ use super::{
     storage::StorageArgs,
     verbs::{
         backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs, copy::CopyTreeArgs,
-        copy_backup::CopyArgs, diff::DiffArgs, export::ExportArgs, find::FindArgs,
-        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs,
-        prune::PruneArgs, repair::RepairArgs, restore::RestoreArgs, run::RunProfileArgs,
-        serve::ServeArgs, show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs,
-        verify::VerifyArgs,
+        diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
+        key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
+        restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
+        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -69,8 +68,6 @@ pub(super) enum Command {
     ///
     /// The content of SRC becomes the content of DST, which is made if it is missing, with all metadata. Only differences cross.
     Copy(Box<CopyTreeArgs>),
-    /// Copy a backup to another repository, with everything it refers to
-    CopyBackup(CopyArgs),
     /// Forget backups, by rules of what to keep or by name
     Forget(ForgetArgs),
     /// Free what only forgotten and interrupted backups need

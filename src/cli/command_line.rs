@@ -136,7 +136,8 @@ pub(super) fn stand_in(
     });
     let mut positionals = command.get_positionals();
     let first = positionals.next();
-    let takes_positional = first.is_some_and(is_repository);
+    let is_copy = command.get_name() == "copy";
+    let takes_positional = first.is_some_and(is_repository) || is_copy;
     if !takes_positional && takes_option {
         let is_to = |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
         if is_meant || !words.iter().any(is_to) {
@@ -157,13 +158,16 @@ pub(super) fn stand_in(
     let named = given
         .first()
         .filter(|at| words[**at].as_bytes().starts_with(b"@"));
-    let takes_backup = first
-        .and_then(Arg::get_value_names)
-        .is_some_and(|names| names[0].ends_with("[@BACKUP]"));
+    let takes_backup = is_copy
+        || first
+            .and_then(Arg::get_value_names)
+            .is_some_and(|names| names[0].ends_with("[@BACKUP]"));
     match named {
         Some(at) if takes_backup => {
             words[*at] = [repository, &words[*at]].into_iter().collect();
         }
+        // A directory that is missing is not meant to be the repository.
+        _ if is_copy && !is_meant => {}
         _ if is_meant || named.is_some() || given.len() < wanted => {
             words.insert(verb + 1, repository.to_owned());
         }
@@ -263,6 +267,8 @@ mod tests {
             ("f -r R forget 2026", "f forget R 2026"),
             ("f -r R find -j", "f find R -j"),
             ("f -r R key list", "f key list R"),
+            ("f -r R copy T", "f copy R T"),
+            ("f -r R copy @2d T", "f copy R@2d T"),
             ("f list -- -r", "f list -- -r"),
             ("f -r R man", "f man"),
         ] {
@@ -279,6 +285,8 @@ mod tests {
             ("f find *.conf", "f find R *.conf"),
             ("f find other *.conf", "f find other *.conf"),
             ("f backup /srv", "f backup --to=R /srv"),
+            ("f copy @2d T", "f copy R@2d T"),
+            ("f copy /srv", "f copy /srv"),
             ("f backup /srv --to x", "f backup /srv --to x"),
             ("f -r T list", "f list T"),
         ] {

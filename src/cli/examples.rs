@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 27] = [
+const EXAMPLES: [(&str, CommandExamples); 26] = [
     (
         "backup",
         [
@@ -197,23 +197,6 @@ const EXAMPLES: [(&str, CommandExamples); 27] = [
             (
                 "Print a directory as a tar, for another program",
                 "fullbore cat /mnt/disk/data docs",
-            ),
-        ],
-    ),
-    (
-        "copy-backup",
-        [
-            (
-                "Copy the latest backup to a second disk",
-                "fullbore copy-backup /mnt/disk/data@latest --to /mnt/other/data",
-            ),
-            (
-                "Copy an earlier one",
-                "fullbore copy-backup /mnt/disk/data@20261121 --to /mnt/other/data",
-            ),
-            (
-                "Copy to a bucket",
-                "fullbore copy-backup /mnt/disk/data@latest --to s3://vault/data --no-encryption",
             ),
         ],
     ),

@@ -75,7 +75,6 @@ fn run(command: Command) -> Result<u8> {
         Command::Diff(args) => verbs::diff::run(args),
         Command::Find(args) => verbs::find::run(args),
         Command::Copy(args) => verbs::copy::run(*args),
-        Command::CopyBackup(args) => verbs::copy_backup::run(args),
         Command::Forget(args) => verbs::forget::run(args),
         Command::Prune(args) => verbs::prune::run(args),
         Command::Tag(args) => verbs::tag::run(args),

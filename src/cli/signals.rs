@@ -85,11 +85,11 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),
-        Command::Copy(_) => (
+        Command::Copy(args) if !args.is_between_repositories() => (
             ": the copy is not complete",
             "the same command goes on from there",
         ),
-        Command::Backup(_) | Command::Export(_) | Command::CopyBackup(_) => {
+        Command::Backup(_) | Command::Export(_) | Command::Copy(_) => {
             (": nothing was committed", "")
         }
         Command::Restore(args) if args.plan || args.dry_run => ("", ""),

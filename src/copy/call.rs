@@ -14,7 +14,7 @@ use crate::{
     frame::Frame,
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 /// Bytes of the content of a large file that are compared by one digest.
 pub(crate) const BLOCK: usize = 64 << 10;
@@ -148,9 +148,9 @@ pub struct CopyAnswer {
     /// Metadata that could not be set, a line a reason.
     #[n(3)]
     pub warnings: Vec<String>,
-    /// A page with entries.
-    #[cbor(n(4), with = "minicbor::bytes")]
-    pub page: Vec<u8>,
+    /// Pages with entries.
+    #[n(4)]
+    pub pages: Vec<ByteVec>,
 }
 
 /// Entries of a tree, in archive order.
@@ -184,6 +184,9 @@ pub trait CopyTarget: Send + Sync {
 
     /// Questions that are worth asking at the same time.
     fn depth(&self, cores: usize) -> usize;
+
+    /// Bytes of content that one question is about.
+    fn frame_bytes(&self) -> u32;
 }
 
 /// The place of the member of each part in the bytes of a frame: header, content and padding.
@@ -257,6 +260,51 @@ pub(super) fn not_understood() -> Error {
     )
 }
 
+/// Marks the length of a question whose body is one zstd frame.
+const PACKED: u32 = 1 << 31;
+
+/// Shorter bodies are sent as they are.
+const LEAST_PACKED: usize = 1 << 10;
+
+/// As [`encode_call`], with a body that is compressed if that is worth it.
+///
+/// # Errors
+/// [`ErrorKind::Bug`] if zstd fails.
+pub(super) fn encode_packed_call(call: &CopyCall, body: &[u8], level: i32) -> Result<Vec<u8>> {
+    if !(LEAST_PACKED..MAX_TAR).contains(&body.len()) {
+        return Ok(encode_call(call, body));
+    }
+    let mut bytes = encode_call(call, &compressed(body, level)?);
+    bytes[3] |= (PACKED >> 24) as u8;
+    Ok(bytes)
+}
+
+/// Compresses bytes into one zstd frame, which has their number.
+///
+/// # Errors
+/// [`ErrorKind::Bug`] if zstd fails.
+pub(super) fn compressed(plain: &[u8], level: i32) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
+    let done = zstd_safe::compress(&mut out, plain, level);
+    done.map_err(|code| {
+        let why = zstd_safe::get_error_name(code);
+        Error::new(ErrorKind::Bug, "could not compress content").because(why)
+    })?;
+    Ok(out)
+}
+
+/// Decompresses a frame of at most [`MAX_TAR`] bytes.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`].
+pub(super) fn decompressed(body: &[u8]) -> Result<Vec<u8>> {
+    let size = zstd_safe::get_frame_content_size(body).ok().flatten();
+    let size = size.filter(|size| *size <= MAX_TAR as u64);
+    let mut plain = Vec::with_capacity(size.ok_or_else(not_understood)? as usize);
+    zstd_safe::decompress(&mut plain, body).map_err(|_| not_understood())?;
+    Ok(plain)
+}
+
 /// A question and its body in bytes: the length of the question in 4 bytes, the question, the body.
 pub fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
@@ -272,10 +320,15 @@ pub fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`].
-pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, &[u8])> {
-    let (len, rest) = bytes.split_first_chunk().ok_or_else(not_understood)?;
-    let len = u32::from_le_bytes(*len) as usize;
+pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, Cow<'_, [u8]>)> {
+    let (word, rest) = bytes.split_first_chunk().ok_or_else(not_understood)?;
+    let word = u32::from_le_bytes(*word);
+    let len = (word & !PACKED) as usize;
     let (call, body) = rest.split_at_checked(len).ok_or_else(not_understood)?;
     let call = minicbor::decode(call).map_err(|error| not_understood().because(error))?;
+    let body = match word & PACKED {
+        0 => Cow::Borrowed(body),
+        _ => Cow::Owned(decompressed(body)?),
+    };
     Ok((call, body))
 }

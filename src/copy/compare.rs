@@ -5,7 +5,7 @@
 //! written only after the merge has passed it.
 
 use super::{
-    FRAME_BYTES,
+    LARGE_FILE,
     attributes::AttributeReader,
     plan::{CopyPlan, Replaced},
 };
@@ -32,7 +32,7 @@ use std::{
 const MAX_WAITING: usize = 65_536;
 
 /// Files that fit a frame are copied again.
-const LEAST_RENAMED: u64 = FRAME_BYTES as u64 + 1;
+const LEAST_RENAMED: u64 = LARGE_FILE as u64 + 1;
 
 /// The entries of the source that have to be made, in archive order with few exceptions.
 pub(super) struct Differences {
@@ -157,6 +157,20 @@ impl Differences {
         }
     }
 
+    /// Sends the metadata of the directory of `path` again if the file there turns out to differ.
+    fn await_check(&mut self, size: u64, path: &[u8]) {
+        if size >= LEAST_RENAMED {
+            return self.touch_parent(path);
+        }
+        let (parent, _) = split(path);
+        let of = |level: &&DirectoryLevel| level.scanned.entry.path == parent;
+        if let Some(level) = self.levels.iter().rev().find(of)
+            && !level.is_sent
+        {
+            self.plan.await_check(&level.scanned.entry);
+        }
+    }
+
     fn compare(&mut self, scanned: Scanned, there: Option<Record>) -> Result<()> {
         match &scanned.state {
             EntryState::Whole => {}
@@ -265,7 +279,7 @@ impl Differences {
         }
         let is_unchanged = there.size() == entry.size() && there.mtime == entry.mtime;
         if self.plan.options.is_compared(entry, &there) {
-            self.touch_parent(&entry.path.clone());
+            self.await_check(entry.size(), &entry.path.clone());
             if scanned.is_first {
                 self.plan
                     .note_replaced(&scanned.entry.path, Replaced::Perhaps);

@@ -4,15 +4,52 @@ use super::attributes::AttributeReader;
 use crate::{
     error::Result,
     format::{
-        entry::EntryKind,
+        entry::{Entry, EntryKind},
         page::{EntryState, Record},
     },
     frame::Scanned,
     source::Stream,
 };
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+};
 
 /// Bytes of the texts of an entry at most; attributes beyond it are left out.
 const MAX_TEXT: usize = 512 << 10;
+
+/// Files whose metadata is remembered between list and comparison, at most: about 20 MB.
+const MAX_LISTED: usize = 1 << 20;
+
+/// Hashes of listed files with their metadata: if the source has the same, a comparison of contents
+/// need not look at the metadata again.
+#[derive(Default)]
+pub(super) struct ListedFiles {
+    hasher: RandomState,
+    files: HashSet<u64>,
+}
+
+impl ListedFiles {
+    /// Notes a file as it is in the tree.
+    pub(super) fn note(&mut self, entry: &Entry) {
+        if entry.is_file() && self.files.len() < MAX_LISTED {
+            let owner = (entry.owner.uid, entry.owner.gid);
+            self.files.insert(self.hash(entry, owner));
+        }
+    }
+
+    /// Returns whether a file was listed with this metadata and this owner, and forgets it.
+    pub(super) fn take(&mut self, entry: &Entry, owner: (u32, u32)) -> bool {
+        let hash = self.hash(entry, owner);
+        self.files.remove(&hash)
+    }
+
+    fn hash(&self, entry: &Entry, owner: (u32, u32)) -> u64 {
+        let time = (entry.mtime.seconds, entry.mtime.nanos);
+        self.hasher
+            .hash_one((&entry.path, entry.size(), entry.mode, time, owner))
+    }
+}
 
 /// The entries of a tree that are not listed yet.
 pub(super) struct TreeListing {

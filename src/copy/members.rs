@@ -16,23 +16,62 @@ use crate::{
 };
 use std::sync::{Arc, Mutex};
 
+/// Writers that no question uses, and the directories that get their metadata at the end. A writer
+/// keeps its directory open, where the next question often goes on.
+#[derive(Default)]
+pub(super) struct WriterPool {
+    idle: Mutex<Vec<(TargetWriter, Closer)>>,
+    directories: Mutex<DeferredDirs>,
+}
+
+impl WriterPool {
+    fn take(&self, tree: &Arc<TargetTree>) -> (TargetWriter, Closer) {
+        let idle = self.idle.locked().pop();
+        idle.unwrap_or_else(|| (TargetWriter::new(tree), Closer::new()))
+    }
+
+    /// Has all idle writers leave their directories.
+    pub(super) fn leave_directories(&self) {
+        let mut idle = self.idle.locked();
+        idle.iter_mut().for_each(|(writer, _)| writer.leave());
+    }
+
+    pub(super) fn take_directories(&self) -> DeferredDirs {
+        std::mem::take(&mut *self.directories.locked())
+    }
+}
+
 /// Writes members for one question.
 pub(super) struct MemberWriter<'a> {
     pub(super) writer: TargetWriter,
-    directories: &'a Mutex<DeferredDirs>,
+    pool: &'a WriterPool,
     pub(super) answer: CopyAnswer,
     /// Closes files that were only read.
     pub(super) closer: Closer,
 }
 
+impl Drop for MemberWriter<'_> {
+    fn drop(&mut self) {
+        let new = TargetWriter::new(&self.writer.tree);
+        let writer = std::mem::replace(&mut self.writer, new);
+        let closer = std::mem::replace(&mut self.closer, Closer::plain());
+        self.pool.idle.locked().push((writer, closer));
+    }
+}
+
 impl<'a> MemberWriter<'a> {
-    pub(super) fn new(tree: &Arc<TargetTree>, directories: &'a Mutex<DeferredDirs>) -> Self {
+    pub(super) fn new(tree: &Arc<TargetTree>, pool: &'a WriterPool) -> Self {
+        let (writer, closer) = pool.take(tree);
         Self {
-            writer: TargetWriter::new(tree),
-            directories,
+            writer,
+            pool,
             answer: CopyAnswer::default(),
-            closer: Closer::new(),
+            closer,
         }
+    }
+
+    pub(super) fn answer(mut self) -> CopyAnswer {
+        std::mem::take(&mut self.answer)
     }
 
     /// Makes an entry. What is there is replaced.
@@ -49,7 +88,7 @@ impl<'a> MemberWriter<'a> {
     fn directory(&mut self, entry: &Entry) -> Result<()> {
         self.writer.directory(entry, true)?;
         let target = &self.writer.tree;
-        self.directories.locked().insert(entry, target)
+        self.pool.directories.locked().insert(entry, target)
     }
 
     /// Returns the value, or `None` if the tree refuses this one entry.
@@ -90,10 +129,12 @@ impl<'a> MemberWriter<'a> {
         }
     }
 
-    /// As [`Self::describe`], if the content of the file has this digest.
+    /// As [`Self::describe`], if the content of the file has this digest. `is_listed` if its
+    /// metadata is that of the entry already.
     pub(super) fn take_if_same(
         &mut self,
         entry: &Entry,
+        is_listed: bool,
         digest: &[u8; DIGEST_BYTES],
         content: &mut Vec<u8>,
     ) -> Result<bool> {
@@ -103,7 +144,7 @@ impl<'a> MemberWriter<'a> {
         }
         let is_same = |content: &[u8]| digests(&[content]) == [Digest::Blake3(*digest)];
         if !self.writer.tree.syncs_each_file()
-            && let Some(file) = self.writer.read_if_described(entry, content)?
+            && let Some(file) = self.writer.read_if_described(entry, is_listed, content)?
         {
             self.closer.close(file.into());
             return Ok(is_same(content));

@@ -29,7 +29,7 @@ use crate::{
     frame::{Pool, Scanned},
     metrics::meter::Meter,
     pipeline::{
-        pack::pack,
+        pack::pack_below,
         workers::{self, WorkerLimit},
     },
     platform,
@@ -50,8 +50,8 @@ use std::{
 };
 use work::CopyWork;
 
-/// Bytes of a frame; a larger file is copied block by block.
-const FRAME_BYTES: u32 = 1 << 20;
+/// A larger file is copied block by block.
+const LARGE_FILE: u32 = 1 << 20;
 
 /// Pages of the target that are asked for ahead.
 const PAGES_AHEAD: usize = 2;
@@ -283,14 +283,15 @@ impl TreeWork<'_> {
     fn run(&self, entries: Stream<Scanned>) -> Result<()> {
         let depth = self.plan.target.depth(platform::cores().get());
         let depth = NonZeroUsize::new(depth).unwrap_or(NonZeroUsize::MIN);
-        let pool = Pool::new(FRAME_BYTES as usize * 3 / 2, depth.get());
+        let frame_bytes = self.plan.target.frame_bytes();
+        let pool = Pool::new(frame_bytes as usize * 3 / 2, depth.get());
         let work = CopyWork::new(self.plan, self.source, self.meter, pool);
         workers::work(
             &WorkerLimit::from(depth),
             || (),
             |(), slice| work.copy(slice),
             |send| {
-                for slice in pack(entries, FRAME_BYTES) {
+                for slice in pack_below(entries, frame_bytes, LARGE_FILE) {
                     let slice = slice?;
                     work.prepare(&slice);
                     send(slice)?;

@@ -7,26 +7,26 @@
 //! goes on with it.
 
 use super::{
+    LARGE_FILE,
     attributes::AttributeReader,
     call::{
-        CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, MAX_TAR, OpenTarget, TargetPage,
-        checked_path, not_understood, read_headers, read_paths,
+        CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage, checked_path,
+        decompressed, not_understood, read_headers, read_paths,
     },
     large::LargeTargets,
-    listing::TreeListing,
-    members::MemberWriter,
+    listing::{ListedFiles, TreeListing},
+    members::{MemberWriter, WriterPool},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        page::ManifestPage,
+        page::{MAX_RECORDS, ManifestPage},
         pax::{PaxReader, TarItem, skip_padding},
     },
     frame::{Frame, FrameContent},
     queue::Locked,
     source::Source,
     target::{
-        deferred_dirs::DeferredDirs,
         layout::TargetLayout,
         tree::{TargetOptions, TargetTree},
     },
@@ -37,8 +37,8 @@ use std::{
 };
 
 /// Entries of a page, and bytes of their texts.
-const PAGE_ENTRIES: usize = 4096;
-const PAGE_TEXT: usize = 512 << 10;
+const PAGE_ENTRIES: usize = MAX_RECORDS;
+const PAGE_TEXT: usize = 1 << 20;
 
 /// A tree of this machine. Opened by the first question.
 #[derive(Debug, Default)]
@@ -52,7 +52,9 @@ struct OpenTree {
     /// `None` if nothing is written.
     tree: Option<Arc<TargetTree>>,
     listing: Mutex<Option<TreeListing>>,
-    directories: Mutex<DeferredDirs>,
+    /// Listed files whose content may be compared.
+    listed: Mutex<ListedFiles>,
+    writers: WriterPool,
     large: LargeTargets,
 }
 
@@ -108,7 +110,7 @@ impl CopyTarget for NearTarget {
                     ..ManifestPage::default()
                 };
                 Ok(CopyAnswer {
-                    page: page.encode()?,
+                    pages: vec![page.encode()?.into()],
                     has_content: has_more,
                     ..CopyAnswer::default()
                 })
@@ -151,11 +153,15 @@ impl CopyTarget for NearTarget {
                 members.put(entry, content)?;
             }
         }
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn depth(&self, cores: usize) -> usize {
         cores
+    }
+
+    fn frame_bytes(&self) -> u32 {
+        LARGE_FILE
     }
 }
 
@@ -187,7 +193,8 @@ impl OpenTree {
         Ok(Self {
             tree,
             listing: Mutex::new(listing),
-            directories: Mutex::default(),
+            listed: Mutex::default(),
+            writers: WriterPool::default(),
             large: LargeTargets::default(),
         })
     }
@@ -197,7 +204,7 @@ impl OpenTree {
     }
 
     fn members(&self) -> Result<MemberWriter<'_>> {
-        Ok(MemberWriter::new(self.written()?, &self.directories))
+        Ok(MemberWriter::new(self.written()?, &self.writers))
     }
 
     fn list(&self) -> Result<TargetPage> {
@@ -206,6 +213,7 @@ impl OpenTree {
             return Ok(TargetPage::default());
         };
         let mut records = Vec::new();
+        let mut listed = self.listed.locked();
         let mut text = 0;
         while records.len() < PAGE_ENTRIES && text < PAGE_TEXT {
             let Some(record) = there.next().transpose()? else {
@@ -213,6 +221,9 @@ impl OpenTree {
                 break;
             };
             text += record.entry.text_bytes();
+            if there.attributes.is_none() {
+                listed.note(&record.entry);
+            }
             records.push(record);
         }
         Ok(TargetPage {
@@ -226,7 +237,7 @@ impl OpenTree {
         for entry in read_headers(body)? {
             members.put(&entry, b"")?;
         }
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn put_tar(&self, is_compressed: bool, body: &[u8]) -> Result<CopyAnswer> {
@@ -253,7 +264,7 @@ impl OpenTree {
             skip_padding(&mut tar, member.stored_len)?;
         }
         drop(plain);
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn check(&self, expected: &[u8], body: &[u8]) -> Result<CopyAnswer> {
@@ -264,12 +275,20 @@ impl OpenTree {
         }
         let mut members = self.members()?;
         let mut content = Vec::new();
+        let mut are_listed = Vec::with_capacity(entries.len());
+        {
+            let mut listed = self.listed.locked();
+            for entry in &entries {
+                let owner = members.writer.owner_ids(&entry.owner);
+                are_listed.push(listed.take(entry, owner));
+            }
+        }
         for (at, (entry, digest)) in entries.iter().zip(expected).enumerate() {
-            let is_same = members.take_if_same(entry, digest, &mut content);
+            let is_same = members.take_if_same(entry, are_listed[at], digest, &mut content);
             members.note(at, &entry.path, is_same)?;
         }
         members.closer.flush();
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn describe(&self, body: &[u8]) -> Result<CopyAnswer> {
@@ -278,7 +297,7 @@ impl OpenTree {
             let is_done = members.describe(entry);
             members.note(at, &entry.path, is_done)?;
         }
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn begin(&self, body: &[u8], from: Option<&[u8]>) -> Result<CopyAnswer> {
@@ -290,7 +309,7 @@ impl OpenTree {
         let mut members = self.members()?;
         let begun = self.large.begin(&mut members.writer, entry, from);
         members.answer.has_content = members.unless_refused(&entry.path, begun)?.unwrap_or(false);
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn link(&self, body: &[u8]) -> Result<CopyAnswer> {
@@ -304,11 +323,13 @@ impl OpenTree {
             let linked = members.writer.link(target, path);
             members.unless_refused(path, linked)?;
         }
-        Ok(members.answer)
+        Ok(members.answer())
     }
 
     fn remove(&self, with_content: bool, body: &[u8]) -> Result<CopyAnswer> {
         let mut members = self.members()?;
+        // No writer may go on in a directory that is removed.
+        self.writers.leave_directories();
         for path in read_paths(body)? {
             let removed = match with_content {
                 true => self.written()?.remove_all(path),
@@ -316,13 +337,14 @@ impl OpenTree {
             };
             members.unless_refused(path, removed)?;
         }
-        Ok(members.answer)
+        members.writer.leave();
+        Ok(members.answer())
     }
 
     fn finish(&self) -> Result<CopyAnswer> {
         let mut members = self.members()?;
         self.large.give_up_all();
-        let directories = std::mem::take(&mut *self.directories.locked());
+        let directories = self.writers.take_directories();
         for entry in directories.deepest_first() {
             let entry = entry?;
             let finished = members.writer.finish_directory(&entry);
@@ -331,7 +353,7 @@ impl OpenTree {
         let tree = self.written()?;
         tree.sync()?;
         members.answer.warnings = tree.notes.lines();
-        Ok(members.answer)
+        Ok(members.answer())
     }
 }
 
@@ -367,12 +389,4 @@ fn is_vacant(path: &Path) -> Result<bool> {
         }
         names => Ok(names.map_err(failed)?.is_empty()),
     }
-}
-
-fn decompressed(body: &[u8]) -> Result<Vec<u8>> {
-    let size = zstd_safe::get_frame_content_size(body).ok().flatten();
-    let size = size.filter(|size| *size <= MAX_TAR as u64);
-    let mut plain = Vec::with_capacity(size.ok_or_else(not_understood)? as usize);
-    zstd_safe::decompress(&mut plain, body).map_err(|_| not_understood())?;
-    Ok(plain)
 }

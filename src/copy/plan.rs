@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::{Result, quoted},
     format::{
-        entry::{Entry, EntryPath},
+        entry::{Entry, EntryPath, split},
         page::EntryState,
     },
     frame::Scanned,
@@ -38,6 +38,8 @@ pub(super) struct CopyPlan {
     replaced: Mutex<HashMap<EntryPath, Replaced>>,
     /// Entries that are made after unneeded ones are removed.
     later: Mutex<Vec<Scanned>>,
+    /// Directories whose files are being compared, by path.
+    awaited: Mutex<HashMap<EntryPath, AwaitedDirectory>>,
     skipped: Mutex<SkippedLines>,
     is_unlisted: AtomicBool,
     has_leftovers: AtomicBool,
@@ -49,6 +51,14 @@ pub(super) enum Replaced {
     Surely,
     /// If its content differs.
     Perhaps,
+}
+
+/// A directory that gets its metadata again if one of its files is replaced.
+#[derive(Debug)]
+struct AwaitedDirectory {
+    entry: Entry,
+    /// Files that are not compared yet.
+    files: u64,
 }
 
 /// Counters of a copy.
@@ -83,6 +93,7 @@ impl CopyPlan {
             unneeded: Mutex::default(),
             replaced: Mutex::default(),
             later: Mutex::default(),
+            awaited: Mutex::default(),
             skipped: Mutex::default(),
             is_unlisted: AtomicBool::new(false),
             has_leftovers: AtomicBool::new(false),
@@ -126,6 +137,34 @@ impl CopyPlan {
 
     pub(super) fn replaced(&self, path: &[u8]) -> Option<Replaced> {
         self.replaced.locked().get(path).copied()
+    }
+
+    /// Notes that a file of this directory is going to be compared.
+    pub(super) fn await_check(&self, directory: &Entry) {
+        if self.options.dry_run {
+            return;
+        }
+        let mut awaited = self.awaited.locked();
+        let there = awaited.entry(directory.path.clone());
+        let new = || AwaitedDirectory {
+            entry: directory.clone(),
+            files: 0,
+        };
+        there.or_insert_with(new).files += 1;
+    }
+
+    /// Notes that a file was compared. Returns its directory if that changes by it and was not
+    /// returned before.
+    pub(super) fn settle_check(&self, path: &[u8], is_replaced: bool) -> Option<Entry> {
+        let (parent, _) = split(path);
+        let mut awaited = self.awaited.locked();
+        let there = awaited.get_mut(parent)?;
+        there.files = there.files.saturating_sub(1);
+        if !is_replaced && there.files > 0 {
+            return None;
+        }
+        let directory = awaited.remove(parent)?;
+        is_replaced.then_some(directory.entry)
     }
 
     /// Notes an entry that cannot be made yet.

@@ -123,7 +123,30 @@ impl<'a> CopyWork<'a> {
         let differing = self.check(frame, sorted.check)?;
         sorted.put.extend(differing);
         sorted.put.sort_unstable();
+        self.send_directories(frame, &sorted.put)?;
         self.put(frame, &sorted.put)
+    }
+
+    /// Sends the metadata of directories in which a file is replaced after it was compared.
+    fn send_directories(&self, frame: &Frame, replaced: &[usize]) -> Result<()> {
+        if !self.plan.options.checksum {
+            return Ok(());
+        }
+        let mut directories = Vec::new();
+        for (at, part) in frame.parts.iter().enumerate() {
+            if let FrameContent::Whole(entry, _) = &part.what
+                && entry.is_file()
+            {
+                let is_replaced = replaced.binary_search(&at).is_ok();
+                directories.extend(self.plan.settle_check(&entry.path, is_replaced));
+            }
+        }
+        if directories.is_empty() {
+            return Ok(());
+        }
+        self.plan
+            .ask(CopyCall::Directories, &headers(&directories)?)
+            .map(drop)
     }
 
     fn sort(

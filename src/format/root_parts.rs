@@ -1,7 +1,7 @@
 //! A root in two parts: a clear head, which says what maintenance needs, and a body that is sealed.
 //!
 //! The head has the id, times, sizes, tags, bases, segments, places of pages, and
-//! liveness. So `list`, `forget`, `prune`, `copy-backup` and the structure part of `verify` work on
+//! liveness. So `list`, `forget`, `prune`, `copy` and the structure part of `verify` work on
 //! it alone. It is a [`Root`](super::root::Root) whose private fields are empty. Everything else is
 //! in the body: host, paths, options that excluded something, PostgreSQL facts, what was not
 //! captured, statistics, the paths and digests in the list of pages. A member that is not known here is

@@ -41,9 +41,20 @@ const MAX_MEMBERS: usize = 1024;
 
 /// Cuts the entries of a scan into slices of about `frame_bytes`; each slice is read as one frame.
 pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
+    pack_below(entries, frame_bytes, frame_bytes)
+}
+
+/// As [`pack`], but files of more than `most_bytes` have frames of their own, also if they are
+/// smaller than a frame.
+pub(crate) fn pack_below(
+    entries: Stream<Scanned>,
+    frame_bytes: u32,
+    most_bytes: u32,
+) -> Stream<Slice> {
     Box::new(Pack {
         entries,
         frame_bytes: frame_bytes.into(),
+        most_bytes: most_bytes.into(),
         small: Vec::new(),
         bytes: 0,
         kept_text: 0,
@@ -55,6 +66,8 @@ pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
 struct Pack {
     entries: Stream<Scanned>,
     frame_bytes: u64,
+    /// Bytes of a file that shares a frame with others, at most.
+    most_bytes: u64,
     small: Vec<Scanned>,
     bytes: u64,
     /// Bytes of paths and attributes of entries that are not read; a slice may hold many of these.
@@ -105,7 +118,7 @@ impl Pack {
         } else {
             0
         };
-        if len > self.frame_bytes {
+        if len > self.most_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = LargeFile::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));

@@ -19,8 +19,7 @@ const BATCH: usize = 64;
 /// Minimum limit of open files. With a lower limit, files are closed at once.
 const ENOUGH_FILES: u64 = 8192;
 
-/// Minimum number of waiting files for which a ring is set up; the setup costs as much as a few
-/// dozen calls.
+/// Files of a thread after which a ring is set up; the setup costs as much as a few dozen calls.
 const WORTH_A_RING: usize = BATCH;
 
 /// The waiting closes of one thread. Dropping it closes the rest.
@@ -29,6 +28,8 @@ const WORTH_A_RING: usize = BATCH;
 /// would be lost.
 pub struct Closer {
     waiting: Vec<RawFd>,
+    /// Files so far, without those that wait.
+    closed: usize,
     ring: Ring,
 }
 
@@ -53,7 +54,17 @@ impl Closer {
         let ring = if never { Ring::Never } else { Ring::Later };
         Self {
             waiting: Vec::with_capacity(BATCH),
+            closed: 0,
             ring,
+        }
+    }
+
+    /// Creates a closer that closes each file by itself.
+    pub(crate) fn plain() -> Self {
+        Self {
+            waiting: Vec::new(),
+            closed: 0,
+            ring: Ring::Never,
         }
     }
 
@@ -70,11 +81,13 @@ impl Closer {
 
     /// Closes all waiting files before it returns.
     pub fn flush(&mut self) {
-        if self.waiting.len() >= WORTH_A_RING && matches!(self.ring, Ring::Later) {
+        let waiting = self.waiting.len();
+        self.closed += waiting;
+        if waiting > 1 && self.closed >= WORTH_A_RING && matches!(self.ring, Ring::Later) {
             self.ring = set_up();
         }
         if let Ring::Ready(ring) = &mut self.ring
-            && !self.waiting.is_empty()
+            && waiting > 1
             && let Err(error) = close_all(ring, &mut self.waiting)
         {
             debug(|| format!("io_uring is refused ({error}), files are closed one by one"));

@@ -256,7 +256,7 @@ impl Drop for TargetTree {
 
 /// The error for an object that is not the one that this restore created.
 pub(crate) fn replaced_error() -> io::Error {
-    io::Error::other("another object replaced it during the restore")
+    io::Error::other("another object has replaced it since")
 }
 
 /// Returns the mode to set before the access list. The mask of the list would otherwise count as
@@ -433,7 +433,7 @@ mod tests {
         assert!(
             error
                 .line()
-                .ends_with("another object replaced it during the restore"),
+                .ends_with("another object has replaced it since"),
             "{}",
             error.line()
         );

@@ -58,9 +58,8 @@ impl OpenDirectory {
     fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = dangling_symlink_target(path) {
-            let what = format!(
-                "cannot restore to {path:?}: it is a link to {lost:?}, which does not exist"
-            );
+            let what =
+                format!("cannot write to {path:?}: it is a link to {lost:?}, which does not exist");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;

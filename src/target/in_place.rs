@@ -312,6 +312,7 @@ impl TargetWriter {
     pub(crate) fn read_if_described(
         &mut self,
         entry: &Entry,
+        is_known: bool,
         content: &mut Vec<u8>,
     ) -> Result<Option<File>> {
         let tree = self.tree.clone();
@@ -324,17 +325,18 @@ impl TargetWriter {
                 && (stat.mode, stat.mtime) == (entry.mode, entry.mtime)
                 && (stat.uid, stat.gid) == owner
         };
-        let stat = dir::stat(dir, name).ok().filter(is_described);
-        if stat.is_none() || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
+        let is_described = is_known || dir::stat(dir, name).is_ok_and(|stat| is_described(&stat));
+        if !is_described || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
             return Ok(None);
         }
         let Ok(file) = dir::open_read(dir, name).map(File::from) else {
             return Ok(None);
         };
-        content.resize(entry.size() as usize, 0);
-        match file.read_exact_at(content, 0) {
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => read.map_err(failed)?,
+        let size = entry.size() as usize;
+        content.clear();
+        let read = read::read_end(&file, content, 0, size, read::PageCacheUse::Keep);
+        if read.map_err(failed)? != size {
+            return Ok(None);
         }
         let there = xattr::read_all(&file).map_err(failed)?;
         Ok(has_only_xattrs(entry, &there).then_some(file))

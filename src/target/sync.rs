@@ -62,7 +62,7 @@ impl TargetTree {
         for fd in systems.values() {
             match durable::sync_fs(fd) {
                 Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported) => is_durable = false,
-                other => other.map_err(|e| self.error("sync the restored files in", b"", e))?,
+                other => other.map_err(|e| self.error("sync the files in", b"", e))?,
             }
         }
         let files = !is_durable || self.uses_sync_method(SyncMethod::Asked);

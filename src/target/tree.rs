@@ -115,7 +115,7 @@ impl TargetTree {
             changed: Mutex::default(),
             link_copies: Mutex::default(),
             options,
-            notes: TargetWarnings::default(),
+            notes: TargetWarnings::of(options.whole_files),
             names: OwnerNames::default(),
             systems: Mutex::default(),
             sync_methods: AtomicU8::new(0),
@@ -134,7 +134,7 @@ impl TargetTree {
             let dir = place
                 .dir
                 .try_clone()
-                .and_then(|dir| tree.note_filesystem(dir));
+                .and_then(|dir| tree.note_filesystem(dir.as_fd()));
             dir.map_err(|e| Error::io(format!("could not open the target {:?}", layout.root), e))?;
         }
         tree.remove_earlier_final()?;
@@ -180,7 +180,7 @@ impl TargetTree {
         } else {
             "free space"
         };
-        let again = if self.options.overwrite {
+        let again = if self.options.overwrite || self.options.whole_files {
             ""
         } else {
             " with --overwrite"
@@ -246,9 +246,7 @@ impl TargetTree {
             }
             // The directory may be on a file system of its own, and may not be among the restored
             // directories.
-            Ok(dir) if self.options.overwrite => {
-                self.note_filesystem(dir.try_clone()?).map(|()| dir)
-            }
+            Ok(dir) if self.options.overwrite => self.note_filesystem(dir.as_fd()).map(|()| dir),
             other => other,
         }
     }
@@ -328,11 +326,11 @@ impl TargetTree {
     }
 
     /// Records the file system of a directory that existed before.
-    pub(crate) fn note_filesystem(&self, fd: OwnedFd) -> io::Result<()> {
-        let dev = dir::stat_fd(&fd)?.dev;
+    pub(crate) fn note_filesystem(&self, dir: BorrowedFd<'_>) -> io::Result<()> {
+        let dev = dir::stat_fd(dir)?.dev;
         if let hash_map::Entry::Vacant(new) = self.systems.locked().entry(dev) {
-            self.note_sync_method(durable::sync_method(&fd)?);
-            new.insert(fd);
+            self.note_sync_method(durable::sync_method(dir)?);
+            new.insert(dir.try_clone_to_owned()?);
         }
         Ok(())
     }

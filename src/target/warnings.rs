@@ -20,12 +20,21 @@ pub struct TargetWarnings {
     /// Directories, by device and inode number, that still hold a temporary file of this restore,
     /// each with a warning.
     leftovers: Mutex<BTreeMap<(u64, u64), String>>,
+    is_copy: bool,
 }
 
 impl TargetWarnings {
+    /// Warnings of a copy, or else of a restore.
+    pub(crate) fn of(is_copy: bool) -> Self {
+        Self {
+            is_copy,
+            ..Self::default()
+        }
+    }
+
     /// Notes that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
     pub fn add(&self, what: &str, why: &str, path: &[u8]) {
-        self.count(format!("{what} not restored ({why})"), path);
+        self.count(format!("{what} not {} ({why})", self.done()), path);
     }
 
     /// Notes that `path` became a name of a second file, because the first file takes no more
@@ -40,7 +49,8 @@ impl TargetWarnings {
     pub(crate) fn add_leftover(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
         let line = || {
             format!(
-                "could not remove {file:?}, a temporary file of this restore: {}",
+                "could not remove {file:?}, a temporary file of this {}: {}",
+                if self.is_copy { "copy" } else { "restore" },
                 reason(error)
             )
         };
@@ -57,10 +67,15 @@ impl TargetWarnings {
         self.leftovers.locked().values().cloned().collect()
     }
 
+    /// The word for a success.
+    fn done(&self) -> &'static str {
+        if self.is_copy { "copied" } else { "restored" }
+    }
+
     fn count(&self, mut reason: String, path: &[u8]) {
         let mut notes = self.counts.locked();
         if notes.len() >= MAX_REASONS && !notes.contains_key(&reason) {
-            reason = "other items not restored (too many reasons to list)".to_owned();
+            reason = format!("other items not {} (too many reasons to list)", self.done());
         }
         let (count, first) = notes.entry(reason).or_insert((0, path.to_vec()));
         *count += 1;

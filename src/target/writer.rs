@@ -13,6 +13,7 @@ use crate::{
     queue::Locked,
 };
 use std::{
+    cell::OnceCell,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -35,9 +36,9 @@ pub struct TargetWriter {
 struct Parent {
     path: Vec<u8>,
     dir: OwnedFd,
-    /// Whether new objects in the directory inherit an access list. Only checked if the tree does
-    /// not know.
-    passes_on_default_acl: bool,
+    /// Whether new objects in the directory inherit an access list. Only checked if it is asked
+    /// and the tree does not know: most files of a copy are only compared.
+    passes_on_default_acl: OnceCell<bool>,
 }
 
 impl TargetWriter {
@@ -60,23 +61,28 @@ impl TargetWriter {
                     .tree
                     .open_parent(parent)
                     .map_err(|e| self.parent_error(path, e))?;
-                let passes_on_default_acl =
-                    self.tree.options.overwrite && xattr::passes_on_default_acl(&dir);
                 Parent {
                     path: parent.to_vec(),
                     dir,
-                    passes_on_default_acl,
+                    passes_on_default_acl: OnceCell::new(),
                 }
             }
         };
         Ok((&self.parent.insert(there).dir, name))
     }
 
+    /// Closes the directory of the last object, which may be removed.
+    pub(crate) fn leave(&mut self) {
+        self.parent = None;
+    }
+
     /// Returns whether new objects in the current directory can inherit an access list.
     pub(crate) fn inherits_acl(&self) -> bool {
-        self.parent
-            .as_ref()
-            .is_none_or(|parent| parent.passes_on_default_acl)
+        let passes_on = |parent: &Parent| {
+            let found = || self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir);
+            *parent.passes_on_default_acl.get_or_init(found)
+        };
+        self.parent.as_ref().is_none_or(passes_on)
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -105,7 +111,9 @@ impl TargetWriter {
     pub(crate) fn creation_error(&self, path: &[u8], error: io::Error) -> Error {
         let exists = error.kind() == io::ErrorKind::AlreadyExists && !is_name_taken(&error);
         let error = self.tree.error("create", path, error);
-        if exists {
+        if exists && self.tree.options.whole_files {
+            error.hint("run the same command again")
+        } else if exists {
             error.hint("use --overwrite to replace existing files")
         } else {
             error
@@ -176,7 +184,7 @@ impl TargetWriter {
         // another object.
         let is_ours =
             self.lock_out_others(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.note_filesystem(there)
+        tree.note_filesystem(there.as_fd())
             .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }

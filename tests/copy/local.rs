@@ -3,8 +3,8 @@
 use crate::{
     copy, result,
     runs::{
-        assert_same, differences, has, is_root, make_fifo, noise, or_skip, set_mtime, set_xattr,
-        shape, shell, started, tampered, temp, text, write,
+        assert_same, differences, fullbore, has, is_root, make_fifo, noise, or_skip, set_mtime,
+        set_xattr, shape, shell, started, tampered, temp, text, write,
     },
     sample,
 };
@@ -251,8 +251,9 @@ fn killed_at_any_time_a_copy_leaves_whole_files_and_is_completed_by_the_next() {
         child.wait().unwrap();
         for (path, node) in &shape_or_none(&to) {
             let name = String::from_utf8_lossy(path);
-            if node.kind == "file" && !name.contains(".fullbore-copy-") {
-                assert_eq!(node.digest, source[path].digest, "{delay}: {name}");
+            if node.kind == "file" && !name.contains(".fullbore-") {
+                let whole = source.get(path).map(|node| &node.digest);
+                assert_eq!(Some(&node.digest), whole, "{delay}: {name}");
             }
         }
         copy(args![from, to, "--delete"]).ends_with(0);
@@ -377,7 +378,7 @@ fn a_directory_is_not_copied_into_itself() {
         let ran = copy(args![from, to, "--delete"]).ends_with(2);
         ran.has_one_error("one contains the other");
     }
-    copy(args![from.join("a"), dir.path().join("to")]).ends_with(1);
+    copy(args![from.join("a"), dir.path().join("to")]).ends_with(2);
 }
 
 #[test]
@@ -389,4 +390,66 @@ fn a_repository_is_copied_to_a_repository_backup_by_backup() {
     copy(args![at("one"), at("two")]).ends_with(0);
     crate::runs::fullbore(args!["restore", at("two"), "--to", at("back")]).ends_with(0);
     assert_same(&shape(&at("from")), &shape(&at("back")), "restored");
+}
+
+#[test]
+fn directories_keep_their_times_where_compared_files_are_replaced() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for number in 0..300 {
+        write(from.join(format!("{}/{number}", number % 20)), "old");
+    }
+    copy(args![from, to]).ends_with(0);
+    for number in (0..300).step_by(7) {
+        let path = to.join(format!("{}/{number}", number % 20));
+        let before = fs::metadata(&path).unwrap();
+        write(&path, "new");
+        fs::File::open(&path)
+            .unwrap()
+            .set_modified(before.modified().unwrap())
+            .unwrap();
+    }
+    let ran = copy(args![from, to, "--checksum", "--json"]).ends_with(0);
+    assert_eq!(result(&ran)["changed"], 43, "{}", ran.out);
+    assert_same(&shape(&from), &shape(&to), "compared");
+}
+
+#[test]
+fn of_a_backup_a_copy_takes_no_options_for_directories() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    write(at("tree/file"), "content");
+    fullbore(args!["backup", at("tree"), "--to", at("repository"), "-q"]).ends_with(0);
+    for option in ["--delete", "--dry-run", "--exclude=x", "--exclude-from=x"] {
+        let ran = copy(args![at("repository"), at("other"), option]).ends_with(2);
+        let name = option.split('=').next().unwrap();
+        ran.has_one_error(&format!("cannot copy a backup with {name}"));
+        assert!(!at("other").exists());
+    }
+    copy(args![at("repository"), at("other")]).ends_with(0);
+    let latest = format!("{}@latest", at("repository").display());
+    // A directory that holds something else is no place for a repository, and no backup is a directory.
+    copy(args![latest, at("tree")]).ends_with(2);
+    copy(args![at("tree/file"), at("other")]).ends_with(1);
+    fullbore(args!["verify", at("other"), "--data"]).ends_with(0);
+}
+
+#[test]
+fn errors_of_a_copy_are_about_a_copy() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    write(at("from/file"), "content");
+    symlink("nowhere", at("link")).unwrap();
+    let ran = copy(args![at("from"), at("link")]).ends_with(1);
+    let ran = ran.has_one_error("cannot write to ");
+    assert!(!ran.err.contains("restore"), "{}", ran.err);
+    let ran = copy(args![at("from/file"), at("to")]).ends_with(2);
+    ran.has_one_error("it is not a directory");
+    set_xattr(&at("from/file"), "user.comment", b"x");
+    let refused = "fsetxattr,setxattr:error=EPERM";
+    if or_skip(has("strace"), "there is no strace") {
+        let ran = tampered(refused, None, args!["copy", at("from"), at("to")]);
+        let line = "attribute \"user.comment\" not copied";
+        assert!(ran.err.contains(line), "{}", ran.err);
+    }
 }

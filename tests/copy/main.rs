@@ -5,6 +5,7 @@
 #[macro_use]
 #[path = "../runs/mod.rs"]
 mod runs;
+mod calls;
 mod hostile;
 mod local;
 mod over_ssh;

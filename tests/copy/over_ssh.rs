@@ -2,7 +2,7 @@
 
 use crate::{
     result,
-    runs::{Ran, assert_same, shape, temp, write},
+    runs::{Ran, assert_same, names, shape, temp, write},
     sample,
     sshd::sshd,
 };
@@ -84,5 +84,35 @@ fn a_host_that_only_adds_backups_copies_no_trees() {
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(!dir.path().join("to").exists());
     let ran = copy(&["ssh://far/a", "ssh://far/b"]).ends_with(2);
-    ran.has_one_error("both are other hosts");
+    let ran = ran.has_one_error("both are other hosts");
+    let command =
+        "hint:  run the copy on one of them: `ssh far fullbore copy /a \"ssh://far/b\"`\n";
+    assert!(ran.err.ends_with(command), "{}", ran.err);
+}
+
+#[test]
+fn patterns_of_a_file_of_this_host_count_on_both_sides() {
+    let dir = temp();
+    let at = |name: &str| dir.path().join(name);
+    let (from, pushed, pulled) = (at("from"), at("pushed"), at("pulled"));
+    for name in ["a.tmp", "b.tmp", "sub/c.log", "sub/d"] {
+        write(from.join(name), "new");
+    }
+    for to in [&pushed, &pulled] {
+        write(to.join("kept.tmp"), "there");
+        write(to.join("gone"), "there");
+    }
+    write(at("patterns"), "# temporary files\r\n*.tmp\r\n\n/sub/*.log");
+    let from_file = format!("--exclude-from={}", near(&at("patterns")));
+    let options = [&*from_file, "--exclude=!b.tmp", "--delete"];
+    copy(&[&[near(&from), &far(&pushed)], &options[..]].concat()).ends_with(0);
+    copy(&[&[&far(&from), near(&pulled)], &options[..]].concat()).ends_with(0);
+    for to in [&pushed, &pulled] {
+        assert_eq!(names(to), ["b.tmp", "kept.tmp", "sub"]);
+        assert_eq!(names(&to.join("sub")), ["d"]);
+    }
+    let missing = ["--exclude-from=/not/there"];
+    copy(&[&[near(&from), &far(&pushed)], &missing[..]].concat())
+        .ends_with(2)
+        .has_one_error("could not read the patterns in \"/not/there\"");
 }

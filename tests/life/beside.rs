@@ -356,7 +356,7 @@ fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
         .ends_with(0);
     }
     let ids = names(&source.join("backups"));
-    fullbore(args!["copy-backup", source, "--to", repository, "--quiet"]).ends_with(0);
+    fullbore(args!["copy", source, repository, "--quiet"]).ends_with(0);
     let until = Instant::now() + Duration::from_secs(4);
     std::thread::scope(|scope| {
         for id in ids.iter().chain(&ids[..1]) {
@@ -364,7 +364,7 @@ fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
             let repository = &repository;
             scope.spawn(move || {
                 while Instant::now() < until {
-                    let ran = fullbore(args!["copy-backup", from, "--to", repository, "--quiet"]);
+                    let ran = fullbore(args!["copy", from, repository, "--quiet"]);
                     // It says so where a prune, or a forget, was faster.
                     assert!(matches!(ran.code, 0 | 1), "{}", ran.err);
                 }

@@ -160,7 +160,7 @@ fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
         );
         if keeps_checksums {
             let other = dir.path().join("other");
-            fullbore(args!["copy-backup", repository, "--to", other])
+            fullbore(args!["copy", repository, other])
                 .ends_with(4)
                 .has_one_error("are damaged");
         }

@@ -94,16 +94,12 @@ fn a_backup_is_copied_from_a_directory_to_s3_and_back() {
     store.run(args!["backup", tree, "--to", local]).ends_with(0);
     let at = &store.address;
     store.run(args!["init", at, "--no-encryption"]).ends_with(0);
-    store
-        .run(args!["copy-backup", local, "--to", at])
-        .ends_with(0);
+    store.run(args!["copy", local, at]).ends_with(0);
     let copied = store.listed();
     assert_eq!(copied.len(), 1);
     store.assert_restores(&tree, &copied[0]);
     let back = dir.path().join("back");
-    store
-        .run(args!["copy-backup", at, "--to", back])
-        .ends_with(0);
+    store.run(args!["copy", at, back]).ends_with(0);
     let out = dir.path().join("out");
     store
         .run(args!["restore", back, "--to", out, "--quiet"])

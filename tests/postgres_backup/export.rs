@@ -130,7 +130,7 @@ fn an_incremental_backup_of_a_cluster_is_copied_and_starts() {
     cluster.psql("UPDATE small SET word = 'changed' WHERE n = 7");
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     let (repository, other) = (cluster.path("repository"), cluster.path("other"));
-    fullbore(args!["copy-backup", repository, "--to", other, "--quiet"]).ends_with(0);
+    fullbore(args!["copy", repository, other, "--quiet"]).ends_with(0);
     fs::rename(&repository, cluster.path("away")).unwrap();
     fullbore(args!["verify", other, "--data"]).ends_with(0);
     let restored = Cluster::restored(version, &other);

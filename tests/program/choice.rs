@@ -49,7 +49,7 @@ fn only_the_last_directory_of_a_repository_or_archive_is_made() {
             args!["export", there, "--to", to].to_vec(),
         ];
         if !is_archive {
-            commands.push(args!["copy-backup", there, "--to", to].to_vec());
+            commands.push(args!["copy", there, to].to_vec());
             commands.push(args!["init", to].to_vec());
         }
         for command in commands {
@@ -86,9 +86,13 @@ fn a_backup_with_no_create_needs_a_repository_that_is_there() {
     fs::create_dir(&empty).unwrap();
     backup(&tree, &there, &[]);
     for to in [&absent, &empty] {
-        for command in ["backup", "export", "copy-backup"] {
-            let from = if command == "backup" { &tree } else { &there };
-            let ran = fullbore(args![command, from, "--no-create", "--to", to]).ends_with(1);
+        let commands = [
+            args!["backup", tree, "--no-create", "--to", to].to_vec(),
+            args!["export", there, "--no-create", "--to", to].to_vec(),
+            args!["copy", there, to, "--no-create"].to_vec(),
+        ];
+        for command in commands {
+            let ran = fullbore(command).ends_with(1);
             let ran = ran.has_one_error(&format!("could not find a repository at {to:?}"));
             assert!(ran.err.contains("fullbore init"), "{}", ran.err);
         }
@@ -130,10 +134,7 @@ fn a_new_repository_is_said_to_the_quiet_too() {
             &exported,
             args!["export", first, "--to", exported, "-q"].to_vec(),
         ),
-        (
-            &copied,
-            args!["copy-backup", first, "--to", copied, "-q"].to_vec(),
-        ),
+        (&copied, args!["copy", first, copied, "-q"].to_vec()),
         (&made, args!["init", made, "-q"].to_vec()),
     ];
     for (to, command) in runs {
@@ -276,7 +277,7 @@ fn every_command_that_takes_the_latest_backup_refuses_several_sources() {
         args!["verify", format!("{text}@latest")].to_vec(),
         args!["export", repository, "--to", "-"].to_vec(),
         args!["diff", repository].to_vec(),
-        args!["copy-backup", repository, "--to", copy].to_vec(),
+        args!["copy", repository, copy].to_vec(),
         args!["tag", repository, "x=y"].to_vec(),
         args!["pin", format!("{text}@latest")].to_vec(),
         args!["unpin", repository].to_vec(),
@@ -396,7 +397,7 @@ fn host_path_and_tag_select_in_every_command() {
         let exported = run(&args!["export", repository, "--to", archive, "--json"]).json();
         assert_eq!(exported.last().unwrap()["from"], **last, "{options:?}");
         let copy = dir.path().join("copy");
-        run(&args!["copy-backup", repository, "--to", copy]);
+        run(&args!["copy", repository, copy]);
         assert!(names(&copy.join("backups")).contains(last), "{options:?}");
         fs::remove_dir_all(&copy).unwrap();
     }

@@ -60,7 +60,7 @@ impl Chain {
     }
 
     fn copy(&self, number: usize, to: &Path) -> Ran {
-        fullbore(args!["copy-backup", self.at(number), "--to", to, "--json"])
+        fullbore(args!["copy", self.at(number), to, "--json"])
     }
 
     fn other(&self) -> PathBuf {
@@ -366,9 +366,9 @@ fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
         "--quiet"
     ])
     .ends_with(0);
-    fullbore(args!["copy-backup", file, "--to", dir.path().join("r")])
+    fullbore(args!["copy", file, dir.path().join("r")])
         .ends_with(2)
-        .has_one_error("is not a backup in a repository");
+        .has_one_error("it is not a directory");
 }
 
 #[test]
@@ -388,15 +388,7 @@ fn killed_at_any_system_call_a_copy_leaves_nothing_listed_and_goes_on_later() {
     ] {
         let other = chain.dir.path().join(calls);
         for when in (1..40).filter(|when| *when < 10 || when % 9 == 0) {
-            let copy = args![
-                "copy-backup",
-                chain.at(2),
-                "--to",
-                other,
-                "--workers",
-                "1",
-                "--quiet"
-            ];
+            let copy = args!["copy", chain.at(2), other, "--workers", "1", "--quiet"];
             let ran = tampered(&format!("{calls}:signal=KILL:when={when}"), None, copy);
             let listed = if other.join("fullbore-repo.json").exists() {
                 listed(&other)
@@ -638,12 +630,6 @@ fn a_segment_that_is_far_too_long_is_refused_before_it_is_cut_in_pieces() {
         .open(home.join("s01-000001.tar.zst"))
         .unwrap();
     segment.set_len(1 << 60).unwrap();
-    let ran = fullbore(args![
-        "copy-backup",
-        repository,
-        "--to",
-        dir.path().join("other")
-    ])
-    .ends_with(4);
+    let ran = fullbore(args!["copy", repository, dir.path().join("other")]).ends_with(4);
     ran.has_one_error("is damaged: it has 1152921504606846976 bytes");
 }

@@ -128,7 +128,7 @@ fn a_copy_whose_sync_fails_is_not_listed_or_can_be_restored() {
         let ran = tampered(
             &format!("fsync:error=EIO:when={nth}"),
             None,
-            args!["copy-backup", from, "--to", to, "--workers", "1"],
+            args!["copy", from, to, "--workers", "1"],
         );
         if ran.code == 0 {
             break;

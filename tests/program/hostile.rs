@@ -38,7 +38,7 @@ fn reseal(backup: &Path, change: impl FnOnce(&mut Root)) {
 fn commands(dir: &Path, repository: &Path) -> Vec<Vec<OsString>> {
     let all = [
         args!["restore", repository, "--to", dir.join("to")].to_vec(),
-        args!["copy-backup", repository, "--to", dir.join("copy")].to_vec(),
+        args!["copy", repository, dir.join("copy")].to_vec(),
         args!["repair", repository, "--yes"].to_vec(),
         args!["verify", repository].to_vec(),
         args!["verify", repository, "--sample", "50"].to_vec(),
@@ -209,18 +209,14 @@ fn a_copy_writes_through_no_link() {
     for (at, name) in links {
         let link = to.join(at).join(&name);
         symlink(if at == "backups" { &victims } else { &key }, &link).unwrap();
-        assert_ne!(
-            in_time(args!["copy-backup", repository, "--to", to]).code,
-            0,
-            "{at}"
-        );
+        assert_ne!(in_time(args!["copy", repository, to]).code, 0, "{at}");
         assert_untouched(&victims, at);
         fs::remove_file(link).unwrap();
     }
     let there = to.join("backups").join(id);
     fs::create_dir(&there).unwrap();
     symlink(&key, there.join("manifest.partial")).unwrap();
-    fullbore(args!["copy-backup", repository, "--to", to]).ends_with(0);
+    fullbore(args!["copy", repository, to]).ends_with(0);
     assert_untouched(&victims, "partial");
 }
 

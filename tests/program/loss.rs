@@ -951,9 +951,8 @@ fn a_root_is_missed_though_others_need_all_that_it_had() {
     // What is copied for others is no loss, nor is what was forgotten.
     let copy = dir.path().join("copy");
     fullbore(args![
-        "copy-backup",
+        "copy",
         format!("{}@latest", repository.display()),
-        "--to",
         copy
     ])
     .ends_with(0);
@@ -1536,9 +1535,8 @@ fn an_empty_manifest_that_is_lost_is_missed_by_nobody() {
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
     let copy = dir.path().join("copy");
     fullbore(args![
-        "copy-backup",
+        "copy",
         format!("{}@latest", repository.display()),
-        "--to",
         copy
     ])
     .ends_with(0);

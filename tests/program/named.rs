@@ -1084,12 +1084,7 @@ fn names_of_any_bytes_are_taken() {
             "--to",
             "-"
         ],
-        &args![
-            "copy-backup",
-            latest,
-            "--to",
-            dir.path().join(name(b"copy\xe9"))
-        ],
+        &args!["copy", latest, dir.path().join(name(b"copy\xe9"))],
         &args![
             "backup",
             base,

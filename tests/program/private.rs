@@ -61,7 +61,7 @@ fn what_is_stored_is_its_owners_alone() {
         );
         fs::create_dir(dir.path().join(codec)).unwrap();
         use_it(umask, dir.path(), &repository, codec);
-        masked(umask, args!["copy-backup", repository, "--to", other]).ends_with(0);
+        masked(umask, args!["copy", repository, other]).ends_with(0);
         assert_modes(&repository, 0o600, 0o700);
         assert_modes(&other, 0o600, 0o700);
         let backup = fs::read_dir(repository.join("backups"))
@@ -106,7 +106,7 @@ fn a_repository_that_was_opened_to_a_group_stays_open() {
         }
         use_it("077", dir.path(), &repository, "lz4");
         assert_modes(&repository, file, inner);
-        masked("077", args!["copy-backup", repository, "--to", other]).ends_with(0);
+        masked("077", args!["copy", repository, other]).ends_with(0);
         assert_modes(&other, file, inner);
     }
 }

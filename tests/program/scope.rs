@@ -627,7 +627,7 @@ fn what_looks_like_another_machine_is_no_directory_here() {
     )
     .ends_with(0);
     for to in ["-", "null:", "x.tar.zst"] {
-        fullbore(args!["copy-backup", dir.path().join("a:b"), "--to", to]).ends_with(2);
+        fullbore(args!["copy", dir.path().join("a:b"), to]).ends_with(2);
     }
 }
 

@@ -83,7 +83,7 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
         args!["verify", repository, "--sample", "50%"].to_vec(),
         args!["export", repository, "--to", at("x.tar.zst")].to_vec(),
         args!["restore", at("x.tar.zst"), "--to", at("exported")].to_vec(),
-        args!["copy-backup", repository, "--to", at("copy")].to_vec(),
+        args!["copy", repository, at("copy")].to_vec(),
     ] {
         run(args);
     }
@@ -199,7 +199,7 @@ fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
             args!["verify", repository, "--sample", "50%"].to_vec(),
             args!["restore", repository, "--to", more, "--plan"].to_vec(),
             args!["restore", repository, "--to", more.join("back"), "--quiet"].to_vec(),
-            args!["copy-backup", repository, "--to", more.join("copy")].to_vec(),
+            args!["copy", repository, more.join("copy")].to_vec(),
             args!["prune", repository, "--dry-run"].to_vec(),
             args!["backup", tree, "--to", repository, "--quiet"].to_vec(),
         ] {

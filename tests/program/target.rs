@@ -581,12 +581,7 @@ fn a_file_system_without_inodes_is_said_to_lack_those_and_not_space() {
     for to in ["m/repository", "m/x.tar.zst", "m/x.tar.gz", "m/to/x.tar"] {
         is_said(fullbore(args!["backup", at("files"), "--to", at(to)]));
     }
-    is_said(fullbore(args![
-        "copy-backup",
-        at("r/files"),
-        "--to",
-        at("m/to/copy")
-    ]));
+    is_said(fullbore(args!["copy", at("r/files"), at("m/to/copy")]));
     // Where there are some, it is the space that is short.
     let Some(_small) = ext4(&at("other"), &at("n"), 1, "") else {
         return;

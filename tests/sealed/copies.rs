@@ -39,7 +39,7 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
     let me = world.person("me");
     let sealed = world.path("sealed");
     let encrypt = args!["--encrypt-to", me.recipient, "--json"];
-    let copy = |from: &str, to: &Path| args!["copy-backup", from, "--to", to];
+    let copy = |from: &str, to: &Path| args!["copy", from, to];
     let to_sealed = copy(&at(&repository, &second), &sealed);
     let ran = world
         .run(to_sealed.iter().cloned().chain(encrypt))
@@ -80,7 +80,7 @@ fn a_copy_for_other_keys_is_sealed_anew() {
     world.init(&from, &me);
     world.init(&to, &other);
     let [_, second] = world.two_backups(&from, &me);
-    let copy = args!["copy-backup", at(&from, &second), "--to", to];
+    let copy = args!["copy", at(&from, &second), to];
     world
         .run_as(&me, copy.clone())
         .ends_with(1)
@@ -109,7 +109,7 @@ fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are()
     let (from, to) = (world.repository(), world.path("replica"));
     world.init(&from, &me);
     let [first, second] = world.two_backups(&from, &me);
-    let copy = |id: &str, to: &Path| args!["copy-backup", at(&from, id), "--to", to];
+    let copy = |id: &str, to: &Path| args!["copy", at(&from, id), to];
     world.run(copy(&second, &to)).ends_with(0);
     assert_sound(&world, &to, &me, "a replica");
     world.run(copy(&first, &to)).ends_with(0);

@@ -53,14 +53,7 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
         args!["restore", at(&first), "--to", out].into(),
         args!["export", at(&first), "--to", world.path("a.tar.zst")].into(),
         args!["verify", at(&first), "--against", world.tree()].into(),
-        args![
-            "copy-backup",
-            at(&first),
-            "--to",
-            world.path("c"),
-            "--no-encryption"
-        ]
-        .into(),
+        args!["copy", at(&first), world.path("c"), "--no-encryption"].into(),
     ];
     for args in refused {
         let ran = world.run_as(&host, args.clone());

@@ -82,7 +82,7 @@ fn a_copy_for_other_keys_that_is_killed_at_any_moment_lists_nothing_that_is_not_
     world.init(&from, &me);
     world.two_backups(&from, &me);
     let both = args!["--key", me.key, "--key", other.key];
-    let copy: Vec<_> = args!["copy-backup", from, "--to", to, "--workers", "1"]
+    let copy: Vec<_> = args!["copy", from, to, "--workers", "1"]
         .into_iter()
         .chain(both)
         .collect();

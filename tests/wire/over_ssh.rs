@@ -147,7 +147,7 @@ fn every_verb_works_with_a_repository_on_another_host() {
     fullbore(0, &["restore", &there, "--to", to.to_str().unwrap()]);
     assert_eq!(restored(&to, &source), files(&source));
     let copy = format!("ssh://far{}", dir.path().join("copy").display());
-    fullbore(0, &["copy-backup", &there, "--to", &copy]);
+    fullbore(0, &["copy", &there, &copy]);
     fullbore(0, &["verify", &copy]);
     let export = dir.path().join("full.tar.zst");
     fullbore(0, &["export", &there, "--to", export.to_str().unwrap()]);

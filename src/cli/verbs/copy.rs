@@ -68,6 +68,9 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Leave out what matches this pattern, as in .gitignore, in SRC and in DST; can be repeated
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     exclude: Vec<OsString>,
+    /// Leave out what matches a pattern in this file of this host; those of --exclude come after them; can be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    exclude_from: Vec<PathBuf>,
     /// Do not leave out what matches this pattern, whatever --exclude says; can be repeated
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     include: Vec<OsString>,
@@ -92,10 +95,21 @@ pub(in crate::cli) struct CopyTreeArgs {
     repository: RepositoryCopyArgs,
 }
 
-pub(in crate::cli) fn run(args: CopyTreeArgs) -> Result<u8> {
+impl CopyTreeArgs {
+    /// Returns whether a backup is copied, and not a directory.
+    pub(in crate::cli) fn is_between_repositories(&self) -> bool {
+        is_between_repositories(&self.from, &self.to).unwrap_or(false)
+    }
+}
+
+pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
     if is_between_repositories(&args.from, &args.to)? {
+        check_tree_options(&args)?;
         return copy_backup(args.from, &args.to, args.repository, &args.output);
     }
+    // The other host does not have the files.
+    let patterns = patterns_in(&args.exclude_from)?;
+    args.exclude.splice(..0, patterns);
     let from = Location::parse(&args.from)?;
     let to = Location::parse(&args.to)?;
     match (&from, &to) {
@@ -112,9 +126,11 @@ pub(in crate::cli) fn run(args: CopyTreeArgs) -> Result<u8> {
             copy(&args, from, None, false, far_target(&args, wire)?)
         }
         (Location::Ssh { host, path }, Location::Local(to)) => pull(&args, host, path, to),
-        (Location::Ssh { .. }, Location::Ssh { .. }) => {
+        (Location::Ssh { host, path }, Location::Ssh { .. }) => {
             let what = format!("cannot copy from {from} to {to}: both are other hosts");
-            Err(Error::new(ErrorKind::Usage, what).hint("run the copy on one of them"))
+            let command = format!("ssh {host} fullbore copy {} {to}", path.display());
+            let hint = format!("run the copy on one of them: `{command}`");
+            Err(Error::new(ErrorKind::Usage, what).hint(hint))
         }
         _ => {
             let what = format!("cannot copy {from} to {to}");
@@ -137,7 +153,10 @@ fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
         return Ok(true);
     }
     let names_backup = match &from_location {
-        Location::Local(path) => !path.exists() && from.as_bytes().contains(&b'@'),
+        // A directory that is not there cannot be copied, so its name is that of a backup.
+        Location::Local(path) if !path.exists() && from.as_bytes().contains(&b'@') => {
+            return Ok(true);
+        }
         Location::Ssh { path, .. } => path.as_os_str().as_bytes().contains(&b'@'),
         _ => false,
     };
@@ -148,6 +167,56 @@ fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
         _ => true,
     };
     Ok((names_backup || is_repository(&from_location)) && may_become_one)
+}
+
+/// Reads the patterns of files, without empty lines and comments.
+fn patterns_in(files: &[PathBuf]) -> Result<Vec<OsString>> {
+    let mut patterns = Vec::new();
+    for file in files {
+        let text = std::fs::read(file);
+        let text = text.map_err(|e| Error {
+            kind: ErrorKind::Usage,
+            ..Error::io(format!("could not read the patterns in {file:?}"), e)
+        })?;
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+        let lines = text.split(|byte| *byte == b'\n');
+        let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let lines = lines.map(|line| OsStr::from_bytes(line).to_owned());
+        patterns.extend(lines.filter_map(|line| pattern(line).ok()));
+    }
+    Ok(patterns)
+}
+
+/// Refuses options that are only for directories.
+fn check_tree_options(args: &CopyTreeArgs) -> Result<()> {
+    let lists = [
+        ("--exclude", &args.exclude),
+        ("--include", &args.include),
+        ("--exclude-if-present", &args.exclude_if_present),
+    ];
+    let given = tree_flags(args)
+        .into_iter()
+        .chain([(!args.exclude_from.is_empty(), "--exclude-from")])
+        .chain(lists.map(|(option, values)| (!values.is_empty(), option)))
+        .find(|(is_given, _)| *is_given);
+    let Some((_, option)) = given else {
+        return Ok(());
+    };
+    let what = format!("cannot copy a backup with {option}");
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("a backup is copied as it is; the option is for directories"))
+}
+
+/// The flags that are only for directories, and whether they are given.
+fn tree_flags(args: &CopyTreeArgs) -> [(bool, &'static str); 6] {
+    [
+        (args.delete, "--delete"),
+        (args.dry_run, "--dry-run"),
+        (args.checksum, "--checksum"),
+        (args.exclude_caches, "--exclude-caches"),
+        (args.one_file_system, "--one-file-system"),
+        (args.numeric_owner, "--numeric-owner"),
+    ]
 }
 
 fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
@@ -178,18 +247,13 @@ fn pull(args: &CopyTreeArgs, host: &str, from: &Path, to: &Path) -> Result<u8> {
 fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["copy".into()];
     let flags = [
-        (args.delete, "--delete"),
-        (args.dry_run, "--dry-run"),
-        (args.checksum, "--checksum"),
-        (args.exclude_caches, "--exclude-caches"),
-        (args.one_file_system, "--one-file-system"),
-        (args.numeric_owner, "--numeric-owner"),
         (args.output.verbose, "--verbose"),
         (args.output.json, "--json"),
         (args.output.quiet, "--quiet"),
         (!platform::tricks(), "--no-tricks"),
     ];
-    let given = flags.iter().filter(|(is_given, _)| *is_given);
+    let flags = tree_flags(args).into_iter().chain(flags);
+    let given = flags.filter(|(is_given, _)| *is_given);
     words.extend(given.map(|(_, flag)| OsString::from(flag)));
     let lists = [
         ("--exclude", &args.exclude),
@@ -270,6 +334,10 @@ fn copy(
 fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
     let failed = |e| Error::io(format!("could not find {from:?}"), e);
     let real = from.canonicalize().map_err(failed)?;
+    if !real.is_dir() {
+        let what = format!("cannot copy {from:?}: it is not a directory");
+        return Err(Error::new(ErrorKind::Usage, what));
+    }
     let named = std::path::absolute(from).map_err(failed)?;
     let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
     let excluded = args.exclude.iter().map(|line| line.as_bytes().to_vec());

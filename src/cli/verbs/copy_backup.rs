@@ -1,9 +1,9 @@
-//! `fullbore copy-backup`.
+//! `fullbore copy` of a backup, from repository to repository.
 
 use super::init::say_new;
 use crate::{
     cli::{
-        options::{OutputArgs, WRITES},
+        options::OutputArgs,
         output::aside,
         progress::Progress,
         report,
@@ -18,28 +18,12 @@ use crate::{
     platform,
     text::size::{bytes, counted, rate, seconds},
 };
-use clap::{Args, ValueHint};
+use clap::Args;
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
     num::NonZeroUsize,
 };
-
-/// `fullbore copy-backup`.
-#[derive(Debug, Args)]
-#[command(after_help = WRITES)]
-pub(in crate::cli) struct CopyArgs {
-    /// A repository; @ID, @PREFIX or @latest chooses the backup
-    #[arg(value_name = "REPOSITORY[@BACKUP]")]
-    from: OsString,
-    /// Another repository, made on first use
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    to: OsString,
-    #[command(flatten)]
-    options: RepositoryCopyArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// Options of a copy between repositories.
 #[derive(Debug, Args)]
@@ -55,10 +39,6 @@ pub(super) struct RepositoryCopyArgs {
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
     encrypt: EncryptArgs,
-}
-
-pub(in crate::cli) fn run(args: CopyArgs) -> Result<u8> {
-    copy_backup(args.from, &args.to, args.options, &args.output)
 }
 
 /// Copies a backup from one repository to another one.

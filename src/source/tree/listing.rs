@@ -280,6 +280,7 @@ impl TreeInner {
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.build_children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
+        self.close(dir);
         Ok(Listing {
             children,
             rest,
@@ -335,6 +336,7 @@ impl TreeInner {
         listed
             .into_iter()
             .for_each(|(promise, listing)| promise.keep(listing));
+        Self::close_waiting();
         directories.collect()
     }
 

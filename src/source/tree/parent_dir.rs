@@ -41,10 +41,14 @@ impl TreeInner {
         }
         let (parent, name) = split(path);
         if home.is_some() && at.path.as_deref() != Some(parent) {
-            *at = ParentDir {
+            let next = ParentDir {
                 path: Some(parent.to_vec()),
                 found: self.enter(parent).ok(),
             };
+            let last = std::mem::replace(at, next);
+            if let Some((dir, _)) = last.found {
+                self.close(dir);
+            }
         }
         match &at.found {
             Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name)?, true)),

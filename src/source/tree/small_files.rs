@@ -80,7 +80,7 @@ impl TreeInner {
                 !matches!(&part.what, FrameContent::Head(_, file) if file.known.is_none());
             parts.push(part);
         }
-        CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
+        Self::close_waiting();
         parts.retain(
             |part| !matches!(&part.what, FrameContent::Whole(entry, state) if self.skips_silently(entry, state)),
         );
@@ -117,6 +117,12 @@ impl TreeInner {
         Ok(small.collect())
     }
 
+    /// Closes what waits for that on this thread.
+    pub(super) fn close_waiting() {
+        CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
+    }
+
+    /// Closes a file or directory that was only read, now or with others.
     pub(super) fn close(&self, fd: OwnedFd) {
         CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
     }
