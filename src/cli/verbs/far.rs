@@ -70,7 +70,7 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
     };
     check_report(args.run.report.is_some())?;
     let (to, _) = SinkSpec::parse(&args.to, args.compress)?;
-    let is_new = to.is_new_repository();
+    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
     let to = args
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;

@@ -163,11 +163,29 @@ impl Link {
         body: &[u8],
         max_bytes: u64,
     ) -> Result<(u64, CallAnswer, Vec<u8>)> {
+        let id = self.begin_call(call, body, max_bytes)?;
+        let (answer, data) = self.end_call(id)?;
+        Ok((id, answer, data))
+    }
+
+    /// Sends a call and returns its number, for [`Link::end_call`].
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub(super) fn begin_call(&self, call: Call, body: &[u8], max_bytes: u64) -> Result<u64> {
         let id = self.calls.begin(body.len(), max_bytes)?;
         self.send_in_parts(body, Message::CallPart { id }, Message::Call { id, call });
+        Ok(id)
+    }
+
+    /// Waits for the answer to a call, once.
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub(super) fn end_call(&self, id: u64) -> Result<(CallAnswer, Vec<u8>)> {
         match self.calls.wait(id)? {
             (CallAnswer::Failed(error), _) => Err(error.into_error()),
-            (answer, data) => Ok((id, answer, data)),
+            answered => Ok(answered),
         }
     }
 
@@ -281,6 +299,7 @@ impl Link {
             Message::UploadFailed { upload, error } => self.calls.fail_upload(upload, error),
             Message::LeaseLost { lease } => self.calls.lose_lease(lease),
             Message::Received { number } => self.outlet.forget_received(number),
+            Message::Create { upload, key } => self.server.begin_upload(self, upload, key),
         }
     }
 
