@@ -8,7 +8,7 @@ use fullbore::{
     error::{Error, ErrorKind, Result},
     storage::{
         Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, Recording, Take,
-        wire::{NoService, OfferedObjects, Wire},
+        wire::{NoService, OfferedObjects, Wire, WireTimes},
     },
 };
 use std::{
@@ -208,6 +208,49 @@ fn after_saying(bytes: &[u8]) -> Error {
     near.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     near.read_to_end(&mut Vec::new()).unwrap();
     error
+}
+
+/// Sends these bytes to a server and then one at a time, so that it never hears nothing for as long as it would wait. Returns how the
+/// session ended.
+fn after_trickling(begin: &[u8]) -> Error {
+    const TIMES: WireTimes = WireTimes {
+        beat: Duration::from_millis(100),
+        silence: Duration::from_secs(2),
+        greeting: Duration::from_secs(2),
+    };
+    let (mut near, far) = socket();
+    let server = thread::spawn(move || {
+        let service = OfferedObjects::new(Arc::new(MemoryObjects::new()));
+        let service = Arc::new(service);
+        Wire::connect(streams(far), "\"near\"", service, TIMES)?.wait()
+    });
+    near.write_all(begin).unwrap();
+    for _ in 0..60 {
+        if server.is_finished() || near.write_all(b"f").is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert!(server.is_finished(), "it waits for ever");
+    server.join().unwrap().unwrap_err()
+}
+
+#[test]
+fn a_side_that_sends_a_message_byte_by_byte_is_given_up() {
+    let greeting = b"fullbore wire 1 0.1.0\n";
+    let lengths = [1000u32, 0].map(u32::to_le_bytes).concat();
+    let begun = [&greeting[..], &lengths].concat();
+    // Within the greeting, within the lengths of a frame, and within its header.
+    let cases = [&b"fullbore"[..], &greeting[..], &begun];
+    thread::scope(|scope| {
+        let ends = cases.map(|begin| scope.spawn(move || after_trickling(begin)));
+        for end in ends {
+            let error = end.join().unwrap();
+            assert_eq!(error.kind, ErrorKind::Unreachable, "{}", error.line());
+            let is_late = error.line().contains("did not come as a whole in time");
+            assert!(is_late, "{}", error.line());
+        }
+    });
 }
 
 fn frame(header: &[u8], data_bytes: usize) -> Vec<u8> {

@@ -8,7 +8,7 @@ use super::{
     WireLimits, WireService, WireTimes,
     calls::Calls,
     end::{EndReason, closed},
-    frame::{MAX_DATA, WireFrame, read_frame},
+    frame::{FrameLengths, MAX_DATA, WireFrame},
     inlet::{Inlet, TOLD_BYTES},
     message::{Call, CallAnswer, Message},
     outlet::{FIRST, FRAME_COST, Outlet},
@@ -243,7 +243,7 @@ impl Link {
     fn read_until_end(self: &Arc<Self>, input: WireStream, connection: u64) -> Error {
         let mut input = BufReader::with_capacity(READ_BUFFER, input);
         loop {
-            let frame = match read_frame(&mut input) {
+            let frame = match read_in_time(&mut input) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return closed(),
                 Err(error) if error.kind == ErrorKind::Corrupt => {
@@ -329,4 +329,14 @@ impl Link {
             self.server.report_lost_leases(self);
         }
     }
+}
+
+/// The next frame, which must come within a time that depends on its length; `None` if the connection ended before it.
+fn read_in_time(input: &mut BufReader<WireStream>) -> Result<Option<WireFrame>> {
+    input.get_mut().expect_bytes(FrameLengths::BYTES);
+    let Some(lengths) = FrameLengths::read(input)? else {
+        return Ok(None);
+    };
+    input.get_mut().expect_bytes(lengths.bytes());
+    lengths.read_frame(input).map(Some)
 }
