@@ -231,12 +231,28 @@ pub(super) enum Call {
     /// Asks for a way to further connections. Answered by [`CallAnswer::Offered`].
     #[n(18)]
     Offer,
-    /// Asks the service something that this connection does not know; the data is the question.
+    /// Asks the service something that this connection does not know; the data is the question. Answered by [`CallAnswer::Bytes`].
     #[n(19)]
-    Ask,
-    /// The data is a question about files of the other side. Answered by [`CallAnswer::Bytes`].
-    #[n(20)]
-    Source,
+    Ask {
+        /// Who understands the question.
+        #[n(0)]
+        topic: AskTopic,
+    },
+}
+
+/// Who understands a question to a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum AskTopic {
+    /// The files of the host, for a backup that runs on the other side.
+    #[n(0)]
+    Files,
+    /// The target of a copy of trees.
+    #[n(1)]
+    Copy,
+    /// The file for the report of a command that runs on the other side. The question is the report, and the answer is empty.
+    #[n(2)]
+    Report,
 }
 
 /// An answer.

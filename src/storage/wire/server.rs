@@ -304,12 +304,11 @@ impl Server {
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
-            Call::Source => Ok((CallAnswer::Bytes, self.service.source(&body)?)),
             Call::Offer => {
                 let offer = self.service.offer(link.peer_side())?;
                 Ok((CallAnswer::Offered(offer), Vec::new()))
             }
-            Call::Ask => Ok((CallAnswer::Bytes, self.service.ask(&body)?)),
+            Call::Ask { topic } => Ok((CallAnswer::Bytes, self.service.ask(topic, &body)?)),
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;
