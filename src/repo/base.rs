@@ -114,13 +114,13 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
-            let read_first = || archives.iter().for_each(Archive::read_ahead);
             let is_far = objects.as_local().is_none();
-            let is_read = is_far && !archives.is_empty();
-            let (_, referred) = match is_read {
-                true => run_both(true, read_first, || refer(&ids)),
-                false => ((), refer(&ids)),
+            let read_first = || {
+                if is_far {
+                    archives.iter().for_each(Archive::read_ahead);
+                }
             };
+            let ((), referred) = run_both(is_far, read_first, || refer(&ids));
             let referred = referred?;
             if referred.gone.is_empty() {
                 let ChosenBases {

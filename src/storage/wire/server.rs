@@ -22,6 +22,7 @@ use minicbor::bytes::ByteVec;
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsString,
+    mem,
     os::unix::ffi::OsStringExt,
     sync::{
         Arc, Mutex,
@@ -460,12 +461,11 @@ impl Server {
     /// Lets go of leases whose intents the other side has deleted.
     fn end_deleted_leases(&self, keys: &[String]) {
         let mut leases = self.leases.locked();
-        let ended: Vec<ServedLease> = leases
-            .extract_if(.., |_, held| keys.contains(&held.key))
-            .map(|(_, held)| held)
-            .collect();
+        let all = mem::take(&mut *leases).into_iter();
+        let (ended, left) = all.partition(|(_, held)| keys.contains(&held.key));
+        *leases = left;
         drop(leases);
-        drop(ended); // this may take a request
+        drop::<BTreeMap<u64, ServedLease>>(ended); // this may take a request
     }
 
     /// Tells the other side which leases it does not hold any more, before it may let go of them.
