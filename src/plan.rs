@@ -14,7 +14,10 @@ use crate::{
         safe_file::{dangling_symlink_target, symlink_target},
     },
     postgres::page_stage::{PageCheck, PageChecks},
-    repo::writer::{RepositoryWriter, is_absent, must_be_possible},
+    repo::{
+        first_look::FirstLook,
+        writer::{RepositoryWriter, is_absent, must_be_possible},
+    },
     sink::{
         Destination,
         local_file::{OneFile, check_parent_exists},
@@ -299,20 +302,32 @@ impl SinkSpec {
         }
     }
 
-    /// Opens the destination for backup `id`, started at `time`.
+    /// Opens the destination for backup `id`, started at `time`, after a look at the repository.
     ///
     /// # Errors
     /// Those of the destination.
-    pub fn open(&self, id: &str, time: &str, codec: Codec) -> Result<Box<dyn Destination>> {
+    pub fn open(
+        &self,
+        id: &str,
+        time: &str,
+        codec: Codec,
+        look: &FirstLook,
+    ) -> Result<Box<dyn Destination>> {
         Ok(match self {
             Self::Repository(OpenStorage(objects)) => {
                 let objects = objects.clone();
-                Box::new(RepositoryWriter::begin(objects, id, time, codec.suffix())?)
+                Box::new(RepositoryWriter::begin_after(
+                    look,
+                    objects,
+                    id,
+                    time,
+                    codec.suffix(),
+                )?)
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Sealed(inner, Recipients(recipients)) => Box::new(SealedDestination::new(
-                inner.open(id, time, codec)?,
+                inner.open(id, time, codec, look)?,
                 recipients.clone(),
             )),
             Self::Null => Box::new(Null),

@@ -18,6 +18,7 @@ use crate::{
 use std::{
     collections::VecDeque,
     io,
+    panic::resume_unwind,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -51,6 +52,29 @@ pub fn start_in<'scope, T: Send + 'scope>(
     memory::check_thread()
         .and_then(|()| Builder::new().spawn_scoped(scope, work))
         .map_err(refused)
+}
+
+/// Does two tasks: at the same time if `at_once` is set and the system has a thread for the first
+/// one, else one after the other.
+///
+/// Two questions to another host at the same time cost one round trip.
+pub fn run_both<A: Send, B>(
+    at_once: bool,
+    first: impl Fn() -> A + Sync,
+    second: impl FnOnce() -> B,
+) -> (A, B) {
+    if !at_once {
+        return (first(), second());
+    }
+    std::thread::scope(|scope| {
+        let beside = start_in(scope, &first);
+        let second = second();
+        let first = match beside {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => first(),
+        };
+        (first, second)
+    })
 }
 
 /// Changes a number that other threads change too, unless `change` returns `None`. Returns whether

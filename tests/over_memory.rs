@@ -208,7 +208,7 @@ fn whatever_fails_what_is_listed_comes_back() {
             }
         }
     }
-    assert!(failed > 50, "{failed}");
+    assert!(failed > 40, "{failed}");
 }
 
 #[test]

@@ -7,12 +7,15 @@ mod frame;
 #[path = "../../src/storage/wire/message.rs"]
 mod message;
 
-use frame::{MAX_DATA, MAX_HEADER, WireFrame, read_frame, read_greeting};
+use frame::{FrameLengths, MAX_DATA, MAX_HEADER, read_greeting};
 use message::{Message, decode, decode_listed, encode, encode_listed};
 
 /// Reads frames until one is wrong. A message that was read is written and read back as the same.
 pub fn read_frames(mut bytes: &[u8]) {
-    while let Ok(Some(WireFrame { message, data, .. })) = read_frame(&mut bytes) {
+    while let Ok(Some(lengths)) = FrameLengths::read(&mut bytes)
+        && let Ok(frame) = lengths.read_frame(&mut bytes)
+    {
+        let (message, data) = (frame.message, frame.data);
         let encoded = encode(&message);
         assert!(encoded.len() <= MAX_HEADER && data.len() <= MAX_DATA);
         assert_eq!(decode::<Message>(&encoded).unwrap(), message);

@@ -53,6 +53,8 @@ pub struct Archive {
     pub repository: String,
     store: Box<dyn ObjectReader>,
     kept: Mutex<Vec<(usize, Arc<ManifestPage>)>>,
+    /// The stored bytes of the first page, if they were read ahead and not used.
+    first_page: Mutex<Option<Vec<u8>>>,
     is_base: bool,
     pages_know: bool,
     warn: Box<dyn Fn(Error) + Send + Sync>,
@@ -248,6 +250,7 @@ impl Archive {
             repository: String::new(),
             store,
             kept: Mutex::default(),
+            first_page: Mutex::default(),
             is_base: false,
             pages_know: false,
             warn: Box::new(|_| {}),
@@ -310,6 +313,38 @@ impl Archive {
         }
         kept.push((index, page.clone()));
         Ok(page)
+    }
+
+    /// Reads the stored bytes of the first page ahead. Damage shows when the page is used.
+    pub fn read_ahead(&self) {
+        let Some(at) = self.root.pages.first() else {
+            return;
+        };
+        let (Some(offset), Ok(len)) = (at.manifest_offset, usize::try_from(at.bytes)) else {
+            return;
+        };
+        let manifest = ObjectName::Manifest(at.backup.clone());
+        let mut stored = Vec::new();
+        let read = self.store.read_at(&manifest, offset, len, &mut stored);
+        *self.first_page.locked() = read.ok().map(|()| stored);
+    }
+
+    /// Reads the stored bytes of a page from one of its copies.
+    fn stored_page(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<Vec<u8>> {
+        let is_first = self.root.pages.first() == Some(at);
+        let is_manifest = matches!(copy.0, ObjectName::Manifest(_));
+        if is_first
+            && is_manifest
+            && let Some(stored) = self.first_page.locked().take()
+        {
+            return Ok(stored);
+        }
+        let mut stored = Vec::new();
+        let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
+        self.store
+            .read_at(&copy.0, copy.1, len, &mut stored)
+            .map_err(missing_is_damage)?;
+        Ok(stored)
     }
 
     /// Drops the pages in memory, for a caller that reads many backups.
@@ -382,11 +417,7 @@ impl Archive {
     /// # Errors
     /// [`Kind::Corrupt`] if this copy is damaged or missing; [`Kind::Gone`] if the backup was forgotten.
     pub fn read_copy(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<ManifestPage> {
-        let mut stored = Vec::new();
-        let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
-        self.store
-            .read_at(&copy.0, copy.1, len, &mut stored)
-            .map_err(missing_is_damage)?;
+        let stored = self.stored_page(at, copy)?;
         let digest = hex(blake3::hash(&stored).as_bytes());
         if digest != at.digest {
             let name = self.store.name(&copy.0);

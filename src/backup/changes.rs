@@ -6,7 +6,11 @@ use crate::{
     error::Result,
     format::entry::{Entry, EntryKind, EntryPath},
     frame::Scanned,
-    repo::base::{Base, NewBackup},
+    repo::{
+        base::{Base, ChosenBases},
+        first_look::FirstLook,
+    },
+    sink::Referred,
 };
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
@@ -46,23 +50,24 @@ impl<'a> ChangeList<'a> {
         subject: &OpenedSubject,
         say: ChangeListener<'a>,
     ) -> Result<Self> {
-        let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
-        let options = backup.options();
-        let left_out = backup.subject.left_out();
-        let like = NewBackup {
-            origin: &subject.origin,
-            cluster: facts.as_ref(),
-            options: &options,
-            left_out: &left_out,
-        };
         let objects = backup
             .to
             .storage()
             .filter(|_| !backup.to.is_new_repository());
         let base = match objects {
-            Some(objects) => {
-                Base::find(objects, &backup.base, &like, |_| Ok(Default::default()))?.0
-            }
+            Some(objects) => backup.with_facts(subject, |like| {
+                let look = FirstLook::take(&**objects)?;
+                let chosen = ChosenBases::of(objects, &look.files, &backup.base, like)?;
+                // Nothing is announced: this backup stores nothing.
+                let referred = |_: &[String]| {
+                    let sizes = objects.as_local().is_none().then(|| look.sizes());
+                    Ok(Referred {
+                        sizes,
+                        ..Referred::default()
+                    })
+                };
+                Base::find(objects, &backup.base, like, chosen, referred).map(|(base, _)| base)
+            })?,
             None => None,
         };
         Ok(Self {

@@ -17,7 +17,7 @@ use crate::{
         },
         tree::Own,
     },
-    storage::wire::Wire,
+    storage::wire::{AskTopic, MAX_ANSWER_BYTES, Wire},
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
@@ -40,7 +40,9 @@ struct WireChannel(Wire);
 
 impl SourceChannel for WireChannel {
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
-        self.0.ask_source(question)
+        self.0
+            .peer()
+            .ask(AskTopic::Files, question, MAX_ANSWER_BYTES)
     }
 }
 

@@ -34,9 +34,11 @@ use crate::{
     pipeline::lay::{MakeRoot, StreamLayout, StreamOutcome},
     plan::{SinkSpec, StageSpec, Tuning},
     platform,
+    queue::run_both,
     repo::{
-        base::{Base, NewBackup, Unlike, WantedBase},
+        base::{Base, ChosenBases, NewBackup, Unlike, WantedBase},
         compare::Compare,
+        first_look::FirstLook,
         ids,
     },
     sink::{Abilities, Destination, Partial},
@@ -114,6 +116,8 @@ pub struct Outcome {
     pub verdict: LimitVerdict,
     /// The reason why the previous backup is not the base, if it is not and a base was wanted.
     pub unlike: Option<Unlike>,
+    /// Whether this backup made its repository.
+    pub is_new_repository: bool,
     /// Damage to earlier backups that the base needs; the new backup stores the affected data
     /// again.
     pub damage: Vec<String>,
@@ -132,7 +136,8 @@ impl Backup {
     /// Every error that makes the backup impossible; nothing is committed then. Files that could
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
-        let (id, time) = self.id_and_time()?;
+        let look = self.look()?;
+        let (id, time) = self.id_and_time(&look)?;
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
@@ -141,8 +146,11 @@ impl Backup {
         let mut subject = self.subject.open(Some(&id), options)?;
         meter.begin();
         self.fit_streams(&mut subject)?;
-        let mut destination = self.to.open(&id, &time, self.codec)?;
-        let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
+        let open = || self.to.open(&id, &time, self.codec, &look);
+        let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
+        let is_new_repository = destination.abilities().is_new;
+        let found = chosen.and_then(|chosen| self.find_base(&mut *destination, &subject, chosen));
+        let (base, unlike, mut damage) = match found {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
@@ -175,6 +183,7 @@ impl Backup {
                     root,
                     verdict: meter.verdict(),
                     unlike,
+                    is_new_repository,
                     damage: damage.into_iter().collect(),
                     warnings: run.subject.warnings(),
                 })
@@ -188,9 +197,9 @@ impl Backup {
     }
 
     /// Returns ID and time of the new backup; an export keeps the time of the stored backup.
-    fn id_and_time(&self) -> Result<(String, String)> {
+    fn id_and_time(&self, look: &FirstLook) -> Result<(String, String)> {
         let begun = jiff::Timestamp::now();
-        let id = self.id(begun)?;
+        let id = ids::next(look, begun, RandomState::new().build_hasher().finish());
         if let Subject::Stored(stored) = &self.subject {
             return Ok(exported_id(&stored.archive().root, &id));
         }
@@ -237,33 +246,76 @@ impl Backup {
         }
     }
 
+    /// Looks at the repository, if the destination is one.
+    fn look(&self) -> Result<FirstLook> {
+        let objects = self.to.storage();
+        objects.map_or_else(
+            || Ok(FirstLook::default()),
+            |objects| FirstLook::take(&**objects),
+        )
+    }
+
+    /// Opens the destination and chooses bases by a look at it; on another host at the same time,
+    /// unless an earlier backup has left something that the opening removes.
+    fn open_beside_bases(
+        &self,
+        open: impl FnOnce() -> Result<Box<dyn Destination>>,
+        subject: &OpenedSubject,
+        look: &FirstLook,
+    ) -> Result<(Box<dyn Destination>, Result<ChosenBases>)> {
+        let Some(objects) = self.to.storage() else {
+            return Ok((open()?, Ok(ChosenBases::default())));
+        };
+        let choose = || {
+            self.with_facts(subject, |like| {
+                ChosenBases::of(objects, &look.files, &self.base, like)
+            })
+        };
+        if objects.as_local().is_none() && look.has_no_intents() {
+            let (chosen, destination) = run_both(true, choose, open);
+            return Ok((destination?, chosen));
+        }
+        Ok((open()?, choose()))
+    }
+
+    /// Calls `use_facts` with the facts of the new backup that its base must have, too.
+    fn with_facts<T>(
+        &self,
+        subject: &OpenedSubject,
+        use_facts: impl FnOnce(&NewBackup<'_>) -> T,
+    ) -> T {
+        let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
+        let options = self.options();
+        let left_out = self.subject.left_out();
+        use_facts(&NewBackup {
+            origin: &subject.origin,
+            cluster: facts.as_ref(),
+            options: &options,
+            left_out: &left_out,
+        })
+    }
+
     /// Finds the base among the earlier backups of the same source. Only a repository has a base.
     fn find_base(
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
+        chosen: ChosenBases,
     ) -> Result<BaseSearch> {
         let Some(objects) = self.to.storage() else {
             return Ok((None, None, BTreeSet::new()));
         };
-        let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
-        let options = self.options();
-        let left_out = self.subject.left_out();
-        let like = NewBackup {
-            origin: &subject.origin,
-            cluster: facts.as_ref(),
-            options: &options,
-            left_out: &left_out,
-        };
-        let (base, damage) = Base::find(objects, &self.base, &like, |ids| {
-            destination.announce_bases(ids)
-        })?;
-        let unlike = if base.is_none() && !self.base.full {
-            Base::unlike(objects, &like)
-        } else {
-            None
-        };
-        Ok((base.map(Arc::new), unlike, damage))
+        self.with_facts(subject, |like| {
+            let (base, damage) = Base::find(objects, &self.base, like, chosen, |ids| {
+                destination.announce_bases(ids)
+            })?;
+            let unlike = if base.is_none() && !self.base.full {
+                Base::unlike(objects, like)
+            } else {
+                None
+            };
+            Ok((base.map(Arc::new), unlike, damage))
+        })
     }
 
     /// Counts the entries of the source. Reads directories, no files.
@@ -328,16 +380,6 @@ impl Backup {
             spool,
             own: Own::default(),
             waits: waits.clone(),
-        }
-    }
-
-    /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
-    /// clock was set back.
-    fn id(&self, begun: jiff::Timestamp) -> Result<String> {
-        let seed = RandomState::new().build_hasher().finish();
-        match self.to.storage() {
-            Some(objects) => ids::next(&**objects, begun, seed),
-            None => Ok(ids::after(None, begun, seed)),
         }
     }
 

@@ -24,6 +24,7 @@ use std::{
 const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 
 /// The file that the page is written to.
+#[derive(Debug)]
 pub(super) struct HtmlReport {
     path: PathBuf,
     file: File,
@@ -68,9 +69,22 @@ impl HtmlReport {
     }
 
     /// Writes the page. A failure is a warning: the run itself succeeded.
-    pub(super) fn print(mut self, page: &HtmlPage<'_>) {
+    pub(super) fn print(self, page: &HtmlPage<'_>) {
+        self.write(page.render().as_bytes());
+    }
+
+    /// Writes a page that a command on another host has made, unless that host has sent something else.
+    pub(super) fn print_made(self, page: &[u8]) {
+        if page.starts_with(BEGINS.as_bytes()) {
+            self.write(page);
+        } else {
+            aside("warning: the other host has sent no report");
+        }
+    }
+
+    fn write(mut self, page: &[u8]) {
         let _ = self.file.set_len(0); // fails for a pipe, which has no length
-        if let Err(error) = self.file.write_all(page.render().as_bytes()) {
+        if let Err(error) = self.file.write_all(page) {
             aside(format!(
                 "warning: could not write the report \"{}\": {}",
                 self.path.display(),

@@ -281,6 +281,15 @@ impl EncryptArgs {
         self.passphrase || !self.encrypt_to.is_empty()
     }
 
+    /// Whether [`EncryptArgs::apply`] depends on whether the destination is new.
+    ///
+    /// # Errors
+    /// As [`Location::parse`].
+    pub(super) fn asks_for_new(&self, word: &OsStr) -> Result<bool> {
+        let is_cloud = matches!(Location::parse(word)?, Location::Cloud { .. });
+        Ok(self.is_wanted() || is_cloud)
+    }
+
     /// Makes a destination encrypted if it is new and that is wanted. A dry run changes nothing.
     ///
     /// # Errors

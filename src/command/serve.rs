@@ -2,13 +2,10 @@
 
 use crate::{
     backup::far_source::served_sources,
-    copy::{
-        far::{MAX_ANSWER, answer},
-        near::NearTarget,
-    },
+    copy::{far::answer, near::NearTarget},
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
-    platform::debug,
+    platform::{debug, write::anonymous_file},
     queue::start,
     repo::writer::must_be_possible,
     source::far::ServedSources,
@@ -16,8 +13,9 @@ use crate::{
         Allowed, Confined, Location, Objects,
         access::stored_objects,
         wire::{
-            ArrivedEnds, HeldDoor, JoinOffer, PeerSide, SessionDoor, TlsFiles, Wire, WireService,
-            WireStreams, WireTimes, listen_for_sessions, not_offered, relay_to_session,
+            ArrivedEnds, AskTopic, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide, SessionDoor,
+            TlsFiles, Wire, WireService, WireStreams, WireTimes, listen_for_sessions, not_offered,
+            relay_to_session,
         },
     },
 };
@@ -28,13 +26,14 @@ use signal_hook::{
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io::{self, BufRead, BufReader, IsTerminal, Read},
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Read, Seek},
     net::{IpAddr, SocketAddr, TcpListener},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{ffi::OsStrExt, net::UnixStream},
     },
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -203,22 +202,17 @@ impl WireService for Serve {
         Err(not_offered("to print"))
     }
 
-    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
-        if self.allowed.is_some() {
-            return Err(not_offered("its files"));
-        }
-        self.sources.get_or_init(served_sources).answer(question)
-    }
-
     fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
         self.door.offer(peer, reached_address())
     }
 
-    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
-        if self.allowed.is_some() {
-            return Err(not_offered("to copy trees"));
+    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
+        match topic {
+            _ if self.allowed.is_some() => Err(topic.not_offered()),
+            AskTopic::Files => self.sources.get_or_init(served_sources).answer(question),
+            AskTopic::Copy => answer(&*self.copy, question),
+            AskTopic::Report => Err(topic.not_offered()),
         }
-        answer(&*self.copy, question)
     }
 }
 
@@ -271,14 +265,13 @@ impl WireService for PeerService {
         Err(not_offered("to print"))
     }
 
-    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
-        self.0.ask(question, MAX_ANSWER)
-    }
-
-    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
-        self.0.ask_source(question)
+    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
+        self.0.ask(topic, question, MAX_ANSWER_BYTES)
     }
 }
+
+/// What stands for the host that has started a command.
+const PEER: &str = "peer:";
 
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
 fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
@@ -286,6 +279,8 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let service = Arc::new(PeerService(peer.clone()));
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let program = env::current_exe().map_err(failed)?;
+    let mut arguments = arguments.to_vec();
+    let report = FarReport::of(&mut arguments)?;
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -316,10 +311,52 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let status = child.wait().map_err(failed)?;
     let _ = errors.join(); // one that panicked has printed all it could
     let _ = serving.join();
+    if let Some(report) = report {
+        report.send(&peer)?;
+    }
     Ok(status
         .code()
         .and_then(|code| u8::try_from(code).ok())
         .unwrap_or(1))
+}
+
+/// The report of a command, until it is sent to the host that has asked for it.
+#[derive(Debug)]
+struct FarReport(File);
+
+impl FarReport {
+    /// Has the command write its report to a file without a name, if the other host wants one: `--report peer:`.
+    ///
+    /// # Errors
+    /// The system's.
+    fn of(arguments: &mut [OsString]) -> Result<Option<Self>> {
+        let option = arguments.iter().position(|word| word == "--report");
+        let Some(value) = option.and_then(|at| arguments.get_mut(at + 1)) else {
+            return Ok(None);
+        };
+        if value != PEER {
+            return Ok(None);
+        }
+        let file = anonymous_file(&env::temp_dir())
+            .map_err(|error| Error::io("could not make a file for the report", error))?;
+        *value = format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()).into();
+        Ok(Some(Self(file)))
+    }
+
+    /// Sends the report, unless the command has failed and there is none.
+    ///
+    /// # Errors
+    /// The system's; those of the other side.
+    fn send(mut self, peer: &PeerSide) -> Result<()> {
+        let failed = |error| Error::io("could not read the report", error);
+        let mut page = Vec::new();
+        self.0.rewind().map_err(failed)?;
+        self.0.read_to_end(&mut page).map_err(failed)?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        peer.ask(AskTopic::Report, &page, 0).map(drop)
+    }
 }
 
 /// Bytes of the output of a command that are sent at once.

@@ -12,7 +12,7 @@ use super::{
     open::{backup_ids, ids_of, list_backups, pick},
     protocol::is_dead,
     renames::RenameIndex,
-    roots::{BackupFiles, BackupState, backup_files},
+    roots::{BackupFiles, BackupState, backup_files, key},
     select::BackupFilter,
     selector::LATEST,
 };
@@ -32,7 +32,7 @@ use crate::{
     frame::Scanned,
     known::{BaseEntry, Trust},
     platform,
-    queue::Locked,
+    queue::{Locked, run_both},
     sink::Referred,
     source::Stream,
     storage::Objects,
@@ -95,8 +95,8 @@ impl Base {
     /// Finds the base of a new backup in a repository.
     ///
     /// Reports objects that are damaged, or missing although no prune deletes them, and refers to
-    /// none of them. `refer` announces the backups that are referred to, and returns those backups
-    /// and objects that cannot be used.
+    /// none of them. `chosen` is the first choice. `refer` announces the backups that are referred
+    /// to, and returns those backups and objects that cannot be used.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one; else
@@ -105,31 +105,36 @@ impl Base {
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
         like: &NewBackup<'_>,
+        mut chosen: ChosenBases,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<(Option<Self>, BTreeSet<String>)> {
-        let (mut gone, mut damage) = (HashSet::new(), BTreeSet::new());
         loop {
-            let files = match wanted.full {
-                true => BTreeMap::new(),
-                false => backup_files(&**objects)?,
-            };
-            let archives = match wanted.full {
-                true => Vec::new(),
-                false => candidates(objects, &files, wanted, like, &gone, &mut damage)?,
-            };
+            let archives = &chosen.archives;
             let ids: Vec<String> = archives
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
-            let referred = refer(&ids)?;
+            let is_far = objects.as_local().is_none();
+            let read_first = || {
+                if is_far {
+                    archives.iter().for_each(Archive::read_ahead);
+                }
+            };
+            let ((), referred) = run_both(is_far, read_first, || refer(&ids));
+            let referred = referred?;
             if referred.gone.is_empty() {
-                // A directory is asked for each object. A store answers for all of them at once.
-                let files = objects.as_local().is_none().then_some(&files);
+                let ChosenBases {
+                    archives,
+                    mut damage,
+                    ..
+                } = chosen;
                 let base = (!archives.is_empty())
-                    .then(|| Self::new(archives, files, wanted, like, referred, &mut damage));
+                    .then(|| Self::new(archives, wanted, like, referred, &mut damage));
                 return Ok((base, damage));
             }
-            gone.extend(referred.gone);
+            chosen.gone.extend(referred.gone);
+            let files = backup_files(&**objects)?;
+            chosen.choose(objects, &files, wanted, like)?;
         }
     }
 
@@ -150,7 +155,6 @@ impl Base {
 
     fn new(
         archives: Vec<Archive>,
-        files: Option<&BTreeMap<String, BackupFiles>>,
         wanted: &WantedBase,
         like: &NewBackup<'_>,
         referred: Referred,
@@ -167,7 +171,13 @@ impl Base {
             ..BaseSegments::default()
         };
         for archive in &archives {
-            segments.add(archive, files, &referred.manifests, damage);
+            // A directory is asked for each object. A store answers for all of them at once.
+            segments.add(
+                archive,
+                referred.sizes.as_ref(),
+                &referred.manifests,
+                damage,
+            );
         }
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
@@ -329,18 +339,18 @@ impl BaseSegments {
     fn add(
         &mut self,
         archive: &Archive,
-        files: Option<&BTreeMap<String, BackupFiles>>,
+        sizes: Option<&BTreeMap<String, u64>>,
         deleted: &HashSet<String>,
         damage: &mut BTreeSet<String>,
     ) {
         let mut manifests = HashMap::new();
         for (id, live, SegmentSize { bytes, data }) in segments(&archive.root) {
-            let segment = missing(archive, files, ObjectName::Segment(id.clone()), bytes);
+            let segment = missing(archive, sizes, ObjectName::Segment(id.clone()), bytes);
             // A backup that is referred to must keep its manifest: the commit checks that.
             let manifest = manifests
                 .entry(id.backup.clone())
                 .or_insert_with_key(|id| {
-                    missing(archive, files, ObjectName::Manifest(id.clone()), 0)
+                    missing(archive, sizes, ObjectName::Manifest(id.clone()), 0)
                 })
                 .clone();
             if segment.is_none() && manifest.is_none() {
@@ -431,17 +441,17 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
         .collect()
 }
 
-/// Returns the complaint about an object that is missing or too short. Objects that the listing
-/// `files` has are not looked at.
+/// Returns the complaint about an object that is missing or too short. Objects that a listing
+/// has, with these `sizes`, are not looked at.
 fn missing(
     archive: &Archive,
-    files: Option<&BTreeMap<String, BackupFiles>>,
+    sizes: Option<&BTreeMap<String, u64>>,
     object: ObjectName,
     bytes: u64,
 ) -> Option<String> {
     let name = || archive.store().name(&object);
-    if let Some(files) = files
-        && listed_bytes(archive, files, &object).is_some_and(|listed| listed >= bytes)
+    if let Some(sizes) = sizes
+        && listed_bytes(archive, sizes, &object).is_some_and(|listed| listed >= bytes)
     {
         return None;
     }
@@ -453,19 +463,60 @@ fn missing(
     }
 }
 
-/// Returns the bytes of an object of a named backup, from a listing.
+/// Returns the bytes of an object of a named backup, from those of a listing.
 fn listed_bytes(
     archive: &Archive,
-    files: &BTreeMap<String, BackupFiles>,
+    sizes: &BTreeMap<String, u64>,
     object: &ObjectName,
 ) -> Option<u64> {
-    match object {
-        ObjectName::Root => None,
-        ObjectName::Manifest(backup) => files.get(backup)?.bytes(MANIFEST),
+    let key = match object {
+        ObjectName::Root => return None,
+        ObjectName::Manifest(backup) => key(backup, MANIFEST),
         ObjectName::Segment(id) => {
             let name = segment(id.stream, id.number, archive.codec.suffix());
-            files.get(&id.backup)?.bytes(&name)
+            key(&id.backup, &name)
         }
+    };
+    sizes.get(&key).copied()
+}
+
+/// The backups that a new one could be compared with.
+#[derive(Default)]
+pub struct ChosenBases {
+    archives: Vec<Archive>,
+    /// Backups that are not there any more.
+    gone: HashSet<String>,
+    damage: BTreeSet<String>,
+}
+
+impl ChosenBases {
+    /// Chooses among the backups of a listing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one.
+    pub fn of(
+        objects: &Arc<dyn Objects>,
+        files: &BTreeMap<String, BackupFiles>,
+        wanted: &WantedBase,
+        like: &NewBackup<'_>,
+    ) -> Result<Self> {
+        let mut chosen = Self::default();
+        chosen.choose(objects, files, wanted, like)?;
+        Ok(chosen)
+    }
+
+    fn choose(
+        &mut self,
+        objects: &Arc<dyn Objects>,
+        files: &BTreeMap<String, BackupFiles>,
+        wanted: &WantedBase,
+        like: &NewBackup<'_>,
+    ) -> Result<()> {
+        self.archives = match wanted.full {
+            true => Vec::new(),
+            false => candidates(objects, files, wanted, like, &self.gone, &mut self.damage)?,
+        };
+        Ok(())
     }
 }
 

@@ -4,39 +4,14 @@
 //! A clock that was set back must not make a backup look older than its base: a restore without an
 //! id takes the last one, and retention counts from it.
 
-use super::{protocol::intents, roots};
-use crate::{
-    error::Result,
-    format::layout::{BACKUPS, INTENTS, backup_id, is_backup_id},
-    storage::{ListedObject, Objects},
-};
+use super::first_look::FirstLook;
+use crate::format::layout::{backup_id, is_backup_id};
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
 /// Returns the id of a backup that begins `now` in a repository, which may not exist yet; `seed`
 /// makes it differ from ids of the same moment on other hosts.
-///
-/// # Errors
-/// Errors of the system.
-pub fn next(objects: &dyn Objects, now: Timestamp, seed: u64) -> Result<String> {
-    Ok(after(newest(objects)?.as_deref(), now, seed))
-}
-
-/// The newest id of a backup or an intent: of a store by one request.
-fn newest(objects: &dyn Objects) -> Result<Option<String>> {
-    if objects.as_local().is_some() {
-        let ids = roots::ids(objects)?.into_iter();
-        return Ok(ids.chain(intents(objects)?).max());
-    }
-    let id_of = |object: ListedObject| {
-        let (dir, rest) = object.key.split_once('/')?;
-        let id = match dir {
-            BACKUPS => rest.split_once('/')?.0,
-            INTENTS => rest.strip_suffix(".json")?,
-            _ => return None,
-        };
-        is_backup_id(id).then(|| id.to_owned())
-    };
-    Ok(objects.list("")?.into_iter().filter_map(id_of).max())
+pub fn next(look: &FirstLook, now: Timestamp, seed: u64) -> String {
+    after(look.newest_id(), now, seed)
 }
 
 /// Returns the id of `now`, or of the millisecond after `newest` if that is later.

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES},
+        layout::{FORGOTTEN, INTENTS, PARTIAL, ROOT, TOMBSTONES},
         root::Root,
         seal::open_sealed,
     },
@@ -59,7 +59,8 @@ impl IncomingBackup {
         facts: &Root,
         others: &[(&str, &[u8])],
     ) -> Result<Self> {
-        open_or_make(&*objects, &facts.time)?;
+        open_or_make(&*objects, &facts.time, None)?;
+        objects.settle(INTENTS)?;
         let mut incoming = Self {
             objects,
             id: facts.id.clone(),

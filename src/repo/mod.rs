@@ -13,6 +13,7 @@
 pub mod annotations;
 pub mod base;
 pub mod compare;
+pub mod first_look;
 mod fragmentation;
 pub mod ids;
 pub mod import;

@@ -14,7 +14,8 @@
 //!
 //! A base that is named in step 3 and found in step 4 is kept for the backup: every process that
 //! removes objects reads the intents after the last moment at which the backup could have found
-//! them.
+//! them. So the listing by which it chooses in step 2 may be older than its intent, and on another
+//! host steps 1 and 2 go on at the same time.
 
 use super::{
     intent::taken_for_dead,
@@ -32,6 +33,7 @@ use crate::{
         seal::{open_sealed, seal},
     },
     platform,
+    queue::run_both,
     sink::Referred,
     stage::codec::Codec,
     storage::{Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body},
@@ -83,8 +85,11 @@ fn tombstone(name: &str) -> Option<Tombstone> {
 /// # Errors
 /// Errors of the storage.
 pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
-    let mut referred = Referred::default();
-    let (listed, tombstones) = listed_bases(objects)?;
+    let (listed, tombstones, sizes) = listed_bases(objects)?;
+    let mut referred = Referred {
+        sizes,
+        ..Referred::default()
+    };
     for base in bases {
         if !listed.contains(base) && !is_there(objects, base)? {
             referred.gone.push(base.clone());
@@ -104,11 +109,18 @@ pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
     Ok(referred)
 }
 
-/// Returns backups that are surely listed, and all tombstones. A store takes one request for it; of a
-/// directory, no backups are listed.
-fn listed_bases(objects: &dyn Objects) -> Result<(HashSet<String>, Vec<Tombstone>)> {
+/// Backups that are surely listed, all tombstones, and the bytes of all objects.
+type ListedBases = (
+    HashSet<String>,
+    Vec<Tombstone>,
+    Option<BTreeMap<String, u64>>,
+);
+
+/// Returns what can be referred to. A store takes one request for it; of a directory, no backups and
+/// no objects are listed.
+fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
     if objects.as_local().is_some() {
-        return Ok((HashSet::new(), tombstones(objects)?));
+        return Ok((HashSet::new(), tombstones(objects)?, None));
     }
     let all = objects.list("")?;
     let id_of = |object: &ListedObject| {
@@ -126,7 +138,9 @@ fn listed_bases(objects: &dyn Objects) -> Result<(HashSet<String>, Vec<Tombstone
         let name = object.key.strip_prefix(TOMBSTONES)?.strip_prefix('/')?;
         tombstone(name)
     });
-    Ok((listed, marks.collect()))
+    let marks = marks.collect();
+    let sizes = all.into_iter().map(|object| (object.key, object.bytes));
+    Ok((listed, marks, Some(sizes.collect())))
 }
 
 /// Returns whether a backup is listed, or died after it had stored a partial root.
@@ -161,14 +175,13 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
 }
 
 /// Step 6: checks that all objects that `root` refers to exist, with at least their recorded sizes.
+/// Objects that are `listed` are not looked for.
 ///
 /// # Errors
 /// [`Kind::NotFound`] or [`Kind::Corrupt`] if one does not, or an error of the system.
-pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
+pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
-    let needs = roots::needs(root)?;
-    let listed = listed_needs(objects, &needs)?;
-    for (key, bytes) in needs {
+    for (key, bytes) in roots::needs(root)? {
         let what = format!(
             "cannot commit backup {:?}: {key:?}, which it refers to,",
             root.id
@@ -190,13 +203,13 @@ pub fn check(objects: &dyn Objects, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes of existing objects. A store takes one request for all; of a directory, none are
-/// returned.
-fn listed_needs(
-    objects: &dyn Objects,
-    needs: &BTreeMap<String, u64>,
-) -> Result<HashMap<String, u64>> {
-    if objects.as_local().is_some() || needs.len() < 2 {
+/// Returns the bytes of existing objects, for [`check`]. A store takes one request for all; of a
+/// directory, and for a root that needs only its own manifest, none are returned.
+///
+/// # Errors
+/// Errors of the storage.
+pub fn listed_needs(objects: &dyn Objects, root: &Root) -> Result<HashMap<String, u64>> {
+    if objects.as_local().is_some() || roots::needs(root)?.len() < 2 {
         return Ok(HashMap::new());
     }
     let listed = objects.list(BACKUPS)?.into_iter();
@@ -386,6 +399,27 @@ pub fn settle(objects: &dyn Objects, id: &str) -> Result<()> {
     }
 }
 
+/// Backups that are settled at the same time.
+const SETTLED_AT_ONCE: usize = 8;
+
+/// As [`settle`], of several backups; on another host at the same time.
+///
+/// # Errors
+/// As [`settle`].
+pub fn settle_all(objects: &dyn Objects, ids: &[&str]) -> Result<()> {
+    match ids {
+        [] => Ok(()),
+        [id] => settle(objects, id),
+        _ => {
+            let (first, second) = ids.split_at(ids.len() / 2);
+            let at_once = objects.as_local().is_none() && ids.len() <= SETTLED_AT_ONCE;
+            let first = || settle_all(objects, first);
+            let (first, second) = run_both(at_once, first, || settle_all(objects, second));
+            first.and(second)
+        }
+    }
+}
+
 /// Leases on the intents of backups, by id.
 pub(super) type HeldLeases = BTreeMap<String, Box<dyn Lease>>;
 
@@ -430,12 +464,17 @@ pub(super) fn alive(
 
 /// Returns the ids of all intents.
 pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
-    let listed = objects.list(INTENTS)?.into_iter();
-    let names = listed.map(|object| object.key[INTENTS.len() + 1..].to_owned());
-    Ok(names
-        .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
-        .filter(|id| is_backup_id(id))
-        .collect())
+    Ok(listed_intents(&objects.list(INTENTS)?))
+}
+
+/// Returns the ids of the intents in a listing.
+pub(super) fn listed_intents(listed: &[ListedObject]) -> Vec<String> {
+    let id_of = |object: &ListedObject| {
+        let below = object.key.strip_prefix(INTENTS)?.strip_prefix('/')?;
+        let id = below.strip_suffix(".json")?;
+        is_backup_id(id).then(|| id.to_owned())
+    };
+    listed.iter().filter_map(id_of).collect()
 }
 
 /// Removes the intents that no process holds: their backups are dead. Objects of a dead backup
@@ -449,11 +488,19 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 /// stays, because a directory that has neither a document nor an intent counts as one that has lost
 /// its root. Or errors of the storage.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
+    remove_abandoned_of(objects, &intents(objects)?)
+}
+
+/// As [`remove_abandoned`], of the intents with these ids.
+///
+/// # Errors
+/// As [`remove_abandoned`].
+pub(super) fn remove_abandoned_of(objects: &dyn Objects, ids: &[String]) -> Result<()> {
     // An intent that cannot be removed, because a link is in its place, must not prevent the
     // removal of the others.
     let mut done = Ok(());
-    for id in intents(objects)? {
-        let removed = remove_if_abandoned(objects, &id);
+    for id in ids {
+        let removed = remove_if_abandoned(objects, id);
         // A store that refuses one refuses all, and each takes five requests.
         let is_refused = matches!(&removed, Err(error) if error.kind == ErrorKind::Permission);
         done = done.and(removed);

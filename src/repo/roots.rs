@@ -131,16 +131,30 @@ impl BackupFiles {
 /// # Errors
 /// Errors of the storage.
 pub fn backup_files(objects: &dyn Objects) -> Result<BTreeMap<String, BackupFiles>> {
+    listed_backups(objects, &objects.list(BACKUPS)?)
+}
+
+/// Returns all backups that have an object in a listing, by their ids.
+///
+/// # Errors
+/// Errors of the storage.
+pub(super) fn listed_backups(
+    objects: &dyn Objects,
+    listed: &[ListedObject],
+) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
-    for ListedObject { key, bytes, .. } in objects.list(BACKUPS)? {
-        let below = &key[BACKUPS.len() + 1..];
+    for ListedObject { key, bytes, .. } in listed {
+        let below = key.strip_prefix(BACKUPS);
+        let Some(below) = below.and_then(|below| below.strip_prefix('/')) else {
+            continue;
+        };
         // An object in place of the directory of a backup cannot be read, and must not be skipped.
         let names = below.split_once('/').or(Some((below, MANIFEST)));
         let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
             continue;
         };
         let files = all.entry(id.to_owned()).or_default();
-        files.sizes.insert(name.to_owned(), bytes);
+        files.sizes.insert(name.to_owned(), *bytes);
     }
     for (id, files) in &mut all {
         files.is_void = is_void_root(objects, id, files)?;

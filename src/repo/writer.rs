@@ -8,6 +8,7 @@
 pub use super::local_place::{is_absent, must_be_possible, places};
 
 use super::{
+    first_look::FirstLook,
     intent::{HeldIntent, taken_for_dead},
     local_place,
     open::{no_repository, parse_repository},
@@ -25,7 +26,7 @@ use crate::{
         seal::seal,
     },
     platform,
-    queue::{Locked, start},
+    queue::{Locked, run_both, start},
     sink::{
         Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
         commit_flag, place_of,
@@ -49,6 +50,7 @@ pub struct RepositoryWriter {
     id: String,
     suffix: &'static str,
     repository: Repository,
+    is_new: bool,
     intent: HeldIntent,
     spool: Arc<Mutex<PageSpool>>,
     /// Was a partial root stored, or tried to be?
@@ -68,43 +70,88 @@ impl RepositoryWriter {
         time: &str,
         suffix: &'static str,
     ) -> Result<Self> {
+        let look = FirstLook::take(&*objects)?;
+        Self::begin_after(&look, objects, id, time, suffix)
+    }
+
+    /// As [`RepositoryWriter::begin`], after a look at the repository.
+    ///
+    /// # Errors
+    /// As [`RepositoryWriter::begin`].
+    pub fn begin_after(
+        look: &FirstLook,
+        objects: Arc<dyn Objects>,
+        id: &str,
+        time: &str,
+        suffix: &'static str,
+    ) -> Result<Self> {
         if let Some(sealed) = objects.as_sealed() {
             sealed.check_writable()?;
         }
-        let repository = open_or_make(&*objects, time)?;
-        // Where leases prove nothing, the backup that left something may be alive.
-        if !repository.lacks_conditions {
-            clear(&objects);
+        let known = look.repository.as_deref();
+        let OpenedRepository { repository, is_new } = open_or_make(&*objects, time, known)?;
+        let is_far = objects.as_local().is_none();
+        let settle = || match is_new {
+            true => Ok(()),
+            // The process that made it may have been killed right after.
+            false => objects.settle(INTENTS),
+        };
+        let prepare = || {
+            // Where leases prove nothing, the backup that left something may be alive.
+            let clears = || (!repository.lacks_conditions).then(|| clear(&objects, &look.intents));
+            run_both(is_far, clears, settle).1
+        };
+        let announce = || HeldIntent::announce(&objects, id, time);
+        // Intents that were left are removed first: each takes several steps.
+        let at_once = is_far && look.intents.is_empty();
+        let (prepared, intent) = match at_once {
+            true => run_both(true, prepare, announce),
+            false => (prepare(), announce()),
+        };
+        let intent = intent?;
+        if let Err(error) = prepared {
+            intent.withdraw();
+            return Err(error);
         }
-        let intent = HeldIntent::announce(&objects, id, time)?;
         Ok(Self {
             objects,
             id: id.to_owned(),
             suffix,
             repository,
+            is_new,
             intent,
             spool: Arc::default(),
             has_partial: Arc::default(),
         })
     }
 
-    fn store_manifest(&self) -> Result<()> {
+    fn store_manifest(&self) -> Result<StoredObject> {
         let mut upload = self.objects.create(&key(&self.id, MANIFEST))?;
         self.spool.locked().copy_to(&mut *upload)?;
-        upload.finish().map(drop)
+        upload.finish()
     }
 
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
         self.intent.check()?;
-        self.store_manifest()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
-        for id in root.referenced_backups() {
-            protocol::settle(&*self.objects, id)?;
-        }
-        protocol::check(&*self.objects, &root)?;
+        let bases = root.referenced_backups();
+        let is_far = self.objects.as_local().is_none();
+        let settle_and_list = || {
+            let settle = || protocol::settle_all(&*self.objects, &bases);
+            run_both(is_far, settle, || {
+                protocol::listed_needs(&*self.objects, &root)
+            })
+        };
+        let store = || self.store_manifest();
+        let (manifest, (settled, listed)) = run_both(is_far, store, settle_and_list);
+        let StoredObject { bytes, .. } = manifest?;
+        settled?;
+        let mut listed = listed?;
+        listed.insert(key(&self.id, MANIFEST), bytes);
+        protocol::check(&*self.objects, &root, &listed)?;
         self.intent.check()
     }
 }
@@ -114,6 +161,7 @@ impl Destination for RepositoryWriter {
         Abilities {
             objects: true,
             repository: self.repository.id.clone(),
+            is_new: self.is_new,
         }
     }
 
@@ -261,22 +309,41 @@ pub(super) fn remove_partial_root(objects: &dyn Objects, id: &str) {
 /// [`ErrorKind::Usage`] if a directory holds something else, [`ErrorKind::NotFound`] if its parent is missing; errors of the storage.
 pub fn init(objects: &dyn Objects, time: &str) -> Result<bool> {
     let is_there = matches!(objects.stat(REPOSITORY), Ok(Some(_)));
-    open_or_make(objects, time).map(|_| !is_there)
+    open_or_make(objects, time, None)?;
+    objects.settle(INTENTS)?;
+    Ok(!is_there)
 }
 
-pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Repository> {
+/// A repository, and whether this process made it.
+#[derive(Debug)]
+pub(super) struct OpenedRepository {
+    repository: Repository,
+    is_new: bool,
+}
+
+/// Opens a repository, or makes it. `known` is the content of its file, if that was read already. The names of a repository that
+/// another process has made may not be durable.
+pub(super) fn open_or_make(
+    objects: &dyn Objects,
+    time: &str,
+    known: Option<&[u8]>,
+) -> Result<OpenedRepository> {
     if let Some(local) = objects.as_local()
         && local.root().is_file()
     {
         local_place::check_new(local.root())?;
     }
-    if let Some((bytes, _)) = objects.get(REPOSITORY)? {
-        // The process that made it may have been killed right after.
-        objects.settle(INTENTS)?;
+    let there = match known {
+        Some(bytes) => Some(bytes.to_vec()),
+        None => objects.get(REPOSITORY)?.map(|(bytes, _)| bytes),
+    };
+    if let Some(bytes) = there {
         if let Some(local) = objects.as_local() {
             local.check_backups_link()?;
         }
-        return open(objects, &bytes);
+        let repository = open(objects, &bytes)?;
+        let is_new = false;
+        return Ok(OpenedRepository { repository, is_new });
     }
     if let Some(local) = objects.as_local() {
         local_place::check_new(local.root())?;
@@ -303,7 +370,9 @@ pub(super) fn open_or_make(objects: &dyn Objects, time: &str) -> Result<Reposito
         let what = format!("could not find {}", objects.describe(REPOSITORY));
         return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
     };
-    open(objects, &bytes)
+    let repository = open(objects, &bytes)?;
+    let is_new = true;
+    Ok(OpenedRepository { repository, is_new })
 }
 
 /// Returns whether the storage stores objects that a conditional put should refuse.
@@ -330,28 +399,27 @@ fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {
     Ok(repository)
 }
 
-/// Removes the remains of earlier runs. Their errors do not fail the backup that begins.
-fn clear(objects: &Arc<dyn Objects>) {
+/// Removes the remains of earlier runs, whose intents have these ids. Their errors do not fail the
+/// backup that begins.
+fn clear(objects: &Arc<dyn Objects>, intents: &[String]) {
     if let Some(local) = objects.as_local() {
         local_place::clear(local.root());
     }
-    let cleared =
-        abort_dead_uploads(&**objects).and_then(|()| protocol::remove_abandoned(&**objects));
+    let cleared = abort_dead_uploads(&**objects, intents)
+        .and_then(|()| protocol::remove_abandoned_of(&**objects, intents));
     if let Err(error) = cleared {
         platform::debug(|| error.line());
     }
 }
 
 /// Aborts the uploads of dead backups, if the storage can tell them from live ones.
-fn abort_dead_uploads(objects: &dyn Objects) -> Result<()> {
+fn abort_dead_uploads(objects: &dyn Objects, intents: &[String]) -> Result<()> {
     if !objects.abilities().has_locks {
         return Ok(());
     }
-    objects.abort_uploads(INTENTS)?;
-    for id in protocol::intents(objects)? {
-        objects.abort_uploads(&dir(&id))?;
-    }
-    Ok(())
+    intents
+        .iter()
+        .try_for_each(|id| objects.abort_uploads(&dir(id)))
 }
 
 /// Removes all objects that this run stored. Returns false on failure: then the intent must stay,

@@ -257,6 +257,7 @@ impl Destination for OneFile {
         Abilities {
             objects: false,
             repository: String::new(),
+            is_new: false,
         }
     }
 

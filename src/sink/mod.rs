@@ -15,7 +15,7 @@ use crate::{
     frame::Buf,
     platform::dir::real_path,
 };
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Bytes with their position in the backup.
 #[derive(Debug)]
@@ -178,6 +178,8 @@ pub struct Referred {
     pub tombstones: HashSet<SegmentId>,
     /// Backups whose manifests are about to be pruned.
     pub manifests: HashSet<String>,
+    /// The bytes of all objects by their keys, if the storage told them all at once.
+    pub sizes: Option<BTreeMap<String, u64>>,
 }
 
 /// Abilities of a destination.
@@ -188,4 +190,6 @@ pub struct Abilities {
     pub objects: bool,
     /// Identity of the repository; empty for other destinations.
     pub repository: String,
+    /// Whether this run made the repository.
+    pub is_new: bool,
 }

@@ -48,6 +48,7 @@ impl Destination for Stdout {
         Abilities {
             objects: false,
             repository: String::new(),
+            is_new: false,
         }
     }
 
@@ -108,6 +109,7 @@ impl Destination for Null {
         Abilities {
             objects: true,
             repository: String::new(),
+            is_new: false,
         }
     }
 

@@ -119,7 +119,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// finished, and is not seen before.
     ///
     /// # Errors
-    /// The storage's.
+    /// The storage's; of another host by a later call of the upload.
     fn create(&self, key: &str) -> Result<Box<dyn Upload>>;
 
     /// Deletes objects, in any order; those that are absent are skipped. After a crash of the system an object may be there again

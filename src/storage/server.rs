@@ -8,11 +8,7 @@ use super::{
     },
 };
 use crate::error::{Error, ErrorKind, Result};
-use std::{
-    ffi::OsStr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsStr, sync::Arc, time::Duration};
 
 /// For a connection to a server to be ready.
 const READY_TIME: Duration = Duration::from_secs(20);
@@ -103,9 +99,7 @@ impl ServerDialer {
             ..Error::io(format!("could not talk to {}", self.peer), error)
         };
         let mut ends = WireEnds::new(streams, READY_TIME).map_err(failed)?;
-        ends.input.deadline = Some(Instant::now() + READY_TIME);
         ends.encrypt(tls).map_err(failed)?;
-        ends.input.deadline = None;
         Ok(ends)
     }
 }

@@ -294,7 +294,6 @@ impl SshDialer {
         ends.input.deadline = Some(by);
         ends.encrypt(pinned_client(pin)?).map_err(failed)?;
         greet_to_join(&mut ends, offer, &self.way.peer)?;
-        ends.input.deadline = None;
         Ok(JoinedEnds { ends, kept: None })
     }
 }

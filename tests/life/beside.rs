@@ -9,7 +9,7 @@ use fullbore::{
     format::{root::Root, seal::seal},
     platform::write,
     repo::{
-        protocol::{Intent, check, intent_key, refer},
+        protocol::{Intent, check, intent_key, listed_needs, refer},
         writer::RepositoryWriter,
     },
     sink::Destination,
@@ -110,7 +110,9 @@ fn a_root_is_not_stored_if_what_it_refers_to_is_gone() {
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
     let second = thin(repository, 2, &first);
-    check(&LocalObjects::new(repository), &second).unwrap();
+    let objects = LocalObjects::new(repository);
+    let listed = listed_needs(&objects, &second).unwrap();
+    check(&objects, &second, &listed).unwrap();
     let store = writer(repository);
     fs::write(dir(repository, 1).join("s01-000001.tar.zst"), "short").unwrap();
     let root = Root {

@@ -19,7 +19,8 @@ use fullbore::{
     },
     repo::{
         protocol::{
-            Intent, check, forget, give_up, intent_key, refer, remove_abandoned, store_root,
+            Intent, check, forget, give_up, intent_key, listed_needs, refer, remove_abandoned,
+            store_root,
             write_off,
         },
         prune::prune,
@@ -277,7 +278,7 @@ fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) 
         ..PageAt::default()
     };
     root.pages = manifests.iter().map(page).collect();
-    check(actor, &root)?;
+    check(actor, &root, &listed_needs(actor, &root)?)?;
     promise(actor, &root);
     store_root(actor, id, &seal(&root)?)?;
     actor.delete(&[key(id, "partial.json")])

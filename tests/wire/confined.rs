@@ -58,7 +58,8 @@ fn attack(objects: &Arc<dyn Objects>) {
         let version = objects.get(key).unwrap().unwrap().1;
         let on_version = objects.put(key, b"x", &PutIf::Version(version));
         refused(on_version.map(drop), key);
-        refused(objects.create(key).map(drop), key);
+        let created = objects.create(key);
+        refused(created.and_then(|upload| upload.finish().map(drop)), key);
         refused(objects.delete(std::slice::from_ref(key)), key);
     }
     let absent = [
@@ -73,7 +74,8 @@ fn attack(objects: &Arc<dyn Objects>) {
     for key in &absent {
         refused(objects.put(key, b"x", &PutIf::Absent).map(drop), key);
         refused(objects.put(key, b"x", &PutIf::Always).map(drop), key);
-        refused(objects.create(key).map(drop), key);
+        let created = objects.create(key);
+        refused(created.and_then(|upload| upload.finish().map(drop)), key);
     }
     refused(objects.delete(&there), "all");
     let mut leases = Vec::new();

@@ -7,8 +7,9 @@ use crate::{
 use fullbore::{
     error::{Error, ErrorKind, Result},
     storage::{
-        Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, Recording, Take,
-        wire::{NoService, OfferedObjects, Wire},
+        Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
+        Take,
+        wire::{NoService, OfferedObjects, Wire, WireTimes},
     },
 };
 use std::{
@@ -18,7 +19,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
@@ -197,6 +198,85 @@ fn a_side_that_says_nothing_any_more_is_taken_for_dead_and_its_leases_end() {
     is_frozen.store(2, Relaxed);
 }
 
+#[test]
+fn a_thread_of_the_other_side_that_hangs_holds_up_its_own_call_only() {
+    // Longer than the time after which a side that says nothing is taken for dead.
+    let hangs = Fault::Delay(TIMES.silence + Duration::from_secs(1));
+    let memory: Arc<dyn Objects> = Arc::new(MemoryObjects::new());
+    put(&memory, "there", b"content");
+    let hanging = Faulty::new(memory.clone())
+        .with(Operation::Get, 1, hangs)
+        .with(Operation::Append, 1, hangs)
+        .with(Operation::Put, 1, hangs)
+        .with(Operation::List, 1, hangs);
+    let objects = far(Arc::new(hanging));
+    let upload = || {
+        let mut upload = objects.create("uploaded")?;
+        upload.append(b"bytes")?;
+        upload.finish().map(drop)
+    };
+    thread::scope(|scope| {
+        let held_up = [
+            scope.spawn(|| objects.get("there").map(drop)),
+            scope.spawn(upload),
+            scope.spawn(|| objects.put("stored", b"x", &PutIf::Absent).map(drop)),
+            scope.spawn(|| objects.list("").map(drop)),
+        ];
+        thread::sleep(Duration::from_millis(300));
+        let mut others = 0;
+        while !held_up.iter().any(|call| call.is_finished()) {
+            assert_eq!(objects.stat("there").unwrap(), Some(7));
+            others += 1;
+            thread::sleep(Duration::from_millis(50));
+        }
+        println!("{others} other calls were answered meanwhile");
+        assert!(others > 10, "{others}");
+        for call in held_up {
+            call.join().unwrap().unwrap();
+        }
+    });
+    assert_eq!(get(&memory, "uploaded").unwrap(), b"bytes");
+    assert_eq!(get(&memory, "stored").unwrap(), b"x");
+}
+
+/// Passes bytes on until it is told to freeze; then it keeps all, and no socket ends.
+fn pass_until_frozen(mut from: UnixStream, mut to: UnixStream, is_frozen: Arc<AtomicBool>) {
+    let mut bytes = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        if !is_frozen.load(Relaxed) && to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_direction_that_freezes_ends_the_session_on_both_sides() {
+    for freezes_near in [true, false] {
+        let (near, near_end) = socket();
+        let (far_end, far) = socket();
+        let server = serve(far, Arc::new(MemoryObjects::new()));
+        let is_frozen = [Arc::new(AtomicBool::new(false)), Arc::default()];
+        let ways = [
+            (near_end.try_clone().unwrap(), far_end.try_clone().unwrap()),
+            (far_end, near_end),
+        ];
+        for ((from, to), is_frozen) in ways.into_iter().zip(is_frozen.clone()) {
+            thread::spawn(move || pass_until_frozen(from, to, is_frozen));
+        }
+        let objects = connect(near).unwrap();
+        let lease = ours(objects.lease(INTENT, b"", Take::New).unwrap());
+        is_frozen[usize::from(freezes_near)].store(true, Relaxed);
+        let began = Instant::now();
+        // What goes the other way is told to the very end.
+        let error = objects.get("a").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unreachable, "{}", error.line());
+        assert!(!lease.is_ours());
+        drop((lease, objects));
+        server.join().unwrap().unwrap_err();
+        assert!(began.elapsed() < 4 * TIMES.silence, "{freezes_near}");
+    }
+}
+
 /// Says something to a server after the greeting, and returns how it ended.
 fn after_saying(bytes: &[u8]) -> Error {
     let (mut near, far) = socket();
@@ -208,6 +288,49 @@ fn after_saying(bytes: &[u8]) -> Error {
     near.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     near.read_to_end(&mut Vec::new()).unwrap();
     error
+}
+
+/// Sends these bytes to a server and then one at a time, so that it never hears nothing for as long as it would wait. Returns how the
+/// session ended.
+fn after_trickling(begin: &[u8]) -> Error {
+    const TIMES: WireTimes = WireTimes {
+        beat: Duration::from_millis(100),
+        silence: Duration::from_secs(2),
+        greeting: Duration::from_secs(2),
+    };
+    let (mut near, far) = socket();
+    let server = thread::spawn(move || {
+        let service = OfferedObjects::new(Arc::new(MemoryObjects::new()));
+        let service = Arc::new(service);
+        Wire::connect(streams(far), "\"near\"", service, TIMES)?.wait()
+    });
+    near.write_all(begin).unwrap();
+    for _ in 0..60 {
+        if server.is_finished() || near.write_all(b"f").is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert!(server.is_finished(), "it waits for ever");
+    server.join().unwrap().unwrap_err()
+}
+
+#[test]
+fn a_side_that_sends_a_message_byte_by_byte_is_given_up() {
+    let greeting = b"fullbore wire 1 0.1.0\n";
+    let lengths = [1000u32, 0].map(u32::to_le_bytes).concat();
+    let begun = [&greeting[..], &lengths].concat();
+    // Within the greeting, within the lengths of a frame, and within its header.
+    let cases = [&b"fullbore"[..], &greeting[..], &begun];
+    thread::scope(|scope| {
+        let ends = cases.map(|begin| scope.spawn(move || after_trickling(begin)));
+        for end in ends {
+            let error = end.join().unwrap();
+            assert_eq!(error.kind, ErrorKind::Unreachable, "{}", error.line());
+            let is_late = error.line().contains("did not come as a whole in time");
+            assert!(is_late, "{}", error.line());
+        }
+    });
 }
 
 fn frame(header: &[u8], data_bytes: usize) -> Vec<u8> {

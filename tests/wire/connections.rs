@@ -2,7 +2,7 @@
 
 use crate::{
     listening::{Certificates, Listening, expect},
-    over_ssh::{files, restored, scratch, segments, tree},
+    over_ssh::{files, kill_ssh_of, restored, scratch, segments, text, tree},
     sshd::{FULLBORE, sshd},
     suite::pattern,
 };
@@ -12,12 +12,13 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 /// A tree whose backup moves enough to be worth several connections.
@@ -199,6 +200,30 @@ for command; do :; done
 said=$(mktemp "$FULLBORE_SAID/said-XXXXXX")
 tee "$said" | sh -c "$command"
 "#;
+
+#[test]
+fn a_backup_goes_on_without_its_first_connection() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    large_tree(&source);
+    let repository = dir.path().join("repository");
+    let there = format!("ssh://far{}", repository.display());
+    let backup = ["backup", source.to_str().unwrap(), "--to", &there];
+    let mut command = sshd().fullbore(&backup);
+    command.args(["--limit-upload", "8M"]);
+    let running = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Beside ssh there is another connection by now, and each side has told what it received by ssh.
+    thread::sleep(Duration::from_secs(6));
+    assert!(kill_ssh_of(running.id()), "it has ended");
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let repository = repository.to_str().unwrap();
+    expect(0, &mut sshd().fullbore(&["verify", repository, "--data"]));
+    let to = dir.path().join("to");
+    let restore = ["restore", repository, "--to", to.to_str().unwrap()];
+    expect(0, &mut sshd().fullbore(&restore));
+    assert!(restored(&to, &source) == files(&source));
+}
 
 #[test]
 fn where_hosts_do_not_reach_each_other_more_processes_of_ssh_carry_the_data() {

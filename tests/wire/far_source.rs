@@ -177,6 +177,62 @@ fn the_host_of_the_destination_reports_what_could_not_be_read() {
 }
 
 #[test]
+fn the_report_of_a_command_on_another_host_is_written_here() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    tree(&dir.path().join("source"));
+    let [source, pulled, pushed, back] = ["source", "pulled", "pushed", "back"].map(path);
+    let far = |path: &str| format!("ssh://far{path}");
+    let report = |name: &str, arguments: &[&str]| {
+        let file = path(name);
+        run(0, &[arguments, &["--report", &file]].concat());
+        fs::read_to_string(&file).unwrap()
+    };
+    let backup = report("1.html", &["backup", &far(&source), "--to", &pulled]);
+    let (there, of_dest) = (far(&pushed), ["--run-on", "dest"]);
+    let at_destination = ["backup", &source, "--to", &there];
+    let at_destination = report("2.html", &[&at_destination[..], &of_dest].concat());
+    let restore = report("3.html", &["restore", &pulled, "--to", &far(&back)]);
+    for page in [&backup, &at_destination, &restore] {
+        assert!(page.starts_with("<!doctype html>"), "{page}");
+        assert!(
+            page.contains("<svg") && page.ends_with("</html>\n"),
+            "{page}"
+        );
+    }
+    assert!(backup.contains("<title>backup"), "{backup}");
+    assert!(restore.contains("<title>restore"), "{restore}");
+    // No other file is replaced, and a run that fails leaves none.
+    fs::write(path("other"), "mine").unwrap();
+    let source = far(&source);
+    run(
+        2,
+        &[
+            "backup",
+            &source,
+            "--to",
+            &pulled,
+            "--report",
+            &path("other"),
+        ],
+    );
+    assert_eq!(fs::read_to_string(path("other")).unwrap(), "mine");
+    let none = source + "/none";
+    run(
+        1,
+        &[
+            "backup",
+            &none,
+            "--to",
+            &pulled,
+            "--report",
+            &path("4.html"),
+        ],
+    );
+    assert!(!dir.path().join("4.html").exists());
+}
+
+#[test]
 fn a_host_that_may_only_append_shows_none_of_its_files_and_clusters_are_read_where_they_are() {
     let dir = scratch();
     let to = dir.path().join("r");

@@ -12,6 +12,7 @@ mod installed;
 mod listening;
 mod namespaces;
 mod over_ssh;
+mod round_trips;
 mod sshd;
 #[path = "../storage/suite.rs"]
 #[allow(dead_code, reason = "the tests of storages use the rest")]

@@ -258,7 +258,7 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
 }
 
 /// Ends the ssh that a command has started, and no other one.
-fn kill_ssh_of(parent: u32) -> bool {
+pub(crate) fn kill_ssh_of(parent: u32) -> bool {
     let listed = Command::new("ps")
         .args(["-o", "pid=", "-o", "comm=", "--ppid", &parent.to_string()])
         .output()
@@ -274,7 +274,7 @@ fn kill_ssh_of(parent: u32) -> bool {
 }
 
 #[test]
-fn a_backup_whose_ssh_is_killed_commits_nothing_and_the_next_one_works() {
+fn a_backup_whose_ssh_is_killed_goes_on_or_commits_nothing_and_the_next_one_works() {
     let dir = scratch();
     let source = dir.path().join("source");
     tree(&source);
@@ -282,6 +282,7 @@ fn a_backup_whose_ssh_is_killed_commits_nothing_and_the_next_one_works() {
     let repository = dir.path().join("repository");
     let there = format!("ssh://far{}", repository.display());
     let source = source.to_str().unwrap();
+    let mut done = 0;
     for delay in [0, 150, 300, 500, 800] {
         let mut backup = sshd()
             .fullbore(&[
@@ -307,17 +308,21 @@ fn a_backup_whose_ssh_is_killed_commits_nothing_and_the_next_one_works() {
         assert!(killed > 0, "{delay}");
         let ended = backup.wait_with_output().unwrap();
         assert!(began.elapsed() < Duration::from_secs(50), "it did not end");
-        assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+        // While ssh is the only connection, the backup ends with it.
+        match ended.status.code() {
+            Some(0) if delay > 0 => done += 1,
+            code => assert_eq!(code, Some(1), "{}", text(&ended)),
+        }
     }
     let roots = || {
         let all = files(&repository).into_keys();
         all.filter(|name| name.ends_with("root.json")).count()
     };
     if repository.exists() {
-        assert_eq!(roots(), 0);
+        assert_eq!(roots(), done);
     }
     fullbore(0, &["backup", source, "--to", &there]);
-    assert_eq!(roots(), 1);
+    assert_eq!(roots(), done + 1);
     fullbore(0, &["verify", &there, "--data"]);
     // Nothing of the others is left once it is pruned, and no process of a far host holds its intent.
     fullbore(0, &["prune", &there]);
@@ -375,7 +380,7 @@ fn a_backup_without_changes_needs_no_round_trip_for_a_file() {
         backup()
     });
     println!("calls of a backup without changes: {few} for 20 files, {many} for 3000");
-    assert!(few > 5 && few <= 23, "{few}");
+    assert!(few > 5 && few <= 16, "{few}");
     assert!(many <= few + 4, "{few} {many}");
 }
 

@@ -198,7 +198,8 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
         return Ok(code);
     }
     let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
-    let is_new = to.is_new_repository();
+    // The question takes a round trip, and the outcome has the answer, too.
+    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
     let to = args
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
@@ -220,6 +221,7 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     progress.clear();
     let outcome = outcome?;
     let root = &outcome.root;
+    let is_new = outcome.is_new_repository;
     let limit = RunLimit::judge(
         &meter,
         &outcome.verdict,
@@ -228,8 +230,8 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
         plan.tuning.workers,
         plan.max_rate.map(NonZeroU64::get),
     );
-    *result = Some(result_json(&outcome, &meter, &limit, is_new));
-    let mut lines = last_lines(&plan, &outcome, &meter, &limit, (is_new, output.verbose));
+    *result = Some(result_json(&outcome, &meter, &limit));
+    let mut lines = last_lines(&plan, &outcome, &meter, &limit, output.verbose);
     progress.lacks(root, report::base_damage(&outcome.damage));
     if is_new && output.quiet {
         say_new(&plan.to);
@@ -237,7 +239,7 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
     if output.verbose && !output.json {
         backup_listing::print_stored(&plan, &word, root)?;
     }
-    progress.end(&lines, || result_json(&outcome, &meter, &limit, is_new));
+    progress.end(&lines, || result_json(&outcome, &meter, &limit));
     let code = if root.totals.is_complete() {
         0
     } else {
@@ -268,8 +270,9 @@ fn last_lines(
     outcome: &Outcome,
     meter: &Meter,
     limit: &RunLimit,
-    (is_new, is_verbose): (bool, bool),
+    is_verbose: bool,
 ) -> Vec<String> {
+    let is_new = outcome.is_new_repository;
     let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
     let waits = meter.waits.long_waits();
     let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, &place);
@@ -285,14 +288,9 @@ fn last_lines(
     lines
 }
 
-fn result_json(
-    outcome: &Outcome,
-    meter: &Meter,
-    limit: &RunLimit,
-    is_new: bool,
-) -> serde_json::Value {
+fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {
     let mut result = report::backup_json(&outcome.root, limit);
-    result["new_repository"] = is_new.into();
+    result["new_repository"] = outcome.is_new_repository.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
     result["warnings"] = outcome.warnings.clone().into();

@@ -27,7 +27,7 @@ use crate::{
         Location, Objects,
         access::connect_to_host,
         ssh::connect_to_peer,
-        wire::{NoService, PeerSide, Wire, WireService, not_offered},
+        wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
     },
     text::{
         arguments::{any_bytes, name, pattern},
@@ -231,7 +231,7 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
     let peer = wire.peer();
     let ask = move |question: &[u8], max_bytes| {
         let _open = &wire; // it ends with the last question
-        peer.ask(question, max_bytes)
+        peer.ask(AskTopic::Copy, question, max_bytes)
     };
     Ok(Arc::new(FarTarget::new(Box::new(ask), level)))
 }
@@ -293,8 +293,11 @@ impl WireService for PulledTree {
         print(is_error, bytes)
     }
 
-    fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
-        answer(&self.0, question)
+    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
+        match topic {
+            AskTopic::Copy => answer(&self.0, question),
+            _ => Err(topic.not_offered()),
+        }
     }
 }
 

@@ -4,16 +4,17 @@
 use super::{backup::BackupArgs, restore::RestoreArgs};
 use crate::{
     backup::far_source::{FarSubject, served_sources},
-    cli::{command_line, output::aside, values::RunOn},
+    cli::{command_line, html_report::HtmlReport, output::aside, values::RunOn},
     error::{Error, ErrorKind, Result},
     plan::SinkSpec,
+    queue::Locked,
     repo::{compare::Compare, open::place},
     source::far::ServedSources,
     storage::{
         Location, Objects,
         access::connect_to_host,
         ssh::connect_to_peer,
-        wire::{NoService, OfferedObjects, PeerSide, Wire, WireService},
+        wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService},
     },
     text::shown,
 };
@@ -21,8 +22,8 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
@@ -68,9 +69,8 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
     let Some((host, paths)) = source else {
         return Ok(None);
     };
-    check_report(args.run.report.is_some())?;
     let (to, _) = SinkSpec::parse(&args.to, args.compress)?;
-    let is_new = to.is_new_repository();
+    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
     let to = args
         .encrypt
         .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
@@ -83,7 +83,9 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
         words: paths,
         on: None,
     };
-    run(&host, objects.clone(), &arguments).map(Some)
+    let report = args.run.report.as_deref();
+    let service = NearService::new(Some(objects.clone()), None, report)?;
+    service.run(&host, &arguments).map(Some)
 }
 
 /// The value of `--on` of a command whose files are those of the host that has started it.
@@ -95,7 +97,6 @@ fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Op
     let Location::Ssh { host, path } = Location::parse(&args.to)? else {
         return Ok(None);
     };
-    check_report(args.run.report.is_some())?;
     let (from, words) = match source {
         Some((from, words)) => (Some(from), words),
         None => (None, Vec::new()),
@@ -109,9 +110,8 @@ fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Op
         Some(from) => OfferedFiles::Far(connect_to_host(&from, Arc::new(NoService))?),
         None => OfferedFiles::Near(served_sources()),
     };
-    let wire = connect_to_host(&host, Arc::new(files))?;
-    wire.run(&arguments.of(command_line::words().into_iter().skip(1)))
-        .map(Some)
+    let service = NearService::new(None, Some(files), args.run.report.as_deref())?;
+    service.run(&host, &arguments).map(Some)
 }
 
 /// Only trees are read for a backup that runs on another host.
@@ -136,9 +136,49 @@ enum OfferedFiles {
     Far(Wire),
 }
 
-impl WireService for OfferedFiles {
+/// Offers a command on another host all that it needs of this one.
+#[derive(Debug)]
+struct NearService {
+    /// The repository of the command, if it is on this host or this host reaches it.
+    objects: Option<Arc<dyn Objects>>,
+    /// The source of the command, if it is not on its own host.
+    files: Option<OfferedFiles>,
+    /// The file for its report, until that comes.
+    report: Mutex<Option<HtmlReport>>,
+}
+
+impl NearService {
+    /// Opens the file for the report, if one is wanted.
+    fn new(
+        objects: Option<Arc<dyn Objects>>,
+        files: Option<OfferedFiles>,
+        report: Option<&Path>,
+    ) -> Result<Self> {
+        let report = report.map(HtmlReport::open).transpose()?;
+        Ok(Self {
+            objects,
+            files,
+            report: Mutex::new(report),
+        })
+    }
+
+    /// Runs the command of this process on another host, with other arguments. Returns its exit code.
+    fn run(self, host: &str, arguments: &FarArguments) -> Result<u8> {
+        let service = Arc::new(self);
+        let wire = connect_to_host(host, service.clone())?;
+        let code = wire.run(&arguments.of(command_line::words().into_iter().skip(1)));
+        // Threads of the session may hold the service until the process ends.
+        drop(service.report.locked().take());
+        code
+    }
+}
+
+impl WireService for NearService {
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
-        NoService.open(location)
+        match &self.objects {
+            Some(objects) => Ok(objects.clone()),
+            None => NoService.open(location),
+        }
     }
 
     fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
@@ -149,10 +189,19 @@ impl WireService for OfferedFiles {
         print(is_error, bytes)
     }
 
-    fn source(&self, question: &[u8]) -> Result<Vec<u8>> {
-        match self {
-            Self::Near(sources) => sources.answer(question),
-            Self::Far(wire) => wire.ask_source(question),
+    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
+        match (topic, &self.files) {
+            (AskTopic::Files, Some(OfferedFiles::Near(sources))) => sources.answer(question),
+            (AskTopic::Files, Some(OfferedFiles::Far(wire))) => {
+                wire.peer().ask(topic, question, MAX_ANSWER_BYTES)
+            }
+            (AskTopic::Report, _) => {
+                let report = self.report.locked().take();
+                let report = report.ok_or_else(|| topic.not_offered())?;
+                report.print_made(question);
+                Ok(Vec::new())
+            }
+            _ => Err(topic.not_offered()),
         }
     }
 }
@@ -192,7 +241,6 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
     let Location::Ssh { host, path } = Location::parse(to.as_os_str())? else {
         return Ok(None);
     };
-    check_report(args.run.report.is_some())?;
     let (location, _) = place(&args.from)?;
     if !location.is_repository() {
         let what = format!("cannot restore {location} on another host");
@@ -203,7 +251,9 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         words: vec![(args.from.clone(), offered_name(&args.from))],
         on: None,
     };
-    run(&host, location.objects()?, &arguments).map(Some)
+    let report = args.run.report.as_deref();
+    let service = NearService::new(Some(location.objects()?), None, report)?;
+    service.run(&host, &arguments).map(Some)
 }
 
 /// A word of the command line of another host, and the one that takes its place there.
@@ -238,16 +288,6 @@ fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
     Ok(host.map(|host| (host, paths)))
 }
 
-fn check_report(is_wanted: bool) -> Result<()> {
-    if !is_wanted {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Usage,
-        "cannot write a --report of a command that runs on another host",
-    ))
-}
-
 fn offered_name(word: &OsStr) -> OsString {
     [OsStr::new("peer:"), word].into_iter().collect()
 }
@@ -271,13 +311,18 @@ impl FarArguments {
             let (name, value) = text
                 .split_once('=')
                 .map_or((&text[..], None), |(name, value)| (name, Some(value)));
-            if name == "--to" || NEAR_OPTIONS.contains(&name) {
+            let replaced = match name {
+                "--to" => Some(self.to.clone()),
+                // The report comes back.
+                "--report" => Some(PEER.into()),
+                _ => None,
+            };
+            if replaced.is_some() || NEAR_OPTIONS.contains(&name) {
                 if value.is_none() {
                     arguments.next();
                 }
-                if name == "--to" {
-                    far.push("--to".into());
-                    far.push(self.to.clone());
+                if let Some(value) = replaced {
+                    far.extend([name.into(), value]);
                 }
             } else if !NEAR_FLAGS.contains(&name) {
                 far.push(self.word(argument));
@@ -293,12 +338,6 @@ impl FarArguments {
         let replaced = self.words.iter().find(|(word, _)| *word == argument);
         replaced.map_or(argument, |(_, far)| far.clone())
     }
-}
-
-fn run(host: &str, objects: Arc<dyn Objects>, arguments: &FarArguments) -> Result<u8> {
-    let service = OfferedObjects { objects, print };
-    let wire: Wire = connect_to_host(host, Arc::new(service))?;
-    wire.run(&arguments.of(command_line::words().into_iter().skip(1)))
 }
 
 /// Prints what the command on the other host has printed, which may be anything.
@@ -351,8 +390,8 @@ mod tests {
             "backup /srv --to peer:/b --tag a=b -x"
         );
         assert_eq!(
-            of("--far-program f backup --to=/b --encrypt-to age1 ssh://h/srv --json"),
-            "backup --to peer:/b /srv --json"
+            of("--far-program f backup --to=/b --encrypt-to age1 ssh://h/srv --json --report=r"),
+            "backup --to peer:/b /srv --json --report peer:"
         );
         assert_eq!(host("ssh://me@h:22/".into()).unwrap(), "me@h:22");
         for bad in ["h", "ssh://", "ssh://h/p"] {

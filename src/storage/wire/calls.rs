@@ -39,6 +39,8 @@ struct CallTable {
     body_bytes: usize,
     upload_credit: SendCredit,
     failed_uploads: BTreeMap<u64, WireError>,
+    /// The leases that this side holds, and their keys; `None` once it has deleted the intent.
+    leases: BTreeMap<u64, Option<String>>,
     lost_leases: BTreeSet<u64>,
     ended: Option<EndReason>,
 }
@@ -66,6 +68,7 @@ impl Calls {
                 body_bytes: 0,
                 upload_credit: SendCredit::new(UPLOAD_WINDOW),
                 failed_uploads: BTreeMap::new(),
+                leases: BTreeMap::new(),
                 lost_leases: BTreeSet::new(),
                 ended: None,
             }),
@@ -101,6 +104,16 @@ impl Calls {
             },
         );
         Ok(id)
+    }
+
+    /// A number for an upload, which is no call.
+    ///
+    /// # Errors
+    /// The reason why the connection ended.
+    pub(super) fn new_number(&self) -> Result<u64> {
+        let mut table = self.wait_until(|_| true)?;
+        table.last_id += 1;
+        Ok(table.last_id)
     }
 
     fn wait_until(
@@ -242,15 +255,34 @@ impl Calls {
         Ok(())
     }
 
+    /// Notes a lease that was taken.
+    pub(super) fn hold_lease(&self, lease: u64, key: &str) {
+        let mut table = self.table.locked();
+        table.leases.insert(lease, Some(key.to_owned()));
+    }
+
+    /// Leases whose intents this side has deleted have ended: the other side lets go of them.
+    pub(super) fn end_deleted_leases(&self, keys: &[String]) {
+        let mut table = self.table.locked();
+        for lease in table.leases.values_mut() {
+            if lease.as_ref().is_some_and(|key| keys.contains(key)) {
+                *lease = None;
+            }
+        }
+    }
+
     /// Is the lease held, as far as this side knows?
     pub(super) fn has_lease(&self, lease: u64) -> bool {
         let table = self.table.locked();
-        table.ended.is_none() && !table.lost_leases.contains(&lease)
+        let is_there = matches!(table.leases.get(&lease), Some(Some(_)));
+        is_there && table.ended.is_none() && !table.lost_leases.contains(&lease)
     }
 
-    /// Forgets a lease that was let go.
-    pub(super) fn forget_lease(&self, lease: u64) {
-        self.table.locked().lost_leases.remove(&lease);
+    /// Forgets a lease of this side. Returns whether the other side is still to be told so.
+    pub(super) fn forget_lease(&self, lease: u64) -> bool {
+        let mut table = self.table.locked();
+        table.lost_leases.remove(&lease);
+        table.leases.remove(&lease).flatten().is_some()
     }
 
     /// Every call that waits, and every later one, fails. Only the first reason counts.

@@ -18,7 +18,11 @@ use crate::{
         parts::amended_range,
     },
 };
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    sync::{Arc, OnceLock},
+};
 
 /// The objects of another process.
 #[derive(Debug, Clone)]
@@ -27,7 +31,14 @@ pub struct WireObjects {
     /// Ends with the last of the objects.
     _wire: Option<Arc<Wire>>,
     name: String,
-    abilities: StorageAbilities,
+    opening: Arc<Opening>,
+}
+
+/// The call that opens the objects. Other calls follow it without waiting.
+#[derive(Debug)]
+struct Opening {
+    call: u64,
+    abilities: OnceLock<StorageAbilities>,
 }
 
 /// The error of an answer to another question.
@@ -46,16 +57,29 @@ impl WireObjects {
         name: &str,
     ) -> Result<Self> {
         let location = location.as_bytes().to_vec().into();
-        let (_, answer, _) = link.call(Call::Open { location }, b"", 0)?;
-        let CallAnswer::Opened { has_locks, amends } = answer else {
-            return Err(wrong_answer(&link));
-        };
+        let call = link.begin_call(Call::Open { location }, b"", 0)?;
+        let abilities = OnceLock::new();
         Ok(Self {
             link,
             _wire: wire,
             name: name.to_owned(),
-            abilities: StorageAbilities { has_locks, amends },
+            opening: Arc::new(Opening { call, abilities }),
         })
+    }
+
+    /// The abilities that the other side has told; none if it could not open the objects: then every call fails with the reason.
+    fn told_abilities(&self) -> StorageAbilities {
+        let told = self.link.end_call(self.opening.call);
+        if let Ok((CallAnswer::Opened { has_locks, amends }, _)) = told {
+            return StorageAbilities { has_locks, amends };
+        }
+        if told.is_ok() {
+            wrong_answer(&self.link);
+        }
+        StorageAbilities {
+            has_locks: false,
+            amends: false,
+        }
     }
 
     /// A call whose answer is nothing but its data.
@@ -138,16 +162,15 @@ impl Objects for WireObjects {
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
         check_key(key)?;
-        let call = Call::Create {
+        let upload = self.link.calls.new_number()?;
+        let create = Message::Create {
+            upload,
             key: key.to_owned(),
         };
-        let (id, answer, _) = self.link.call(call, b"", 0)?;
-        if answer != CallAnswer::Bytes {
-            return Err(wrong_answer(&self.link));
-        }
+        self.link.send_or_end(&create, b"");
         Ok(Box::new(WireUpload {
             objects: self.clone(),
-            id,
+            id: upload,
             key: key.to_owned(),
             bytes: 0,
             is_open: true,
@@ -155,7 +178,9 @@ impl Objects for WireObjects {
     }
 
     fn delete(&self, keys: &[String]) -> Result<()> {
-        self.ask(Call::Delete, &encode_keys(keys), 0).map(drop)
+        self.ask(Call::Delete, &encode_keys(keys), 0)?;
+        self.link.calls.end_deleted_leases(keys);
+        Ok(())
     }
 
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
@@ -188,15 +213,19 @@ impl Objects for WireObjects {
             LeasedWord::Held => Leased::Held,
             LeasedWord::Absent => Leased::Absent,
             LeasedWord::Unknown => Leased::Unknown,
-            LeasedWord::Ours => Leased::Ours(Box::new(WireLease {
-                objects: self.clone(),
-                id,
-            })),
+            LeasedWord::Ours => {
+                self.link.calls.hold_lease(id, key);
+                Leased::Ours(Box::new(WireLease {
+                    objects: self.clone(),
+                    id,
+                }))
+            }
         })
     }
 
     fn abilities(&self) -> StorageAbilities {
-        self.abilities
+        let abilities = &self.opening.abilities;
+        *abilities.get_or_init(|| self.told_abilities())
     }
 
     fn describe(&self, key: &str) -> String {
@@ -249,7 +278,7 @@ impl Upload for WireUpload {
     }
 
     fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        if !self.objects.abilities.amends {
+        if !self.objects.abilities().amends {
             let what = format!("cannot amend {}", self.objects.describe(&self.key));
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
@@ -307,8 +336,11 @@ impl Lease for WireLease {
 
 impl Drop for WireLease {
     fn drop(&mut self) {
+        // The other side has let go of it with the intent.
+        if !self.objects.link.calls.forget_lease(self.id) {
+            return;
+        }
         // If it cannot be told, the connection has ended, and the lease with it.
         let _ = self.objects.ask(Call::DropLease { lease: self.id }, b"", 0);
-        self.objects.link.calls.forget_lease(self.id);
     }
 }

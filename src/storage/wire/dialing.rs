@@ -77,10 +77,11 @@ pub(super) fn keep_connections(
     let mut failures = 0;
     while failures < MAX_FAILURES {
         let first_rests = dialer.first_rests(&offer);
-        let further = wanted - usize::from(!first_rests);
-        let needs = link
-            .needs
-            .sleep(|needs| !needs.is_ended && needs.connections >= further);
+        let needs = link.needs.sleep(|needs| {
+            let first_carries = !first_rests && !needs.is_first_lost;
+            let further = wanted - usize::from(first_carries);
+            !needs.is_ended && needs.connections >= further
+        });
         let is_ended = needs.0.is_ended;
         drop(needs);
         if is_ended || link.calls.sleep(PAUSE * failures) {

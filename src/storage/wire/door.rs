@@ -186,6 +186,7 @@ pub fn relay_to_session(arrived: ArrivedEnds) -> Result<()> {
         ..
     } = arrived.ends;
     input.silence = WireTimes::default().silence;
+    input.deadline = None;
     let mut from = socket.try_clone().map_err(failed)?;
     start(move || {
         let _ = pass(&mut input, &mut to); // the other direction ends with it
@@ -294,14 +295,10 @@ impl SessionDoor {
 
 /// Encrypts a connection that came in, and hears its first line.
 fn arrive(streams: WireStreams, config: Arc<ServerConfig>) -> io::Result<ArrivedEnds> {
-    let by = Instant::now() + READY_TIME;
     let mut ends = WireEnds::new(streams, READY_TIME)?;
     let tls = ServerConnection::new(config).map_err(io::Error::other)?;
-    ends.input.deadline = Some(by);
     ends.encrypt(tls)?;
-    let mut arrived = ArrivedEnds::greeted(ends).map_err(io::Error::other)?;
-    arrived.ends.input.deadline = None;
-    Ok(arrived)
+    ArrivedEnds::greeted(ends).map_err(io::Error::other)
 }
 
 /// Accepts connections until it is over, and serves each in a thread of its own, [`MAX_ARRIVING`] at the same time. Each of them holds what

@@ -39,36 +39,73 @@ pub(super) struct WireFrame {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if no frame follows or the stream ends within one, [`ErrorKind::Unreachable`] if it cannot be read.
-pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
-    let mut lengths = [0; 8];
-    let mut filled = 0;
-    while filled < lengths.len() {
-        match input.read(&mut lengths[filled..]) {
-            Ok(0) if filled == 0 => return Ok(None),
-            Ok(0) => return Err(unreadable(io::ErrorKind::UnexpectedEof.into())),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(error)),
+#[cfg(test)]
+fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
+    match FrameLengths::read(input)? {
+        Some(lengths) => lengths.read_frame(input).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// How long a frame is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FrameLengths {
+    header: usize,
+    data: usize,
+}
+
+impl FrameLengths {
+    /// Bytes of the lengths themselves.
+    pub(super) const BYTES: usize = 8;
+
+    /// The lengths of the next frame; `None` if the stream ended before it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if they are beyond the limits, [`ErrorKind::Unreachable`] if they cannot be read.
+    pub(super) fn read(input: &mut impl Read) -> Result<Option<Self>> {
+        let mut lengths = [0; Self::BYTES];
+        let mut filled = 0;
+        while filled < lengths.len() {
+            match input.read(&mut lengths[filled..]) {
+                Ok(0) if filled == 0 => return Ok(None),
+                Ok(0) => return Err(unreadable(io::ErrorKind::UnexpectedEof.into())),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable(error)),
+            }
         }
+        let [h0, h1, h2, h3, d0, d1, d2, d3] = lengths;
+        let header = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
+        let data = u32::from_le_bytes([d0, d1, d2, d3]) as usize;
+        if header == 0 || header > MAX_HEADER || data > MAX_DATA {
+            let what = "could not read a frame of the other side";
+            let why = format!("it has {header} bytes of header and {data} of data");
+            return Err(Error::corrupt(what).because(why));
+        }
+        Ok(Some(Self { header, data }))
     }
-    let [h0, h1, h2, h3, d0, d1, d2, d3] = lengths;
-    let header_bytes = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-    let data_bytes = u32::from_le_bytes([d0, d1, d2, d3]) as usize;
-    if header_bytes == 0 || header_bytes > MAX_HEADER || data_bytes > MAX_DATA {
-        let what = "could not read a frame of the other side";
-        let why = format!("it has {header_bytes} bytes of header and {data_bytes} of data");
-        return Err(Error::corrupt(what).because(why));
+
+    /// Bytes that follow.
+    pub(super) fn bytes(self) -> usize {
+        self.header + self.data
     }
-    let mut header = vec![0; header_bytes];
-    input.read_exact(&mut header).map_err(unreadable)?;
-    let (message, number) = decode_numbered(&header)?;
-    let mut data = vec![0; data_bytes];
-    input.read_exact(&mut data).map_err(unreadable)?;
-    Ok(Some(WireFrame {
-        number,
-        message,
-        data,
-    }))
+
+    /// The rest of the frame.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is no message or the stream ends within it, [`ErrorKind::Unreachable`] if it cannot be read.
+    pub(super) fn read_frame(self, input: &mut impl Read) -> Result<WireFrame> {
+        let mut header = vec![0; self.header];
+        input.read_exact(&mut header).map_err(unreadable)?;
+        let (message, number) = decode_numbered(&header)?;
+        let mut data = vec![0; self.data];
+        input.read_exact(&mut data).map_err(unreadable)?;
+        Ok(WireFrame {
+            number,
+            message,
+            data,
+        })
+    }
 }
 
 fn unreadable(error: io::Error) -> Error {

@@ -8,7 +8,7 @@ use super::{
     WireLimits, WireService, WireTimes,
     calls::Calls,
     end::{EndReason, closed},
-    frame::{MAX_DATA, WireFrame, read_frame},
+    frame::{FrameLengths, MAX_DATA, WireFrame},
     inlet::{Inlet, TOLD_BYTES},
     message::{Call, CallAnswer, Message},
     outlet::{FIRST, FRAME_COST, Outlet},
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
+    platform::debug,
     queue::{Locked, Monitor, start},
 };
 use std::{
@@ -54,12 +55,16 @@ pub(super) struct Link {
 /// What threads beside the readers wait for.
 #[derive(Debug, Default)]
 pub(super) struct LinkNeeds {
-    /// Bytes that came by further connections, and that the other side was not told to be received.
+    /// Bytes that came while there were further connections, and that the other side was not told to be received.
     untold_bytes: usize,
+    /// The other side is told what was received, however little it is.
+    is_told_now: bool,
     /// Has so much been moved that further connections help?
     pub(super) is_busy: bool,
     /// Further connections that are open.
     pub(super) connections: usize,
+    /// Has the first connection ended, and the session goes on without it?
+    pub(super) is_first_lost: bool,
     pub(super) is_ended: bool,
 }
 
@@ -100,8 +105,10 @@ impl Link {
         self.outlet.add(output, is_ended, false);
         let link = self.clone();
         let reader = start(move || {
-            let error = link.read_until_end(input, FIRST);
-            link.end(&error);
+            let error = link.read_until_end(input);
+            link.lose(FIRST, &error);
+            link.needs.change(|needs| needs.is_first_lost = true);
+            drop(link.needs.sleep(|needs| !needs.is_ended));
             link.server.end();
         })?;
         let (link, times) = (self.clone(), *times);
@@ -135,6 +142,7 @@ impl Link {
         };
         let is_first = self.needs.change(|needs| {
             needs.connections += 1;
+            needs.is_told_now = true;
             needs.connections == 1
         });
         if is_first {
@@ -143,14 +151,20 @@ impl Link {
         }
         let link = self.clone();
         start(move || {
-            let error = link.read_until_end(input, connection);
-            crate::platform::debug(|| format!("a connection has ended: {}", error.line()));
+            let error = link.read_until_end(input);
             drop(kept);
-            let lost = link.outlet.lose(connection);
-            link.end_unless_sent(lost);
+            link.lose(connection, &error);
             link.needs.change(|needs| needs.connections -= 1);
         })
         .map(drop)
+    }
+
+    /// Goes on without a connection, or ends the session for the reason why the connection has ended.
+    fn lose(&self, connection: u64, error: &Error) {
+        debug(|| format!("a connection has ended: {}", error.line()));
+        if self.outlet.lose(connection).is_err() {
+            self.end(error);
+        }
     }
 
     /// Makes a call. The answer may have `max_bytes` of data.
@@ -163,11 +177,29 @@ impl Link {
         body: &[u8],
         max_bytes: u64,
     ) -> Result<(u64, CallAnswer, Vec<u8>)> {
+        let id = self.begin_call(call, body, max_bytes)?;
+        let (answer, data) = self.end_call(id)?;
+        Ok((id, answer, data))
+    }
+
+    /// Sends a call and returns its number, for [`Link::end_call`].
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub(super) fn begin_call(&self, call: Call, body: &[u8], max_bytes: u64) -> Result<u64> {
         let id = self.calls.begin(body.len(), max_bytes)?;
         self.send_in_parts(body, Message::CallPart { id }, Message::Call { id, call });
+        Ok(id)
+    }
+
+    /// Waits for the answer to a call, once.
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub(super) fn end_call(&self, id: u64) -> Result<(CallAnswer, Vec<u8>)> {
         match self.calls.wait(id)? {
             (CallAnswer::Failed(error), _) => Err(error.into_error()),
-            (answer, data) => Ok((id, answer, data)),
+            answered => Ok(answered),
         }
     }
 
@@ -222,10 +254,10 @@ impl Link {
     }
 
     /// Reads until a connection ends, and returns why.
-    fn read_until_end(self: &Arc<Self>, input: WireStream, connection: u64) -> Error {
+    fn read_until_end(self: &Arc<Self>, input: WireStream) -> Error {
         let mut input = BufReader::with_capacity(READ_BUFFER, input);
         loop {
-            let frame = match read_frame(&mut input) {
+            let frame = match read_in_time(&mut input) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return closed(),
                 Err(error) if error.kind == ErrorKind::Corrupt => {
@@ -236,9 +268,7 @@ impl Link {
             };
             self.count(frame.data.len());
             self.limits.wait_to_receive(frame.data.len());
-            if connection != FIRST {
-                self.note_untold(frame.data.len());
-            }
+            self.note_untold(frame.data.len());
             if let Err(error) = self.receive_in_order(frame) {
                 self.end(&error);
                 return error;
@@ -248,6 +278,9 @@ impl Link {
 
     fn note_untold(&self, bytes: usize) {
         let mut needs = self.needs.lock();
+        if needs.0.connections == 0 {
+            return;
+        }
         needs.0.untold_bytes += bytes + FRAME_COST;
         let is_due = needs.0.untold_bytes >= TOLD_BYTES;
         if is_due {
@@ -281,17 +314,20 @@ impl Link {
             Message::UploadFailed { upload, error } => self.calls.fail_upload(upload, error),
             Message::LeaseLost { lease } => self.calls.lose_lease(lease),
             Message::Received { number } => self.outlet.forget_received(number),
+            Message::Create { upload, key } => self.server.begin_upload(self, upload, key),
         }
     }
 
-    /// Tells the other side what was received by further connections, until there is none.
+    /// Tells the other side what was received, until there are no further connections.
     fn tell_until_alone(&self) {
         loop {
             let mut needs = self.needs.sleep(|needs| {
-                !needs.is_ended && needs.connections > 0 && needs.untold_bytes < TOLD_BYTES
+                let is_due = needs.untold_bytes >= TOLD_BYTES || needs.is_told_now;
+                !needs.is_ended && needs.connections > 0 && !is_due
             });
             let is_over = needs.0.is_ended || needs.0.connections == 0;
             needs.0.untold_bytes = 0;
+            needs.0.is_told_now = false;
             drop(needs);
             let number = self.inlet.locked().last_number();
             let told = self.outlet.send_at_once(&Message::Received { number });
@@ -307,7 +343,20 @@ impl Link {
         while !self.calls.sleep(times.beat) {
             let sent = self.outlet.beat();
             self.end_unless_sent(sent);
+            // So that the first connection can break, although little was sent since there are others.
+            self.needs
+                .change(|needs| needs.is_told_now |= needs.untold_bytes > 0);
             self.server.report_lost_leases(self);
         }
     }
+}
+
+/// The next frame, which must come within a time that depends on its length; `None` if the connection ended before it.
+fn read_in_time(input: &mut BufReader<WireStream>) -> Result<Option<WireFrame>> {
+    input.get_mut().expect_bytes(FrameLengths::BYTES);
+    let Some(lengths) = FrameLengths::read(input)? else {
+        return Ok(None);
+    };
+    input.get_mut().expect_bytes(lengths.bytes());
+    lengths.read_frame(input).map(Some)
 }

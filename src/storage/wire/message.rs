@@ -49,10 +49,10 @@ pub(super) enum Message {
         #[n(1)]
         answer: CallAnswer,
     },
-    /// Data for an open upload. It is not answered; its room is given back by [`Message::Credit`].
+    /// Data for an upload. It is not answered; its room is given back by [`Message::Credit`].
     #[n(5)]
     Append {
-        /// The number of the call that created the upload.
+        /// The number of the upload.
         #[n(0)]
         upload: u64,
     },
@@ -66,7 +66,7 @@ pub(super) enum Message {
     /// An upload has failed; the rest of it is dropped.
     #[n(7)]
     UploadFailed {
-        /// The number of the call that created the upload.
+        /// The number of the upload.
         #[n(0)]
         upload: u64,
         /// Why.
@@ -87,12 +87,22 @@ pub(super) enum Message {
         #[n(0)]
         number: u64,
     },
+    /// Begins an upload. It is not answered; an error comes as [`Message::UploadFailed`].
+    #[n(10)]
+    Create {
+        /// A number that no call of this connection and direction has.
+        #[n(0)]
+        upload: u64,
+        /// The object.
+        #[n(1)]
+        key: String,
+    },
 }
 
 /// A question. The functions of `Objects`, and what is between two sides.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub(super) enum Call {
-    /// Opens the objects at a location; all later calls are about them.
+    /// Opens the objects at a location; all later calls are about them, and may be sent before the answer.
     #[n(0)]
     Open {
         /// A word of the command line; empty for what the other side offers by itself.
@@ -142,13 +152,6 @@ pub(super) enum Call {
         /// When.
         #[n(1)]
         condition: Condition,
-    },
-    /// Begins an upload, which has the number of this call.
-    #[n(6)]
-    Create {
-        /// The object.
-        #[n(0)]
-        key: String,
     },
     /// Replaces bytes of an upload by the data.
     #[n(7)]
@@ -228,12 +231,28 @@ pub(super) enum Call {
     /// Asks for a way to further connections. Answered by [`CallAnswer::Offered`].
     #[n(18)]
     Offer,
-    /// Asks the service something that this connection does not know; the data is the question.
+    /// Asks the service something that this connection does not know; the data is the question. Answered by [`CallAnswer::Bytes`].
     #[n(19)]
-    Ask,
-    /// The data is a question about files of the other side. Answered by [`CallAnswer::Bytes`].
-    #[n(20)]
-    Source,
+    Ask {
+        /// Who understands the question.
+        #[n(0)]
+        topic: AskTopic,
+    },
+}
+
+/// Who understands a question to a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum AskTopic {
+    /// The files of the host, for a backup that runs on the other side.
+    #[n(0)]
+    Files,
+    /// The target of a copy of trees.
+    #[n(1)]
+    Copy,
+    /// The file for the report of a command that runs on the other side. The question is the report, and the answer is empty.
+    #[n(2)]
+    Report,
 }
 
 /// An answer.

@@ -5,7 +5,7 @@
 //! have numbers and come in any order. Uploads are not answered but at their ends: a window of 16 MiB bounds what is on its way.
 //!
 //! A session that moves much gets further connections ([`Dialer`]): frames go by any of them, are received in order, and are sent again
-//! if a further connection breaks. The session ends with its first connection.
+//! if a connection breaks. The session ends with its last connection.
 //!
 //! The other side is not trusted: every length is bounded, every number checked, and what does not fit ends the session with an error.
 //! When a session ends, for whatever reason, all calls that wait fail, uploads that are open are aborted, and then leases are let go. So a holder
@@ -30,7 +30,7 @@ mod upload;
 pub use client::WireObjects;
 pub(super) use dialing::{Dialer, JoinedEnds, connect_tcp, greet_to_join};
 pub use door::{ArrivedEnds, HeldDoor, SessionDoor, listen_for_sessions, relay_to_session};
-pub use message::JoinOffer;
+pub use message::{AskTopic, JoinOffer};
 pub(super) use stream::WireEnds;
 pub use tls::TlsFiles;
 pub(super) use tls::pinned_client;
@@ -56,6 +56,9 @@ use std::{
     time::Duration,
 };
 
+/// Bytes of the answer to a question at most.
+pub const MAX_ANSWER_BYTES: u64 = MAX_BODIES as u64;
+
 /// What one side offers to the other.
 pub trait WireService: fmt::Debug + Send + Sync {
     /// The objects at a location, a word of the command line; for an empty word the ones that this side offers by itself.
@@ -76,14 +79,6 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Permission`] if there is no such command.
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()>;
 
-    /// Answers a question about files of this host, for a backup that runs on the other side.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Permission`] if they are not offered; those of the files.
-    fn source(&self, _question: &[u8]) -> Result<Vec<u8>> {
-        Err(not_offered("its files"))
-    }
-
     /// Offers a way to further connections of the session with this other side.
     ///
     /// # Errors
@@ -92,12 +87,12 @@ pub trait WireService: fmt::Debug + Send + Sync {
         Err(not_offered("further connections"))
     }
 
-    /// Answers a question of a copy of trees, from any thread.
+    /// Answers a question that the session does not understand, from any thread.
     ///
     /// # Errors
-    /// [`ErrorKind::Permission`] if that is not offered; those of the question.
-    fn ask(&self, _: &[u8]) -> Result<Vec<u8>> {
-        Err(not_offered("to copy trees"))
+    /// [`ErrorKind::Permission`] if the topic is not offered; those of the question.
+    fn ask(&self, topic: AskTopic, _question: &[u8]) -> Result<Vec<u8>> {
+        Err(topic.not_offered())
     }
 }
 
@@ -119,36 +114,28 @@ impl WireService for NoService {
     }
 }
 
-/// Offers objects by themselves, whatever location is asked for, and prints what the other side prints.
+/// Offers objects by themselves, whatever location is asked for.
 #[derive(Debug)]
-pub struct OfferedObjects {
-    /// The objects.
-    pub objects: Arc<dyn Objects>,
-    /// Prints output of a command on the other side, if one may run there: standard error, or else standard output.
-    pub print: fn(bool, &[u8]) -> Result<()>,
-}
+pub struct OfferedObjects(Arc<dyn Objects>);
 
 impl OfferedObjects {
-    /// Offers objects and prints nothing.
+    /// Offers objects.
     pub fn new(objects: Arc<dyn Objects>) -> Self {
-        Self {
-            objects,
-            print: |_, _| Err(not_offered("to print")),
-        }
+        Self(objects)
     }
 }
 
 impl WireService for OfferedObjects {
     fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Ok(self.objects.clone())
+        Ok(self.0.clone())
     }
 
     fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
         Err(not_offered("to run commands"))
     }
 
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        (self.print)(is_error, bytes)
+    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
+        Err(not_offered("to print"))
     }
 }
 
@@ -158,6 +145,17 @@ pub fn not_offered(what: &str) -> Error {
         ErrorKind::Permission,
         format!("cannot do this: this host does not offer {what}"),
     )
+}
+
+impl AskTopic {
+    /// The error of a side that does not know the topic.
+    pub fn not_offered(self) -> Error {
+        not_offered(match self {
+            Self::Files => "its files",
+            Self::Copy => "to copy trees",
+            Self::Report => "to write a report",
+        })
+    }
 }
 
 /// The two directions of a connection; they may be one socket.
@@ -243,14 +241,6 @@ pub struct PeerSide {
 }
 
 impl PeerSide {
-    /// Asks about files of the other side.
-    ///
-    /// # Errors
-    /// Those of the other side.
-    pub fn ask_source(&self, question: &[u8]) -> Result<Vec<u8>> {
-        ask_source(&self.link, question)
-    }
-
     /// Has the session ended?
     fn is_ended(&self) -> bool {
         self.link.ended().is_some()
@@ -269,12 +259,12 @@ impl PeerSide {
         WireObjects::open(self.link.clone(), None, OsStr::new(""), name)
     }
 
-    /// Asks the service of the other side. The answer may have `max_bytes`.
+    /// Asks the service of the other side. The answer may have `max_bytes`, and never more than [`MAX_ANSWER_BYTES`].
     ///
     /// # Errors
     /// Those of the other side.
-    pub fn ask(&self, question: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
-        match self.link.call(Call::Ask, question, max_bytes)? {
+    pub fn ask(&self, topic: AskTopic, question: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
+        match self.link.call(Call::Ask { topic }, question, max_bytes)? {
             (_, CallAnswer::Bytes, answer) => Ok(answer),
             _ => Err(wrong_answer(&self.link)),
         }
@@ -372,14 +362,6 @@ impl Wire {
         WireObjects::open(self.link.clone(), Some(self.clone()), location, name)
     }
 
-    /// Asks about files of the other side.
-    ///
-    /// # Errors
-    /// Those of the other side.
-    pub fn ask_source(&self, question: &[u8]) -> Result<Vec<u8>> {
-        ask_source(&self.link, question)
-    }
-
     /// Runs this program on the other side, and returns its exit code. Its output comes to the service of this side.
     ///
     /// # Errors
@@ -412,13 +394,6 @@ impl Wire {
             Some(error) if !self.link.calls.is_closed() => Err(error),
             _ => Ok(()),
         }
-    }
-}
-
-fn ask_source(link: &Link, question: &[u8]) -> Result<Vec<u8>> {
-    match link.call(Call::Source, question, MAX_BODIES as u64)? {
-        (_, CallAnswer::Bytes, data) => Ok(data),
-        _ => Err(wrong_answer(link)),
     }
 }
 

@@ -1,8 +1,8 @@
 //! All connections of a session, as this side writes to them: a frame goes by any of them that is idle.
 //!
-//! Frames have numbers, and the other side receives them in that order. A frame that goes by a further connection is kept until the other
-//! side has received it, and goes by another one if the connection breaks. With the first connection the session ends, so its frames are
-//! not kept.
+//! Frames have numbers, and the other side receives them in that order. Where there are several connections, a frame is kept until the
+//! other side has received it, and goes by another one if its connection breaks. While the first connection is alone, the session ends with
+//! it, so its frames are not kept; later it may break as any other, once the other side has received all of them.
 
 use super::{
     frame::{MAX_DATA, write_frame},
@@ -22,7 +22,7 @@ use std::{
     },
 };
 
-/// The connection that a session begins and ends with.
+/// The connection that a session begins with.
 pub(super) const FIRST: u64 = 0;
 
 /// Bytes of frames that were sent and may still have to be sent again, and that the other side may have to put in order.
@@ -45,6 +45,10 @@ struct Outputs {
     first_rests: bool,
     unreceived: BTreeMap<u64, SentFrame>,
     unreceived_bytes: usize,
+    /// The last frame that was sent and not kept.
+    last_unkept: u64,
+    /// The other side has received all frames up to this one.
+    received: u64,
     is_ended: bool,
 }
 
@@ -89,6 +93,25 @@ impl Outputs {
         Some((id, stream))
     }
 
+    /// Are frames by this connection not kept, because the session ends with it?
+    fn is_alone(&self, connection: u64) -> bool {
+        connection == FIRST && self.by_connection.keys().eq([&FIRST])
+    }
+
+    /// Frames by the first connection need no copies once it is the only one again.
+    fn forget_of_first(&mut self) {
+        if !self.is_alone(FIRST) {
+            return;
+        }
+        let sent = self.unreceived.iter();
+        let by_first = sent.filter(|(_, frame)| frame.connection == FIRST);
+        let numbers: Vec<u64> = by_first.map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.forget(number);
+            self.last_unkept = self.last_unkept.max(number);
+        }
+    }
+
     fn keep(&mut self, number: u64, frame: SentFrame) {
         self.unreceived_bytes += frame.cost();
         self.unreceived.insert(number, frame);
@@ -126,7 +149,7 @@ impl Outlet {
         })
     }
 
-    /// Sends a frame by any connection; an error is one of the first connection. After the end nothing is sent.
+    /// Sends a frame by any connection; an error is one of the last connection. After the end nothing is sent.
     ///
     /// # Errors
     /// The connection's; a part of the frame may have been sent.
@@ -157,8 +180,10 @@ impl Outlet {
             outputs.last_number
         });
         if let Some(number) = number
-            && connection != FIRST
+            && outputs.is_alone(connection)
         {
+            outputs.last_unkept = number;
+        } else if let Some(number) = number {
             let frame = SentFrame {
                 connection,
                 message: message.clone(),
@@ -179,22 +204,21 @@ impl Outlet {
         write: impl FnOnce(&mut WireStream) -> io::Result<()>,
     ) -> io::Result<()> {
         let written = write(&mut stream);
-        let left = self.0.change(|outputs| {
+        let (left, is_alone) = self.0.change(|outputs| {
+            let is_alone = outputs.is_alone(connection);
             let output = outputs.by_connection.get_mut(&connection);
             match output.filter(|_| !outputs.is_ended && written.is_ok()) {
                 Some(output) => {
                     output.stream = Some(stream);
-                    None
+                    (None, is_alone)
                 }
-                None => Some(stream),
+                None => (Some(stream), is_alone),
             }
         });
         // Its reader sees that it has ended, and sees to the rest.
         left.into_iter().for_each(WireStream::shut_down);
         match written {
-            Err(error) if connection == FIRST || error.kind() == io::ErrorKind::InvalidInput => {
-                Err(error)
-            }
+            Err(error) if is_alone || error.kind() == io::ErrorKind::InvalidInput => Err(error),
             _ => Ok(()),
         }
     }
@@ -226,6 +250,7 @@ impl Outlet {
                 return Err(Error::corrupt("cannot go on with the other side")
                     .because("it received more than was sent"));
             }
+            outputs.received = outputs.received.max(number);
             while let Some(first) = outputs.unreceived.keys().next().copied()
                 && first <= number
             {
@@ -235,21 +260,27 @@ impl Outlet {
         })
     }
 
-    /// Takes a further connection that has ended out of use, and sends its frames by others.
+    /// Takes a connection that has ended out of use, and sends its frames by others.
     ///
     /// # Errors
-    /// Those of the first connection.
+    /// There is no other connection, or frames are lost with this one; those of the others.
     pub(super) fn lose(&self, connection: u64) -> io::Result<()> {
-        let (output, numbers) = self.0.change(|outputs| {
+        let (output, numbers, goes_on) = self.0.change(|outputs| {
             let output = outputs.by_connection.remove(&connection);
+            let is_complete = connection != FIRST || outputs.last_unkept <= outputs.received;
+            let goes_on = is_complete && !outputs.by_connection.is_empty();
+            outputs.forget_of_first();
             let sent = outputs.unreceived.iter();
             let by_it = sent.filter(|(_, frame)| frame.connection == connection);
             let numbers: Vec<u64> = by_it.map(|(number, _)| *number).collect();
-            (output, numbers)
+            (output, numbers, goes_on)
         });
         if let Some(output) = output {
             output.is_ended.store(true, Relaxed);
             output.stream.into_iter().for_each(WireStream::shut_down);
+        }
+        if !goes_on {
+            return Err(io::ErrorKind::NotConnected.into());
         }
         numbers
             .into_iter()
@@ -272,8 +303,9 @@ impl Outlet {
         };
         frame.connection = connection;
         let (message, data) = (frame.message.clone(), frame.data.clone());
-        if connection == FIRST {
+        if outputs.is_alone(connection) {
             outputs.forget(number);
+            outputs.last_unkept = outputs.last_unkept.max(number);
         }
         drop(state);
         self.write(connection, stream, |stream| {

@@ -22,9 +22,10 @@ use minicbor::bytes::ByteVec;
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsString,
+    mem,
     os::unix::ffi::OsStringExt,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::AcqRel},
         mpsc,
     },
@@ -49,7 +50,7 @@ pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
 #[derive(Debug)]
 pub(super) struct Server {
     service: Arc<dyn WireService>,
-    objects: OnceLock<Arc<dyn Objects>>,
+    opened: Monitor<OpenedObjects>,
     work: Monitor<Work>,
     /// Calls that were taken and not answered.
     calls: AtomicUsize,
@@ -60,8 +61,17 @@ pub(super) struct Server {
     leases: Mutex<BTreeMap<u64, ServedLease>>,
 }
 
+/// The objects that the other side wants to use.
+#[derive(Debug, Default)]
+struct OpenedObjects {
+    /// They are being opened; calls that came later wait.
+    is_opening: bool,
+    opened: Option<Result<Arc<dyn Objects>, WireError>>,
+}
+
 #[derive(Debug)]
 struct ServedLease {
+    key: String,
     lease: Arc<Mutex<Box<dyn Lease>>>,
     was_reported: bool,
 }
@@ -98,7 +108,7 @@ impl Server {
     pub(super) fn new(service: Arc<dyn WireService>) -> Self {
         Self {
             service,
-            objects: OnceLock::new(),
+            opened: Monitor::default(),
             work: Monitor::default(),
             calls: AtomicUsize::new(0),
             body_bytes: AtomicUsize::new(0),
@@ -140,13 +150,17 @@ impl Server {
             return Err(violated("it makes more calls than it may"));
         }
         match call {
-            Call::Create { key } => self.begin_upload(link, id, key),
             Call::Amend { upload, offset } => {
                 self.pass(upload, false, UploadStep::Amend { id, offset, body })
             }
             Call::Finish { upload } => self.pass(upload, true, UploadStep::Finish { id }),
             Call::Abort { upload } => self.pass(upload, true, UploadStep::Abort { id }),
-            call => self.queue(link, Job { id, call, body }),
+            call => {
+                if matches!(call, Call::Open { .. }) {
+                    self.opened.change(|opened| opened.is_opening = true);
+                }
+                self.queue(link, Job { id, call, body })
+            }
         }
     }
 
@@ -173,7 +187,11 @@ impl Server {
             .ok_or_else(|| violated("it writes to an upload that is not open"))
     }
 
-    fn begin_upload(&self, link: &Arc<Link>, id: u64, key: String) -> Result<()> {
+    /// Begins an upload.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if too many are open, or one has this number; no thread could be started.
+    pub(super) fn begin_upload(&self, link: &Arc<Link>, id: u64, key: String) -> Result<()> {
         let (sender, steps) = mpsc::channel();
         let mut uploads = self.uploads.locked();
         if uploads.len() >= MAX_UPLOADS || uploads.insert(id, sender).is_some() {
@@ -181,11 +199,6 @@ impl Server {
         }
         drop(uploads);
         self.start_thread(link, false, move |link| run_upload(link, id, &key, steps))
-    }
-
-    /// The upload could not be created, and so gets no further step.
-    pub(super) fn forget_upload(&self, upload: u64) {
-        self.uploads.locked().remove(&upload);
     }
 
     /// Bytes of an upload do not take room any more.
@@ -270,13 +283,20 @@ impl Server {
         );
     }
 
-    /// The objects that the other side has opened.
+    /// The objects that the other side has opened. Waits while they are being opened.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if it has not.
-    pub(super) fn objects(&self) -> Result<&Arc<dyn Objects>> {
-        let none = || Error::new(ErrorKind::Usage, "cannot do this: no location was opened");
-        self.objects.get().ok_or_else(none)
+    /// [`ErrorKind::Usage`] if it has not; why they could not be opened.
+    pub(super) fn objects(&self) -> Result<Arc<dyn Objects>> {
+        let waits = |state: &mut OpenedObjects| state.is_opening;
+        match &self.opened.sleep(waits).0.opened {
+            Some(Ok(objects)) => Ok(objects.clone()),
+            Some(Err(error)) => Err(error.clone().into_error()),
+            None => {
+                let what = "cannot do this: no location was opened";
+                Err(Error::new(ErrorKind::Usage, what))
+            }
+        }
     }
 
     fn answer(&self, link: &Arc<Link>, job: Job) -> Result<(CallAnswer, Vec<u8>)> {
@@ -285,12 +305,11 @@ impl Server {
         match call {
             Call::Open { location } => self.open(&location),
             Call::Run => self.run(link, &body),
-            Call::Source => Ok((CallAnswer::Bytes, self.service.source(&body)?)),
             Call::Offer => {
                 let offer = self.service.offer(link.peer_side())?;
                 Ok((CallAnswer::Offered(offer), Vec::new()))
             }
-            Call::Ask => Ok((CallAnswer::Bytes, self.service.ask(&body)?)),
+            Call::Ask { topic } => Ok((CallAnswer::Bytes, self.service.ask(topic, &body)?)),
             Call::Output { is_error } => self.service.output(is_error, &body).map(done),
             Call::List { prefix } => {
                 let listed = self.objects()?.list(&prefix)?;
@@ -314,13 +333,15 @@ impl Server {
             }
             Call::Delete => {
                 let keys: Vec<String> = decode(&body)?;
-                self.objects()?.delete(&keys).map(done)
+                self.objects()?.delete(&keys)?;
+                self.end_deleted_leases(&keys);
+                Ok(done(()))
             }
             Call::AbortUploads { prefix } => self.objects()?.abort_uploads(&prefix).map(done),
             Call::Settle { prefix } => self.objects()?.settle(&prefix).map(done),
             Call::Lease { key, take } => {
                 let leased = self.objects()?.lease(&key, &body, take.into_take())?;
-                self.keep_lease(id, leased)
+                self.keep_lease(id, key, leased)
             }
             Call::UpdateLease { lease } => {
                 let held = self.lease(lease)?;
@@ -331,26 +352,35 @@ impl Server {
                 drop(held);
                 Ok(done(()))
             }
-            Call::Create { .. } | Call::Amend { .. } | Call::Finish { .. } | Call::Abort { .. } => {
-                Err(Error::new(
-                    ErrorKind::Bug,
-                    "cannot do this: it is of an upload",
-                ))
-            }
+            Call::Amend { .. } | Call::Finish { .. } | Call::Abort { .. } => Err(Error::new(
+                ErrorKind::Bug,
+                "cannot do this: it is of an upload",
+            )),
         }
     }
 
     fn open(&self, location: &[u8]) -> Result<(CallAnswer, Vec<u8>)> {
-        let objects = self.service.open(location)?;
-        let abilities = objects.abilities();
-        if self.objects.set(objects).is_err() {
+        let opened = self.service.open(location);
+        let abilities = opened.as_ref().map(|objects| objects.abilities());
+        let answer = match abilities {
+            Ok(abilities) => CallAnswer::Opened {
+                has_locks: abilities.has_locks,
+                amends: abilities.amends,
+            },
+            Err(error) => CallAnswer::Failed(WireError::of(error)),
+        };
+        let is_second = self.opened.change(|state| {
+            state.is_opening = false;
+            let is_second = matches!(state.opened, Some(Ok(_)));
+            if !is_second {
+                state.opened = Some(opened.map_err(|error| WireError::of(&error)));
+            }
+            is_second
+        });
+        if is_second {
             let what = "cannot open a second location over one connection";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let answer = CallAnswer::Opened {
-            has_locks: abilities.has_locks,
-            amends: abilities.amends,
-        };
         Ok((answer, Vec::new()))
     }
 
@@ -375,7 +405,7 @@ impl Server {
     ) -> Result<(CallAnswer, Vec<u8>)> {
         let objects = self.objects()?;
         if len > READ_PIECE {
-            check_range(&**objects, key, offset, len)?;
+            check_range(&*objects, key, offset, len)?;
         }
         let mut piece = Vec::new();
         loop {
@@ -395,7 +425,7 @@ impl Server {
         }
     }
 
-    fn keep_lease(&self, id: u64, leased: Leased) -> Result<(CallAnswer, Vec<u8>)> {
+    fn keep_lease(&self, id: u64, key: String, leased: Leased) -> Result<(CallAnswer, Vec<u8>)> {
         let word = match leased {
             Leased::Held => LeasedWord::Held,
             Leased::Absent => LeasedWord::Absent,
@@ -410,6 +440,7 @@ impl Server {
                 leases.insert(
                     id,
                     ServedLease {
+                        key,
                         lease,
                         was_reported: false,
                     },
@@ -427,6 +458,16 @@ impl Server {
         Ok(held.lease.clone())
     }
 
+    /// Lets go of leases whose intents the other side has deleted.
+    fn end_deleted_leases(&self, keys: &[String]) {
+        let mut leases = self.leases.locked();
+        let all = mem::take(&mut *leases).into_iter();
+        let (ended, left) = all.partition(|(_, held)| keys.contains(&held.key));
+        *leases = left;
+        drop(leases);
+        drop::<BTreeMap<u64, ServedLease>>(ended); // this may take a request
+    }
+
     /// Tells the other side which leases it does not hold any more, before it may let go of them.
     pub(super) fn report_lost_leases(&self, link: &Link) {
         for (id, held) in self.leases.locked().iter_mut() {
@@ -441,6 +482,7 @@ impl Server {
     /// Ends everything that the other side has begun. Leases are let go last, as long as an operation of their holder goes on they
     /// are held.
     pub(super) fn end(&self) {
+        self.opened.change(|opened| opened.is_opening = false);
         self.work.change(|work| {
             work.is_ending = true;
             work.queue.clear();

@@ -32,6 +32,9 @@ const SEALED_BUFFER: usize = 256 << 10;
 /// Bytes that are encrypted and sent at once.
 const PLAIN_BUFFER: usize = 512 << 10;
 
+/// Bytes a second of the slowest link that is waited for: a frame of 1 MiB may take 4 minutes.
+const SLOWEST_RATE: f64 = 4096.0;
+
 /// A pipe or a socket that does not block.
 #[derive(Debug)]
 pub(in crate::storage) struct WireStream {
@@ -39,7 +42,7 @@ pub(in crate::storage) struct WireStream {
     is_ended: Arc<AtomicBool>,
     /// A read fails if nothing comes for so long.
     pub(in crate::storage) silence: Duration,
-    /// A read fails after this time, whatever came.
+    /// A read fails after this time, whatever came: else a side that sends a byte now and then would never be late.
     pub(in crate::storage) deadline: Option<Instant>,
     tls: Option<Arc<Mutex<Connection>>>,
     /// Encrypted bytes, on their way to or from the socket. Of those that came, `sealed_at` to
@@ -59,15 +62,17 @@ pub(in crate::storage) struct WireEnds {
 }
 
 impl WireEnds {
-    /// Both directions, of which a read fails if nothing comes for `silence`.
+    /// Both directions. Until [`WireStream::expect_bytes`] a read fails after `silence`, whatever came.
     ///
     /// # Errors
     /// The system's.
     pub(in crate::storage) fn new(streams: WireStreams, silence: Duration) -> io::Result<Self> {
         let is_ended = Arc::new(AtomicBool::new(false));
         let stream = |fd| WireStream::new(fd, is_ended.clone(), silence);
+        let mut input = stream(streams.input)?;
+        input.deadline = Some(Instant::now() + silence);
         Ok(Self {
-            input: stream(streams.input)?,
+            input,
             output: stream(streams.output)?,
             is_ended: is_ended.clone(),
         })
@@ -158,10 +163,27 @@ impl WireStream {
         }
     }
 
+    /// So many bytes must come within the time of silence, and the time that they take over the slowest link.
+    pub(super) fn expect_bytes(&mut self, bytes: usize) {
+        let most = Duration::from_secs_f64(bytes as f64 / SLOWEST_RATE);
+        self.deadline = Some(Instant::now() + self.silence + most);
+    }
+
     fn read_socket(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let silent = Instant::now() + self.silence;
         let deadline = self.deadline.map_or(silent, |by| by.min(silent));
-        self.retried(PollFlags::IN, Some(deadline), |mut file| file.read(bytes))
+        let late = || {
+            let why = "a message did not come as a whole in time";
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        };
+        if Instant::now() >= deadline {
+            return Err(late());
+        }
+        let read = self.retried(PollFlags::IN, Some(deadline), |mut file| file.read(bytes));
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut if Instant::now() < silent => late(),
+            _ => error,
+        })
     }
 
     /// Decrypts what came until there is something to return.

@@ -5,7 +5,7 @@ use super::{
     message::{CallAnswer, Message, WireError, encode},
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
     storage::{StoredObject, Upload},
 };
 use std::sync::{Arc, mpsc::Receiver};
@@ -21,25 +21,21 @@ pub(super) enum UploadStep {
 
 /// Creates the object, and does what is asked until the last step. Without one, the connection has ended and the upload is aborted.
 pub(super) fn run_upload(link: &Arc<Link>, id: u64, key: &str, steps: Receiver<UploadStep>) {
-    let created = link
-        .server
-        .objects()
-        .and_then(|objects| objects.create(key));
-    let upload = match created {
-        Ok(upload) => upload,
-        Err(error) => {
-            link.server.forget_upload(id);
-            return finish(link, id, 0, Err(error));
-        }
-    };
-    finish(link, id, 0, Ok((CallAnswer::Bytes, Vec::new())));
-    ServedUpload {
-        link,
-        id,
+    let objects = link.server.objects();
+    let created = objects.and_then(|objects| objects.create(key));
+    let upload = created.map_err(|error| fail(link, id, &error));
+    ServedUpload { link, id, upload }.run(steps);
+}
+
+/// Tells the other side that an upload has failed.
+fn fail(link: &Link, upload: u64, error: &Error) -> WireError {
+    let error = WireError::of(error);
+    let failed = Message::UploadFailed {
         upload,
-        error: None,
-    }
-    .run(steps);
+        error: error.clone(),
+    };
+    link.send_or_end(&failed, b"");
+    error
 }
 
 fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>) {
@@ -51,9 +47,8 @@ fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec
 struct ServedUpload<'l> {
     link: &'l Arc<Link>,
     id: u64,
-    upload: Box<dyn Upload>,
-    /// The first error; what follows it is dropped.
-    error: Option<WireError>,
+    /// Or the first error; what follows it is dropped.
+    upload: Result<Box<dyn Upload>, WireError>,
 }
 
 impl ServedUpload<'_> {
@@ -62,10 +57,8 @@ impl ServedUpload<'_> {
             match step {
                 UploadStep::Append(data) => self.append(&data),
                 UploadStep::Amend { id, offset, body } => {
-                    let amended = self
-                        .check()
-                        .and_then(|()| self.upload.amend(offset, &body))
-                        .map(|()| (CallAnswer::Bytes, Vec::new()));
+                    let amended = self.amend(offset, &body);
+                    let amended = amended.map(|()| (CallAnswer::Bytes, Vec::new()));
                     finish(self.link, id, body.len(), amended);
                 }
                 UploadStep::Finish { id } => {
@@ -73,40 +66,38 @@ impl ServedUpload<'_> {
                     return finish(link, id, 0, self.finish());
                 }
                 UploadStep::Abort { id } => {
-                    self.upload.abort();
+                    if let Ok(upload) = self.upload {
+                        upload.abort();
+                    }
                     return finish(self.link, id, 0, Ok((CallAnswer::Bytes, Vec::new())));
                 }
             }
         }
     }
 
-    fn check(&self) -> Result<()> {
-        match &self.error {
-            Some(error) => Err(error.clone().into_error()),
-            None => Ok(()),
-        }
-    }
-
     fn append(&mut self, data: &[u8]) {
-        if self.error.is_none()
-            && let Err(error) = self.upload.append(data)
+        if let Ok(upload) = &mut self.upload
+            && let Err(error) = upload.append(data)
         {
-            let error = WireError::of(&error);
-            self.error = Some(error.clone());
-            let upload = self.id;
-            self.link
-                .send_or_end(&Message::UploadFailed { upload, error }, b"");
+            self.upload = Err(fail(self.link, self.id, &error));
         }
         self.link.server.give_credit(self.link, data.len() as u64);
     }
 
+    fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        match &mut self.upload {
+            Ok(upload) => upload.amend(offset, bytes),
+            Err(error) => Err(error.clone().into_error()),
+        }
+    }
+
     fn finish(self) -> Result<(CallAnswer, Vec<u8>)> {
-        self.check()?;
+        let upload = self.upload.map_err(WireError::into_error)?;
         // The connection ended meanwhile: the other side must not find later what it was told has failed.
         if let Some(error) = self.link.ended() {
             return Err(error);
         }
-        let StoredObject { bytes, parts } = self.upload.finish()?;
+        let StoredObject { bytes, parts } = upload.finish()?;
         Ok((CallAnswer::Finished(bytes), encode(&parts)))
     }
 }
