@@ -35,9 +35,9 @@ use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     platform,
     repo::{
-        base::{Base, NewBackup, Unlike, WantedBase},
+        base::{Base, FoundBase, NewBackup, Unlike, WantedBase},
         compare::Compare,
-        ids,
+        ids::{self, SourceMark},
     },
     sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
@@ -47,7 +47,7 @@ use changes::{ChangeList, ChangeListener};
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroU64,
     sync::{Arc, Mutex},
@@ -122,9 +122,6 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// The base, or the reason why there is no base; damage to earlier backups.
-type BaseSearch = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
-
 impl Backup {
     /// Runs the backup.
     ///
@@ -132,23 +129,30 @@ impl Backup {
     /// Every error that makes the backup impossible; nothing is committed then. Files that could
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
-        let (id, time) = self.id_and_time()?;
+        let begun = jiff::Timestamp::now();
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
         let options = self.open_options(&meter.waits);
         let own = options.own.clone();
-        let mut subject = self.subject.open(Some(&id), options)?;
+        let name = |source: SourceMark<'_>| self.id(begun, source);
+        let mut subject = self.subject.open(Some(&name), options)?;
+        let (id, time) = (subject.id.clone(), self.time(begun));
         meter.begin();
         self.fit_streams(&mut subject)?;
         let mut destination = self.to.open(&id, &time, self.codec)?;
-        let (base, unlike, mut damage) = match self.find_base(&mut *destination, &subject) {
+        let FoundBase {
+            base,
+            unlike,
+            mut damage,
+        } = match self.find_base(&mut *destination, &subject) {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
                 return Err(error);
             }
         };
+        let base = base.map(Arc::new);
         if let Some(base) = &base {
             subject.compare(base, self.base.compare);
         }
@@ -187,15 +191,12 @@ impl Backup {
         }
     }
 
-    /// Returns ID and time of the new backup; an export keeps the time of the stored backup.
-    fn id_and_time(&self) -> Result<(String, String)> {
-        let begun = jiff::Timestamp::now();
-        let id = self.id(begun)?;
+    /// Returns the time of the new backup; an export keeps the time of the stored backup.
+    fn time(&self, begun: jiff::Timestamp) -> String {
         if let Subject::Stored(stored) = &self.subject {
-            return Ok(exported_id(&stored.archive().root, &id));
+            return stored.archive().root.time.clone();
         }
-        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Ok((id, time))
+        begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     /// Drops followers if the memory does not suffice for their streams.
@@ -242,9 +243,9 @@ impl Backup {
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
-    ) -> Result<BaseSearch> {
+    ) -> Result<FoundBase> {
         let Some(objects) = self.to.storage() else {
-            return Ok((None, None, BTreeSet::new()));
+            return Ok(FoundBase::default());
         };
         let facts = subject.cluster.as_ref().map(|cluster| cluster.facts());
         let options = self.options();
@@ -255,15 +256,9 @@ impl Backup {
             options: &options,
             left_out: &left_out,
         };
-        let (base, damage) = Base::find(objects, &self.base, &like, |ids| {
+        Base::find(objects, &self.base, &like, |ids| {
             destination.announce_bases(ids)
-        })?;
-        let unlike = if base.is_none() && !self.base.full {
-            Base::unlike(objects, &like)
-        } else {
-            None
-        };
-        Ok((base.map(Arc::new), unlike, damage))
+        })
     }
 
     /// Counts the entries of the source. Reads directories, no files.
@@ -332,12 +327,16 @@ impl Backup {
     }
 
     /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
-    /// clock was set back.
-    fn id(&self, begun: jiff::Timestamp) -> Result<String> {
+    /// clock was set back; but the ID of an export has the moment of the stored backup.
+    fn id(&self, begun: jiff::Timestamp, source: SourceMark<'_>) -> Result<String> {
         let seed = RandomState::new().build_hasher().finish();
-        match self.to.storage() {
-            Some(objects) => ids::next(&**objects, begun, seed),
-            None => Ok(ids::after(None, begun, seed)),
+        let id = match self.to.storage() {
+            Some(objects) => ids::next(&**objects, begun, source, seed)?,
+            None => ids::alone(begun, seed),
+        };
+        match &self.subject {
+            Subject::Stored(stored) => Ok(exported_id(&stored.archive().root.id, &id)),
+            _ => Ok(id),
         }
     }
 
@@ -607,16 +606,14 @@ impl EarlierSegments {
     }
 }
 
-/// Returns ID and time of an exported backup. The time is still that of the capture, and the ID
-/// contains it; the rest of the ID is new, because an ID names bytes and the exported bytes differ.
-fn exported_id(root: &Root, new: &str) -> (String, String) {
+/// Returns the ID of an export of the backup `stored`. It has the time of the capture; the rest of
+/// the ID is new, because an ID names bytes and the exported bytes differ.
+fn exported_id(stored: &str, new: &str) -> String {
     const TIMED: usize = "20261121T054501Z-k3".len();
-    let id = root
-        .id
+    stored
         .get(..TIMED)
         .zip(new.get(TIMED..))
-        .map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"));
-    (id, root.time.clone())
+        .map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"))
 }
 
 /// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.

@@ -449,10 +449,21 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 /// stays, because a directory that has neither a document nor an intent counts as one that has lost
 /// its root. Or errors of the storage.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {
+    remove_oldest_abandoned(objects, usize::MAX)
+}
+
+/// As [`remove_abandoned`], but looks at no more than `most` backups, those that began first. Where
+/// many hosts back up at the same time, each look at a live one takes a request.
+///
+/// # Errors
+/// As [`remove_abandoned`].
+pub(super) fn remove_oldest_abandoned(objects: &dyn Objects, most: usize) -> Result<()> {
     // An intent that cannot be removed, because a link is in its place, must not prevent the
     // removal of the others.
     let mut done = Ok(());
-    for id in intents(objects)? {
+    let mut ids = intents(objects)?;
+    ids.sort_unstable();
+    for id in ids.into_iter().take(most) {
         let removed = remove_if_abandoned(objects, &id);
         // A store that refuses one refuses all, and each takes five requests.
         let is_refused = matches!(&removed, Err(error) if error.kind == ErrorKind::Permission);
