@@ -336,6 +336,11 @@ fn every_key_of_json_is_in_the_document() -> Result {
     );
     write(&dir.path().join("tree/file"), "content")?;
     symlink("file", dir.path().join("tree/link"))?;
+    let place = dir.path().display();
+    let profile = format!(
+        "repository = '{place}/night'\nsources = ['{place}/tree']\n[forget]\nkeep-last = 1\n"
+    );
+    write(&dir.path().join("night.toml"), profile.as_str())?;
     let lines = [
         ("`init`", "init repo"),
         ("`backup`", "backup tree --to repo"),
@@ -356,6 +361,8 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`prune`", "prune repo"),
         ("`stats`", "stats repo"),
         ("`bench`", "bench digest"),
+        ("`init`", "init night"),
+        ("`run`", "run --config night.toml"),
         ("`init`", SEALED),
         ("`key list`", "key list sealed"),
     ];

@@ -4,7 +4,7 @@ use super::{Backup, OpenedSubject};
 use crate::{
     archive::Archive,
     error::Result,
-    format::entry::{Entry, EntryKind, EntryPath},
+    format::entry::{Entry, EntryKind, EntryPath, same_xattrs},
     frame::Scanned,
     repo::{
         base::{Base, ChosenBases},
@@ -23,7 +23,7 @@ use std::{
 pub enum SourceChange {
     /// The last backup does not have it.
     Added,
-    /// It has another kind, size, time or mode.
+    /// It has another kind, size, time, mode or owner; or, if it is no file, another attribute.
     Changed,
     /// The source does not have it any more, or it is excluded now.
     Removed,
@@ -66,7 +66,7 @@ impl<'a> ChangeList<'a> {
                         ..Referred::default()
                     })
                 };
-                Base::find(objects, &backup.base, like, chosen, referred).map(|(base, _)| base)
+                Base::find(objects, &backup.base, like, chosen, referred).map(|found| found.base)
             })?,
             None => None,
         };
@@ -125,4 +125,6 @@ fn is_same(before: &Entry, now: &Entry) -> bool {
         && before.mode == now.mode
         && before.owner == now.owner
         && before.mtime == now.mtime
+        // The attributes of a file are read when it is opened.
+        && (now.is_file() || same_xattrs(&before.xattrs, &now.xattrs))
 }

@@ -36,10 +36,10 @@ use crate::{
     platform,
     queue::run_both,
     repo::{
-        base::{Base, ChosenBases, NewBackup, Unlike, WantedBase},
+        base::{Base, ChosenBases, FoundBase, NewBackup, Unlike, WantedBase},
         compare::Compare,
         first_look::FirstLook,
-        ids,
+        ids::{self, SourceMark},
     },
     sink::{Abilities, Destination, Partial},
     source::{backup::StoredBackup, tree::Own},
@@ -49,7 +49,7 @@ use changes::{ChangeList, ChangeListener};
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     num::NonZeroU64,
     sync::{Arc, Mutex},
@@ -126,9 +126,6 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// The base, or the reason why there is no base; damage to earlier backups.
-type BaseSearch = (Option<Arc<Base>>, Option<Unlike>, BTreeSet<String>);
-
 impl Backup {
     /// Runs the backup.
     ///
@@ -137,26 +134,33 @@ impl Backup {
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
         let look = self.look()?;
-        let (id, time) = self.id_and_time(&look)?;
+        let begun = jiff::Timestamp::now();
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
         let options = self.open_options(&meter.waits);
         let own = options.own.clone();
-        let mut subject = self.subject.open(Some(&id), options)?;
+        let name = |source: SourceMark<'_>| self.id(&look, begun, source);
+        let mut subject = self.subject.open(Some(&name), options)?;
+        let (id, time) = (subject.id.clone(), self.time(begun));
         meter.begin();
         self.fit_streams(&mut subject)?;
         let open = || self.to.open(&id, &time, self.codec, &look);
         let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
         let is_new_repository = destination.abilities().is_new;
         let found = chosen.and_then(|chosen| self.find_base(&mut *destination, &subject, chosen));
-        let (base, unlike, mut damage) = match found {
+        let FoundBase {
+            base,
+            unlike,
+            mut damage,
+        } = match found {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
                 return Err(error);
             }
         };
+        let base = base.map(Arc::new);
         if let Some(base) = &base {
             subject.compare(base, self.base.compare);
         }
@@ -196,15 +200,12 @@ impl Backup {
         }
     }
 
-    /// Returns ID and time of the new backup; an export keeps the time of the stored backup.
-    fn id_and_time(&self, look: &FirstLook) -> Result<(String, String)> {
-        let begun = jiff::Timestamp::now();
-        let id = ids::next(look, begun, RandomState::new().build_hasher().finish());
+    /// Returns the time of the new backup; an export keeps the time of the stored backup.
+    fn time(&self, begun: jiff::Timestamp) -> String {
         if let Subject::Stored(stored) = &self.subject {
-            return Ok(exported_id(&stored.archive().root, &id));
+            return stored.archive().root.time.clone();
         }
-        let time = begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Ok((id, time))
+        begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     /// Drops followers if the memory does not suffice for their streams.
@@ -301,20 +302,14 @@ impl Backup {
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
         chosen: ChosenBases,
-    ) -> Result<BaseSearch> {
+    ) -> Result<FoundBase> {
         let Some(objects) = self.to.storage() else {
-            return Ok((None, None, BTreeSet::new()));
+            return Ok(FoundBase::default());
         };
         self.with_facts(subject, |like| {
-            let (base, damage) = Base::find(objects, &self.base, like, chosen, |ids| {
+            Base::find(objects, &self.base, like, chosen, |ids| {
                 destination.announce_bases(ids)
-            })?;
-            let unlike = if base.is_none() && !self.base.full {
-                Base::unlike(objects, like)
-            } else {
-                None
-            };
-            Ok((base.map(Arc::new), unlike, damage))
+            })
         })
     }
 
@@ -380,6 +375,25 @@ impl Backup {
             spool,
             own: Own::default(),
             waits: waits.clone(),
+        }
+    }
+
+    /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
+    /// clock was set back; but the ID of an export has the moment of the stored backup.
+    fn id(
+        &self,
+        look: &FirstLook,
+        begun: jiff::Timestamp,
+        source: SourceMark<'_>,
+    ) -> Result<String> {
+        let seed = RandomState::new().build_hasher().finish();
+        let id = match self.to.storage() {
+            Some(objects) => ids::next(&**objects, look, begun, source, seed),
+            None => ids::alone(begun, seed),
+        };
+        match &self.subject {
+            Subject::Stored(stored) => Ok(exported_id(&stored.archive().root.id, &id)),
+            _ => Ok(id),
         }
     }
 
@@ -649,16 +663,14 @@ impl EarlierSegments {
     }
 }
 
-/// Returns ID and time of an exported backup. The time is still that of the capture, and the ID
-/// contains it; the rest of the ID is new, because an ID names bytes and the exported bytes differ.
-fn exported_id(root: &Root, new: &str) -> (String, String) {
+/// Returns the ID of an export of the backup `stored`. It has the time of the capture; the rest of
+/// the ID is new, because an ID names bytes and the exported bytes differ.
+fn exported_id(stored: &str, new: &str) -> String {
     const TIMED: usize = "20261121T054501Z-k3".len();
-    let id = root
-        .id
+    stored
         .get(..TIMED)
         .zip(new.get(TIMED..))
-        .map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"));
-    (id, root.time.clone())
+        .map_or(new.to_owned(), |(time, rest)| format!("{time}{rest}"))
 }
 
 /// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.

@@ -15,7 +15,7 @@ use crate::{
         source::ClusterSource,
         wal_summaries::BlockChanges,
     },
-    repo::{base::Base, compare::Compare},
+    repo::{base::Base, compare::Compare, ids::SourceMark},
     source::{
         self, OpenAhead, Source,
         backup::StoredBackup,
@@ -24,7 +24,7 @@ use crate::{
         tree::{Own, TreeRules},
     },
 };
-use std::{ffi::OsString, io::Read, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{cell::OnceCell, ffi::OsString, io::Read, os::unix::ffi::OsStrExt, sync::Arc};
 
 /// The subject of a backup.
 #[derive(Debug, Clone)]
@@ -44,10 +44,14 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Opens the subject. `id` is the ID of the new backup; without an ID the subject is only
-    /// examined.
-    pub(crate) fn open(&self, id: Option<&str>, options: OpenOptions) -> Result<OpenedSubject> {
-        match self {
+    /// Opens the subject. `name` makes the ID of the new backup of its source; without it, the
+    /// subject is only examined.
+    pub(crate) fn open(
+        &self,
+        name: Option<NameBackup<'_>>,
+        options: OpenOptions,
+    ) -> Result<OpenedSubject> {
+        let opened = match self {
             Self::Stdin(name) => {
                 let input = Box::new(BlockedCalls(std::io::stdin()));
                 open_stream(name.as_bytes(), input, options)
@@ -57,14 +61,20 @@ impl Subject {
                 open_stream(name.as_bytes(), input, options)
             }
             Self::Files(scope) => open_files(scope, options),
-            Self::Cluster(request) => open_cluster(request, id, options),
+            Self::Cluster(request) => return open_cluster(request, name, options),
             Self::Far(far) => far.open(options),
             Self::Stored(stored) => Ok(OpenedSubject::new(
                 vec![stored.clone()],
                 stored.archive().root.source.clone(),
                 None,
             )),
-        }
+        }?;
+        let mark = match self {
+            Self::Stored(stored) => SourceMark::of(&stored.archive().root),
+            _ => SourceMark::Files(&opened.origin),
+        };
+        let id = name.map(|name| name(mark)).transpose()?;
+        Ok(opened.named(id))
     }
 
     /// Returns whether the subject can be opened a second time just to count its entries.
@@ -135,7 +145,7 @@ fn open_files(scope: &Scope, options: OpenOptions) -> Result<OpenedSubject> {
 
 fn open_cluster(
     request: &ClusterRequest,
-    id: Option<&str>,
+    name: Option<NameBackup<'_>>,
     options: OpenOptions,
 ) -> Result<OpenedSubject> {
     let reading = Reading {
@@ -144,19 +154,34 @@ fn open_cluster(
         own: options.own,
         waits: options.waits,
     };
-    let (cluster, sources) = request.open(id, &reading)?;
+    let id = OnceCell::new();
+    let named = |system: &str| {
+        let made = name.map(|name| name(SourceMark::Cluster(system)));
+        let made = made.transpose()?;
+        Ok(id.get_or_init(|| made).clone())
+    };
+    let (cluster, sources) = request.open(&named, &reading)?;
+    let facts = cluster.facts();
+    // A stopped cluster has no use for the id.
+    let id = match id.get() {
+        Some(id) => id.clone(),
+        None => named(&facts.system_identifier)?,
+    };
     let origin = SourceInfo {
         host: options.host,
-        paths: vec![cluster.facts().data_directory],
+        paths: vec![facts.data_directory],
         contents: true,
     };
-    Ok(OpenedSubject::new(sources, origin, Some(cluster)))
+    Ok(OpenedSubject::new(sources, origin, Some(cluster)).named(id))
 }
 
 /// Returns the number of threads that walk a tree.
 pub(super) fn walkers() -> usize {
     platform::cores().get().clamp(2, 8)
 }
+
+/// Makes the ID of a new backup of a source.
+pub(crate) type NameBackup<'a> = &'a dyn Fn(SourceMark<'_>) -> Result<String>;
 
 /// Options for opening a subject.
 #[derive(Debug, Clone)]
@@ -173,6 +198,8 @@ pub(crate) struct OpenOptions {
 
 /// An opened subject: a source for each stream.
 pub(crate) struct OpenedSubject {
+    /// ID of the new backup; empty if the subject is only examined.
+    pub(crate) id: String,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) origin: SourceInfo,
     pub(crate) cluster: Option<Arc<ClusterSource>>,
@@ -214,6 +241,7 @@ impl OpenedSubject {
         cluster: Option<Arc<ClusterSource>>,
     ) -> Self {
         Self {
+            id: String::new(),
             sources,
             origin,
             cluster,
@@ -221,6 +249,13 @@ impl OpenedSubject {
             rules: None,
             warnings: Vec::new(),
             far: None,
+        }
+    }
+
+    fn named(self, id: Option<String>) -> Self {
+        Self {
+            id: id.unwrap_or_default(),
+            ..self
         }
     }
 

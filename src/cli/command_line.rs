@@ -1,10 +1,13 @@
-//! The words of this process, as clap reads them: the repository that `-r REPO`, FULLBORE_REPOSITORY or a profile names takes its
-//! place, and the verbs of other programs become those of this one.
+//! The words of this process before clap parses them: which of them are options, values and verbs.
+//!
+//! The repository that `-r REPO`, FULLBORE_REPOSITORY or a profile names takes its place, and the verbs of other programs become
+//! those of this one.
 
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, Command};
 use std::{
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     sync::OnceLock,
 };
 
@@ -32,196 +35,253 @@ pub(super) fn keep(words: &[OsString]) {
 }
 
 /// The words that were typed, read as far as this program has words of its own.
+///
+/// Errors are left to clap: a word that is not understood here stays where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TypedLine {
-    /// The words with our verbs and without `-r REPO`; the first is the name of the program.
+    /// The words with our verbs, without the options that name a repository or a profile; the first
+    /// is the name of the program.
     pub(super) words: Vec<OsString>,
     /// The verb that was typed, and ours.
     pub(super) alias: Option<(&'static str, &'static str)>,
     /// `-r REPO`.
     pub(super) repository: Option<OsString>,
+    /// `--profile NAME`.
+    pub(super) profile: Option<OsString>,
+    /// `--config FILE`.
+    pub(super) config: Option<OsString>,
+    /// The names of the command, from the outside to the inside: `key`, `list`.
+    pub(super) command: Vec<String>,
+    /// The place in `words` behind the name of the command.
+    pub(super) begin: usize,
+    /// Options that are given, by their clap ids.
+    pub(super) given: BTreeSet<String>,
+    /// Places in `words` of words that are not options.
+    pub(super) positionals: Vec<usize>,
 }
 
-/// A word of the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WordRole {
-    /// An option, or its value.
-    Option,
-    Verb,
-    Positional,
-}
+impl TypedLine {
+    /// Reads the words of a process. `program` must be built, so that commands know the global
+    /// options.
+    pub(super) fn read(program: &Command, words: Vec<OsString>) -> Self {
+        let mut line = Self::default();
+        let mut command = program;
+        let mut are_options_over = false;
+        let mut words = words.into_iter();
+        line.words.extend(words.next());
+        line.begin = line.words.len();
+        while let Some(word) = words.next() {
+            let is_option = word.len() > 1 && word.as_bytes().starts_with(b"-");
+            if are_options_over || !is_option {
+                let may_be_verb = line.positionals.is_empty() && !are_options_over;
+                let word = if may_be_verb && line.command.is_empty() {
+                    line.our_verb(word, words.as_slice(), program)
+                } else {
+                    word
+                };
+                match command.find_subcommand(&word).filter(|_| may_be_verb) {
+                    Some(inner) => {
+                        command = inner;
+                        line.command.push(inner.get_name().to_owned());
+                        line.begin = line.words.len() + 1;
+                    }
+                    None => line.positionals.push(line.words.len()),
+                }
+                line.words.push(word);
+            } else if word == "--" {
+                are_options_over = true;
+                line.words.push(word);
+            } else {
+                line.take_option(command, word, &mut words);
+            }
+        }
+        line
+    }
 
-/// Reads the words of a process.
-pub(super) fn read(words: Vec<OsString>, cli: &Command) -> TypedLine {
-    let (words, repository) = without_repository(words);
-    let (words, alias) = without_alias(words, cli);
-    TypedLine {
-        words,
-        alias,
-        repository,
+    /// Returns our verb for one of another program, unless this one has it.
+    fn our_verb(&mut self, word: OsString, rest: &[OsString], program: &Command) -> OsString {
+        let alias = ALIASES.iter().find(|(alias, _)| word == *alias);
+        let Some((alias, verb)) = alias.filter(|_| program.find_subcommand(&word).is_none()) else {
+            return word;
+        };
+        // `info` of a repository lists its backups, as pgBackRest and borg do.
+        let names_backup = rest.iter().any(|word| word.as_bytes().contains(&b'@'));
+        let verb = match *verb {
+            "show" if !names_backup => "list",
+            verb => verb,
+        };
+        self.alias = Some((alias, verb));
+        verb.into()
+    }
+
+    /// Takes an option, and the next word if that is its value.
+    fn take_option(
+        &mut self,
+        command: &Command,
+        word: OsString,
+        rest: &mut impl Iterator<Item = OsString>,
+    ) {
+        let found = find_options(command, &word);
+        let Some((last, others)) = found.split_last() else {
+            return self.words.push(word);
+        };
+        let is_valued = last.arg.get_action().takes_values();
+        let value = match &last.value {
+            None if is_valued => rest.next(),
+            value => value.clone(),
+        };
+        let named = match last.arg.get_id().as_str() {
+            "profile" => Some(&mut self.profile),
+            "config" => Some(&mut self.config),
+            "stand_in" => Some(&mut self.repository),
+            _ => None,
+        };
+        match (named, value) {
+            (Some(named), Some(value)) => {
+                *named = Some(value);
+                let letters = others.iter().filter_map(|option| option.arg.get_short());
+                let letters: String = letters.collect();
+                let has_letters = !letters.is_empty();
+                self.words
+                    .extend(has_letters.then(|| format!("-{letters}").into()));
+            }
+            // clap says that a value is missing.
+            (_, value) => {
+                let is_apart = last.value.is_none();
+                self.words.push(word);
+                self.words.extend(value.filter(|_| is_apart));
+            }
+        }
+        let ids = found.iter().map(|option| option.arg.get_id().to_string());
+        self.given.extend(ids);
+    }
+
+    /// Puts the repository where the command expects it: always if it `is_meant`, else where the
+    /// words name no other.
+    pub(super) fn stand_in(self, repository: &OsStr, is_meant: bool, program: &Command) -> Self {
+        let Some(command) = inner_command(program, &self.command) else {
+            return self;
+        };
+        let mut words = self.words.clone();
+        match RepositoryPlace::of(command) {
+            Some(RepositoryPlace::Option) => {
+                let is_to =
+                    |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
+                if is_meant || !words.iter().any(is_to) {
+                    let to = [OsStr::new("--to="), repository].into_iter().collect();
+                    words.insert(self.begin, to);
+                }
+            }
+            Some(RepositoryPlace::Word { wanted, has_backup }) => {
+                let first = self.positionals.first();
+                let named = first.filter(|at| words[**at].as_bytes().starts_with(b"@"));
+                match named {
+                    Some(at) if has_backup => {
+                        words[*at] = [repository, &words[*at]].into_iter().collect();
+                    }
+                    _ if is_meant || named.is_some() || self.positionals.len() < wanted => {
+                        words.insert(self.begin, repository.to_owned());
+                    }
+                    _ => {}
+                }
+            }
+            None => {}
+        }
+        let read = Self::read(program, words);
+        Self {
+            alias: self.alias,
+            repository: self.repository,
+            profile: self.profile,
+            config: self.config,
+            ..read
+        }
     }
 }
 
-/// Takes `-r REPO` out of the words.
-fn without_repository(words: Vec<OsString>) -> (Vec<OsString>, Option<OsString>) {
-    let mut rest = Vec::with_capacity(words.len());
-    let mut repository = None;
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        let bytes = word.as_bytes();
-        if bytes == b"--" {
-            rest.push(word);
-            rest.extend(words);
+/// Where a command takes its repository.
+enum RepositoryPlace {
+    /// `--to DEST`.
+    Option,
+    /// The first word, which may end in `@BACKUP`, of so many that are required.
+    Word { wanted: usize, has_backup: bool },
+}
+
+impl RepositoryPlace {
+    fn of(command: &Command) -> Option<Self> {
+        if command.get_name() == "copy" {
+            // A directory that is missing is not meant to be the repository.
+            let (wanted, has_backup) = (0, true);
+            return Some(Self::Word { wanted, has_backup });
+        }
+        let value_name = |arg: &Arg| arg.get_value_names().map(|names| names[0].to_string());
+        let mut positionals = command.get_positionals();
+        let first = positionals.next().and_then(value_name);
+        if let Some(first) = first.filter(|name| name.starts_with("REPO")) {
+            return Some(Self::Word {
+                wanted: 1 + positionals.filter(|arg| arg.is_required_set()).count(),
+                has_backup: first.ends_with("[@BACKUP]"),
+            });
+        }
+        let is_to = |arg: &&Arg| arg.get_long() == Some("to");
+        let to = command.get_arguments().find(is_to).and_then(value_name);
+        (to? == "DEST").then_some(Self::Option)
+    }
+}
+
+/// Returns the command with this path of names; `None` without a name.
+pub(super) fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
+    let (first, rest) = names.split_first()?;
+    let command = program.find_subcommand(first)?;
+    rest.iter()
+        .try_fold(command, |command, name| command.find_subcommand(name))
+}
+
+/// An option in a word, and its value if that is in the same word.
+struct FoundOption<'a> {
+    arg: &'a Arg,
+    value: Option<OsString>,
+}
+
+/// Returns the options in a word: one after two dashes, or one letter each after one dash.
+fn find_options<'a>(command: &'a Command, word: &OsStr) -> Vec<FoundOption<'a>> {
+    let bytes = word.as_bytes();
+    let Some(name) = bytes.strip_prefix(b"--") else {
+        return find_letters(command, &bytes[1..]);
+    };
+    let equals = name.iter().position(|byte| *byte == b'=');
+    let long = &name[..equals.unwrap_or(name.len())];
+    let value = equals.map(|at| OsString::from_vec(name[at + 1..].to_vec()));
+    let is_named = |arg: &&Arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        let mut names = arg.get_long().into_iter().chain(aliases);
+        names.any(|name| name.as_bytes() == long)
+    };
+    let arg = command.get_arguments().find(is_named);
+    arg.map(|arg| FoundOption { arg, value })
+        .into_iter()
+        .collect()
+}
+
+fn find_letters<'a>(command: &'a Command, letters: &[u8]) -> Vec<FoundOption<'a>> {
+    let mut found = Vec::new();
+    for (at, letter) in letters.iter().enumerate() {
+        let letter = char::from(*letter);
+        let is_named = |arg: &&Arg| arg.get_short() == Some(letter);
+        let Some(arg) = command.get_arguments().find(is_named) else {
+            break;
+        };
+        let is_valued = arg.get_action().takes_values();
+        let rest = Some(&letters[at + 1..]).filter(|rest| is_valued && !rest.is_empty());
+        let value = rest.map(|rest| {
+            let value = rest.strip_prefix(b"=").unwrap_or(rest);
+            OsString::from_vec(value.to_vec())
+        });
+        found.push(FoundOption { arg, value });
+        if is_valued {
             break;
         }
-        let joined = [&b"--repository="[..], b"-r="]
-            .iter()
-            .find_map(|option| bytes.strip_prefix(*option));
-        let glued = bytes.strip_prefix(b"-r").filter(|value| !value.is_empty());
-        match joined.or(glued) {
-            Some(value) => repository = Some(OsStr::from_bytes(value).to_owned()),
-            None if bytes == b"-r" || bytes == b"--repository" => match words.next() {
-                Some(value) => repository = Some(value),
-                // clap says that a value is missing.
-                None => rest.push(word),
-            },
-            None => rest.push(word),
-        }
     }
-    (rest, repository)
-}
-
-/// Replaces a verb of another program, unless this one has it.
-fn without_alias(
-    mut words: Vec<OsString>,
-    cli: &Command,
-) -> (Vec<OsString>, Option<(&'static str, &'static str)>) {
-    let is_verb = |(_, role): &(usize, WordRole)| *role == WordRole::Verb;
-    let Some((at, _)) = roles(&words, cli).1.into_iter().find(is_verb) else {
-        return (words, None);
-    };
-    if cli.find_subcommand(&words[at]).is_some() {
-        return (words, None);
-    }
-    let Some((alias, verb)) = ALIASES.iter().find(|(alias, _)| words[at] == *alias) else {
-        return (words, None);
-    };
-    // `info` of a repository lists its backups, as pgBackRest and borg do.
-    let names_backup = words[at + 1..]
-        .iter()
-        .any(|word| word.as_bytes().contains(&b'@'));
-    let verb = match *verb {
-        "show" if !names_backup => "list",
-        verb => verb,
-    };
-    words[at] = verb.into();
-    (words, Some((alias, verb)))
-}
-
-/// Puts the repository where the command expects it: always if it `is_meant`, else where the words name no other.
-pub(super) fn stand_in(
-    words: &mut Vec<OsString>,
-    repository: &OsStr,
-    is_meant: bool,
-    cli: &Command,
-) {
-    let (command, roles) = roles(words, cli);
-    let verb = roles.iter().rfind(|(_, role)| *role == WordRole::Verb);
-    let Some((verb, _)) = verb else { return };
-    let takes_option = command.get_arguments().any(|arg| {
-        arg.get_long() == Some("to")
-            && arg
-                .get_value_names()
-                .is_some_and(|names| names[0] == "DEST")
-    });
-    let mut positionals = command.get_positionals();
-    let first = positionals.next();
-    let is_copy = command.get_name() == "copy";
-    let takes_positional = first.is_some_and(is_repository) || is_copy;
-    if !takes_positional && takes_option {
-        let is_to = |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
-        if is_meant || !words.iter().any(is_to) {
-            let to = [OsStr::new("--to="), repository].into_iter().collect();
-            words.insert(verb + 1, to);
-        }
-        return;
-    }
-    if !takes_positional {
-        return;
-    }
-    let wanted = 1 + positionals.filter(|arg| arg.is_required_set()).count();
-    let given: Vec<usize> = roles
-        .iter()
-        .filter(|(_, role)| *role == WordRole::Positional)
-        .map(|(at, _)| *at)
-        .collect();
-    let named = given
-        .first()
-        .filter(|at| words[**at].as_bytes().starts_with(b"@"));
-    let takes_backup = is_copy
-        || first
-            .and_then(Arg::get_value_names)
-            .is_some_and(|names| names[0].ends_with("[@BACKUP]"));
-    match named {
-        Some(at) if takes_backup => {
-            words[*at] = [repository, &words[*at]].into_iter().collect();
-        }
-        // A directory that is missing is not meant to be the repository.
-        _ if is_copy && !is_meant => {}
-        _ if is_meant || named.is_some() || given.len() < wanted => {
-            words.insert(verb + 1, repository.to_owned());
-        }
-        _ => {}
-    }
-}
-
-fn is_repository(arg: &Arg) -> bool {
-    arg.get_value_names()
-        .is_some_and(|names| names[0].starts_with("REPO"))
-}
-
-/// Returns the command that the words call, and the role of each word behind the name of the program.
-fn roles<'a>(words: &[OsString], cli: &'a Command) -> (&'a Command, Vec<(usize, WordRole)>) {
-    let mut command = cli;
-    let mut roles = Vec::new();
-    let mut is_value = false;
-    let mut is_rest = false;
-    for (at, word) in words.iter().enumerate().skip(1) {
-        let role = if std::mem::take(&mut is_value) {
-            WordRole::Option
-        } else if !is_rest && word.len() > 1 && word.as_bytes()[0] == b'-' {
-            is_rest = word == "--";
-            is_value = wants_value(word, command, cli);
-            WordRole::Option
-        } else if !is_rest && command.has_subcommands() {
-            command = command.find_subcommand(word).unwrap_or(command);
-            WordRole::Verb
-        } else {
-            WordRole::Positional
-        };
-        roles.push((at, role));
-    }
-    (command, roles)
-}
-
-/// Returns whether the next word is the value of an option.
-fn wants_value(word: &OsStr, command: &Command, cli: &Command) -> bool {
-    let Some(text) = word.to_str() else {
-        return false;
-    };
-    let arguments = || command.get_arguments().chain(cli.get_arguments());
-    let takes = |arg: &Arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
-    match text.strip_prefix("--") {
-        Some(long) => arguments().any(|arg| arg.get_long() == Some(long) && takes(arg)),
-        // Of several letters in one word, only the last one may take the next word.
-        None => {
-            let letters: Vec<char> = text.chars().skip(1).collect();
-            let first = letters.iter().position(|letter| {
-                arguments().any(|arg| arg.get_short() == Some(*letter) && takes(arg))
-            });
-            first.is_some_and(|first| first + 1 == letters.len())
-        }
-    }
+    found
 }
 
 #[cfg(test)]
@@ -234,12 +294,22 @@ mod tests {
         line.split(' ').map(OsString::from).collect()
     }
 
+    fn program() -> Command {
+        let mut program = Cli::command();
+        program.build();
+        program
+    }
+
+    fn read(line: &str) -> TypedLine {
+        TypedLine::read(&program(), words(line))
+    }
+
     fn read_line(line: &str, standing: Option<&str>) -> String {
-        let cli = Cli::command();
-        let mut read = read(words(line), &cli);
+        let mut read = read(line);
         let is_meant = read.repository.is_some();
-        if let Some(repository) = read.repository.or(standing.map(Into::into)) {
-            stand_in(&mut read.words, &repository, is_meant, &cli);
+        let repository = read.repository.clone().or(standing.map(Into::into));
+        if let Some(repository) = repository {
+            read = read.stand_in(&repository, is_meant, &program());
         }
         let words: Vec<_> = read
             .words
@@ -270,6 +340,12 @@ mod tests {
             ("f -r R copy T", "f copy R T"),
             ("f -r R copy @2d T", "f copy R@2d T"),
             ("f list -- -r", "f list -- -r"),
+            ("f list -qr R", "f list R -q"),
+            ("f list R -r", "f list R -r"),
+            (
+                "f -r R backup --tag -r /srv",
+                "f backup --to=R --tag -r /srv",
+            ),
             ("f -r R man", "f man"),
         ] {
             assert_eq!(read_line(line, None), read);
@@ -306,10 +382,58 @@ mod tests {
         ] {
             assert_eq!(read_line(line, None), verb);
         }
-        let cli = Cli::command();
+        let cli = program();
         for (alias, verb) in ALIASES {
             assert!(cli.find_subcommand(alias).is_none(), "{alias}");
             assert!(cli.find_subcommand(verb).is_some(), "{verb}");
         }
+    }
+    #[test]
+    fn options_that_name_a_profile_are_taken_out_and_all_others_are_known() {
+        let line = read("fullbore -P web backup --exclude *.tmp -qx --tag=a=b /srv -- -odd");
+        assert_eq!(line.profile.as_deref(), Some(OsStr::new("web")));
+        assert_eq!(
+            line.words.join(OsStr::new(" ")),
+            "fullbore backup --exclude *.tmp -qx --tag=a=b /srv -- -odd"
+        );
+        assert_eq!((line.command, line.begin), (vec!["backup".into()], 2));
+        for id in ["exclude", "quiet", "one_file_system", "tag"] {
+            assert!(line.given.contains(id), "{id}");
+        }
+        assert_eq!(line.positionals, [6, 8]);
+    }
+
+    #[test]
+    fn a_profile_may_stand_in_any_way_that_options_may() {
+        for words in [
+            "-Pweb",
+            "-P web",
+            "--profile web",
+            "--profile=web",
+            "-P=web",
+        ] {
+            for line in [
+                format!("fullbore {words} list"),
+                format!("fullbore list {words}"),
+            ] {
+                let line = read(&line);
+                assert_eq!(line.profile.as_deref(), Some(OsStr::new("web")), "{words}");
+                assert_eq!(line.words, ["fullbore", "list"], "{words}");
+                assert_eq!(line.begin, 2, "{words}");
+            }
+        }
+        let line = read("fullbore key list --config /a.toml");
+        assert_eq!((line.command.len(), line.begin), (2, 3));
+        assert_eq!(line.config.as_deref(), Some(OsStr::new("/a.toml")));
+    }
+
+    #[test]
+    fn letters_before_a_profile_and_a_missing_name_are_left_to_clap() {
+        let line = read("fullbore list -qvP web R");
+        assert_eq!(line.profile.as_deref(), Some(OsStr::new("web")));
+        assert_eq!(line.words, ["fullbore", "list", "-qv", "R"]);
+        let line = read("fullbore list R -P");
+        assert_eq!(line.profile, None);
+        assert_eq!(line.words, ["fullbore", "list", "R", "-P"]);
     }
 }

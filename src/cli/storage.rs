@@ -5,7 +5,7 @@ use crate::{
     archive::object::Sealing,
     crypt::{KeyOptions, UserRecipient, parse_recipients},
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, MANIFEST, NOTES, REPOSITORY, ROOT},
+    format::layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
     plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
     repo::{open::place, writer::must_be_possible},
     storage::{
@@ -136,7 +136,7 @@ const CACHE_BYTES: u64 = 1 << 30;
 /// What a command may take from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheUse {
-    /// Roots, notes and pages: the command only reads.
+    /// Roots, those of forgotten backups too, notes and pages: the command only reads.
     Documents,
     /// Roots and pages: which there are is listed anew before they are relied on.
     Bases,
@@ -170,7 +170,7 @@ impl CacheUse {
 }
 
 fn is_document(key: &str) -> bool {
-    is_file(key, &[ROOT, NOTES, MANIFEST])
+    is_file(key, &[ROOT, NOTES, MANIFEST, FORGOTTEN])
 }
 
 fn is_file(key: &str, names: &[&str]) -> bool {
@@ -245,9 +245,7 @@ impl StorageArgs {
         });
         Ok(())
     }
-}
 
-impl StorageArgs {
     fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {
         if self.no_cache {
             return None;

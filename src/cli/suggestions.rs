@@ -3,7 +3,14 @@
 //! Users of those programs type the words they know. clap would suggest the command that is spelled most alike, which is often
 //! wrong: `restore` for `create`.
 
-use super::{args::Cli, color, command_line, help, output::aside, profile};
+use super::{
+    args::Cli,
+    color,
+    command_line::{self, TypedLine},
+    help,
+    output::aside,
+    profile,
+};
 use crate::error::{Error, ErrorKind, Result};
 use clap::{
     FromArgMatches,
@@ -155,19 +162,16 @@ const OPTIONS: [(&[&str], &str); 19] = [
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
     let program = profile::program();
-    let line = command_line::read(env::args_os().collect(), &program);
-    let words = profile::effective_words(&program, &line)?;
+    let line = TypedLine::read(&program, env::args_os().collect());
+    let alias = line.alias;
+    let words = profile::effective_words(&program, line)?;
     command_line::keep(&words);
     let parsed = help::program().try_get_matches_from(&words);
     let cli = parsed
         .and_then(|found| Cli::from_arg_matches(&found))
         .map_err(|error| answer(&error).unwrap_or_else(|| without_wild_guess(error).exit()))?;
-    if cli.global.repository.is_some() {
-        let what = "cannot read -r REPO inside of other letters";
-        return Err(Error::new(ErrorKind::Usage, what).hint("write it by itself"));
-    }
     color::set(cli.global.color);
-    if let Some((alias, verb)) = line.alias.filter(|_| !cli.global.quiet) {
+    if let Some((alias, verb)) = alias.filter(|_| !cli.global.quiet) {
         aside(format_args!("note: `{alias}` is `{verb}` here"));
     }
     Ok(cli)

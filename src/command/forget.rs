@@ -14,6 +14,7 @@ use crate::{
         protocol,
         prune::{ObjectCount, prune_forecast},
         retention::{RetentionCandidate, RetentionRules},
+        roots::Documents,
         select::BackupFilter,
     },
     storage::Objects,
@@ -295,7 +296,7 @@ impl Forget {
             .map(|decision| decision.id.clone())
             .collect();
         // Where a root is damaged or lost, a prune frees nothing, and says why.
-        let Ok(pruned) = prune_forecast(objects, &forgotten) else {
+        let Ok(pruned) = prune_forecast(objects, Documents::new(), &forgotten) else {
             let line = "`fullbore prune` frees what only forgotten backups need";
             return text::line(out, line);
         };

@@ -9,7 +9,7 @@ use crate::{
     repo::{
         open::{ids_of, listed_roots, read_repository, repository_at},
         prune::prune_forecast,
-        roots::{BackupState, backup_files},
+        roots::{BackupState, Document, Documents, backup_files},
         verify_memory::{CheckedShare, VerifyMemory},
     },
     text::{
@@ -80,6 +80,7 @@ impl Stats {
         let mut code = 0;
         let mut sources = BTreeSet::new();
         let mut segments = BTreeMap::new();
+        let mut known = Documents::new();
         for (id, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
             let root = match root {
                 Ok(root) => root,
@@ -93,6 +94,8 @@ impl Stats {
             stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
             add_segments(&root, &mut segments);
+            let document = Document::of_listed(&root);
+            known.extend(document.ok().map(|document| (id.clone(), document)));
             if stats.oldest.is_none() {
                 (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
             }
@@ -100,7 +103,7 @@ impl Stats {
         }
         stats.sources = sources.len() as u64;
         stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
-        if let Ok(pruned) = prune_forecast(&*objects, &BTreeSet::new()) {
+        if let Ok(pruned) = prune_forecast(&*objects, known, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
             stats.held_bytes = Some(pruned.held().bytes);
         }

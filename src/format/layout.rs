@@ -90,7 +90,7 @@ pub fn is_own(name: &str) -> bool {
 }
 
 /// Returns whether this is the name of a backup, for example `20261121T054501Z-k3f9qz`: a time in
-/// UTC and six random letters or digits.
+/// UTC and six letters or digits.
 pub fn is_backup_id(name: &str) -> bool {
     let bytes = name.as_bytes();
     bytes.len() == 23
@@ -106,16 +106,11 @@ pub fn is_backup_id(name: &str) -> bool {
 /// Returns the name of a backup that began at `time` (`20261121T054501Z`) and `millis`
 /// milliseconds.
 ///
-/// Two letters encode the milliseconds, so that names sort by time within a second. Four letters
-/// come from `seed`.
-pub fn backup_id(time: &str, millis: u32, seed: u64) -> String {
+/// Two letters encode the milliseconds, so that names sort by time within a second. `last` are the
+/// other four letters.
+pub fn backup_id(time: &str, millis: u32, last: &str) -> String {
     let digit = |value: u32| char::from_digit(value % 36, 36).unwrap_or('0');
-    format!(
-        "{time}-{}{}{}",
-        digit(millis / 36),
-        digit(millis),
-        letters(seed, 4)
-    )
+    format!("{time}-{}{}{last}", digit(millis / 36), digit(millis))
 }
 
 /// Returns `count` lower-case letters and digits that are derived from `seed`.
@@ -135,7 +130,13 @@ mod tests {
     #[test]
     fn ids_sort_by_time_within_a_second() {
         let ids: Vec<_> = (0..1000)
-            .map(|millis| backup_id("20261121T054501Z", millis, u64::from(1000 - millis)))
+            .map(|millis| {
+                backup_id(
+                    "20261121T054501Z",
+                    millis,
+                    &letters(u64::from(1000 - millis), 4),
+                )
+            })
             .collect();
         assert!(ids.is_sorted());
     }
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn ids_are_recognized_and_nothing_else_is() {
-        let id = backup_id("20261121T054501Z", 999, u64::MAX);
+        let id = backup_id("20261121T054501Z", 999, &letters(u64::MAX, 4));
         assert!(is_backup_id(&id), "{id}");
         for bad in [
             "",

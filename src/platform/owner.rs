@@ -4,6 +4,7 @@
 //! ones.
 #![allow(unsafe_code)]
 
+use crate::format::entry::Owner;
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},
@@ -43,6 +44,18 @@ impl OwnerNames {
     /// Returns the number of the group with this name, if the group exists here.
     pub fn gid(&self, group: &str) -> Option<u32> {
         cached(&self.gids, group.into(), || group_number(group))
+    }
+
+    /// Returns user and group numbers on this system: by name if the name exists here, otherwise by
+    /// number.
+    pub fn numbers(&self, owner: &Owner) -> (u32, u32) {
+        let is_named = |name: &&str| !name.is_empty();
+        let user = Some(&*owner.user).filter(is_named);
+        let group = Some(&*owner.group).filter(is_named);
+        (
+            user.and_then(|name| self.uid(name)).unwrap_or(owner.uid),
+            group.and_then(|name| self.gid(name)).unwrap_or(owner.gid),
+        )
     }
 }
 

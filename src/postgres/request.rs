@@ -83,18 +83,19 @@ pub struct Reading {
 }
 
 impl ClusterRequest {
-    /// Connects, begins the backup `id`, and opens the sources. Without an id no backup begins: the
-    /// sources only estimate.
+    /// Connects, begins a backup, and opens the sources. `name` gets the system identifier of the
+    /// cluster and returns the id of the backup. Without an id no backup begins: the sources only
+    /// estimate.
     ///
     /// # Errors
     /// The server's, or the reason why its files cannot be read on this host.
     pub fn open(
         &self,
-        id: Option<&str>,
+        name: &dyn Fn(&str) -> Result<Option<String>>,
         reading: &Reading,
     ) -> Result<(Arc<ClusterSource>, Sources)> {
         let cluster = match &self.server {
-            ClusterServer::Running(params) => self.open_running(params, id, reading)?,
+            ClusterServer::Running(params) => self.open_running(params, name, reading)?,
             ClusterServer::Stopped(data) => open_stopped(data, reading)?,
         };
         Ok(cluster.sources(reading.split))
@@ -104,7 +105,7 @@ impl ClusterRequest {
     fn open_running(
         &self,
         params: &Params,
-        id: Option<&str>,
+        name: &dyn Fn(&str) -> Result<Option<String>>,
         reading: &Reading,
     ) -> Result<ClusterSource> {
         let mut session = Session::connect(params)?;
@@ -114,8 +115,9 @@ impl ClusterRequest {
         }
         let (data, control) = same_server::find_data_directory(&facts)?;
         let catalog = session.catalog()?;
+        let id = name(&facts.system_identifier.to_string())?;
         let start = id
-            .map(|id| self.begin_backup(&mut session, &facts, (&data, id), &reading.waits))
+            .map(|id| self.begin_backup(&mut session, &facts, (&data, &id), &reading.waits))
             .transpose()?;
         // Read tablespaces and databases again: from now on WAL has every change to them. Read the
         // links first: an entry that only the later catalog has is in the WAL, or its link was

@@ -6,15 +6,12 @@
 //! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
 //! can delete them.
 
+pub use super::base_search::{ChosenBases, Unlike, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     fragmentation,
-    open::{backup_ids, ids_of, list_backups, pick},
-    protocol::is_dead,
     renames::RenameIndex,
-    roots::{BackupFiles, BackupState, backup_files, key},
-    select::BackupFilter,
-    selector::LATEST,
+    roots::{backup_files, key},
 };
 use crate::{
     archive::{Archive, object::ObjectName},
@@ -25,13 +22,11 @@ use crate::{
         layout::{MANIFEST, segment},
         page::{PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
-        root_parts::PSEUDONYM,
         segment::SERVICE_HEADER_BYTES,
         sizes,
     },
     frame::Scanned,
     known::{BaseEntry, Trust},
-    platform,
     queue::{Locked, run_both},
     sink::Referred,
     source::Stream,
@@ -66,13 +61,15 @@ pub struct NewBackup<'a> {
     pub left_out: &'a [String],
 }
 
-/// A backup of the same source that cannot be a base.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unlike {
-    /// Its id.
-    pub backup: String,
-    /// The difference.
-    pub why: &'static str,
+/// The result of a search for a base.
+#[derive(Default)]
+pub struct FoundBase {
+    /// The base; `None` if there is none, or none was wanted.
+    pub base: Option<Base>,
+    /// The latest backup of the same source, if it cannot be the base.
+    pub unlike: Option<Unlike>,
+    /// Damage to earlier backups of the source.
+    pub damage: BTreeSet<String>,
 }
 
 /// The backups that the next one of their source is compared with, and their segments that it may
@@ -107,7 +104,7 @@ impl Base {
         like: &NewBackup<'_>,
         mut chosen: ChosenBases,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
-    ) -> Result<(Option<Self>, BTreeSet<String>)> {
+    ) -> Result<FoundBase> {
         loop {
             let archives = &chosen.archives;
             let ids: Vec<String> = archives
@@ -125,32 +122,22 @@ impl Base {
             if referred.gone.is_empty() {
                 let ChosenBases {
                     archives,
+                    unlike,
                     mut damage,
                     ..
                 } = chosen;
                 let base = (!archives.is_empty())
                     .then(|| Self::new(archives, wanted, like, referred, &mut damage));
-                return Ok((base, damage));
+                return Ok(FoundBase {
+                    unlike: unlike.filter(|_| base.is_none()),
+                    base,
+                    damage,
+                });
             }
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
             chosen.choose(objects, &files, wanted, like)?;
         }
-    }
-
-    /// Returns the latest backup of the same source that cannot be a base, with the reason.
-    pub fn unlike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Option<Unlike> {
-        let why = |backup: &String| match differs(
-            &Archive::open_backup(objects, backup).ok()?.root,
-            like,
-        )? {
-            OTHER_SOURCE => None,
-            why => Some(Unlike {
-                backup: backup.clone(),
-                why,
-            }),
-        };
-        backup_ids(&**objects).ok()?.iter().rev().find_map(why)
     }
 
     fn new(
@@ -478,178 +465,4 @@ fn listed_bytes(
         }
     };
     sizes.get(&key).copied()
-}
-
-/// The backups that a new one could be compared with.
-#[derive(Default)]
-pub struct ChosenBases {
-    archives: Vec<Archive>,
-    /// Backups that are not there any more.
-    gone: HashSet<String>,
-    damage: BTreeSet<String>,
-}
-
-impl ChosenBases {
-    /// Chooses among the backups of a listing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one.
-    pub fn of(
-        objects: &Arc<dyn Objects>,
-        files: &BTreeMap<String, BackupFiles>,
-        wanted: &WantedBase,
-        like: &NewBackup<'_>,
-    ) -> Result<Self> {
-        let mut chosen = Self::default();
-        chosen.choose(objects, files, wanted, like)?;
-        Ok(chosen)
-    }
-
-    fn choose(
-        &mut self,
-        objects: &Arc<dyn Objects>,
-        files: &BTreeMap<String, BackupFiles>,
-        wanted: &WantedBase,
-        like: &NewBackup<'_>,
-    ) -> Result<()> {
-        self.archives = match wanted.full {
-            true => Vec::new(),
-            false => candidates(objects, files, wanted, like, &self.gone, &mut self.damage)?,
-        };
-        Ok(())
-    }
-}
-
-/// Returns the latest complete backup of this source, and the durable part of a later one that
-/// died.
-fn candidates(
-    objects: &Arc<dyn Objects>,
-    files: &BTreeMap<String, BackupFiles>,
-    wanted: &WantedBase,
-    like: &NewBackup<'_>,
-    gone: &HashSet<String>,
-    damage: &mut BTreeSet<String>,
-) -> Result<Vec<Archive>> {
-    if let Some(base) = &wanted.base {
-        return asked_for(objects, base, like).map(|archive| vec![archive]);
-    }
-    let complete = ids_of(files, BackupState::Listed);
-    let mut partial = ids_of(files, BackupState::Partial);
-    partial.retain(|id| is_dead(&**objects, id));
-    platform::debug(|| {
-        format!(
-            "{} backups were interrupted and can be resumed",
-            partial.len()
-        )
-    });
-    let is_left = |id: &&String| !gone.contains(*id);
-    let latest = latest_complete(objects, complete.iter().rev().filter(is_left), like, damage);
-    let is_later = |id: &&String| latest.as_ref().is_none_or(|latest| **id > latest.root.id);
-    let interrupted = partial
-        .iter()
-        .rev()
-        .filter(is_later)
-        .filter(is_left)
-        .filter_map(|id| Archive::open_partial(objects, id).ok())
-        .find(|archive| differs(&archive.root, like).is_none() && has_manifests(archive));
-    Ok(interrupted.into_iter().chain(latest).collect())
-}
-
-/// Returns the latest complete backup of this source among `ids`, which are newest first.
-fn latest_complete<'a>(
-    objects: &Arc<dyn Objects>,
-    ids: impl Iterator<Item = &'a String>,
-    like: &NewBackup<'_>,
-    damage: &mut BTreeSet<String>,
-) -> Option<Archive> {
-    let mut alike = ids.filter_map(|id| match Archive::open_backup(objects, id) {
-        Ok(archive) => differs(&archive.root, like).is_none().then_some(archive),
-        Err(error) => {
-            damage.extend((error.kind == ErrorKind::Corrupt).then(|| error.line()));
-            None
-        }
-    });
-    // A backup of some names contains few of the files that another one wants.
-    let suits = |archive: &Archive| is_part(like.left_out) || !is_part(&archive.root.left_out);
-    match alike.next() {
-        Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
-        latest => latest,
-    }
-}
-
-/// Returns whether the options choose single names of the source.
-pub(crate) fn is_part(left_out: &[String]) -> bool {
-    left_out
-        .iter()
-        .any(|option| option.starts_with("--files-from"))
-}
-
-/// Returns whether all manifests that the backup refers to exist. An interrupted copy lacks some of
-/// them.
-fn has_manifests(archive: &Archive) -> bool {
-    let mut ids = archive.root.referenced_backups().into_iter().chain([""]);
-    ids.all(|id| {
-        archive
-            .store()
-            .len(&ObjectName::Manifest(id.to_owned()))
-            .is_ok()
-    })
-}
-
-fn asked_for(objects: &Arc<dyn Objects>, base: &str, like: &NewBackup<'_>) -> Result<Archive> {
-    let id = if base == LATEST {
-        latest_alike(objects, like)?
-    } else {
-        pick(objects, Some(base), &BackupFilter::default())?
-    };
-    let archive = Archive::open_backup(objects, &id)?;
-    match differs(&archive.root, like) {
-        None => Ok(archive),
-        Some(why) => Err(Error::new(
-            ErrorKind::Usage,
-            format!("cannot take backup {id:?} as the base"),
-        )
-        .because(why)),
-    }
-}
-
-/// Returns the id of the latest backup of the same source.
-fn latest_alike(objects: &Arc<dyn Objects>, like: &NewBackup<'_>) -> Result<String> {
-    let is_alike = |root: &Root| !matches!(differs(root, like), Some(OTHER_SOURCE | NOT_READ));
-    let alike = list_backups(objects)?
-        .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
-    alike.last().ok_or_else(|| {
-        let what = format!(
-            "could not find a backup in {} that could be the base",
-            objects.describe("")
-        );
-        Error::new(ErrorKind::NotFound, what).because("it has no backup of this source")
-    })
-}
-
-/// Is it the pseudonym that stands in the clear head of a root, where no key opens the rest?
-fn is_pseudonym(source: &SourceInfo) -> bool {
-    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
-}
-
-const NOT_READ: &str =
-    "the key of this host does not read it, and the host has no copy of its list of files";
-const OTHER_SOURCE: &str = "it is of another source";
-
-/// Returns the reason why a backup cannot be the base of this one.
-fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
-    let (then, now) = (&base.options, like.options);
-    let same_source = match (&base.postgres, like.cluster) {
-        (Some(then), Some(now)) => then.system_identifier == now.system_identifier,
-        (None, None) => base.source == *like.origin,
-        _ => false,
-    };
-    match () {
-        () if is_pseudonym(&base.source) => Some(NOT_READ),
-        () if !same_source => Some(OTHER_SOURCE),
-        () if then.codec != now.codec => Some("it is compressed by another codec"),
-        () if then.digest != now.digest => Some("its files are digested in another way"),
-        () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),
-        () => None,
-    }
 }

@@ -12,6 +12,7 @@
 
 pub mod annotations;
 pub mod base;
+mod base_search;
 pub mod compare;
 pub mod first_look;
 mod fragmentation;

@@ -26,7 +26,6 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
 };
 
 /// Backups that an error lists.
@@ -521,9 +520,6 @@ pub(super) fn cut_off_ids(objects: &dyn Objects) -> Result<Vec<String>> {
     Ok(ids)
 }
 
-/// Roots that are read in parallel if the storage is slow to answer.
-const READ_AT_ONCE: usize = 16;
-
 /// Returns the roots of all backups of a repository, oldest first. They are read on demand, a few
 /// ahead. A root that cannot be read is returned as its error.
 ///
@@ -541,13 +537,10 @@ pub fn listed_roots(
     objects: &Arc<dyn Objects>,
     ids: Vec<String>,
 ) -> impl Iterator<Item = (String, Result<Root>)> + use<> {
-    // A root can have megabytes, and reading a file takes less time than starting a thread.
-    let at_once = if objects.as_local().is_some() {
-        1
-    } else {
-        READ_AT_ONCE
-    };
-    let batches: Vec<Vec<String>> = ids.chunks(at_once).map(<[String]>::to_vec).collect();
+    let batches: Vec<Vec<String>> = ids
+        .chunks(roots::at_once(&**objects))
+        .map(<[String]>::to_vec)
+        .collect();
     let objects = objects.clone();
     let read = move |ids: Vec<String>| read_roots(&*objects, ids);
     batches.into_iter().flat_map(read)
@@ -555,37 +548,19 @@ pub fn listed_roots(
 
 /// Backups that were forgotten since the listing are left out.
 fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Root>)> {
-    let mut read = Vec::new();
-    if let [id] = &ids[..] {
-        read.push(read_root(objects, id));
-    } else {
-        thread::scope(|scope| {
-            let threads: Vec<_> = ids
-                .iter()
-                .map(|id| scope.spawn(|| read_root(objects, id)))
-                .collect();
-            for thread in threads {
-                let lost = |_| {
-                    Some(Err(Error::new(
-                        ErrorKind::Bug,
-                        "a thread that reads roots stopped",
-                    )))
-                };
-                read.push(thread.join().unwrap_or_else(lost));
-            }
-        });
-    }
+    let read = roots::read_all(&ids, |id| read_root(objects, id));
     let pairs = ids.into_iter().zip(read);
-    pairs.filter_map(|(id, root)| Some((id, root?))).collect()
+    pairs
+        .filter_map(|(id, root)| Some((id, root.transpose()?)))
+        .collect()
 }
 
-fn read_root(objects: &dyn Objects, id: &str) -> Option<Result<Root>> {
+fn read_root(objects: &dyn Objects, id: &str) -> Result<Option<Root>> {
     let key = key(id, layout::ROOT);
-    match objects.get(&key) {
-        Ok(Some((bytes, _))) if !is_void(&bytes) => {
-            Some(Root::of_backup(id, &bytes, &objects.describe(&key)))
+    match objects.get(&key)? {
+        Some((bytes, _)) if !is_void(&bytes) => {
+            Root::of_backup(id, &bytes, &objects.describe(&key)).map(Some)
         }
-        Ok(_) => None,
-        Err(error) => Some(Err(error)),
+        _ => Ok(None),
     }
 }

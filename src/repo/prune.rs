@@ -173,7 +173,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     if lacks_conditions {
         refuse_doubt(objects, intents(objects)?.first())?;
     }
-    let mut first = PruneSurvey::look(objects)?;
+    let mut first = PruneSurvey::look(objects, Documents::new())?;
     let claims = if dry {
         HeldLeases::new()
     } else {
@@ -203,12 +203,17 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     Ok(pruned)
 }
 
-/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing.
+/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing, and
+/// does not read the documents that are `known`.
 ///
 /// # Errors
 /// As [`prune`].
-pub fn prune_forecast(objects: &dyn Objects, forgotten: &BTreeSet<String>) -> Result<Pruned> {
-    let mut survey = PruneSurvey::look(objects)?;
+pub fn prune_forecast(
+    objects: &dyn Objects,
+    known: Documents,
+    forgotten: &BTreeSet<String>,
+) -> Result<Pruned> {
+    let mut survey = PruneSurvey::look(objects, known)?;
     for id in forgotten {
         if let Some(document) = survey.documents.get_mut(id) {
             document.state = BackupState::Forgotten;
@@ -241,7 +246,7 @@ struct PruneSurvey {
 
 impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
-    fn look(objects: &dyn Objects) -> Result<Self> {
+    fn look(objects: &dyn Objects, known: Documents) -> Result<Self> {
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
         let alive = alive(objects, &announced, &HeldLeases::new())?;
@@ -252,7 +257,7 @@ impl PruneSurvey {
             .map(|(id, _)| id)
             .collect();
         refuse_doubt(objects, doubtful.first())?;
-        let documents = documents(objects, Documents::new())?;
+        let documents = documents(objects, known)?;
         refuse_loss(
             objects,
             files.iter().filter(|(id, _)| !announced.contains(id)),

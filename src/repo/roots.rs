@@ -14,7 +14,7 @@ use crate::{
     stage::codec::Codec,
     storage::{ListedObject, Objects},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, thread};
 
 /// The kind of document that a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,16 +224,15 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
             .into_iter()
             .map(|(id, files)| (files.state(), id))
             .collect();
-        for (state, id) in &seen {
-            // A live backup writes its partial root again and again.
-            let is_known = |known: &Document| {
-                Some(known.state) == *state && known.state != BackupState::Partial
-            };
-            if let Some(state) = *state
-                && !found.get(id).is_some_and(is_known)
-                && let Some(document) = read(objects, id, state)?
-            {
-                found.insert(id.clone(), document);
+        let new: Vec<(String, BackupState)> = seen
+            .iter()
+            .filter_map(|(state, id)| Some((id.clone(), (*state)?)))
+            .filter(|(id, state)| !found.get(id).is_some_and(|known| known.is_still(*state)))
+            .collect();
+        for some in new.chunks(at_once(objects)) {
+            let documents = read_all(some, |(id, state)| read(objects, id, *state));
+            for ((id, _), document) in some.iter().zip(documents) {
+                found.extend(document?.map(|document| (id.clone(), document)));
             }
         }
         if before.as_ref() == Some(&seen) {
@@ -241,6 +240,46 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
         }
         before = Some(seen);
     }
+}
+
+/// Documents that are read at the same time if the storage is slow to answer.
+const READ_AT_ONCE: usize = 16;
+
+/// Returns how many documents are read at the same time.
+pub(super) fn at_once(objects: &dyn Objects) -> usize {
+    // A root can have megabytes, and reading a file takes less time than starting a thread.
+    if objects.as_local().is_some() {
+        1
+    } else {
+        READ_AT_ONCE
+    }
+}
+
+/// Reads for each of `wanted` what `read` returns, all at the same time, in their order.
+pub(super) fn read_all<W: Sync, R: Send>(
+    wanted: &[W],
+    read: impl Fn(&W) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    if let [one] = wanted {
+        return vec![read(one)];
+    }
+    let stopped = |_| {
+        Err(Error::new(
+            ErrorKind::Bug,
+            "a thread that reads roots stopped",
+        ))
+    };
+    let read = &read;
+    thread::scope(|scope| {
+        let threads: Vec<_> = wanted
+            .iter()
+            .map(|wanted| scope.spawn(move || read(wanted)))
+            .collect();
+        let threads = threads.into_iter();
+        threads
+            .map(|thread| thread.join().unwrap_or_else(stopped))
+            .collect()
+    })
 }
 
 /// Reads the document of one backup, of any kind.
@@ -298,6 +337,22 @@ fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
 }
 
 impl Document {
+    /// Returns the document of a listed backup that was read already.
+    ///
+    /// # Errors
+    /// As [`needs`].
+    pub fn of_listed(root: &Root) -> Result<Self> {
+        Ok(Self {
+            state: BackupState::Listed,
+            facts: Some(Arc::new(RootFacts::new(root)?)),
+        })
+    }
+
+    /// A live backup writes its partial root again and again; other documents stay the same.
+    fn is_still(&self, state: BackupState) -> bool {
+        self.state == state && state != BackupState::Partial
+    }
+
     /// Returns the contents.
     ///
     /// # Errors

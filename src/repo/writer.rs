@@ -405,12 +405,21 @@ fn clear(objects: &Arc<dyn Objects>, intents: &[String]) {
     if let Some(local) = objects.as_local() {
         local_place::clear(local.root());
     }
+    // A lock takes no request.
+    let most = match objects.abilities().has_locks {
+        true => intents.len(),
+        false => intents.len().min(LOOKED_AT),
+    };
     let cleared = abort_dead_uploads(&**objects, intents)
-        .and_then(|()| protocol::remove_abandoned_of(&**objects, intents));
+        .and_then(|()| protocol::remove_abandoned_of(&**objects, &intents[..most]));
     if let Err(error) = cleared {
         platform::debug(|| error.line());
     }
 }
+
+/// Other backups without a root that a new one looks at, to remove them if they are dead; a prune
+/// looks at all.
+const LOOKED_AT: usize = 16;
 
 /// Aborts the uploads of dead backups, if the storage can tell them from live ones.
 fn abort_dead_uploads(objects: &dyn Objects, intents: &[String]) -> Result<()> {
@@ -541,5 +550,31 @@ impl Drop for SegmentWriter {
         for FinishingSegment { thread, .. } in self.finishing.drain(..) {
             let _ = thread.join(); // the first error is reported already
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::layout::backup_id,
+        storage::{MemoryObjects, Operation, Recording, Take},
+    };
+
+    #[test]
+    fn a_backup_beside_many_others_looks_at_few_of_them() {
+        let recording = Recording::new(Arc::new(MemoryObjects::new()));
+        let objects: Arc<dyn Objects> = Arc::new(recording.clone());
+        let begin = |number: u32| {
+            let id = backup_id("20261121T054501Z", number, "aaaa");
+            let key = protocol::intent_key(&id);
+            objects.lease(&key, b"", Take::New).unwrap()
+        };
+        let _living: Vec<_> = (0..200).map(begin).collect();
+        let look = FirstLook::take(&*objects).unwrap();
+        recording.reset();
+        clear(&objects, &look.intents);
+        let leases = recording.count(Operation::Lease).calls;
+        assert_eq!(leases, LOOKED_AT as u64);
     }
 }

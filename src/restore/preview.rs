@@ -3,17 +3,19 @@
 use super::{Restore, checks::check_paths_exist, cluster::choose_backup};
 use crate::{
     error::{Error, Result},
-    format::entry::{Entry, EntryKind, EntryPath},
+    format::entry::{Device, Entry, EntryKind, EntryPath},
+    platform::{self, owner::OwnerNames, xattr},
+    target::metadata::has_only_xattrs,
 };
 use std::{
     ffi::OsStr,
-    fs::{self, Metadata},
+    fs::{self, File, Metadata},
     io,
     os::unix::{
         ffi::OsStrExt,
         fs::{FileTypeExt, MetadataExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// How an entry of the backup differs from the target.
@@ -21,7 +23,7 @@ use std::{
 pub enum PreviewChange {
     /// The target does not have it.
     Create,
-    /// The target has another kind, size, time, mode or link.
+    /// The target has another kind, size, time, mode, owner, link or attribute.
     Change,
 }
 
@@ -37,7 +39,7 @@ pub struct PreviewTotals {
 }
 
 impl Restore {
-    /// Compares the backup with the target by size, time and mode, and calls `say` for each difference, in archive order.
+    /// Compares the backup with the target by all but content, and calls `say` for each difference, in archive order.
     ///
     /// # Errors
     /// Those of opening the backup and reading its pages, of the target, and of `say`.
@@ -49,13 +51,14 @@ impl Restore {
         let selection = self.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.keep_going)?;
         let mut totals = PreviewTotals::default();
+        let look = TargetLook::new(&self.to, self.numeric_owner);
         for item in archive.records(&selection, false) {
             let item = item?;
             if item.more || !item.state.is_stored() && item.entry.is_file() {
                 continue;
             }
             let path = &item.entry.path;
-            match difference(&self.to, &item.entry)? {
+            match look.difference(&item.entry)? {
                 Some(change) => {
                     match change {
                         PreviewChange::Create => totals.created += 1,
@@ -70,54 +73,114 @@ impl Restore {
     }
 }
 
-fn difference(target: &Path, entry: &Entry) -> Result<Option<PreviewChange>> {
-    let path = target.join(OsStr::from_bytes(&entry.path));
-    let there = match fs::symlink_metadata(&path) {
-        Ok(there) => there,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(Some(PreviewChange::Create));
-        }
-        Err(error) => return Err(Error::io(format!("could not look at {path:?}"), error)),
-    };
-    let is_same = is_kind(&there, &path, &entry.kind) && has_metadata(&there, entry);
-    Ok((!is_same).then_some(PreviewChange::Change))
+/// Compares entries of a backup with the objects in the target.
+struct TargetLook<'a> {
+    target: &'a Path,
+    /// The target; `None` if it does not exist.
+    dir: Option<File>,
+    names: OwnerNames,
+    numeric_owner: bool,
+    /// Only root can give files away; for others a restore leaves the owner as it is.
+    sets_owner: bool,
 }
 
-fn is_kind(there: &Metadata, path: &Path, kind: &EntryKind) -> bool {
-    let found = there.file_type();
-    match kind {
-        EntryKind::File { .. } | EntryKind::HardLink(_) => found.is_file(),
-        EntryKind::Directory => found.is_dir(),
-        EntryKind::Symlink(target) => {
-            found.is_symlink()
-                && fs::read_link(path).is_ok_and(|link| link.as_os_str().as_bytes() == target)
+impl<'a> TargetLook<'a> {
+    fn new(target: &'a Path, numeric_owner: bool) -> Self {
+        Self {
+            target,
+            dir: File::open(target).ok(),
+            names: OwnerNames::default(),
+            numeric_owner,
+            sets_owner: platform::user().0 == 0,
         }
-        EntryKind::Fifo => found.is_fifo(),
-        EntryKind::CharDevice(_) => found.is_char_device(),
-        EntryKind::BlockDevice(_) => found.is_block_device(),
-        // Sockets are not restored.
-        EntryKind::Socket => true,
     }
+
+    fn path(&self, entry: &[u8]) -> PathBuf {
+        self.target.join(OsStr::from_bytes(entry))
+    }
+
+    fn difference(&self, entry: &Entry) -> Result<Option<PreviewChange>> {
+        let path = self.path(&entry.path);
+        let there = match fs::symlink_metadata(&path) {
+            Ok(there) => there,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(Some(PreviewChange::Create));
+            }
+            Err(error) => return Err(Error::io(format!("could not look at {path:?}"), error)),
+        };
+        let is_same = self.is_kind(&there, &path, &entry.kind)
+            && (is_described_elsewhere(&entry.kind)
+                || has_size_and_time(&there, entry)
+                    && self.has_owner(&there, entry)
+                    && self.has_xattrs(entry));
+        Ok((!is_same).then_some(PreviewChange::Change))
+    }
+
+    fn is_kind(&self, there: &Metadata, path: &Path, kind: &EntryKind) -> bool {
+        let found = there.file_type();
+        let is_device = |device: &Device| {
+            let rdev = there.rdev();
+            (device.major, device.minor) == (rustix::fs::major(rdev), rustix::fs::minor(rdev))
+        };
+        match kind {
+            EntryKind::File { .. } => found.is_file(),
+            EntryKind::HardLink(target) => {
+                let target = fs::symlink_metadata(self.path(target));
+                target
+                    .is_ok_and(|target| (target.dev(), target.ino()) == (there.dev(), there.ino()))
+            }
+            EntryKind::Directory => found.is_dir(),
+            EntryKind::Symlink(target) => {
+                found.is_symlink()
+                    && fs::read_link(path).is_ok_and(|link| link.as_os_str().as_bytes() == target)
+            }
+            EntryKind::Fifo => found.is_fifo(),
+            EntryKind::CharDevice(device) => found.is_char_device() && is_device(device),
+            EntryKind::BlockDevice(device) => found.is_block_device() && is_device(device),
+            // Sockets are not restored.
+            EntryKind::Socket => true,
+        }
+    }
+
+    fn has_owner(&self, there: &Metadata, entry: &Entry) -> bool {
+        let wanted = if self.numeric_owner {
+            (entry.owner.uid, entry.owner.gid)
+        } else {
+            self.names.numbers(&entry.owner)
+        };
+        !self.sets_owner || (there.uid(), there.gid()) == wanted
+    }
+
+    /// An object whose attributes cannot be read has other ones.
+    fn has_xattrs(&self, entry: &Entry) -> bool {
+        let there = self
+            .dir
+            .as_ref()
+            .map(|dir| xattr::read_all_at(dir, &entry.path));
+        matches!(there, Some(Ok(there)) if has_only_xattrs(entry, &there))
+    }
+}
+
+/// Another name of a file has no metadata of its own, and a socket is not restored.
+fn is_described_elsewhere(kind: &EntryKind) -> bool {
+    matches!(kind, EntryKind::HardLink(_) | EntryKind::Socket)
 }
 
 /// Compares size, time and mode, where the kind has them.
-fn has_metadata(there: &Metadata, entry: &Entry) -> bool {
-    match &entry.kind {
-        EntryKind::Symlink(_) | EntryKind::Socket => return true,
-        // Its record has neither size nor time of the file.
-        EntryKind::HardLink(_) => return there.nlink() > 1,
-        _ => {}
-    }
+fn has_size_and_time(there: &Metadata, entry: &Entry) -> bool {
     let has_mode = there.mode() & 0o7777 == entry.mode & 0o7777;
-    if !entry.is_file() {
-        return has_mode;
+    match &entry.kind {
+        EntryKind::Symlink(_) => true,
+        EntryKind::File { .. } => {
+            let has_time = there.mtime() == entry.mtime.seconds
+                && there.mtime_nsec() == i64::from(entry.mtime.nanos);
+            has_mode && has_time && there.len() == entry.size()
+        }
+        _ => has_mode,
     }
-    let has_time =
-        there.mtime() == entry.mtime.seconds && there.mtime_nsec() == i64::from(entry.mtime.nanos);
-    has_mode && has_time && there.len() == entry.size()
 }

@@ -266,13 +266,7 @@ impl TargetTree {
         if self.options.numeric_owner {
             return (owner.uid, owner.gid);
         }
-        let uid = Some(&owner.user)
-            .filter(|name| !name.is_empty())
-            .and_then(|name| self.names.uid(name));
-        let gid = Some(&owner.group)
-            .filter(|name| !name.is_empty())
-            .and_then(|name| self.names.gid(name));
-        (uid.unwrap_or(owner.uid), gid.unwrap_or(owner.gid))
+        self.names.numbers(owner)
     }
 
     /// Returns the attributes that new files get at `path`.

@@ -402,15 +402,7 @@ impl Against<'_> {
                 format!("mode {:04o}, in the backup {:04o}", stat.mode, entry.mode),
             );
         }
-        let owner = &entry.owner;
-        let uid = (!owner.user.is_empty())
-            .then(|| self.names.uid(&owner.user))
-            .flatten()
-            .unwrap_or(owner.uid);
-        let gid = (!owner.group.is_empty())
-            .then(|| self.names.gid(&owner.group))
-            .flatten()
-            .unwrap_or(owner.gid);
+        let (uid, gid) = self.names.numbers(&entry.owner);
         if (stat.uid, stat.gid) != (uid, gid) {
             self.note(
                 &entry.path,

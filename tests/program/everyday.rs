@@ -247,6 +247,57 @@ fn a_dry_restore_lists_what_it_would_do_and_does_nothing() {
 }
 
 #[test]
+fn a_dry_restore_compares_links_attributes_and_owners() {
+    let dir = temp();
+    let (_, repository) = backed_up(dir.path());
+    let to = dir.path().join("to");
+    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
+    let mut changed = vec!["~ etc/link", "~ var/same"];
+    fs::remove_file(to.join("etc/link")).unwrap();
+    symlink("b.conf", to.join("etc/link")).unwrap();
+    fs::copy(to.join("var/same"), to.join("var/copy")).unwrap();
+    fs::rename(to.join("var/copy"), to.join("var/same")).unwrap();
+    if runs::set_xattr(&to.join("var/hole"), "user.note", b"new") {
+        changed.push("~ var/hole");
+    }
+    if runs::is_root() {
+        std::os::unix::fs::chown(to.join("etc/ssh"), Some(12345), None).unwrap();
+        changed.push("~ etc/ssh");
+    }
+    let ran = fullbore(args!["restore", repository, "--to", to, "-n", "--mirror"]).ends_with(0);
+    let mut lines: Vec<&str> = ran.out.lines().collect();
+    lines.sort_unstable();
+    changed.sort_unstable();
+    assert_eq!(lines, changed);
+}
+
+#[test]
+fn tables_have_a_header_on_a_terminal_only() {
+    if !runs::or_skip(runs::has("script"), "there is no script") {
+        return;
+    }
+    let dir = temp();
+    let (tree, repository) = backed_up(dir.path());
+    write(tree.join("etc/a.conf"), "another content");
+    fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
+    let lines = [
+        ("find '$2' a.conf", "FROM"),
+        ("forget '$2' --keep-last 1 -n", "REASON"),
+        ("diff '$2' latest~1 latest", "PATH"),
+    ];
+    for (line, header) in lines {
+        let first = |line: &str| {
+            let ran = runs::shell(line, args![runs::FULLBORE, repository]).ends_with(0);
+            ran.out.lines().next().unwrap().to_owned()
+        };
+        let terminal = first(&format!("script -qec \"'$1' {line}\" /dev/null"));
+        assert!(terminal.contains(header), "{terminal}");
+        let piped = first(&format!("'$1' {line}").replace('\'', "\""));
+        assert!(!piped.contains(header), "{piped}");
+    }
+}
+
+#[test]
 fn patterns_choose_what_is_restored_and_protect_what_they_exclude() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());

@@ -79,6 +79,26 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
 }
 
 #[test]
+fn a_first_backup_of_a_host_names_no_backup_of_another() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    let foreign = args![
+        "backup",
+        world.tree(),
+        "--to",
+        repository,
+        "--host",
+        "other"
+    ];
+    world.run_as(&me, foreign).ends_with(0);
+    let first = world.backup(&repository, &host);
+    assert_eq!(first["unlike"], serde_json::Value::Null, "{first}");
+    let source = |id: &str| id[19..21].to_owned();
+    let second = world.backup(&repository, &host);
+    assert_eq!(source(&id_of(&first)), source(&id_of(&second)));
+}
+
+#[test]
 fn a_host_does_a_full_backup_where_it_has_no_right_copy_of_its_list() {
     let (world, me, host) = world_with_host();
     let repository = world.repository();

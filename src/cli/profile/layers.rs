@@ -5,8 +5,7 @@
 //! An option that can be repeated is added to those of the other layers.
 
 use super::{
-    super::command_line,
-    command_line::CommandLine,
+    super::command_line::{TypedLine, inner_command},
     file::{OptionValue, Profile, ProfileOption},
 };
 use clap::{Arg, ArgAction, Command};
@@ -38,30 +37,30 @@ pub(super) struct DefaultLayers<'a> {
 }
 
 impl DefaultLayers<'_> {
-    /// Returns the words of `line` with the defaults that it does not override, behind the name of the command. `typed` is the
-    /// repository of the command line.
-    pub(super) fn added_to(&self, line: CommandLine, typed: Option<&OsStr>) -> Vec<OsString> {
-        let line = self.with_repository(line, typed);
+    /// Returns the words of `line` with the defaults that it does not override, behind the name of the command.
+    pub(super) fn added_to(&self, line: TypedLine) -> Vec<OsString> {
+        let line = self.with_repository(line);
         let Some(command) = inner_command(self.program, &line.command) else {
             return line.words;
         };
         self.with_options(line, command)
     }
 
-    fn with_repository(&self, mut line: CommandLine, typed: Option<&OsStr>) -> CommandLine {
+    fn with_repository(&self, line: TypedLine) -> TypedLine {
         let variable = (self.variables)(REPOSITORY_VARIABLE).filter(|word| !word.is_empty());
         let of_profile = || self.profile.repository.as_ref().map(OsString::from);
-        let Some(repository) = typed.map(OsStr::to_owned).or(variable).or_else(of_profile) else {
+        let typed = line.repository.clone();
+        let is_typed = typed.is_some();
+        let Some(repository) = typed.or(variable).or_else(of_profile) else {
             return line;
         };
         // A profile that the command line names means its repository, but `--to` says another one.
         let is_named = line.profile.is_some() || line.config.is_some();
-        let is_meant = typed.is_some() || is_named && line.command != ["backup"];
-        command_line::stand_in(&mut line.words, &repository, is_meant, self.program);
-        CommandLine::read(self.program, line.words)
+        let is_meant = is_typed || is_named && line.command != ["backup"];
+        line.stand_in(&repository, is_meant, self.program)
     }
 
-    fn with_options(&self, mut line: CommandLine, command: &Command) -> Vec<OsString> {
+    fn with_options(&self, mut line: TypedLine, command: &Command) -> Vec<OsString> {
         let profile = self.profile;
         let mut set = line.given.clone();
         set.extend(positional_ids(&line, command));
@@ -87,14 +86,6 @@ impl DefaultLayers<'_> {
     }
 }
 
-/// The command with this path of names; `None` without a name.
-fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
-    let (first, rest) = names.split_first()?;
-    let command = program.find_subcommand(first)?;
-    rest.iter()
-        .try_fold(command, |command, name| command.find_subcommand(name))
-}
-
 /// May a lower layer add the option?
 fn is_open(command: &Command, arg: &Arg, set: &BTreeSet<String>) -> bool {
     let is_set = |arg: &Arg| set.contains(arg.get_id().as_str());
@@ -117,7 +108,7 @@ fn do_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
 }
 
 /// The ids of the words that are not options.
-fn positional_ids(line: &CommandLine, command: &Command) -> Vec<String> {
+fn positional_ids(line: &TypedLine, command: &Command) -> Vec<String> {
     let ids = command
         .get_positionals()
         .map(|arg| arg.get_id().to_string());
@@ -221,7 +212,7 @@ for = '30m'
         program.build();
         let profile = Profile::parse(profile, Path::new("web.toml"), &program).unwrap();
         let words = line.split(' ').map(OsString::from).collect();
-        let line = CommandLine::read(&program, words);
+        let line = TypedLine::read(&program, words);
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
@@ -231,7 +222,7 @@ for = '30m'
             profile: &profile,
             variables: &variable,
         };
-        let words = layers.added_to(line, None);
+        let words = layers.added_to(line);
         words.join(OsStr::new(" ")).into_string().unwrap()
     }
 

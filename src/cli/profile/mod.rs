@@ -2,7 +2,6 @@
 //!
 //! Both become words of the command line before clap parses it, so that a value in a profile is checked, and refused, as a typed one.
 
-mod command_line;
 mod file;
 mod hooks;
 mod layers;
@@ -15,7 +14,6 @@ pub(super) use search::SYSTEM;
 use super::{command_line::TypedLine, help};
 use crate::error::Result;
 use clap::{Args, Command, ValueHint};
-use command_line::CommandLine;
 use layers::DefaultLayers;
 use std::{
     env,
@@ -69,8 +67,7 @@ pub(super) fn of_process() -> Option<&'static NamedProfile> {
 ///
 /// # Errors
 /// As [`named`] and [`in_file`].
-pub(super) fn effective_words(program: &Command, typed: &TypedLine) -> Result<Vec<OsString>> {
-    let line = CommandLine::read(program, typed.words.clone());
+pub(super) fn effective_words(program: &Command, line: TypedLine) -> Result<Vec<OsString>> {
     let nothing = Profile::default();
     let profile = match profile_of(&line, program)? {
         Some(profile) => &PROFILE.get_or_init(|| profile).profile,
@@ -81,7 +78,7 @@ pub(super) fn effective_words(program: &Command, typed: &TypedLine) -> Result<Ve
         profile,
         variables: &|name| env::var_os(name),
     };
-    Ok(layers.added_to(line, typed.repository.as_deref()))
+    Ok(layers.added_to(line))
 }
 
 /// The program as clap knows it, with the global options in every command.
@@ -91,7 +88,7 @@ pub(super) fn program() -> Command {
     program
 }
 
-fn profile_of(line: &CommandLine, program: &Command) -> Result<Option<NamedProfile>> {
+fn profile_of(line: &TypedLine, program: &Command) -> Result<Option<NamedProfile>> {
     let names: Vec<_> = line.command.iter().map(String::as_str).collect();
     let is_naming = NAMING.contains(&&names[..]);
     let first = line.positionals.first().filter(|_| is_naming);
@@ -151,7 +148,7 @@ impl NamedProfile {
             profile: &self.profile,
             variables: &|name: &str| env::var_os(name),
         };
-        layers.added_to(CommandLine::read(program, typed), None)
+        layers.added_to(TypedLine::read(program, typed))
     }
 
     /// The variables of the environment that [`NamedProfile::words_of`] has turned into words.

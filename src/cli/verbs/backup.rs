@@ -142,6 +142,8 @@ pub(in crate::cli) struct BackupArgs {
     #[arg(long, value_enum, default_value_t = RunOn::Source)]
     pub(in crate::cli) run_on: RunOn,
     /// Only say what would be backed up; files are not opened
+    ///
+    /// With -v, each entry that differs from the last backup by kind, size, time, mode, owner or the target of a link.
     #[arg(long, short = 'n', conflicts_with_all = ["stdin_name", "report"])]
     pub(in crate::cli) dry_run: bool,
     #[command(flatten)]

@@ -54,7 +54,9 @@ pub(in crate::cli) struct RestoreArgs {
     /// Leave out what this pattern matches, as in .gitignore; can be repeated
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     exclude: Vec<OsString>,
-    /// Only list what would be created (+), changed (~) and deleted (-), by size, time and mode; nothing is written
+    /// Only list what would be created (+), changed (~) and deleted (-); nothing is written
+    ///
+    /// Entries are compared by kind, size, time, mode, owner (for root), attributes and the targets of links. Content is not read.
     #[arg(long, short = 'n', conflicts_with = "plan", requires = "to")]
     pub(in crate::cli) dry_run: bool,
     /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written

@@ -1,0 +1,322 @@
+//! Which earlier backup of the source is the base of a new one.
+//!
+//! It is the latest complete backup of the same source with the same codec, digest and block size.
+//! The ids of backups have letters of their source ([`ids`](super::ids)), so that in a repository
+//! of many hosts few roots of other sources are read: one of each other source, and only if no
+//! backup with the letters is of this source.
+
+use super::{
+    base::{NewBackup, WantedBase},
+    ids::{SourceMark, pseudonym, source_letters},
+    open::{backup_ids, ids_of, listed_roots, pick, read_repository},
+    protocol::is_dead,
+    roots::{BackupFiles, BackupState},
+    select::BackupFilter,
+    selector::LATEST,
+};
+use crate::{
+    archive::{Archive, object::ObjectName},
+    error::{Error, ErrorKind, Result},
+    format::{
+        root::{Root, SourceInfo},
+        root_parts::PSEUDONYM,
+    },
+    platform,
+    storage::Objects,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
+
+/// A backup of the same source that cannot be a base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlike {
+    /// Its id.
+    pub backup: String,
+    /// The difference.
+    pub why: &'static str,
+}
+
+/// The backups that a new one could be compared with.
+#[derive(Default)]
+pub struct ChosenBases {
+    pub(super) archives: Vec<Archive>,
+    /// Backups that are not there any more.
+    pub(super) gone: HashSet<String>,
+    /// The latest backup of the source that cannot be the base.
+    pub(super) unlike: Option<Unlike>,
+    /// Damaged roots of the source.
+    pub(super) damage: BTreeSet<String>,
+}
+
+impl ChosenBases {
+    /// Chooses among the backups of a listing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one.
+    pub fn of(
+        objects: &Arc<dyn Objects>,
+        files: &BTreeMap<String, BackupFiles>,
+        wanted: &WantedBase,
+        like: &NewBackup<'_>,
+    ) -> Result<Self> {
+        let mut chosen = Self::default();
+        chosen.choose(objects, files, wanted, like)?;
+        Ok(chosen)
+    }
+
+    /// Chooses again, among the backups of a later listing.
+    pub(super) fn choose(
+        &mut self,
+        objects: &Arc<dyn Objects>,
+        files: &BTreeMap<String, BackupFiles>,
+        wanted: &WantedBase,
+        like: &NewBackup<'_>,
+    ) -> Result<()> {
+        if wanted.full {
+            return Ok(());
+        }
+        let mut search = BaseSearch::new(objects, like);
+        self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
+        self.unlike = search.unlike;
+        self.damage.extend(search.damage);
+        Ok(())
+    }
+}
+
+/// A search among the backups of a repository.
+struct BaseSearch<'a> {
+    objects: &'a Arc<dyn Objects>,
+    like: &'a NewBackup<'a>,
+    /// The letters of the source in ids.
+    letters: String,
+    /// The name of the source in roots that this host cannot read.
+    pseudonym: Option<String>,
+    /// The latest backup of the source that cannot be the base.
+    unlike: Option<Unlike>,
+    /// Damaged roots of the source.
+    damage: BTreeSet<String>,
+}
+
+impl<'a> BaseSearch<'a> {
+    fn new(objects: &'a Arc<dyn Objects>, like: &'a NewBackup<'a>) -> Self {
+        let mark = match like.cluster {
+            Some(cluster) => SourceMark::Cluster(&cluster.system_identifier),
+            None => SourceMark::Files(like.origin),
+        };
+        Self {
+            objects,
+            like,
+            letters: mark.letters(&**objects),
+            pseudonym: pseudonym(&**objects, like.origin),
+            unlike: None,
+            damage: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the latest complete backup of this source, and the durable part of a later one that
+    /// died; or the backup that `base` names. Those in `gone` do not count.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if `base` cannot be one.
+    fn candidates(
+        &mut self,
+        files: &BTreeMap<String, BackupFiles>,
+        base: Option<&str>,
+        gone: &HashSet<String>,
+    ) -> Result<Vec<Archive>> {
+        if let Some(base) = base {
+            return self.asked_for(base).map(|archive| vec![archive]);
+        }
+        let left = |state| {
+            let mut ids = ids_of(files, state);
+            ids.retain(|id| !gone.contains(id));
+            ids
+        };
+        let latest = self.latest_complete(left(BackupState::Listed));
+        let mut partial = left(BackupState::Partial);
+        partial.retain(|id| {
+            let is_later = latest.as_ref().is_none_or(|latest| *id > latest.root.id);
+            is_later && source_letters(id) == self.letters && is_dead(&**self.objects, id)
+        });
+        platform::debug(|| {
+            format!(
+                "{} backups were interrupted and can be resumed",
+                partial.len()
+            )
+        });
+        let interrupted = partial
+            .iter()
+            .rev()
+            .filter_map(|id| Archive::open_partial(self.objects, id).ok())
+            .find(|archive| self.difference(&archive.root).is_none() && has_manifests(archive));
+        Ok(interrupted.into_iter().chain(latest).collect())
+    }
+
+    /// Returns the latest complete backup of this source among `ids`, which are oldest first.
+    fn latest_complete(&mut self, ids: Vec<String>) -> Option<Archive> {
+        let (likely, others) = divide(ids, &self.letters);
+        let latest = self.latest_among(likely.into_iter());
+        if latest.is_some() || self.unlike.is_some() {
+            return latest;
+        }
+        let found: Vec<String> = listed_roots(self.objects, others)
+            .filter(|(_, root)| root.as_ref().is_ok_and(|root| self.is_of_source(root)))
+            .map(|(id, _)| id)
+            .collect();
+        self.latest_among(found.into_iter())
+    }
+
+    /// Returns the latest complete backup of this source among `ids`, which are newest first.
+    fn latest_among(&mut self, ids: impl Iterator<Item = String>) -> Option<Archive> {
+        let left_out = self.like.left_out;
+        let mut alike = ids.filter_map(|id| self.open_alike(id));
+        // A backup of some names contains few of the files that another one wants.
+        let suits = |archive: &Archive| is_part(left_out) || !is_part(&archive.root.left_out);
+        match alike.next() {
+            Some(latest) if !suits(&latest) => alike.find(suits).or(Some(latest)),
+            latest => latest,
+        }
+    }
+
+    /// Opens a backup that can be the base; notes why another one cannot.
+    fn open_alike(&mut self, id: String) -> Option<Archive> {
+        let archive = match Archive::open_backup(self.objects, &id) {
+            Ok(archive) => archive,
+            Err(error) => {
+                let is_damaged = error.kind == ErrorKind::Corrupt;
+                self.damage.extend(is_damaged.then(|| error.line()));
+                return None;
+            }
+        };
+        match self.difference(&archive.root) {
+            None => return Some(archive),
+            Some(OTHER_SOURCE) => {}
+            Some(why) => {
+                self.unlike.get_or_insert(Unlike { backup: id, why });
+            }
+        }
+        None
+    }
+
+    fn asked_for(&self, base: &str) -> Result<Archive> {
+        let id = if base == LATEST {
+            self.latest_alike()?
+        } else {
+            pick(self.objects, Some(base), &BackupFilter::default())?
+        };
+        let archive = Archive::open_backup(self.objects, &id)?;
+        match self.difference(&archive.root) {
+            None => Ok(archive),
+            Some(why) => Err(Error::new(
+                ErrorKind::Usage,
+                format!("cannot take backup {id:?} as the base"),
+            )
+            .because(why)),
+        }
+    }
+
+    /// Returns the id of the latest backup of the same source.
+    fn latest_alike(&self) -> Result<String> {
+        read_repository(&**self.objects)?;
+        let (likely, others) = divide(backup_ids(&**self.objects)?, &self.letters);
+        let is_alike =
+            |root: &Root| self.is_of_source(root) && self.difference(root) != Some(NOT_READ);
+        for ids in [likely, others] {
+            let mut alike = listed_roots(self.objects, ids)
+                .filter_map(|(id, root)| root.is_ok_and(|root| is_alike(&root)).then_some(id));
+            if let Some(id) = alike.next() {
+                return Ok(id);
+            }
+        }
+        let what = format!(
+            "could not find a backup in {} that could be the base",
+            self.objects.describe("")
+        );
+        Err(Error::new(ErrorKind::NotFound, what).because("it has no backup of this source"))
+    }
+
+    fn is_of_source(&self, root: &Root) -> bool {
+        self.difference(root) != Some(OTHER_SOURCE)
+    }
+
+    /// Returns the reason why a backup cannot be the base of this one.
+    fn difference(&self, base: &Root) -> Option<&'static str> {
+        if is_pseudonym(&base.source) {
+            let is_same = self.pseudonym.as_ref() == Some(&base.source.host);
+            return Some(if is_same { NOT_READ } else { OTHER_SOURCE });
+        }
+        differs(base, self.like)
+    }
+}
+
+/// Divides ids, oldest first, by the letters of a source. Returns the ids that have them, newest
+/// first; and of those with other letters the newest of each source, newest first.
+fn divide(ids: Vec<String>, letters: &str) -> (Vec<String>, Vec<String>) {
+    let (likely, others): (Vec<String>, Vec<String>) = ids
+        .into_iter()
+        .rev()
+        .partition(|id| source_letters(id) == letters);
+    let mut met = HashSet::new();
+    let is_newest = |id: &String| met.insert(source_letters(id).to_owned());
+    (likely, others.into_iter().filter(is_newest).collect())
+}
+
+/// Returns whether the options choose single names of the source.
+pub fn is_part(left_out: &[String]) -> bool {
+    left_out
+        .iter()
+        .any(|option| option.starts_with("--files-from"))
+}
+
+/// Returns whether all manifests that the backup refers to exist. An interrupted copy lacks some of
+/// them.
+fn has_manifests(archive: &Archive) -> bool {
+    let mut ids = archive.root.referenced_backups().into_iter().chain([""]);
+    ids.all(|id| {
+        archive
+            .store()
+            .len(&ObjectName::Manifest(id.to_owned()))
+            .is_ok()
+    })
+}
+
+/// Is it the pseudonym that stands in the clear head of a root, where no key opens the rest?
+fn is_pseudonym(source: &SourceInfo) -> bool {
+    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
+}
+
+const NOT_READ: &str =
+    "the key of this host does not read it, and the host has no copy of its list of files";
+const OTHER_SOURCE: &str = "it is of another source";
+
+fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
+    let (then, now) = (&base.options, like.options);
+    let same_source = match (&base.postgres, like.cluster) {
+        (Some(then), Some(now)) => then.system_identifier == now.system_identifier,
+        (None, None) => base.source == *like.origin,
+        _ => false,
+    };
+    match () {
+        () if !same_source => Some(OTHER_SOURCE),
+        () if then.codec != now.codec => Some("it is compressed by another codec"),
+        () if then.digest != now.digest => Some("its files are digested in another way"),
+        () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_with_the_letters_of_the_source_come_first() {
+        let ids = ["00aa11", "01bb11", "02aa22", "03bb22", "04cc11"];
+        let id = |letters: &&str| format!("20261121T054501Z-{letters}");
+        let (likely, others) = divide(ids.iter().map(id).collect(), "aa");
+        assert_eq!(likely, [id(&"02aa22"), id(&"00aa11")]);
+        assert_eq!(others, [id(&"04cc11"), id(&"03bb22")]);
+    }
+}
