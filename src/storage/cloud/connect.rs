@@ -98,7 +98,7 @@ fn no_retries() -> RetryConfig {
 /// Errors of a builder name settings and files, never values of secrets.
 fn refused(address: &CloudAddress, error: &object_store::Error) -> Error {
     let what = format!("cannot use {:?} as a storage", address.to_string());
-    let hint = "check the settings and credentials of the store";
+    let hint = "check the settings and credentials of the store; az:// needs AZURE_STORAGE_ACCOUNT";
     Error::new(ErrorKind::Usage, what)
         .because(error.to_string())
         .hint(hint)
