@@ -31,7 +31,7 @@ use crate::{
         level::{CompressAuto, LevelDial},
         thin::Thin,
     },
-    storage::{LocalObjects, Location, Objects},
+    storage::{LocalObjects, Location, Objects, foreign_words::refuse_foreign},
     text::binary_bytes,
 };
 use std::{
@@ -389,14 +389,7 @@ fn check_destination_path(to: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
     }
-    if looks_remote(to.as_os_str().as_bytes()) {
-        let what = format!("cannot write to {to:?}: it looks like a path on another machine");
-        return Err(Error::new(ErrorKind::Usage, what).hint(format!(
-            "mount it, or send `--to -` there; write a directory of this name as {:?}, and use \"null:\" to discard the output",
-            Path::new(".").join(to)
-        )));
-    }
-    Ok(())
+    refuse_foreign("write to", to)
 }
 
 /// Returns the codec for a file name with this ending, whose own codec is `asked`.
@@ -419,15 +412,6 @@ fn codec_for_ending(ending: &str, asked: Codec, compress: Option<Codec>) -> Resu
 /// Returns whether the path is a device, a pipe or a socket.
 fn is_special_file(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
-}
-
-/// Returns whether the path starts like a URL or a path of another host, or is `null` without its
-/// colon.
-fn looks_remote(to: &[u8]) -> bool {
-    to.split(|byte| *byte == b'/')
-        .next()
-        .is_some_and(|first| first.contains(&b':'))
-        || to == b"null"
 }
 
 /// Limits on the resources of a run.

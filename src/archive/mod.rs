@@ -15,6 +15,7 @@ pub(crate) mod preview;
 pub(crate) mod records;
 pub mod schedule;
 pub(crate) mod small_file;
+pub(crate) mod source_paths;
 pub(crate) mod unnamed_losses;
 
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     format::{
         digest::hex,
         entry::{self, EntryPath},
+        layout::is_backup_id,
         page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
         root::{EntryName, PageAt, Root},
         seal::MAX_BYTES,
@@ -639,13 +641,16 @@ fn read_root(store: &dyn ObjectReader) -> Result<Root> {
 
 /// The error of a path that is not in the backup.
 pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
-    Error::new(
-        ErrorKind::NotFound,
-        format!(
-            "could not find {} in backup {:?}",
-            quoted(path),
-            archive.root.id
-        ),
-    )
-    .hint("`fullbore list REPO@BACKUP` shows its paths, which begin at the root of the backup")
+    let what = format!(
+        "could not find {} in backup {:?}",
+        quoted(path),
+        archive.root.id
+    );
+    Error::new(ErrorKind::NotFound, what).hint(match std::str::from_utf8(path) {
+        Ok(word) if word.starts_with("latest") || is_backup_id(word) => {
+            format!("a backup is chosen with @, as in REPO@{word}")
+        }
+        _ => "`fullbore find REPO NAME` finds a file by its name, and `fullbore list REPO@latest` shows the paths of a backup"
+            .to_owned(),
+    })
 }

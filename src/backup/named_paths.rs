@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::entry::{EntryPath, is_within, order},
     platform::{dir, write::is_in_the_way},
+    storage::foreign_words::{foreign_hint, looks_foreign},
 };
 use std::{
     fs::{FileType, Metadata},
@@ -58,6 +59,8 @@ impl FoundPath {
                 b"-" => error.hint(
                     "standard input is backed up as a file with a name: use --stdin-name NAME",
                 ),
+                b"postgres" | b"postgresql" => error.hint("a running cluster is postgres://"),
+                _ if looks_foreign(path) => error.hint(foreign_hint(path)),
                 _ => error,
             }
         })?;

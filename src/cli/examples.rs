@@ -318,8 +318,8 @@ const EXAMPLES: [(&str, CommandExamples); 26] = [
                 "fullbore serve --stdio",
             ),
             (
-                "Do without tricks of this system",
-                "fullbore serve --stdio --no-tricks",
+                "Offer it to hosts with a certificate, without ssh",
+                "fullbore serve --listen 0.0.0.0:7070 --allow append:/mnt/disk/data --tls-cert vault.pem --tls-key vault.key --tls-ca ca.pem",
             ),
             (
                 "Let the host add backups to one repository",

@@ -2,7 +2,7 @@
 //!
 //! `--help` and the manual have all options.
 
-use super::{args::Cli, examples::examples};
+use super::{args::Cli, examples::examples, select};
 use clap::{Arg, Command, CommandFactory};
 use std::fmt::Write;
 
@@ -76,7 +76,7 @@ const SHORT: [(&str, &[&str]); 4] = [
         &[
             "to",
             "overwrite",
-            "delta",
+            "mirror",
             "dry-run",
             "include",
             "exclude",
@@ -94,18 +94,33 @@ const SHORT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Options of every command that `-h` prints.
-const SHORT_EVERYWHERE: [&str; 7] = [
-    "help",
+/// Options of every command that `-h` names on one line only.
+const GLOBAL_LINE: &str =
+    "Every command takes -r REPO, -P PROFILE, --key FILE, -q, -v, --json: see --help.";
+/// Options of some commands that `-h` names on one line only.
+const SELECT_LINE: &str = "Options that select backups: --host NAME, --path PATH, --tag TAG.";
+/// Columns of the overview.
+const COLUMNS: usize = 80;
+/// Columns of a name of a command in the overview.
+const NAME_COLUMNS: usize = 12;
+/// Options that `-h` of every command leaves out.
+const LONG_EVERYWHERE: [&str; 10] = [
     "json",
     "quiet",
     "verbose",
     "profile",
     "repository",
     "key",
+    "no-tricks",
+    "report",
+    "passphrase-file",
+    "color",
 ];
-/// Options of every command that `-h` leaves out.
-const LONG_EVERYWHERE: [&str; 4] = ["no-tricks", "report", "passphrase-file", "color"];
+/// Commands that `fullbore -h` describes. It names all others.
+const FIRST: [&str; 12] = [
+    "backup", "restore", "list", "find", "cat", "stats", "verify", "forget", "prune", "copy",
+    "run", "init",
+];
 
 /// The program for clap, with arranged help.
 pub(super) fn program() -> Command {
@@ -127,13 +142,64 @@ fn arranged(command: Command) -> Command {
             arg
         }
     });
-    match examples(&name) {
-        [] => command,
-        found => {
-            let after = command.get_after_help().map(ToString::to_string);
-            command.after_long_help(long_end(found, after.unwrap_or_default()))
-        }
+    let after = command.get_after_help().map(ToString::to_string);
+    let after = after.unwrap_or_default();
+    let selects = command.get_arguments().any(is_selecting);
+    let line = match selects {
+        true => format!("{SELECT_LINE}\n{GLOBAL_LINE}"),
+        false => GLOBAL_LINE.to_owned(),
+    };
+    let found = examples(&name);
+    if found.is_empty() {
+        return command;
     }
+    command
+        .after_help(format!("{line}\n{after}"))
+        .after_long_help(long_end(found, after))
+}
+
+/// The notes at the end of the help of a command, without the line about the options of all commands.
+pub(super) fn notes_of(command: &Command) -> String {
+    let text = command.get_after_help().map(ToString::to_string);
+    let text = text.unwrap_or_default();
+    let is_note = |line: &&str| ![SELECT_LINE, GLOBAL_LINE].contains(line);
+    let notes: Vec<&str> = text.lines().filter(is_note).collect();
+    notes.join("\n")
+}
+
+/// The overview that `fullbore -h` and `fullbore` print: the usual commands, and the names of all others.
+pub(super) fn overview(program: &Command) -> String {
+    let mut text = "Back up and restore PostgreSQL clusters and file trees\n\n\
+        Usage: fullbore COMMAND [OPTIONS], as in\n  \
+        fullbore backup /srv/data --to /mnt/disk/data\n  \
+        fullbore restore /mnt/disk/data --to /srv/back\n\n"
+        .to_owned();
+    for name in FIRST {
+        let command = program.find_subcommand(name);
+        let about = command.and_then(Command::get_about);
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let mut first = about.split([';', ':']).next().unwrap_or_default();
+        while first.len() + NAME_COLUMNS > COLUMNS {
+            first = first.rsplit_once(',').map_or("", |(begin, _)| begin);
+        }
+        let _ = writeln!(text, "  {name:<9} {first}");
+    }
+    let others = program.get_subcommands().map(Command::get_name);
+    let others: Vec<&str> = others.filter(|name| !FIRST.contains(name)).collect();
+    let (early, late) = others.split_at(others.len().div_ceil(2));
+    let _ = write!(
+        text,
+        "\nAlso: {},\n      {}\n\n{GLOBAL_LINE}\n\
+         `fullbore COMMAND -h` has the usual options, `fullbore --help` all commands.\n",
+        early.join(", "),
+        late.join(", "),
+    );
+    text
+}
+
+/// Does the option select backups?
+fn is_selecting(arg: &Arg) -> bool {
+    arg.get_help_heading() == Some(select::HEADING)
 }
 
 /// Does `-h` leave the option out?
@@ -142,9 +208,8 @@ fn is_left_out(command: &str, arg: &Arg) -> bool {
         return arg.is_hide_short_help_set();
     };
     let short = SHORT.iter().find(|(name, _)| *name == command);
-    let is_rare = short
-        .is_some_and(|(_, options)| !options.contains(&long) && !SHORT_EVERYWHERE.contains(&long));
-    is_rare || LONG_EVERYWHERE.contains(&long) || arg.is_hide_short_help_set()
+    let is_rare = short.is_some_and(|(_, options)| !options.contains(&long) && long != "help");
+    is_rare || is_selecting(arg) || LONG_EVERYWHERE.contains(&long) || arg.is_hide_short_help_set()
 }
 
 fn with_heading(command: &str, arg: Arg) -> Arg {
@@ -176,6 +241,13 @@ mod tests {
 
     /// Lines of a terminal of a usual size, which is not the smallest.
     const SCREEN_LINES: usize = 50;
+    /// Lines and columns of the smallest usual terminal.
+    const SMALL_SCREEN: (usize, usize) = (24, 80);
+    /// Commands with a help for the smallest usual terminal.
+    const SMALL: [&str; 12] = [
+        "list", "cat", "stats", "prune", "find", "show", "init", "run", "config", "tag", "pin",
+        "systemd",
+    ];
 
     #[test]
     fn the_short_help_of_each_command_fits_a_screen() {
@@ -185,6 +257,26 @@ mod tests {
             let help = command.render_help().to_string();
             let lines = help.lines().count();
             assert!(lines <= SCREEN_LINES, "{lines} lines\n{help}");
+        }
+    }
+
+    #[test]
+    fn the_overview_and_the_help_of_plain_commands_fit_a_small_screen() {
+        let (lines, columns) = SMALL_SCREEN;
+        let mut program = program().term_width(columns);
+        program.build();
+        let overview = overview(&program);
+        let is_narrow = |line: &str| line.chars().count() <= columns;
+        assert!(overview.lines().all(is_narrow), "{overview}");
+        assert!(overview.lines().count() <= lines, "{overview}");
+        for command in program.get_subcommands() {
+            let name = command.get_name();
+            assert!(overview.contains(name), "{name}\n{overview}");
+        }
+        for name in SMALL {
+            let command = program.find_subcommand_mut(name).unwrap();
+            let help = command.render_help().to_string();
+            assert!(help.lines().count() <= lines, "{help}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Manual pages for `man`: with examples, variables of the environment and files; exit codes have a section, one a line.
 
-use super::examples::examples;
+use super::{examples::examples, help::notes_of};
 use clap_mangen::Man;
 use std::io::{Result, Write};
 
@@ -9,11 +9,10 @@ const CODES: &str = "EXIT CODES: ";
 
 /// Renders the page of a command.
 pub(super) fn page(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
-    let said = command
-        .get_after_help()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let man = Man::new(command.clone()).source(concat!("fullbore ", env!("CARGO_PKG_VERSION")));
+    let said = notes_of(command);
+    // The pages have the text of all options, also of those that `-h` leaves out.
+    let complete = command.clone().mut_args(|arg| arg.hide_short_help(false));
+    let man = Man::new(complete).source(concat!("fullbore ", env!("CARGO_PKG_VERSION")));
     man.render_title(out)?;
     man.render_name_section(out)?;
     writeln!(out, ".SH SYNOPSIS\n{}", synopsis(command))?;

@@ -27,7 +27,7 @@ mod values;
 mod verbs;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     platform,
 };
 use args::Command;
@@ -54,10 +54,20 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
+            let error = with_user_hint(error);
             aside(report::error(&error));
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Tells a user other than root that another user may do it, where the system refused.
+fn with_user_hint(error: Error) -> Error {
+    let is_refusal = error.kind == ErrorKind::Permission && error.system().is_some();
+    if error.hint.is_some() || !is_refusal || platform::user().0 == 0 {
+        return error;
+    }
+    error.hint("run it as a user who may do that: as root (`sudo fullbore …`), or as the owner")
 }
 
 /// Runs a command, and returns its exit code.

@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Where help lists these options.
-const HEADING: &str = "Which backups";
+pub(super) const HEADING: &str = "Which backups";
 
 /// Options that select backups: where no id is given, the latest of them is meant.
 #[derive(Debug, Args)]

@@ -10,7 +10,9 @@ use crate::{
     repo::{open::place, writer::must_be_possible},
     storage::{
         CacheSpec, CloudEnvironment, CloudSettings, Location,
-        access::{StorageAccess, encrypt_new, new_passphrase, set_access, stored_objects},
+        access::{
+            StorageAccess, encrypt_new, has_keys, new_passphrase, set_access, stored_objects,
+        },
         keys::is_encrypted,
         probe,
         ssh::HostSettings,
@@ -269,7 +271,7 @@ pub(super) struct EncryptArgs {
     /// Encrypt a new repository or an archive with a passphrase: of --passphrase-file, FULLBORE_PASSPHRASE or the terminal
     #[arg(long, conflicts_with = "no_encryption")]
     passphrase: bool,
-    /// Do not encrypt a new repository; a new one in an object store wants this option or one of the other two
+    /// Do not encrypt a new repository. In an object store, or beside a key, this option or one of the other two is needed
     #[arg(long)]
     no_encryption: bool,
 }
@@ -305,19 +307,21 @@ impl EncryptArgs {
         let refused = |why: &str| {
             Err(Error::new(ErrorKind::Usage, format!("cannot encrypt {location}")).because(why))
         };
+        let keep_clear = |error: Error| {
+            error.hint("make an encrypted one with `fullbore init`, and copy the backups with `fullbore copy`")
+        };
         if to.storage().is_none() {
             return self.apply_to_stream(to, word);
         }
         let stored = stored_objects(&location)?;
         if !is_new {
             return match self.is_wanted() && !is_encrypted(&*stored)? {
-                true => refused("it is a repository that is not encrypted, and stays so"),
+                true => refused("it is a repository that is not encrypted, and stays so")
+                    .map_err(keep_clear),
                 false => Ok(to),
             };
         }
-        if matches!(location, Location::Cloud { .. }) {
-            self.check_new_store(&location, no_create)?;
-        }
+        self.check_decision(&location, no_create)?;
         if !self.is_wanted() || dry_run {
             return Ok(to);
         }
@@ -393,15 +397,23 @@ impl EncryptArgs {
         }
     }
 
-    fn check_new_store(&self, location: &Location, no_create: bool) -> Result<()> {
+    /// A new repository needs a decision in an object store, and wherever a key is given, which it would not be encrypted for.
+    fn check_decision(&self, location: &Location, no_create: bool) -> Result<()> {
         if no_create || self.is_wanted() || self.no_encryption {
             return Ok(());
         }
+        let why = if matches!(location, Location::Cloud { .. }) {
+            "whoever has access to the store could read it"
+        } else if has_keys() {
+            "a key or passphrase only opens a repository that is encrypted"
+        } else {
+            return Ok(());
+        };
         Err(Error::new(
             ErrorKind::Usage,
             format!("cannot make a repository at {location}: decide whether it is encrypted"),
         )
-        .because("whoever has access to the store could read it")
+        .because(why)
         .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later"))
     }
 

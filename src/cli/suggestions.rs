@@ -7,6 +7,7 @@ use super::{
     args::Cli,
     color,
     command_line::{self, TypedLine},
+    examples::examples,
     help,
     output::aside,
     profile,
@@ -16,7 +17,12 @@ use clap::{
     FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
-use std::env;
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, Write},
+    process,
+};
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
 const HABITS: [(&[&str], &str); 14] = [
@@ -70,7 +76,15 @@ const HABITS: [(&[&str], &str); 14] = [
 ];
 
 /// Options of those programs that no command here has, or that the given command does not have.
-const OPTIONS: [(&[&str], &str); 19] = [
+const OPTIONS: [(&[&str], &str); 21] = [
+    (
+        &["-n", "--dry-run"],
+        "backup, restore, copy, forget and prune take it; `fullbore config check NAME` prints the commands of a profile",
+    ),
+    (
+        &["-a", "--archive", "-H", "-A", "-X", "-z"],
+        "`fullbore copy` and `fullbore backup` always keep owners, times, hard links, holes and attributes; --compress zstd stands for -z",
+    ),
     (
         &["--repo", "--repo1-path", "--repo-path"],
         "write REPO, as in `fullbore list REPO`, or -r REPO; FULLBORE_REPOSITORY stands for it",
@@ -162,7 +176,11 @@ const OPTIONS: [(&[&str], &str); 19] = [
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
     let program = profile::program();
-    let line = TypedLine::read(&program, env::args_os().collect());
+    let given: Vec<OsString> = env::args_os().collect();
+    if is_for_overview(&given) {
+        print_overview(given.len() == 1);
+    }
+    let line = TypedLine::read(&program, given);
     let alias = line.alias;
     let words = profile::effective_words(&program, line)?;
     command_line::keep(&words);
@@ -175,6 +193,21 @@ pub(super) fn parse() -> Result<Cli> {
         aside(format_args!("note: `{alias}` is `{verb}` here"));
     }
     Ok(cli)
+}
+
+/// Returns whether the words are `fullbore` or `fullbore -h`.
+fn is_for_overview(words: &[OsString]) -> bool {
+    words.len() <= 1 || (words.len() == 2 && words[1] == "-h")
+}
+
+/// Prints the usual commands, and ends the process. Without `-h` this is an error.
+fn print_overview(is_error: bool) -> ! {
+    let overview = help::overview(&help::program());
+    let printed = match is_error {
+        true => io::stderr().write_all(overview.as_bytes()),
+        false => io::stdout().write_all(overview.as_bytes()),
+    };
+    process::exit(if is_error || printed.is_err() { 2 } else { 0 })
 }
 
 /// Removes suggestions that have little in common with the word.
@@ -254,11 +287,37 @@ fn answer(error: &clap::Error) -> Option<Error> {
             .hint(instead),
         );
     }
+    if error.kind() == ClapErrorKind::MissingRequiredArgument {
+        return missing(error);
+    }
     // Other errors are about arguments that exist.
     let word =
         text(ContextKind::InvalidArg).filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
     let instead = known(&OPTIONS, word)?;
     Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
+}
+
+/// The error of a command line that lacks arguments, with an example of the command.
+fn missing(error: &clap::Error) -> Option<Error> {
+    let Some(ContextValue::Strings(lacking)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return None;
+    };
+    let usage = usage.to_string();
+    let words = usage.split_once("fullbore ")?.1;
+    let verb = words.split(' ').next()?;
+    let options: Vec<&str> = { lacking.iter() }
+        .filter_map(|word| word.split(' ').next())
+        .filter(|word| word.starts_with("--"))
+        .collect();
+    let has_options = |line: &str| options.iter().all(|option| line.contains(option));
+    let found = examples(verb).iter().find(|(_, line)| has_options(line));
+    let (_, example) = found.or(examples(verb).first())?;
+    let what = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
+    let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");
+    Some(Error::new(ErrorKind::Usage, what).hint(hint))
 }
 
 #[cfg(test)]
@@ -292,6 +351,7 @@ mod tests {
             ("restore", "--target"),
             ("prune", "--keep-daily"),
             ("backup", "--compression"),
+            ("copy", "-a"),
             ("restore", "--strip-components"),
             ("restore", "--process-max"),
             ("verify", "--read-data-subset"),
@@ -310,6 +370,23 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_lacks_arguments_is_answered_with_an_example() {
+        for (line, lacking, example) in [
+            ("backup x", "--to <DEST>", "`fullbore backup /srv/data --to"),
+            ("backup --to x", "<PATH>", "`fullbore backup /srv/data --to"),
+            ("verify", "<REPO[@BACKUP]>", "`fullbore verify /mnt"),
+            ("key put x", "--for", "`fullbore key "),
+        ] {
+            let words = ["fullbore"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).unwrap_err();
+            let error = answer(&error).unwrap_or_else(|| panic!("{line}: {error}"));
+            let hint = error.hint.unwrap_or_default();
+            assert!(error.what.contains(lacking), "{line}: {}", error.what);
+            assert!(hint.contains(example), "{line}: {hint}");
+        }
+    }
+
+    #[test]
     fn only_a_word_that_is_much_alike_is_suggested() {
         let suggested = |word: &str| {
             let error = Cli::try_parse_from(["fullbore", word]).unwrap_err();
@@ -325,7 +402,7 @@ mod tests {
     fn what_is_no_word_of_anybody_is_left_to_the_parser() {
         for line in [
             &["fullbore", "bakcup"][..],
-            &["fullbore", "list"],
+            &["fullbore", "list", "x", "--nonsense"],
             &["fullbore", "--help"],
         ] {
             assert!(

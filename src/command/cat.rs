@@ -4,7 +4,7 @@ use super::export::Export;
 use crate::{
     archive::{
         Archive, Selection, extents::FileContent, frame_cache::FrameCache, not_there,
-        schedule::misfit,
+        schedule::misfit, source_paths::selection_in,
     },
     error::{Error, ErrorKind, Result, quoted},
     format::{
@@ -50,7 +50,7 @@ impl Cat {
     /// entries; [`ErrorKind::Corrupt`] for damage, which is found after a part was written.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let archive = open(&self.from, &self.filter)?;
-        let selection = Selection::new(&[&self.path])?;
+        let selection = selection_in(&archive, &[&self.path])?;
         let [path] = selection.paths() else {
             return Err(Error::new(ErrorKind::Bug, "one path became several"));
         };

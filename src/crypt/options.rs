@@ -61,6 +61,11 @@ impl Passphrase {
 }
 
 impl KeyOptions {
+    /// Returns whether there is a key or a passphrase. Nothing is read, and the terminal is not asked.
+    pub fn is_given(&self) -> bool {
+        !self.key_files.is_empty() || self.passphrase_file.is_some() || self.passphrase.is_some()
+    }
+
     /// Adds `FULLBORE_KEY_FILE` if no key file was given, and `FULLBORE_PASSPHRASE` if no passphrase was.
     #[must_use]
     pub fn with_environment(mut self) -> Self {

@@ -17,7 +17,11 @@ use crate::{
         seal::open_sealed,
     },
     platform::write::is_in_the_way,
-    storage::{Found, Location, Objects, repository_around},
+    storage::{
+        Found, Location, Objects,
+        foreign_words::{foreign_hint, looks_foreign},
+        repository_around,
+    },
 };
 use jiff::Zoned;
 use std::{
@@ -214,10 +218,21 @@ pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
             Ok((location, Some(backup)))
         }
         split => {
+            let hint = not_found_hint(&whole);
             let location = split.map_or(whole, |(location, _)| location);
-            Err(Error::new(ErrorKind::NotFound, format!("could not find {location}"))
-                .hint("REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"))
+            Err(Error::new(ErrorKind::NotFound, format!("could not find {location}")).hint(hint))
         }
+    }
+}
+
+fn not_found_hint(location: &Location) -> String {
+    match location.as_local() {
+        Some(path) if looks_foreign(path) => foreign_hint(path),
+        Some(path) if path.to_string_lossy().contains("::") => {
+            "a backup is chosen with @, as in REPO@latest".to_owned()
+        }
+        _ => "REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
+            .to_owned(),
     }
 }
 

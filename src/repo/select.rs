@@ -11,6 +11,7 @@ use super::{
     scan::lost_roots,
 };
 use crate::{
+    archive::object::Sealing,
     error::{Error, ErrorKind, Result},
     format::root::{Root, SourceInfo},
     storage::Objects,
@@ -208,6 +209,11 @@ impl BackupFilter {
         });
         let options = "choose one with --host, --path or --tag, or a backup with @ID; `fullbore list` shows them";
         let ids = "name a backup by its id; `fullbore list` shows them";
+        if Sealing::of(&**objects) == Sealing::Locked {
+            return Err(error.hint(
+                "hosts and paths are encrypted: give --key FILE, which shows and reads them",
+            ));
+        }
         Err(
             error.hint(if self.retry.has_options || self.retry.words.is_empty() {
                 options

@@ -111,13 +111,21 @@ impl BackupFilter {
         let in_time = |time: Timestamp| limit.is_none_or(|limit| time <= limit);
         let mut sources = SourceList::default();
         let mut all = Vec::new();
+        let mut oldest = None;
         for (id, root) in list_backups(objects)? {
             let Ok(mut root) = root else {
                 all.push(DatedBackup { id, time: None });
                 continue;
             };
             let time = root.time.parse::<Timestamp>().ok();
-            if self.selects_in(objects, &mut root) && time.is_some_and(in_time) {
+            if !self.selects_in(objects, &mut root) {
+                continue;
+            }
+            oldest = oldest.map_or_else(
+                || Some(id.clone()),
+                |known: String| Some(known.min(id.clone())),
+            );
+            if time.is_some_and(in_time) {
                 sources.add(&root);
                 all.push(DatedBackup { id, time });
             }
@@ -144,7 +152,7 @@ impl BackupFilter {
             ))),
             None => chosen
                 .map(|chosen| chosen.id.clone())
-                .ok_or_else(|| none_chosen(selector, &**objects)),
+                .ok_or_else(|| none_chosen(selector, &**objects, oldest)),
         }
     }
 }
@@ -159,7 +167,7 @@ fn id_time(id: &str) -> Option<Timestamp> {
     Some(time.timestamp())
 }
 
-fn none_chosen(selector: &BackupSelector, objects: &dyn Objects) -> Error {
+fn none_chosen(selector: &BackupSelector, objects: &dyn Objects, oldest: Option<String>) -> Error {
     let repository = objects.describe("");
     let what = match selector {
         BackupSelector::At(limit) => {
@@ -169,7 +177,11 @@ fn none_chosen(selector: &BackupSelector, objects: &dyn Objects) -> Error {
         }
         _ => format!("could not find so many backups in {repository}"),
     };
-    Error::new(ErrorKind::NotFound, what).hint("`fullbore list` shows all backups")
+    let error = Error::new(ErrorKind::NotFound, what).hint("`fullbore list` shows all backups");
+    match oldest {
+        Some(oldest) => error.detail(format!("the oldest is {oldest:?}")),
+        None => error,
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::Restore;
 use crate::{
-    archive::{Archive, Selection},
+    archive::{Archive, Selection, source_paths::selection_in},
     error::{Error, ErrorKind, Result},
     format::entry::{EntryKind, EntryPath, is_within},
     source::patterns::Patterns,
@@ -39,7 +39,7 @@ impl Restore {
     /// [`ErrorKind::NotFound`] if no entry is included; [`ErrorKind::Usage`] for patterns with a cluster; errors of pages.
     pub(crate) fn selection(&self, archive: &Archive) -> Result<Selection> {
         let EntryPatterns { include, exclude } = &self.patterns;
-        let paths = Selection::new(&self.paths)?;
+        let paths = selection_in(archive, &self.paths)?;
         if include.is_empty() && exclude.is_empty() {
             return Ok(paths);
         }

@@ -59,6 +59,11 @@ pub fn set_access(access: StorageAccess) {
     let _ = ACCESS.set(access);
 }
 
+/// Returns whether keys or a passphrase were given to this process.
+pub fn has_keys() -> bool {
+    access().keys.is_given()
+}
+
 fn access() -> &'static StorageAccess {
     ACCESS.get_or_init(StorageAccess::default)
 }

@@ -15,6 +15,7 @@ mod cloud;
 mod coalesced;
 mod confined;
 mod faulty;
+pub mod foreign_words;
 mod install;
 mod kept;
 mod key;

@@ -20,6 +20,7 @@ use crate::{
         workers::{self, WorkerLimit},
     },
     platform::{
+        self,
         dir::{self, DirName, FileKind, Stat, open_at_once, open_dir, open_read, stat_fd},
         is_shortage,
         owner::OwnerNames,
@@ -38,7 +39,10 @@ use std::{
     num::NonZeroUsize,
     os::fd::OwnedFd,
     path::Path,
-    sync::{Mutex, atomic::Ordering::Relaxed},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// How one path differs.
@@ -85,6 +89,8 @@ pub(crate) fn compare(
         roots,
         names: OwnerNames::default(),
         found: Mutex::default(),
+        ordinary_user: Some(platform::user().0).filter(|user| *user != 0),
+        owned: AtomicU64::new(0),
         meter,
     };
     workers::work(
@@ -97,6 +103,7 @@ pub(crate) fn compare(
         |hand, items: Vec<PageItem>| items.iter().try_for_each(|item| tree.item(hand, item)),
         |send| tree.walk(send),
     )?;
+    tree.note_owned();
     let mut found = tree.found.opened();
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
     Ok(found)
@@ -107,6 +114,10 @@ struct Against<'a> {
     roots: TreeRoots,
     names: OwnerNames,
     found: Mutex<Vec<Difference>>,
+    /// The user of this process, who cannot restore other owners; `None` for root.
+    ordinary_user: Option<u32>,
+    /// Entries that belong to this user here, and to others in the backup.
+    owned: AtomicU64,
     meter: &'a Meter,
 }
 
@@ -171,6 +182,25 @@ impl Against<'_> {
             what: what.into(),
         };
         self.found.locked().push(difference);
+    }
+
+    /// Reports all entries that belong to the user of this process at once: a restore as that user makes every entry so.
+    fn note_owned(&self) {
+        let user = self.ordinary_user.unwrap_or_default();
+        match self.owned.load(Relaxed) {
+            0 => {}
+            1 => self.note(
+                b"",
+                format!("1 entry belongs to user {user}, and to another in the backup"),
+            ),
+            owned => self.note(
+                b"",
+                format!(
+                    "{} entries belong to user {user}, and to others in the backup",
+                    text::count(owned)
+                ),
+            ),
+        }
     }
 
     /// Hands out all entries of the backup, and reports the names that only the tree has. Small
@@ -403,7 +433,10 @@ impl Against<'_> {
             );
         }
         let (uid, gid) = self.names.numbers(&entry.owner);
-        if (stat.uid, stat.gid) != (uid, gid) {
+        let is_owned = self.ordinary_user == Some(stat.uid);
+        if (stat.uid, stat.gid) != (uid, gid) && is_owned {
+            self.owned.fetch_add(1, Relaxed);
+        } else if (stat.uid, stat.gid) != (uid, gid) {
             self.note(
                 &entry.path,
                 format!("owner {}:{}, in the backup {uid}:{gid}", stat.uid, stat.gid),

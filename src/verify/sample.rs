@@ -22,6 +22,7 @@ use crate::{
     queue::Locked,
     repo::{
         inventory::{SegmentPlace, known_frames, open_some},
+        open::place,
         verify_memory::{DAMAGED, VerifyMemory},
     },
     report::damage::frame_damage,
@@ -77,6 +78,9 @@ impl SampleVerify {
     /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if FROM is not a repository.
     pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
         let location = Location::parse(&self.repository)?;
+        if location.look() == Found::Nothing {
+            place(&self.repository)?;
+        }
         if !matches!(location.look(), Found::Repository | Found::Directory) {
             let what = format!(
                 "cannot check a part of {:?}: it is not a repository",

@@ -47,6 +47,7 @@ mod slow;
 mod stock_tools;
 mod stream;
 mod streamed;
+mod stumbles;
 mod sums;
 mod systemd;
 mod target;

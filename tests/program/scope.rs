@@ -619,7 +619,7 @@ fn what_looks_like_another_machine_is_no_directory_here() {
             args![dir.path(), FULLBORE, to],
         )
         .ends_with(2);
-        ran.has_one_error("it looks like a path on another machine");
+        ran.has_one_error("a path of this machine does not begin like this");
     }
     shell(
         "cd \"$1\"; \"$2\" backup t --to ./a:b --quiet",

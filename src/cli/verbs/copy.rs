@@ -26,6 +26,7 @@ use crate::{
     storage::{
         Location, Objects,
         access::connect_to_host,
+        foreign_words::refuse_foreign,
         ssh::connect_to_peer,
         wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
     },
@@ -114,6 +115,8 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
     let to = Location::parse(&args.to)?;
     match (&from, &to) {
         (Location::Local(from), Location::Local(to)) => {
+            refuse_foreign("copy from", from)?;
+            refuse_foreign("copy to", to)?;
             let target = Arc::new(NearTarget::at(to));
             copy(&args, from, Some(to), true, target)
         }

@@ -29,7 +29,7 @@ pub(in crate::cli) struct ListArgs {
     /// Only these; of a directory what is directly in it
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// All facts: when backups began and ended, PostgreSQL, options
+    /// All facts: begin and end of backups, PostgreSQL, options
     #[arg(long, short)]
     long: bool,
     /// List everything below the directories given as PATH

@@ -90,7 +90,7 @@ pub(in crate::cli) struct RestoreArgs {
 /// How to restore into a tree that is there.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeltaArgs {
-    /// Restore into what is there: compare its content, and write in place only what differs. A file that this is cut off at may be old in part
+    /// Restore into what is there: compare its content, and write in place only what differs. If it is interrupted, a file may be old in part
     #[arg(long, requires = "to", conflicts_with = "overwrite")]
     delta: bool,
     /// Delete files that are not in the backup (below the PATHs), also those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted

@@ -6,7 +6,10 @@ use super::List;
 use crate::{
     command::show::tag,
     error::{Error, Result},
-    format::root::{ClusterInfo, Root, SourceInfo},
+    format::{
+        root::{ClusterInfo, Root, SourceInfo},
+        root_parts::PSEUDONYM,
+    },
     repo::base::is_part,
     text::{
         self,
@@ -37,6 +40,8 @@ pub(super) struct BackupTable<'a> {
     sources: BTreeSet<String>,
     stored_bytes: u64,
     damaged: u64,
+    /// Whether a source has a pseudonym, because no key was given that reads its name.
+    has_pseudonyms: bool,
 }
 
 impl<'a> BackupTable<'a> {
@@ -49,6 +54,7 @@ impl<'a> BackupTable<'a> {
             sources: BTreeSet::new(),
             stored_bytes: 0,
             damaged: 0,
+            has_pseudonyms: false,
         }
     }
 
@@ -78,6 +84,8 @@ impl<'a> BackupTable<'a> {
         text::line(out, &row)?;
         self.backups += 1;
         self.sources.insert(source);
+        self.has_pseudonyms |=
+            root.source.host.starts_with(PSEUDONYM) && root.source.paths.is_empty();
         self.stored_bytes = self.stored_bytes.saturating_add(totals.stored_bytes);
         let details = if self.list.long {
             details(root)
@@ -148,7 +156,11 @@ impl<'a> BackupTable<'a> {
         text::line(
             out,
             &format!("{backups} of {sources}, {stored} stored{damaged}"),
-        )
+        )?;
+        if self.has_pseudonyms {
+            text::line(out, "hosts and paths are encrypted: --key FILE shows them")?;
+        }
+        Ok(())
     }
 }
 

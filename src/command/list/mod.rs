@@ -8,7 +8,7 @@ pub(super) use entries::kind_parts;
 
 use crate::archive::not_there;
 use crate::{
-    archive::{Archive, Selection},
+    archive::{Archive, Selection, source_paths::selection_in},
     error::{Error, ErrorKind, Result, quoted},
     format::{
         entry::{EntryPath, is_within},
@@ -83,10 +83,14 @@ impl List {
         if self.is_of_backups() {
             return self.print_backups(out);
         }
-        let selection = Selection::new(&self.paths)?;
         match look(&self.from, &self.filter)? {
-            InspectedInput::Backup(archive) => self.print_entries(&archive, &selection, out)?,
-            InspectedInput::Stream(input) => self.print_members(input, &selection, out)?,
+            InspectedInput::Backup(archive) => {
+                let selection = selection_in(&archive, &self.paths)?;
+                self.print_entries(&archive, &selection, out)?;
+            }
+            InspectedInput::Stream(input) => {
+                self.print_members(input, &Selection::new(&self.paths)?, out)?;
+            }
         }
         Ok(0)
     }

@@ -287,6 +287,10 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
         "is a server running there? To back up a stopped cluster, name its data directory: \
             `fullbore backup PGDATA --offline`"
             .into()
+    } else if code.is_none() && reason(cause).contains("lookup address") {
+        "is the name right? fullbore reads the files of the cluster, so run it on the server's host, \
+            or with `--on ssh://HOST`"
+            .into()
     } else {
         return error;
     };

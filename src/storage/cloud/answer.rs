@@ -168,7 +168,8 @@ impl Answer {
     /// A sentence to act on, if there is one.
     pub(super) fn hint(&self) -> Option<String> {
         if self.is_of_host {
-            return Some("set the credentials of the store in the environment, or name a profile that has them".to_owned());
+            return Some("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for gs:// GOOGLE_APPLICATION_CREDENTIALS; for az:// \
+                 AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY".to_owned());
         }
         if let Some(region) = &self.region {
             return Some(format!("add --storage region={region}"));

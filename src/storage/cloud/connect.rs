@@ -18,7 +18,7 @@ use object_store::{
     gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey},
     multipart::MultipartStore,
 };
-use std::{fs, sync::Arc, time::Duration};
+use std::{fs, iter, sync::Arc, time::Duration};
 
 /// The client of one bucket.
 pub(super) struct Store {
@@ -98,10 +98,16 @@ fn no_retries() -> RetryConfig {
 /// Errors of a builder name settings and files, never values of secrets.
 fn refused(address: &CloudAddress, error: &object_store::Error) -> Error {
     let what = format!("cannot use {:?} as a storage", address.to_string());
-    let hint = "check the settings and credentials of the store";
-    Error::new(ErrorKind::Usage, what)
-        .because(error.to_string())
-        .hint(hint)
+    let outer: &(dyn std::error::Error + 'static) = error;
+    let chain = iter::successors(Some(outer), |error| error.source());
+    let why = chain.last().unwrap_or(outer).to_string();
+    // A system without them, such as an empty container.
+    let hint = if why.contains("CA certificates") {
+        "install the package ca-certificates, or name certificates with --storage ca-file=FILE"
+    } else {
+        "check the settings and credentials of the store; az:// needs AZURE_STORAGE_ACCOUNT"
+    };
+    Error::new(ErrorKind::Usage, what).because(why).hint(hint)
 }
 
 fn s3_builder(
