@@ -25,6 +25,7 @@ pub mod open;
 mod page_spool;
 pub mod protocol;
 pub mod prune;
+mod pruned;
 mod renames;
 pub mod retention;
 pub mod roots;

@@ -30,6 +30,8 @@
 //! The first backup in this chain is the one that stored X, which would have been alive in step 0.
 //! Tombstones are a second guard.
 
+pub use super::pruned::{BackupRemains, ObjectCount, Pruned};
+
 use super::{
     open::read_repository,
     protocol::{
@@ -43,103 +45,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object, segment_numbers},
-        sizes,
-    },
+    format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object},
     storage::{Leased, Objects, PutIf, Take},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-/// What a prune deleted, or would delete: backups that lost objects, or have objects that only
-/// others need.
-#[derive(Debug, Default)]
-pub struct Pruned {
-    /// By id.
-    pub backups: BTreeMap<String, BackupRemains>,
-    /// Backups that were skipped, because it cannot be found out whether they are alive.
-    pub doubtful: Vec<String>,
-    /// The first deletion that the storage refused; the others were tried all the same.
-    pub refusal: Option<Error>,
-}
-
-/// The outcome for a backup that is not listed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BackupRemains {
-    /// Deleted objects.
-    pub freed: ObjectCount,
-    /// Objects that the storage refused to delete.
-    pub undeleted: ObjectCount,
-    /// Objects that are kept because other backups refer to them.
-    pub held: ObjectCount,
-    /// Objects that are kept of an interrupted backup, so that the next backup of its source can
-    /// resume it.
-    pub cut_off: ObjectCount,
-    /// The listed backups that refer to these objects.
-    pub by: Vec<String>,
-}
-
-/// Stored objects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ObjectCount {
-    /// Segments among them.
-    pub segments: u64,
-    /// Bytes of all.
-    pub bytes: u64,
-}
-
-impl ObjectCount {
-    fn add(&mut self, name: &str, bytes: u64) {
-        self.segments += u64::from(segment_numbers(name).is_some());
-        sizes::add(&mut self.bytes, bytes);
-    }
-}
-
-impl Pruned {
-    /// Returns the sum of all deleted objects.
-    pub fn freed(&self) -> ObjectCount {
-        self.sum(|remains| remains.freed)
-    }
-
-    /// Returns the sum of all objects that the storage refused to delete.
-    pub fn undeleted(&self) -> ObjectCount {
-        self.sum(|remains| remains.undeleted)
-    }
-
-    /// Returns the sum of all objects that are kept for others.
-    pub fn held(&self) -> ObjectCount {
-        self.sum(|remains| remains.held)
-    }
-
-    /// Returns the sum of all objects that are kept of interrupted backups.
-    pub fn cut_off(&self) -> ObjectCount {
-        self.sum(|remains| remains.cut_off)
-    }
-
-    /// Notes that the storage refused to delete something. The prune goes on: other deletions may be permitted.
-    ///
-    /// # Errors
-    /// Every other error.
-    fn note_refusal(&mut self, deleted: Result<()>) -> Result<()> {
-        match deleted {
-            Err(error) if error.kind == ErrorKind::Permission => {
-                self.refusal.get_or_insert(error);
-                Ok(())
-            }
-            deleted => deleted,
-        }
-    }
-
-    fn sum(&self, of: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
-        self.backups
-            .values()
-            .map(of)
-            .fold(ObjectCount::default(), |sum, more| ObjectCount {
-                segments: sum.segments.saturating_add(more.segments),
-                bytes: sum.bytes.saturating_add(more.bytes),
-            })
-    }
-}
 
 /// An object that no root mentioned in step 0.
 struct PruneCandidate {
