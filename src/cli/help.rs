@@ -55,7 +55,7 @@ const HEADINGS: [(&str, &[&str]); 3] = [
 ];
 
 /// Commands with too many options for a screen, and those that `-h` prints.
-const SHORT: [(&str, &[&str]); 4] = [
+const SHORT: [(&str, &[&str]); 5] = [
     (
         "backup",
         &[
@@ -91,6 +91,18 @@ const SHORT: [(&str, &[&str]); 4] = [
     (
         "export",
         &["to", "compress", "keep-going", "encrypt-to", "host", "path"],
+    ),
+    (
+        "forget",
+        &[
+            "keep-last",
+            "keep-daily",
+            "keep-weekly",
+            "keep-monthly",
+            "keep-within",
+            "prune",
+            "dry-run",
+        ],
     ),
 ];
 
@@ -244,9 +256,27 @@ mod tests {
     /// Lines and columns of the smallest usual terminal.
     const SMALL_SCREEN: (usize, usize) = (24, 80);
     /// Commands with a help for the smallest usual terminal.
-    const SMALL: [&str; 12] = [
-        "list", "cat", "stats", "prune", "find", "show", "init", "run", "config", "tag", "pin",
+    const SMALL: [&str; 20] = [
+        "list",
+        "cat",
+        "stats",
+        "prune",
+        "find",
+        "show",
+        "init",
+        "run",
+        "config",
+        "tag",
+        "pin",
         "systemd",
+        "diff",
+        "unpin",
+        "key",
+        "serve",
+        "repair",
+        "bench",
+        "completions",
+        "man",
     ];
 
     #[test]
