@@ -20,8 +20,7 @@ use fullbore::{
     repo::{
         protocol::{
             Intent, check, forget, give_up, intent_key, listed_needs, refer, remove_abandoned,
-            store_root,
-            write_off,
+            store_root, write_off,
         },
         prune::prune,
         roots::{BackupState, documents, key, needs},
