@@ -133,8 +133,8 @@ impl Backup {
     /// Every error that makes the backup impossible; nothing is committed then. Files that could
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
-        let look = self.look()?;
         let begun = jiff::Timestamp::now();
+        let look = self.look()?;
         self.check_output()?;
         self.check_paths()?;
         self.check_compare()?;
