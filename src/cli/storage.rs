@@ -287,7 +287,7 @@ impl EncryptArgs {
     /// As [`Location::parse`].
     pub(super) fn asks_for_new(&self, word: &OsStr) -> Result<bool> {
         let is_cloud = matches!(Location::parse(word)?, Location::Cloud { .. });
-        Ok(self.is_wanted() || is_cloud)
+        Ok(self.is_wanted() || is_cloud || has_keys())
     }
 
     /// Makes a destination encrypted if it is new and that is wanted. A dry run changes nothing.

@@ -1169,7 +1169,7 @@ fn what_is_not_found_is_said() {
     ])
     .ends_with(1);
     assert!(
-        ran.err.contains("hint:  `fullbore list REPO@BACKUP` shows"),
+        ran.err.contains("`fullbore list REPO@latest` shows"),
         "{}",
         ran.err
     );
