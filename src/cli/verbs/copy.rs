@@ -25,7 +25,7 @@ use crate::{
     stage::codec::Codec,
     storage::{
         Location, Objects,
-        access::connect_to_host,
+        access::{connect_to_host, stored_objects},
         foreign_words::refuse_foreign,
         ssh::connect_to_peer,
         wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
@@ -163,6 +163,11 @@ fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
         Location::Ssh { path, .. } => path.as_os_str().as_bytes().contains(&b'@'),
         _ => false,
     };
+    if let (Location::Ssh { .. }, Location::Ssh { .. }) = (&from_location, &to_location) {
+        // Only the other host knows, and a directory is not copied from one to the other.
+        let is_stored = || Ok(stored_objects(&from_location)?.get(REPOSITORY)?.is_some());
+        return if names_backup { Ok(true) } else { is_stored() };
+    }
     let may_become_one = match &to_location {
         Location::Local(path) => {
             std::fs::read_dir(path).map_or(true, |mut all| all.next().is_none())
