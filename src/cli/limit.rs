@@ -169,7 +169,12 @@ impl RunLimit {
             .map(|side| {
                 let at = side as usize;
                 let speed = times(self.verdict.headroom(side));
-                format!("the {} {} {speed}", self.names[at], could[at])
+                let name = match self.names[at] {
+                    "workers" => "processors",
+                    "sink" => "destination",
+                    name => name,
+                };
+                format!("the {name} {} {speed}", could[at])
             });
         let busy = percent(self.verdict.of(self.verdict.limit).busy);
         format!(", busy {busy}; {}", others.collect::<Vec<_>>().join(", "))
@@ -278,7 +283,7 @@ mod tests {
         );
         assert_eq!(
             run(Limit::DiskWrite, Side::Sink, 3.0).text(),
-            "limit: disk write, busy 82 %; the source could give 10.0×, the workers could do 4.0×"
+            "limit: disk write, busy 82 %; the source could give 10.0×, the processors could do 4.0×"
         );
         assert_eq!(
             run(Limit::MaxRate, Side::Source, 3.0).text(),
