@@ -43,7 +43,7 @@ use std::{
 /// The one location that the other side may open, and what it may do there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedLocation {
-    /// What may be done.
+    /// The operations that are allowed.
     pub allowed: Allowed,
     /// The location, as it was given.
     pub location: OsString,
@@ -270,7 +270,7 @@ impl WireService for PeerService {
     }
 }
 
-/// What stands for the host that has started a command.
+/// The word for the host that has started a command.
 const PEER: &str = "peer:";
 
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.

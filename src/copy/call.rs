@@ -25,7 +25,7 @@ pub(super) const MAX_TAR: usize = 64 << 20;
 /// Bytes of a digest of content.
 pub(super) const DIGEST_BYTES: usize = 32;
 
-/// A question. What belongs to it in bytes, such as content, is its body.
+/// A question. Its bytes, such as content, are its body.
 #[derive(Debug, Clone, Encode, Decode)]
 pub enum CopyCall {
     /// Opens the tree at this path; an empty path is the one that this side chose. The first

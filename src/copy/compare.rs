@@ -176,7 +176,7 @@ impl Differences {
             EntryState::Whole => {}
             EntryState::Noted | EntryState::Vanished => return Ok(()),
             state if scanned.entry.kind == EntryKind::Directory => {
-                // What is in it is not known, so nothing is deleted.
+                // Its content is unknown, so nothing below it is deleted.
                 self.plan.note_unlisted(&scanned.entry.path, state);
             }
             state => {

@@ -74,7 +74,7 @@ pub struct CopyOptions {
     pub delete: bool,
     /// Whether content is compared, also of files whose size and time are equal.
     pub checksum: bool,
-    /// Whether nothing is written.
+    /// A dry run: nothing is written.
     pub dry_run: bool,
     /// Whether owners are set and compared by number.
     pub numeric_owner: bool,
@@ -121,7 +121,7 @@ pub struct TreeCopy {
     pub options: CopyOptions,
 }
 
-/// What a copy did.
+/// The numbers of a finished copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopySummary {
     /// Entries that the target lacked.

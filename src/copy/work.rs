@@ -31,7 +31,7 @@ use std::{
     },
 };
 
-/// What all workers share.
+/// The state that all workers share.
 pub(super) struct CopyWork<'a> {
     pub(super) plan: &'a CopyPlan,
     pub(super) source: &'a dyn Source,

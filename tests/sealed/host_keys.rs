@@ -27,21 +27,25 @@ fn world_with_host() -> (World, Person, Person) {
     (world, me, host)
 }
 
+/// Adds a backup of the same tree, as that of another host.
+fn back_up_another_host(world: &World, me: &Person) {
+    let backup = args![
+        "backup",
+        world.tree(),
+        "--to",
+        world.repository(),
+        "--host",
+        "other"
+    ];
+    world.run_as(me, backup).ends_with(0);
+}
+
 #[test]
 fn a_host_adds_full_and_incremental_backups_and_reads_none() {
     let (world, me, host) = world_with_host();
     let repository = world.repository();
-    // That of another host, which it has no list of.
-    let foreign = args![
-        "backup",
-        world.tree(),
-        "--to",
-        repository,
-        "--host",
-        "other",
-        "--json"
-    ];
-    world.run_as(&me, foreign).ends_with(0);
+    // The host has no list of it.
+    back_up_another_host(&world, &me);
     let [first, second] = world.two_backups(&repository, &host);
     world.change(5);
     let third = world.backup(&repository, &host);
@@ -82,15 +86,7 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
 fn a_first_backup_of_a_host_names_no_backup_of_another() {
     let (world, me, host) = world_with_host();
     let repository = world.repository();
-    let foreign = args![
-        "backup",
-        world.tree(),
-        "--to",
-        repository,
-        "--host",
-        "other"
-    ];
-    world.run_as(&me, foreign).ends_with(0);
+    back_up_another_host(&world, &me);
     let first = world.backup(&repository, &host);
     assert_eq!(first["unlike"], serde_json::Value::Null, "{first}");
     let source = |id: &str| id[19..21].to_owned();

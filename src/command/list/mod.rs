@@ -57,7 +57,7 @@ pub struct List {
     pub form: EntryForm,
     /// Whether to round sizes of entries.
     pub human: bool,
-    /// Whether to print all that is known of backups.
+    /// Whether to print all details of backups.
     pub long: bool,
     /// Whether to print neither a header nor a last line.
     pub quiet: bool,
