@@ -70,9 +70,9 @@ class Store:
 
 
 @contextmanager
-def delayed(port, seconds, host="127.0.0.1"):
-    """The port of a proxy that holds back what a server sends for so long."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def delayed(port, seconds, host="127.0.0.1", own=0):
+    """The port of a proxy that holds back what a server sends for so long; any that is free, or `own`."""
+    listener = socket.create_server(("127.0.0.1", own))
 
     def carry(source, target, pause):
         held = []       # what came, and when it may go
@@ -99,7 +99,11 @@ def delayed(port, seconds, host="127.0.0.1"):
                 client, _ = listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((host, port))
+            try:
+                server = socket.create_connection((host, port))
+            except OSError:
+                client.close()
+                continue
             threading.Thread(target=carry, args=(client, server, 0), daemon=True).start()
             threading.Thread(target=carry, args=(server, client, seconds), daemon=True).start()
 

@@ -1,9 +1,10 @@
 """The rows of other hosts: two network namespaces with a veth pair between them, and a real sshd in the far one.
 
 The MTU is 1500 and all offloads are off, so a packet is what a wire would carry. `tc tbf` limits the rate. The kernel of these
-figures has no netem: a proxy in user space makes answers late, and only TCP connections to sshd pass it.
+figures has no netem: a proxy in user space makes answers late. TCP connections to sshd pass it, and those beside ssh too: the
+far host listens on few ports, and the proxy on the same ones.
 
-    network.py --proxy PORT HOST MILLISECONDS       the proxy alone, for as long as its input is open
+    network.py --proxy HOST MILLISECONDS PORT…      the proxy alone, for as long as its input is open
     network.py --plain INTERFACE                    turns the offloads of an interface off
 """
 
@@ -15,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cloud import delayed
@@ -26,6 +27,7 @@ from table import Line, ratio_line, wall_line
 SSHD = "/usr/sbin/sshd"
 NEAR_ADDRESS, FAR_ADDRESS = "10.231.7.1", "10.231.7.2"
 GIGABIT = 10**9
+FAR_PORTS = range(50000, 50032)     # those of connections beside ssh
 OFFLOADS = {"tso": 0x1f, "gso": 0x24, "gro": 0x2c, "sg": 0x19, "tx checksums": 0x17}
 
 
@@ -123,14 +125,18 @@ class Hosts:
                 run(self.on(name, [word if word != "add" else "del" for word in command]))
 
     @contextmanager
-    def late(self, milliseconds):
-        """Makes what sshd sends late by so much."""
+    def late(self, milliseconds, only_ssh=False):
+        """Makes what the far host sends late by so much; it is reached through the proxy only."""
         if not milliseconds:
             yield
             return
-        command = [sys.executable, os.path.abspath(__file__), "--proxy", "22", FAR_ADDRESS, str(milliseconds)]
+        own = f"echo {FAR_PORTS[0]} {FAR_PORTS[-1]} > /proc/sys/net/ipv4/ip_local_port_range"
+        run(self.on(self.far, ["sh", "-c", own]))
+        ports = [] if only_ssh else FAR_PORTS
+        command = [sys.executable, os.path.abspath(__file__), "--proxy", FAR_ADDRESS, str(milliseconds), *map(str, (22, *ports))]
         with subprocess.Popen(self.on(self.near, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
-            self.point_to("127.0.0.1", int(proxy.stdout.readline()))
+            proxy.stdout.readline()     # it listens
+            self.point_to("127.0.0.1", 22)
             try:
                 yield
             finally:
@@ -352,9 +358,11 @@ def main():
     if sys.argv[1:2] == ["--plain"]:
         plain(sys.argv[2])
     elif sys.argv[1:2] == ["--proxy"]:
-        port, host, milliseconds = int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
-        with delayed(port, milliseconds / 1000, host) as own:
-            print(own, flush=True)
+        host, milliseconds = sys.argv[2], float(sys.argv[3])
+        with ExitStack() as proxies:
+            for port in map(int, sys.argv[4:]):
+                proxies.enter_context(delayed(port, milliseconds / 1000, host, own=port))
+            print(flush=True)
             sys.stdin.read()
     else:
         sys.exit(__doc__)

@@ -4,13 +4,14 @@ use super::{
     WireStreams, WireTimes,
     door::{JOINED, join_line},
     frame::{read_greeting, read_line},
-    link::Link,
+    link::{Link, LinkNeeds},
     message::{Call, CallAnswer, JoinOffer},
     stream::WireEnds,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     platform::debug,
+    queue::start_in,
 };
 use rustix::net::sockopt::set_tcp_congestion;
 use std::{
@@ -18,7 +19,10 @@ use std::{
     io::{self, Write},
     net::{TcpStream, ToSocketAddrs},
     num::NonZeroUsize,
+    ops::RangeInclusive,
+    panic::resume_unwind,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -43,17 +47,29 @@ pub(in crate::storage) struct JoinedEnds {
     pub(in crate::storage) kept: Option<Box<dyn fmt::Debug + Send + Sync>>,
 }
 
-/// Connections over a link whose answers take long.
-const FAR_CONNECTIONS: usize = 4;
-
 /// The time of an answer from which on a link is far.
 const FAR: Duration = Duration::from_millis(20);
+
+/// The time of an answer that makes one more connection useful: ssh has 2 MiB under way, which 1 Gbit/s carries in 17 ms.
+const FAR_STEP: Duration = Duration::from_millis(15);
+
+/// Connections over a far link. Servers of ssh refuse some of more than ten that log in at the same time.
+const FAR_CONNECTIONS: RangeInclusive<u128> = 4..=8;
 
 /// Attempts in a row that may fail.
 const MAX_FAILURES: u32 = 5;
 
 /// Pause before an attempt, times the number of those that failed.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that are useful where an answer takes so long.
+fn useful_connections(answer_time: Duration) -> usize {
+    if answer_time <= FAR {
+        return 1;
+    }
+    let steps = answer_time.as_millis() / FAR_STEP.as_millis();
+    steps.clamp(*FAR_CONNECTIONS.start(), *FAR_CONNECTIONS.end()) as usize
+}
 
 /// Sees to the connections of a session until it ends, or until none can be made any more.
 pub(super) fn keep_connections(
@@ -68,30 +84,25 @@ pub(super) fn keep_connections(
     let Ok((_, CallAnswer::Offered(offer), _)) = link.call(Call::Offer, b"", 0) else {
         return; // the first connection does it all
     };
-    let useful = if asked.elapsed() > FAR {
-        FAR_CONNECTIONS
-    } else {
-        1
-    };
-    let wanted = wanted.map_or(useful, NonZeroUsize::get);
+    let useful = || useful_connections(asked.elapsed());
+    let wanted = wanted.map_or_else(useful, NonZeroUsize::get);
     let mut failures = 0;
     while failures < MAX_FAILURES {
         let first_rests = dialer.first_rests(&offer);
-        let needs = link.needs.sleep(|needs| {
+        let missing = |needs: &LinkNeeds| {
             let first_carries = !first_rests && !needs.is_first_lost;
             let further = wanted - usize::from(first_carries);
-            !needs.is_ended && needs.connections >= further
-        });
-        let is_ended = needs.0.is_ended;
+            further.saturating_sub(needs.connections)
+        };
+        let needs = link
+            .needs
+            .sleep(|needs| !needs.is_ended && missing(needs) == 0);
+        let (is_ended, missing) = (needs.0.is_ended, missing(&needs.0));
         drop(needs);
         if is_ended || link.calls.sleep(PAUSE * failures) {
             return;
         }
-        let joined = dialer.dial(&offer).and_then(|joined| {
-            let first_rests = dialer.first_rests(&offer);
-            link.join(joined.ends, times, first_rests, joined.kept)
-        });
-        match joined {
+        match dial_at_once(missing, || dial(link, dialer, &offer, times)) {
             Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
@@ -99,6 +110,25 @@ pub(super) fn keep_connections(
             }
         }
     }
+}
+
+/// Opens several connections at the same time, as each takes several round trips. Fails if one of them does.
+fn dial_at_once(count: usize, dial: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..count).map(|_| start_in(scope, &dial)).collect();
+        let mut dialed = dial();
+        for other in others {
+            let other =
+                other.and_then(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            dialed = dialed.and(other);
+        }
+        dialed
+    })
+}
+
+fn dial(link: &Arc<Link>, dialer: &dyn Dialer, offer: &JoinOffer, times: &WireTimes) -> Result<()> {
+    let joined = dialer.dial(offer)?;
+    link.join(joined.ends, times, dialer.first_rests(offer), joined.kept)
 }
 
 /// Connects to a server, without small delays, and with the control of congestion that copes best with losses where the system has it.
