@@ -14,10 +14,10 @@ use crate::{
     queue::Monitor,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::{
-        Arc,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -49,7 +49,19 @@ struct Outputs {
     last_unkept: u64,
     /// The other side has received all frames up to this one.
     received: u64,
+    /// The threads that wait for a connection, in their order.
+    line: BTreeSet<LinePlace>,
+    last_place: u64,
     is_ended: bool,
+}
+
+/// The place of a thread among those that wait for a connection. Without it a thread that sends without pause would keep the
+/// connection for itself, and a call of another one would wait for seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LinePlace {
+    /// Frames without a number go first: the window may be full, and they open it.
+    is_numbered: bool,
+    place: u64,
 }
 
 #[derive(Debug)]
@@ -82,6 +94,16 @@ impl Outputs {
         // In turn: a thread that sends alone fills the buffers of all.
         let next = idle.min_by_key(|(_, output)| output.last_use);
         next.map(|(id, _)| *id)
+    }
+
+    fn line_up(&mut self, is_numbered: bool) -> LinePlace {
+        self.last_place += 1;
+        let place = LinePlace {
+            is_numbered,
+            place: self.last_place,
+        };
+        self.line.insert(place);
+        place
     }
 
     fn take(&mut self) -> Option<(u64, WireStream)> {
@@ -163,11 +185,7 @@ impl Outlet {
     }
 
     fn send_by_any(&self, message: &Message, data: &[u8], is_numbered: bool) -> io::Result<()> {
-        let waits = |outputs: &mut Outputs| {
-            let is_full = is_numbered && outputs.unreceived_bytes >= FRAME_WINDOW;
-            !outputs.is_ended && (is_full || outputs.idle().is_none())
-        };
-        let mut state = self.0.sleep(waits);
+        let mut state = self.wait_in_line(is_numbered);
         let outputs = &mut state.0;
         if outputs.is_ended {
             return Ok(());
@@ -191,10 +209,34 @@ impl Outlet {
             };
             outputs.keep(number, frame);
         }
-        drop(state);
+        self.call_next(state);
         self.write(connection, stream, |stream| {
             write_frame(stream, message, number, data)
         })
+    }
+
+    /// Waits for a connection, and for room in the window if the frame has a number.
+    fn wait_in_line(&self, is_numbered: bool) -> MutexGuard<'_, (Outputs, usize)> {
+        let mut place = None;
+        let mut state = self.0.sleep(|outputs| {
+            let place = *place.get_or_insert_with(|| outputs.line_up(is_numbered));
+            let is_next = outputs.line.first() == Some(&place);
+            let is_full = is_numbered && outputs.unreceived_bytes >= FRAME_WINDOW;
+            !outputs.is_ended && (!is_next || is_full || outputs.idle().is_none())
+        });
+        if let Some(place) = place {
+            state.0.line.remove(&place);
+        }
+        state
+    }
+
+    /// Goes on without the lock; the next thread in the line may find another connection.
+    fn call_next(&self, state: MutexGuard<'_, (Outputs, usize)>) {
+        if state.0.line.is_empty() || state.0.idle().is_none() {
+            drop(state);
+        } else {
+            self.0.wake(state, true);
+        }
     }
 
     fn write(
@@ -288,11 +330,10 @@ impl Outlet {
     }
 
     fn resend(&self, number: u64) -> io::Result<()> {
-        let mut state = self
-            .0
-            .sleep(|outputs| !outputs.is_ended && outputs.idle().is_none());
+        let mut state = self.wait_in_line(false);
         let outputs = &mut state.0;
         if outputs.is_ended || !outputs.unreceived.contains_key(&number) {
+            self.call_next(state);
             return Ok(());
         }
         let Some((connection, stream)) = outputs.take() else {
@@ -307,7 +348,7 @@ impl Outlet {
             outputs.forget(number);
             outputs.last_unkept = outputs.last_unkept.max(number);
         }
-        drop(state);
+        self.call_next(state);
         self.write(connection, stream, |stream| {
             write_frame(stream, &message, Some(number), &data)
         })
@@ -331,3 +372,45 @@ impl Outlet {
 }
 
 const _: () = assert!(FRAME_WINDOW >= 16 * MAX_DATA);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::wire::{WireEnds, WireStreams, frame::read_frame};
+    use std::{os::unix::net::UnixStream, thread, time::Duration};
+
+    #[test]
+    fn a_frame_goes_before_those_of_a_thread_that_sends_without_pause() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let ends = |socket: UnixStream| {
+            let input = socket.try_clone().unwrap().into();
+            let output = socket.into();
+            WireEnds::new(WireStreams { input, output }, Duration::from_secs(60)).unwrap()
+        };
+        let (near, mut far) = (ends(near), ends(far));
+        let outlet = Outlet::default();
+        outlet.add(near.output, near.is_ended, false).unwrap();
+        let large = Message::Append { upload: 1 };
+        let small = Message::Credit { bytes: 1 };
+        thread::scope(|scope| {
+            // More than the socket holds, so the thread waits within a frame.
+            scope.spawn(|| {
+                (0..50).for_each(|_| outlet.send(&large, &vec![0; MAX_DATA]).unwrap());
+            });
+            while outlet.0.lock().0.idle().is_some() {
+                thread::yield_now();
+            }
+            scope.spawn(|| outlet.send(&small, b"").unwrap());
+            while outlet.0.lock().0.line.is_empty() {
+                thread::yield_now();
+            }
+            let mut sent = (0..51).map(|_| read_frame(&mut far.input).unwrap().unwrap().message);
+            let before = sent
+                .by_ref()
+                .take_while(|message| *message != small)
+                .count();
+            sent.for_each(drop);
+            assert!(before <= 2, "{before}");
+        });
+    }
+}
