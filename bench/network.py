@@ -6,6 +6,8 @@ far host listens on few ports, and the proxy on the same ones.
 
     network.py --proxy HOST MILLISECONDS PORT…      the proxy alone, for as long as its input is open
     network.py --plain INTERFACE                    turns the offloads of an interface off
+    network.py --stream push|pull BYTES SSH…        starts the next line by ssh, and moves zeros over a TCP connection
+    network.py --end push|pull BYTES                the other end of it
 """
 
 import ctypes
@@ -43,6 +45,46 @@ def plain(interface):
         for command in OFFLOADS.values():
             request = Request(interface.encode(), ctypes.pointer(Value(command, 0)), b"")
             fcntl.ioctl(asked, 0x8946, request)     # SIOCETHTOOL
+
+
+def stream(way, size, ssh):
+    """What a copy over a TCP connection beside ssh cannot do without: a login, and the bytes."""
+    command = [*ssh, sys.executable, os.path.abspath(__file__), "--end", way, str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as end:
+        end.stdout.readline()
+        with socket.create_connection((near_name(ssh), FAR_PORTS[-1])) as connection:
+            move(connection, size, sends=way == "push")
+    if end.returncode:
+        sys.exit(end.returncode)
+
+
+def near_name(ssh):
+    """Where ssh reaches the host `far`."""
+    words = subprocess.check_output([*ssh[:-1], "-G", ssh[-1]], text=True).split()
+    return words[words.index("hostname") + 1]
+
+
+def stream_end(way, size):
+    with socket.create_server((FAR_ADDRESS, FAR_PORTS[-1])) as listener:
+        print(flush=True)
+        connection, _ = listener.accept()
+        with connection:
+            move(connection, size, sends=way == "pull")
+
+
+def move(connection, size, sends):
+    """Sends so many zeros, or receives them and says so."""
+    piece = bytearray(1 << 18)
+    left = size
+    while left > 0:
+        moved = connection.send(piece[:left]) if sends else connection.recv_into(piece)
+        if not moved:
+            raise Failed("the other end has gone")
+        left -= moved
+    if sends:
+        connection.recv(1)
+    else:
+        connection.sendall(b".")
 
 
 class Hosts:
@@ -247,6 +289,8 @@ class Network:
                     self.bench.work.fresh = place
                 yield wall_line(row, f"wall, push, no change, {peer}", target, self.bench.alternate(*again))
                 yield self.packets(row, f"no change, {peer}", hosts, again, None)
+                login = self.side(hosts, [*hosts.ssh(), "far", "true"])
+                yield wall_line(row, "wall, push, no change, a login by ssh", None, self.bench.alternate(again[0], login))
             yield wall_line(row, "wall, push, rsync", None, self.bench.alternate(ours, self.rsync(hosts, corpus)))
             pull, rsync = self.pull(hosts, corpus), self.rsync(hosts, corpus, is_pull=True)
             yield wall_line(row, "wall, pull, rsync", None, self.bench.alternate(pull, rsync))
@@ -254,19 +298,26 @@ class Network:
             for what, side in (("push", ours), ("pull", pull), ("rsync, pull", rsync)):
                 yield self.calls(row, what, side, corpus)
 
+    def plain_stream(self, hosts, corpus, way):
+        command = [sys.executable, os.path.abspath(__file__), "--stream", way, corpus.bytes, *hosts.ssh(), "far"]
+        return self.side(hosts, list(map(str, command)))
+
     def late(self, row, name, milliseconds, share):
         """A backup without compression over 1 Gbit/s and late answers: how much of the link is used."""
         corpus = self.bench.corpus(name)
         with Hosts(self.bench) as hosts, hosts.rate(GIGABIT), hosts.late(milliseconds):
             plainly = ("--compress", "none")
-            for what, ours, is_pull in (("push", self.push(hosts, corpus, *plainly), False),
-                                        ("pull", self.pull(hosts, corpus, *plainly), True)):
-                pairs = self.bench.alternate(ours, self.rsync(hosts, corpus, is_pull))
-                yield wall_line(row, f"wall, {what}, 1 Gbit/s, {milliseconds} ms, rsync", None, pairs)
+            for way, ours in (("push", self.push(hosts, corpus, *plainly)), ("pull", self.pull(hosts, corpus, *plainly))):
+                on = f"{way}, 1 Gbit/s, {milliseconds} ms"
+                pairs = self.bench.alternate(ours, self.plain_stream(hosts, corpus, way))
+                yield wall_line(row, f"wall, {on}, a login and a plain stream", 1.11, pairs)
                 walls = [wall for wall, _ in pairs.of("wall")]
                 used = [corpus.bytes * 8 / wall / GIGABIT for wall in walls]
-                yield Line(row, f"share of the link, {what}, {milliseconds} ms", sorted(used)[len(used) // 2], share,
+                yield Line(row, f"share of the link, {on}", sorted(used)[len(used) // 2], share,
                            sign=">=", commands=[ours.command], raw=used)
+                rsync = self.rsync(hosts, corpus, is_pull=way == "pull")
+                yield ratio_line(row, f"wall, {on}, rsync, once", None, [(walls[-1], rsync().wall)],
+                                 [ours.command, rsync.command], unit="s")
 
     def copy(self, row, name, target):
         """Copies of a tree to the far host: a new one, and one of which every file is read and nothing differs."""
@@ -357,6 +408,10 @@ class FarCluster(Cluster):
 def main():
     if sys.argv[1:2] == ["--plain"]:
         plain(sys.argv[2])
+    elif sys.argv[1:2] == ["--stream"]:
+        stream(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+    elif sys.argv[1:2] == ["--end"]:
+        stream_end(sys.argv[2], int(sys.argv[3]))
     elif sys.argv[1:2] == ["--proxy"]:
         host, milliseconds = sys.argv[2], float(sys.argv[3])
         with ExitStack() as proxies:

@@ -455,8 +455,8 @@ ROWS = {
     "s3-large-100": lambda b, r: b.cloud.large(r, 100, 2 << 30, 1.18),
     "net-tree": lambda b, r: b.network.backup(r, "tree", 0.40),
     "net-pg": lambda b, r: b.network.backup(r, "pg", 0.40),
-    "net-late-20": lambda b, r: b.network.late(r, "sync", 20, 0.90),
-    "net-late-100": lambda b, r: b.network.late(r, "sync", 100, 0.90),
+    "net-late-20": lambda b, r: b.network.late(r, "pg", 20, 0.90),
+    "net-late-100": lambda b, r: b.network.late(r, "pg", 100, 0.90),
     "net-copy": lambda b, r: b.network.copy(r, "sync", 0.5),
     "net-cluster": lambda b, r: b.network.cluster(r, 0.80),
 }
