@@ -2,7 +2,7 @@
 
 use crate::{
     listening::{Certificates, Listening, expect},
-    over_ssh::{files, kill_ssh_of, restored, scratch, segments, text, tree},
+    over_ssh::{files, kill_ssh_of, restored, scratch, segments, ssh_of, text, tree},
     sshd::{FULLBORE, sshd},
     suite::pattern,
 };
@@ -201,6 +201,13 @@ said=$(mktemp "$FULLBORE_SAID/said-XXXXXX")
 tee "$said" | sh -c "$command"
 "#;
 
+/// Bytes that a process has read so far; 0 once it has ended.
+fn read_by(process: u32) -> u64 {
+    let counts = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+    let count = counts.lines().find_map(|line| line.strip_prefix("rchar: "));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
 #[test]
 fn a_backup_goes_on_without_its_first_connection() {
     let dir = scratch();
@@ -212,8 +219,16 @@ fn a_backup_goes_on_without_its_first_connection() {
     let mut command = sshd().fullbore(&backup);
     command.args(["--limit-upload", "8M"]);
     let running = command.stderr(Stdio::piped()).spawn().unwrap();
-    // Beside ssh there is another connection by now, and each side has told what it received by ssh.
-    thread::sleep(Duration::from_secs(6));
+    // Until another connection has taken its place, and each side has told what it received by ssh.
+    let mut carried = 0;
+    loop {
+        let before = carried;
+        thread::sleep(Duration::from_secs(1));
+        carried = ssh_of(running.id()).map_or(0, read_by);
+        if before > 1_000_000 && carried.saturating_sub(before) < 100_000 {
+            break;
+        }
+    }
     assert!(kill_ssh_of(running.id()), "it has ended");
     let output = running.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

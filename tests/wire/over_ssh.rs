@@ -257,8 +257,8 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
     }
 }
 
-/// Ends the ssh that a command has started, and no other one.
-pub(crate) fn kill_ssh_of(parent: u32) -> bool {
+/// The process of the ssh that a command has started.
+pub(crate) fn ssh_of(parent: u32) -> Option<u32> {
     let listed = Command::new("ps")
         .args(["-o", "pid=", "-o", "comm=", "--ppid", &parent.to_string()])
         .output()
@@ -267,9 +267,14 @@ pub(crate) fn kill_ssh_of(parent: u32) -> bool {
     let ssh = listed
         .lines()
         .find_map(|line| line.trim().strip_suffix(" ssh").map(str::trim));
-    ssh.is_some_and(|pid| {
-        let killed = Command::new("kill").args(["-9", pid]).status().unwrap();
-        killed.success()
+    ssh.map(|process| process.parse().unwrap())
+}
+
+/// Ends the ssh that a command has started, and no other one.
+pub(crate) fn kill_ssh_of(parent: u32) -> bool {
+    ssh_of(parent).is_some_and(|process| {
+        let kill = ["-9", &process.to_string()];
+        Command::new("kill").args(kill).status().unwrap().success()
     })
 }
 
