@@ -285,7 +285,8 @@ fn after_saying(bytes: &[u8]) -> Error {
     let _ = near.write_all(bytes);
     let error = server.join().unwrap().unwrap_err();
     // It says nothing that is not a frame, and it is gone.
-    near.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     near.read_to_end(&mut Vec::new()).unwrap();
     error
 }

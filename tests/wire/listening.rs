@@ -242,12 +242,13 @@ fn a_server_that_ends_in_a_backup_leaves_nothing_half_done() {
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let src = source.to_str().unwrap();
     let slow = ["backup", src, "--to", &there, "--limit-upload", "2M"];
-    let backup = certificates
+    let mut backup = certificates
         .fullbore(&slow)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     while !repository.join("intents").exists() {
+        assert!(backup.try_wait().unwrap().is_none(), "it ended too early");
         thread::sleep(Duration::from_millis(20));
     }
     thread::sleep(Duration::from_millis(500));
