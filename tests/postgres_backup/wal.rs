@@ -242,7 +242,7 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(
         version,
-        &["archive_mode = on", "archive_command = 'sleep 1'"],
+        &["archive_mode = on", "archive_command = 'sleep 2'"],
     );
     cluster.start();
     (0..5).for_each(|n| {
@@ -257,7 +257,7 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     let mut session =
         Session::connect(&Params::new(&cluster.url(), &environment).unwrap()).unwrap();
     let facts = session.facts().unwrap();
-    let patience = Duration::from_secs(3);
+    let patience = Duration::from_secs(7);
     let begun = std::time::Instant::now();
     archiver::check_archiving(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);

@@ -189,10 +189,12 @@ fn damage_ends_an_export_or_is_left_out_and_listed() {
         let is_first = |name: &String| name.starts_with("s01-000001");
         let path = base.join(runs::names(&base).into_iter().find(is_first).unwrap());
         let bytes = fs::read(&path).unwrap();
-        let harms: usize = (1..10)
-            .map(|part| usize::from(two.is_harmed_by(&path, &bytes, part, codec)))
-            .sum();
-        assert!(harms > 4, "{codec}: {harms}");
+        // Everywhere with one codec; where the others differ from it is their frames.
+        let parts = (1..10).step_by(if codec == "zstd:1" { 1 } else { 3 });
+        let places = parts.len();
+        let harms = parts.filter(|part| two.is_harmed_by(&path, &bytes, *part, codec));
+        let harms = harms.count();
+        assert!(2 * harms > places, "{codec}: {harms} of {places}");
     }
 }
 

@@ -355,7 +355,7 @@ fn a_terabyte_of_holes_costs_what_its_data_costs() {
     fullbore(args!["restore", store, "--to", back, "--quiet"]).ends_with(0);
     fullbore(args!["verify", store, "--data", "--against", back]).ends_with(0);
     assert!(
-        start.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(60),
         "{:?}",
         start.elapsed()
     );

@@ -222,7 +222,7 @@ fn underway(repository: &Path, len: usize) -> std::process::Child {
         .unwrap()
         .write_all(&noise(7, len))
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(120);
     while stored_bytes(repository) + (1 << 20) < len as u64
         || names(&repository.join("intents")).is_empty()
     {
@@ -311,7 +311,7 @@ fn held(line: &str, to: &Path, stderr: Stdio) -> Child {
         .unwrap()
         .write_all(&noise(7, 3_000_000))
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(120);
     while names(place) == before {
         assert!(Instant::now() < until, "nothing is there");
         std::thread::sleep(Duration::from_millis(5));

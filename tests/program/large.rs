@@ -50,7 +50,7 @@ fn one_file_of_a_large_backup_costs_the_root_and_a_few_pages() {
     if !or_skip(has("strace"), "there is no strace") {
         return;
     }
-    let files = 200_000;
+    let files = 100_000;
     let dir = temp();
     let repository = dir.path().join("repo");
     large(&repository, files);

@@ -516,7 +516,7 @@ fn what_is_forgotten_and_pruned_meanwhile_is_no_damage_to_a_search() {
     (0..4).for_each(backup);
     std::thread::scope(|scope| {
         let life = scope.spawn(|| {
-            for round in 4..40 {
+            for round in 4..20 {
                 backup(round);
                 fullbore(args!["forget", repository, "--keep-last", "2"]).ends_with(0);
                 fullbore(args!["prune", repository]).ends_with(0);

@@ -97,15 +97,10 @@ pub(crate) fn ours(leased: Leased) -> Box<dyn Lease> {
 
 /// Bytes that differ from place to place.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state = state
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        bytes.extend_from_slice(&(state >> 16).to_le_bytes()[..6]);
-    }
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.finalize_xof().fill(&mut bytes);
     bytes
 }
 

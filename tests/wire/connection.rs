@@ -130,7 +130,7 @@ fn a_connection_that_is_cut_anywhere_leaves_nothing_half_done_and_the_next_one_w
 fn calls_that_wait_fail_when_the_connection_ends() {
     let slow = Faulty::new(Arc::new(MemoryObjects::new()));
     let slow = (1..=8).fold(slow, |slow, nth| {
-        slow.with(Operation::Get, nth, Fault::Delay(Duration::from_secs(2)))
+        slow.with(Operation::Get, nth, Fault::Delay(Duration::from_secs(20)))
     });
     let (near, far) = socket();
     let server = serve(far, Arc::new(slow));
@@ -146,7 +146,7 @@ fn calls_that_wait_fail_when_the_connection_ends() {
             assert_eq!(error.kind, ErrorKind::Unreachable, "{error:?}");
         }
         assert!(
-            began.elapsed() < Duration::from_millis(1500),
+            began.elapsed() < Duration::from_secs(15),
             "the answer was waited for"
         );
     });
@@ -273,7 +273,7 @@ fn a_direction_that_freezes_ends_the_session_on_both_sides() {
         assert!(!lease.is_ours());
         drop((lease, objects));
         server.join().unwrap().unwrap_err();
-        assert!(began.elapsed() < 4 * TIMES.silence, "{freezes_near}");
+        assert!(began.elapsed() < 12 * TIMES.silence, "{freezes_near}");
     }
 }
 
@@ -285,7 +285,8 @@ fn after_saying(bytes: &[u8]) -> Error {
     let _ = near.write_all(bytes);
     let error = server.join().unwrap().unwrap_err();
     // It says nothing that is not a frame, and it is gone.
-    near.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    near.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     near.read_to_end(&mut Vec::new()).unwrap();
     error
 }
@@ -305,13 +306,12 @@ fn after_trickling(begin: &[u8]) -> Error {
         Wire::connect(streams(far), "\"near\"", service, TIMES)?.wait()
     });
     near.write_all(begin).unwrap();
-    for _ in 0..60 {
-        if server.is_finished() || near.write_all(b"f").is_err() {
-            break;
-        }
+    // The server closes its socket before its thread ends.
+    let is_given_up = (0..200).any(|_| {
         thread::sleep(Duration::from_millis(500));
-    }
-    assert!(server.is_finished(), "it waits for ever");
+        near.write_all(b"f").is_err()
+    });
+    assert!(is_given_up, "it waits for ever");
     server.join().unwrap().unwrap_err()
 }
 
@@ -500,7 +500,7 @@ fn a_lease_that_another_takes_is_lost_on_this_side_too() {
     local.delete(&[INTENT.to_owned()]).unwrap();
     let began = Instant::now();
     while lease.is_ours() {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(120));
         thread::sleep(Duration::from_millis(20));
     }
 }

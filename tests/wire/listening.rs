@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Certificates of two authorities: the first one's are for a server and a client, the other one's for a stranger.
@@ -203,11 +203,9 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     // One that says nothing is closed.
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     silent
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .unwrap();
-    let began = Instant::now();
-    let _ = silent.read_to_end(&mut Vec::new()).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(25));
+    silent.read_to_end(&mut Vec::new()).unwrap();
 }
 
 #[test]
@@ -244,12 +242,13 @@ fn a_server_that_ends_in_a_backup_leaves_nothing_half_done() {
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let src = source.to_str().unwrap();
     let slow = ["backup", src, "--to", &there, "--limit-upload", "2M"];
-    let backup = certificates
+    let mut backup = certificates
         .fullbore(&slow)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     while !repository.join("intents").exists() {
+        assert!(backup.try_wait().unwrap().is_none(), "it ended too early");
         thread::sleep(Duration::from_millis(20));
     }
     thread::sleep(Duration::from_millis(500));

@@ -312,7 +312,7 @@ fn a_backup_whose_ssh_is_killed_goes_on_or_commits_nothing_and_the_next_one_work
         }
         assert!(killed > 0, "{delay}");
         let ended = backup.wait_with_output().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(50), "it did not end");
+        assert!(began.elapsed() < Duration::from_secs(300), "it did not end");
         // While ssh is the only connection, the backup ends with it.
         match ended.status.code() {
             Some(0) if delay > 0 => done += 1,
