@@ -153,7 +153,7 @@ impl Progress {
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
             let _ = start_in(scope, move || {
-                while over.recv_timeout(Duration::from_millis(50))
+                while over.recv_timeout(Duration::from_millis(100))
                     == Err(mpsc::RecvTimeoutError::Timeout)
                 {
                     self.tick(meter, meter.record_point());

@@ -5,35 +5,39 @@ use crate::{
     error::{Error, Result},
     format::{
         digest::{Digest, digests},
-        entry::{Entry, EntryKind},
+        entry::{Entry, EntryKind, EntryPath, split},
     },
-    platform::uring::Closer,
+    platform::uring::BATCH,
     queue::Locked,
     report::skipped::concerns_one_object,
     target::{
         deferred_dirs::DeferredDirs, in_place::Patch, tree::TargetTree, writer::TargetWriter,
     },
 };
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    sync::{Arc, Mutex},
+};
 
 /// Writers that no question uses, and the directories that get their metadata at the end. A writer
 /// keeps its directory open, where the next question often goes on.
 #[derive(Default)]
 pub(super) struct WriterPool {
-    idle: Mutex<Vec<(TargetWriter, Closer)>>,
+    idle: Mutex<Vec<TargetWriter>>,
     directories: Mutex<DeferredDirs>,
 }
 
 impl WriterPool {
-    fn take(&self, tree: &Arc<TargetTree>) -> (TargetWriter, Closer) {
+    fn take(&self, tree: &Arc<TargetTree>) -> TargetWriter {
         let idle = self.idle.locked().pop();
-        idle.unwrap_or_else(|| (TargetWriter::new(tree), Closer::new()))
+        idle.unwrap_or_else(|| TargetWriter::new(tree))
     }
 
     /// Has all idle writers leave their directories.
     pub(super) fn leave_directories(&self) {
         let mut idle = self.idle.locked();
-        idle.iter_mut().for_each(|(writer, _)| writer.leave());
+        idle.iter_mut().for_each(TargetWriter::leave);
     }
 
     pub(super) fn take_directories(&self) -> DeferredDirs {
@@ -46,27 +50,26 @@ pub(super) struct MemberWriter<'a> {
     pub(super) writer: TargetWriter,
     pool: &'a WriterPool,
     pub(super) answer: CopyAnswer,
-    /// Closes files that were only read.
-    pub(super) closer: Closer,
+    /// The next files to compare that are open already, in order.
+    opened: VecDeque<(EntryPath, File)>,
 }
 
 impl Drop for MemberWriter<'_> {
     fn drop(&mut self) {
         let new = TargetWriter::new(&self.writer.tree);
-        let writer = std::mem::replace(&mut self.writer, new);
-        let closer = std::mem::replace(&mut self.closer, Closer::plain());
-        self.pool.idle.locked().push((writer, closer));
+        let mut writer = std::mem::replace(&mut self.writer, new);
+        writer.close_waiting();
+        self.pool.idle.locked().push(writer);
     }
 }
 
 impl<'a> MemberWriter<'a> {
     pub(super) fn new(tree: &Arc<TargetTree>, pool: &'a WriterPool) -> Self {
-        let (writer, closer) = pool.take(tree);
         Self {
-            writer,
+            writer: pool.take(tree),
             pool,
             answer: CopyAnswer::default(),
-            closer,
+            opened: VecDeque::new(),
         }
     }
 
@@ -129,6 +132,31 @@ impl<'a> MemberWriter<'a> {
         }
     }
 
+    /// Opens the files to compare that follow each other in one directory, with one call. The first
+    /// is the next one.
+    pub(super) fn open_together(&mut self, next: &[(Entry, bool)]) {
+        let Some((first, _)) = next.first().filter(|_| self.opened.is_empty()) else {
+            return;
+        };
+        let (parent, _) = split(&first.path);
+        let follows = |next: &&(Entry, bool)| {
+            let (entry, is_listed) = next;
+            *is_listed && !entry.is_sparse() && split(&entry.path).0 == parent
+        };
+        let together = next.iter().take_while(follows).take(BATCH);
+        let paths: Vec<&[u8]> = together.map(|(entry, _)| &entry.path[..]).collect();
+        let opened = self.writer.open_all(&paths).into_iter();
+        self.opened = opened
+            .zip(paths)
+            .filter_map(|(file, path)| Some((path.to_vec(), file?)))
+            .collect();
+    }
+
+    fn take_opened(&mut self, path: &[u8]) -> Option<File> {
+        let next = self.opened.pop_front_if(|(opened, _)| opened == path);
+        next.map(|(_, file)| file)
+    }
+
     /// As [`Self::describe`], if the content of the file has this digest. `is_listed` if its
     /// metadata is that of the entry already.
     pub(super) fn take_if_same(
@@ -143,10 +171,13 @@ impl<'a> MemberWriter<'a> {
             return Err(not_understood());
         }
         let is_same = |content: &[u8]| digests(&[content]) == [Digest::Blake3(*digest)];
+        let opened = self.take_opened(&entry.path);
         if !self.writer.tree.syncs_each_file()
-            && let Some(file) = self.writer.read_if_described(entry, is_listed, content)?
+            && let Some(file) = self
+                .writer
+                .read_if_described(entry, is_listed, opened, content)?
         {
-            self.closer.close(file.into());
+            self.writer.close(file.into());
             return Ok(is_same(content));
         }
         let Some(patch) = self.kept_file(entry)? else {

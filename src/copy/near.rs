@@ -20,6 +20,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
+        entry::Entry,
         page::{MAX_RECORDS, ManifestPage},
         pax::{PaxReader, TarItem, skip_padding},
     },
@@ -29,6 +30,7 @@ use crate::{
     target::{
         layout::TargetLayout,
         tree::{TargetOptions, TargetTree},
+        writer::TargetWriter,
     },
 };
 use std::{
@@ -275,20 +277,24 @@ impl OpenTree {
         }
         let mut members = self.members()?;
         let mut content = Vec::new();
-        let mut are_listed = Vec::with_capacity(entries.len());
-        {
-            let mut listed = self.listed.locked();
-            for entry in &entries {
-                let owner = members.writer.owner_ids(&entry.owner);
-                are_listed.push(listed.take(entry, owner));
-            }
-        }
-        for (at, (entry, digest)) in entries.iter().zip(expected).enumerate() {
-            let is_same = members.take_if_same(entry, are_listed[at], digest, &mut content);
+        let entries = self.with_listed(entries, &mut members.writer);
+        for (at, ((entry, is_listed), digest)) in entries.iter().zip(expected).enumerate() {
+            members.open_together(&entries[at..]);
+            let is_same = members.take_if_same(entry, *is_listed, digest, &mut content);
             members.note(at, &entry.path, is_same)?;
         }
-        members.closer.flush();
         Ok(members.answer())
+    }
+
+    /// Adds to each entry whether it was listed with its metadata.
+    fn with_listed(&self, entries: Vec<Entry>, writer: &mut TargetWriter) -> Vec<(Entry, bool)> {
+        let mut listed = self.listed.locked();
+        let entries = entries.into_iter().map(|entry| {
+            let owner = writer.owner_ids(&entry.owner);
+            let is_listed = listed.take(&entry, owner);
+            (entry, is_listed)
+        });
+        entries.collect()
     }
 
     fn describe(&self, body: &[u8]) -> Result<CopyAnswer> {

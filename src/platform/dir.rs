@@ -214,6 +214,17 @@ pub fn open_at_once(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
     open_noatime(root.as_fd(), rel, flags)
 }
 
+/// Flags with which a file is opened as [`open_at_once`] first tries it.
+pub(super) fn at_once_flags() -> (OFlags, ResolveFlags) {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOATIME;
+    (flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, BENEATH)
+}
+
+/// Returns whether one call opens a path beneath a directory.
+pub(super) fn opens_beneath() -> bool {
+    tricks() && openat2_works()
+}
+
 /// Opens a file on which another process holds a lease (a Samba oplock) that the kernel has asked
 /// for back. Waits for the lease through a descriptor that is certain to be a regular file.
 fn wait_for_lease(root: impl AsFd, rel: &[u8]) -> io::Result<OwnedFd> {
@@ -289,8 +300,7 @@ fn open_noatime(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<O
 /// Opens a path without following any symbolic link, not even in the last component.
 fn beneath(root: BorrowedFd<'_>, rel: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let whole = tricks() && openat2_works();
-    let (piece, step): (usize, Step) = if whole {
+    let (piece, step): (usize, Step) = if opens_beneath() {
         (PIECE, open_piece)
     } else {
         (0, open_component)
@@ -339,9 +349,13 @@ fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
     near.map_or((path, None), |at| (&path[..at], Some(&path[at + 1..])))
 }
 
+/// No path leaves its directory, not even by a symbolic link.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
 fn open_piece(at: BorrowedFd<'_>, piece: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(at, piece, flags, Mode::empty(), resolve)
+    openat2(at, piece, flags, Mode::empty(), BENEATH)
 }
 
 fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {

@@ -11,11 +11,11 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use std::{
-    fs,
-    io::{self, Read},
+    fs, io,
     num::NonZeroUsize,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    sync::OnceLock,
     thread,
     time::Duration,
 };
@@ -137,14 +137,33 @@ pub struct MachineTime {
     pub idle_seconds: f64,
 }
 
+/// A file below `/proc` that stays open: each look is one call.
+struct ProcFile {
+    path: &'static str,
+    open: OnceLock<Option<fs::File>>,
+}
+
+impl ProcFile {
+    const fn new(path: &'static str) -> Self {
+        let open = OnceLock::new();
+        Self { path, open }
+    }
+
+    /// Returns the first 256 bytes; an empty text if `/proc` is not mounted.
+    fn beginning(&self) -> String {
+        let open = self.open.get_or_init(|| fs::File::open(self.path).ok());
+        let mut text = [0; 256];
+        let read = open.as_ref().map(|file| file.read_at(&mut text, 0));
+        let len = read.and_then(io::Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    }
+}
+
 /// Returns the time of all processors; `None` if `/proc` is not mounted.
 pub fn machine_time() -> Option<MachineTime> {
     // The first line has the totals; the rest has a line for each processor and interrupt.
-    let mut stat = [0; 256];
-    let len = fs::File::open("/proc/stat")
-        .and_then(|mut file| file.read(&mut stat))
-        .ok()?;
-    parse_stat(&String::from_utf8_lossy(&stat[..len]))
+    static STAT: ProcFile = ProcFile::new("/proc/stat");
+    parse_stat(&STAT.beginning())
 }
 
 /// Reads `cpu  user nice system idle iowait irq softirq steal …`, in hundredths of a second
@@ -164,7 +183,8 @@ fn parse_stat(stat: &str) -> Option<MachineTime> {
 /// Returns the bytes that this process made devices read, not counting cached ones; 0 if the kernel
 /// does not count them.
 pub fn device_read_bytes() -> u64 {
-    let counts = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    static COUNTS: ProcFile = ProcFile::new("/proc/self/io");
+    let counts = COUNTS.beginning();
     let line = counts
         .lines()
         .find_map(|line| line.strip_prefix("read_bytes: "));
@@ -203,10 +223,12 @@ pub fn voluntary_sleeps() -> u64 {
 
 /// Returns the effective user and group of this process.
 pub fn user() -> (u32, u32) {
-    (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    )
+    (user_id(), rustix::process::getegid().as_raw())
+}
+
+/// Returns the effective user of this process.
+pub fn user_id() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Returns whether a process with this number exists, of any user.

@@ -43,7 +43,7 @@ pub use machine::{
     MachineTime, boot_id, cores, device_read_bytes, host_name, is_ignored, is_media_error,
     is_shortage, machine_time, open_files_limit, peak_rss_bytes, process_cpu_seconds, process_in,
     process_is_alive, raise_open_files_limit, sees_all_processes, since_boot,
-    survive_file_size_limit, thread_cpu_time, user, voluntary_sleeps, works_in,
+    survive_file_size_limit, thread_cpu_time, user, user_id, voluntary_sleeps, works_in,
 };
 pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
 

@@ -68,7 +68,7 @@ impl TargetWriter {
         is_new: bool,
         asked_for: bool,
     ) -> Result<bool> {
-        let mine = platform::user().0;
+        let mine = platform::user_id();
         if mine != 0 || !(is_new || asked_for) {
             return Ok(is_new);
         }
@@ -108,7 +108,7 @@ impl TargetWriter {
         } else {
             wanted.cloned()
         };
-        let is_narrow = [uid, platform::user().0].contains(&stat.uid)
+        let is_narrow = [uid, platform::user_id()].contains(&stat.uid)
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
             && there.as_ref() == wanted;
@@ -190,7 +190,7 @@ impl TargetTree {
     /// or as `dir`. If not, another user has put it there.
     pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
         let (mine, new_owner) = (
-            platform::user().0,
+            platform::user_id(),
             self.places.resolve(path).0.new_owner.get(),
         );
         // Without privileges, this process cannot change objects of other users anyway. Some file
@@ -209,7 +209,7 @@ impl TargetTree {
 
 /// Returns whether this process owns the directory but lacks the permission to write to it.
 pub(crate) fn can_add_write_access(dir: &Stat) -> bool {
-    let mine = platform::user().0;
+    let mine = platform::user_id();
     mine != 0 && dir.uid == mine && dir.mode & OWNER_ACCESS != OWNER_ACCESS
 }
 
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_is_taken_over_until_it_has_its_metadata() {
-        if platform::user().0 != 0 {
+        if platform::user_id() != 0 {
             return eprintln!("skipped: only root sees owners");
         }
         let dir = tempfile::tempdir().unwrap();
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn an_object_that_replaced_a_restored_one_gets_no_metadata() {
-        if platform::user().0 != 0 {
+        if platform::user_id() != 0 {
             return eprintln!("skipped: only root sees owners");
         }
         let dir = tempfile::tempdir().unwrap();

@@ -305,7 +305,7 @@ impl Patch {
 
 impl TargetWriter {
     /// Reads the file at `entry.path`, if it has no holes and the size and metadata of the entry.
-    /// Takes four calls. Returns the open file.
+    /// Takes four calls, or three if the file is `opened`. Returns the open file.
     ///
     /// # Errors
     /// The system's error, with the path.
@@ -313,6 +313,7 @@ impl TargetWriter {
         &mut self,
         entry: &Entry,
         is_known: bool,
+        opened: Option<File>,
         content: &mut Vec<u8>,
     ) -> Result<Option<File>> {
         let tree = self.tree.clone();
@@ -329,7 +330,8 @@ impl TargetWriter {
         if !is_described || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
             return Ok(None);
         }
-        let Ok(file) = dir::open_read(dir, name).map(File::from) else {
+        let opened = opened.or_else(|| dir::open_read(dir, name).ok().map(File::from));
+        let Some(file) = opened else {
             return Ok(None);
         };
         let size = entry.size() as usize;

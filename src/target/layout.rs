@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn a_directory_of_another_owner_is_not_used_for_a_tablespace() {
         let dir = tempfile::tempdir().unwrap();
-        let mine = crate::platform::user().0;
+        let mine = crate::platform::user_id();
         let error = open_owned(&dir.path().join("new"), mine + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
         assert!(!dir.path().join("new").exists());

@@ -6,7 +6,7 @@
 
 use super::{
     access::PRIVATE,
-    replace::{NewFile, ReplaceName},
+    replace::{NewFile, PendingPlace, ReplaceName},
     writer::TargetWriter,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) fn is_partial(path: &[u8]) -> bool {
 impl NewFile {
     /// Returns whether a later run finds the file if this one is interrupted.
     pub(super) fn is_partial(&self) -> bool {
-        matches!(self.name, ReplaceName::Partial(_))
+        matches!(self.place.name, ReplaceName::Partial(_))
     }
 }
 
@@ -74,10 +74,12 @@ impl TargetWriter {
         let (fd, has_content) = opened.map_err(|e| tree.error("create", &path, e))?;
         let made = NewFile {
             file: fd.into(),
-            name: ReplaceName::Partial(partial),
-            is_placed: false.into(),
-            tree: tree.clone(),
-            path,
+            place: PendingPlace {
+                name: ReplaceName::Partial(partial),
+                is_placed: false.into(),
+                tree: tree.clone(),
+                path,
+            },
         };
         if !has_content {
             let reserved = made.reserve(entry, false);
@@ -120,7 +122,7 @@ fn open_partial(
 ) -> io::Result<(OwnedFd, bool)> {
     if let Ok(file) = write::open_write(dir, name) {
         let stat = dir::stat_fd(&file)?;
-        let is_private = stat.uid == platform::user().0 && stat.mode & 0o077 == 0;
+        let is_private = stat.uid == platform::user_id() && stat.mode & 0o077 == 0;
         if stat.kind == FileKind::File
             && stat.nlink == 1
             && (is_private || moved == Some((stat.dev, stat.inode)))

@@ -35,6 +35,12 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct NewFile {
     pub(crate) file: File,
+    pub(super) place: PendingPlace,
+}
+
+/// The place that a new file gets when it is complete.
+#[derive(Debug)]
+pub(super) struct PendingPlace {
     pub(super) name: ReplaceName,
     pub(super) is_placed: AtomicBool,
     pub(super) tree: Arc<TargetTree>,
@@ -57,7 +63,7 @@ pub(super) enum ReplaceName {
 impl NewFile {
     /// Returns whether the file has its final name, so that no older object exists there.
     pub(crate) fn has_final_name(&self) -> bool {
-        matches!(self.name, ReplaceName::Own)
+        matches!(self.place.name, ReplaceName::Own)
     }
 
     /// Moves the file, whose content and metadata are complete, to its final name.
@@ -66,24 +72,24 @@ impl NewFile {
     /// The system's error, with the path.
     pub(crate) fn move_into_place(&self, writer: &mut TargetWriter) -> Result<()> {
         if !self.has_final_name() {
-            let tree = &self.tree;
-            let (dir, name) = writer.enter(&self.path)?;
+            let PendingPlace { tree, path, .. } = &self.place;
+            let (dir, name) = writer.enter(path)?;
             let dir = dir.as_fd();
-            let put =
-                || tree.with_write_access(&self.path, dir, || self.rename_into_place(dir, name));
-            tree.unless_name_taken(&self.path, dir, name, put)
-                .map_err(|e| tree.error("replace", &self.path, e))?;
+            let put = || tree.with_write_access(path, dir, || self.rename_into_place(dir, name));
+            tree.unless_name_taken(path, dir, name, put)
+                .map_err(|e| tree.error("replace", path, e))?;
         }
-        self.is_placed.store(true, Relaxed);
+        self.place.is_placed.store(true, Relaxed);
         Ok(())
     }
 
     fn rename_into_place(&self, dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        if let ReplaceName::Aside(aside) | ReplaceName::Partial(aside) = &self.name {
-            return self.tree.rename_over(dir, aside, name);
+        let tree = &self.place.tree;
+        if let ReplaceName::Aside(aside) | ReplaceName::Partial(aside) = &self.place.name {
+            return tree.rename_over(dir, aside, name);
         }
         // Most names are free.
-        if self.tree.options.whole_files {
+        if tree.options.whole_files {
             match write::give_name(&self.file, dir, name) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 given => return given,
@@ -91,9 +97,8 @@ impl NewFile {
         }
         let aside = temporary_name();
         write::give_name(&self.file, dir, &aside)?;
-        self.tree
-            .rename_over(dir, &aside, name)
-            .inspect_err(|_| remove_temporary(dir, &aside, &self.tree.notes))
+        tree.rename_over(dir, &aside, name)
+            .inspect_err(|_| remove_temporary(dir, &aside, &tree.notes))
     }
 
     /// Reserves space for the whole file. With `scarce`, the space is really allocated, so that
@@ -120,7 +125,7 @@ impl NewFile {
     }
 }
 
-impl Drop for NewFile {
+impl Drop for PendingPlace {
     /// A file that cannot be removed keeps mode 0600 and the current time; the caller reports its
     /// path as damaged.
     fn drop(&mut self) {
@@ -146,13 +151,16 @@ impl TargetWriter {
     pub fn file(&mut self, entry: &Entry, data: &[u8]) -> Result<()> {
         let mode = self.creation_mode(entry);
         let made = self.create(entry, mode)?;
-        match self.write_content(&made, entry, mode, data) {
+        let made = match self.write_content(&made, entry, mode, data) {
             Err(e) if e.kind == ErrorKind::Full && self.fits_after_removal(&made, entry) => {
                 let made = self.recreate(made, entry, mode)?;
-                self.write_content(&made, entry, mode, data)
+                self.write_content(&made, entry, mode, data)?;
+                made
             }
-            done => done,
-        }
+            done => done.map(|()| made)?,
+        };
+        self.close(made.file.into());
+        Ok(())
     }
 
     fn write_content(
@@ -238,10 +246,12 @@ impl TargetWriter {
         let (fd, name) = created.map_err(|e| self.creation_error(&path, e))?;
         Ok(NewFile {
             file: fd.into(),
-            name,
-            is_placed: false.into(),
-            tree,
-            path,
+            place: PendingPlace {
+                name,
+                is_placed: false.into(),
+                tree,
+                path,
+            },
         })
     }
 }

@@ -5,15 +5,18 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result, reason},
-    format::entry::{Device, Entry, EntryKind, Owner},
+    format::entry::{Device, Entry, EntryKind, Owner, is_within, split},
     platform::{
         dir::{self, FileKind, Stat, open_dir},
-        durable, write, xattr,
+        durable,
+        uring::FileRing,
+        write, xattr,
     },
     queue::Locked,
 };
 use std::{
     cell::OnceCell,
+    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -22,16 +25,23 @@ use std::{
     sync::Arc,
 };
 
-/// Writes to a tree from one thread. Keeps the directory of the last object open.
+/// Directories on the path to the last object that stay open, at most. A walk comes back to most of
+/// them.
+const MAX_PARENTS: usize = 8;
+
+/// Writes to a tree from one thread. Keeps the directory of the last object open, and those above it.
 #[derive(Debug)]
 pub struct TargetWriter {
     /// The tree that all writers share.
     pub tree: Arc<TargetTree>,
-    parent: Option<Parent>,
+    /// Each within the one before it.
+    parents: Vec<Parent>,
     owner: Option<(Owner, (u32, u32))>,
+    /// Opens files, and closes files and directories, many with one call.
+    ring: FileRing,
 }
 
-/// The directory of the last object.
+/// The directory of an object.
 #[derive(Debug)]
 struct Parent {
     path: Vec<u8>,
@@ -46,34 +56,67 @@ impl TargetWriter {
     pub fn new(tree: &Arc<TargetTree>) -> Self {
         Self {
             tree: tree.clone(),
-            parent: None,
+            parents: Vec::new(),
             owner: None,
+            ring: FileRing::default(),
         }
     }
 
     /// Opens the directory of `path`. Returns it with the last name of the path.
     pub(crate) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
-        let there = match self.parent.take().filter(|there| there.path == parent) {
-            Some(there) => there,
-            None => {
-                let dir = self
-                    .tree
-                    .open_parent(parent)
-                    .map_err(|e| self.parent_error(path, e))?;
-                Parent {
-                    path: parent.to_vec(),
-                    dir,
-                    passes_on_default_acl: OnceCell::new(),
-                }
-            }
-        };
-        Ok((&self.parent.insert(there).dir, name))
+        while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
+            self.close(last.dir);
+        }
+        if self.parents.last().is_none_or(|last| last.path != parent) {
+            let dir = self.tree.open_parent(parent);
+            let dir = dir.map_err(|e| self.parent_error(path, e))?;
+            self.push_parent(parent, dir);
+        }
+        match self.parents.last() {
+            Some(last) => Ok((&last.dir, name)),
+            None => Err(self.parent_error(path, io::ErrorKind::NotFound.into())),
+        }
     }
 
-    /// Closes the directory of the last object, which may be removed.
+    fn push_parent(&mut self, path: &[u8], dir: OwnedFd) {
+        if self.parents.len() == MAX_PARENTS {
+            let first = self.parents.remove(0);
+            self.close(first.dir);
+        }
+        self.parents.push(Parent {
+            path: path.to_vec(),
+            dir,
+            passes_on_default_acl: OnceCell::new(),
+        });
+    }
+
+    /// Closes the directories of the last object, which may be removed.
     pub(crate) fn leave(&mut self) {
-        self.parent = None;
+        self.parents.clear();
+    }
+
+    /// Opens these files of one directory for reading, with one call. Returns `None` for each file
+    /// that must be opened by itself.
+    pub(crate) fn open_all(&mut self, paths: &[&[u8]]) -> Vec<Option<File>> {
+        let entered = paths.first().map(|first| self.enter(first).is_ok());
+        let (Some(true), Some(parent)) = (entered, self.parents.last()) else {
+            return Vec::new();
+        };
+        let names: Vec<&[u8]> = paths.iter().map(|path| split(path).1).collect();
+        let opened = self.ring.open_all(parent.dir.as_fd(), &names);
+        opened.into_iter().map(|fd| fd.map(File::from)).collect()
+    }
+
+    /// Closes a complete file, or a directory: now, or later with others. No error is lost, because
+    /// where a close reports one, the file was synced before.
+    pub(crate) fn close(&mut self, fd: OwnedFd) {
+        self.ring.close(fd);
+    }
+
+    /// Closes what waits to be closed.
+    pub(crate) fn close_waiting(&mut self) {
+        self.ring.flush();
     }
 
     /// Returns whether new objects in the current directory can inherit an access list.
@@ -82,7 +125,7 @@ impl TargetWriter {
             let found = || self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir);
             *parent.passes_on_default_acl.get_or_init(found)
         };
-        self.parent.as_ref().is_none_or(passes_on)
+        self.parents.last().is_none_or(passes_on)
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -205,6 +248,7 @@ impl TargetWriter {
             return Err(failed(replaced_error()));
         }
         self.apply_metadata(dir.as_fd(), entry, Before::There(stat))?;
+        self.close(dir);
         tree.changed.locked().remove(&entry.path);
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),

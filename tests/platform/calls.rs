@@ -4,7 +4,7 @@ use super::{empty, places};
 use fullbore::platform::{
     dir::{open_dir, open_read, open_root, read_dir, stat},
     read::{PageCacheUse, read_full},
-    uring::Closer,
+    uring::FileRing,
     write::create_file,
     xattr::read_all,
 };
@@ -18,7 +18,7 @@ fn read_small_files() {
         return;
     };
     let root = open_root(Path::new(&dir)).unwrap();
-    let (mut closer, mut buffer) = (Closer::new(), Vec::new());
+    let (mut ring, mut buffer) = (FileRing::new(), Vec::new());
     for name in read_dir(open_dir(&root, b"").unwrap(), &mut Vec::new()).unwrap() {
         let size = stat(&root, &name.bytes).unwrap().size as usize;
         let file = open_read(&root, &name.bytes).unwrap();
@@ -28,7 +28,7 @@ fn read_small_files() {
             read_full(&file, &mut buffer, 0, size, PageCacheUse::Keep).unwrap(),
             size
         );
-        closer.close(file);
+        ring.close(file);
     }
 }
 

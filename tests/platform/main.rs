@@ -1,7 +1,7 @@
 //! The platform on real files, with tricks and, in a second process, without.
 
 mod calls;
-mod closer;
+mod file_ring;
 mod read;
 mod walk;
 mod write;

@@ -16,7 +16,7 @@ use super::{
     read::signed,
     tricks,
 };
-use crate::format::entry::{ByteRun, Device, Time};
+use crate::format::entry::{ByteRun, Device, Time, split};
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec,
@@ -59,9 +59,14 @@ pub fn create_dir(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`open_dir`]: a component that is a symbolic link, even to a directory, is refused.
 pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32) -> io::Result<OwnedFd> {
-    match open_dir(&root, rel) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !rel.is_empty() => {}
-        other => return other,
+    let (parent, name) = split(rel);
+    if name.is_empty() {
+        return open_dir(root, rel);
+    }
+    // Mostly only the last directory is missing.
+    match open_dir(&root, parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        above => return create_and_open(above?, name, mode),
     }
     // A loop instead of recursion, because an archive may name a million parents.
     let mut names = rel.split(|c| *c == b'/');
@@ -74,11 +79,14 @@ pub fn create_dir_beneath(root: impl AsFd, rel: &[u8], mode: u32) -> io::Result<
 
 fn open_or_create(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     match open_dir(&dir, name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => return other,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_and_open(dir, name, mode),
+        other => other,
     }
+}
+
+fn create_and_open(dir: impl AsFd, name: &[u8], mode: u32) -> io::Result<OwnedFd> {
     match create_dir(&dir, name, mode) {
-        // Another thread was faster.
+        // It was there, or another thread was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }

@@ -107,7 +107,7 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The system's.
 pub fn usable_bytes(fd: impl AsFd) -> io::Result<u64> {
-    if crate::platform::user().0 == 0 {
+    if crate::platform::user_id() == 0 {
         free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
     } else {
         free_bytes(fd)

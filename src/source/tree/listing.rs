@@ -50,6 +50,8 @@ pub(crate) struct ListingPace {
     left: usize,
     done: usize,
     since: Instant,
+    /// When the sleeps are counted next: each time twice as late, because each count is a call.
+    next_count: Duration,
     /// Number of sleeps of the thread at the start, if measured.
     sleeps: Option<u64>,
     /// Whether the thread slept for at least one of [`SLEPT_OVER`] objects.
@@ -74,6 +76,7 @@ impl ListingPace {
             left: BATCH,
             done: 0,
             since: Instant::now(),
+            next_count: SHORT_JOB,
             sleeps,
             is_slow: false,
         }
@@ -82,13 +85,15 @@ impl ListingPace {
     /// Counts `objects` more, and updates the pace.
     pub(crate) fn count_objects(&mut self, objects: usize) {
         self.done += objects;
-        let takes_long = self.since.elapsed() > SHORT_JOB;
-        TAKES_LONG.set(takes_long);
-        let sleeps = self
-            .sleeps
-            .filter(|_| takes_long)
-            .map(|before| platform::voluntary_sleeps() - before);
-        self.is_slow = sleeps.is_some_and(|sleeps| sleeps * SLEPT_OVER >= self.done as u64);
+        let time = self.since.elapsed();
+        TAKES_LONG.set(time > SHORT_JOB);
+        if let Some(before) = self.sleeps
+            && time > self.next_count
+        {
+            self.next_count = 2 * time;
+            let sleeps = platform::voluntary_sleeps() - before;
+            self.is_slow = sleeps * SLEPT_OVER >= self.done as u64;
+        }
         self.left = if self.is_slow {
             0
         } else {

@@ -7,9 +7,15 @@
 use super::TreeInner;
 use crate::{
     format::entry::{EntryPath, split},
-    platform::dir,
+    frame::Scanned,
+    known::Trust,
+    platform::{dir, uring},
 };
-use std::{io, os::fd::OwnedFd};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 /// Device and inode of a directory.
 pub(crate) type Object = (u64, u64);
@@ -20,9 +26,62 @@ pub(crate) struct ParentDir {
     path: Option<EntryPath>,
     /// `None` if the path could not be opened.
     found: Option<(OwnedFd, Object)>,
+    /// The next files of the directory that are open already, in order.
+    opened: VecDeque<(EntryPath, OwnedFd)>,
+}
+
+impl ParentDir {
+    /// Returns the file of this path if it is open already. Files before it are no longer needed.
+    fn take_opened(&mut self, path: &[u8]) -> Option<OwnedFd> {
+        let at = self.opened.iter().position(|(opened, _)| opened == path)?;
+        self.opened.drain(..=at).next_back().map(|(_, fd)| fd)
+    }
 }
 
 impl TreeInner {
+    /// Opens the first of these files and those that follow it in its directory, with one call.
+    /// A file that is not opened here is opened by itself.
+    pub(super) fn open_together(&self, next: &[Scanned], at: &mut ParentDir) {
+        let Some(first) = next.first().filter(|first| is_opened(first)) else {
+            return;
+        };
+        if !at.opened.is_empty() || self.has_overlay() {
+            return;
+        }
+        let (parent, _) = split(&first.entry.path);
+        let follows = |next: &&Scanned| {
+            is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
+        };
+        let together = next.iter().take_while(follows).take(uring::BATCH);
+        let paths: Vec<&[u8]> = together.map(|next| &next.entry.path[..]).collect();
+        self.go_to(at, parent);
+        let Some((dir, _)) = at.found.as_ref().filter(|(_, it)| first.home == Some(*it)) else {
+            return;
+        };
+        let names: Vec<&[u8]> = paths.iter().map(|path| split(path).1).collect();
+        let opened = Self::with_ring(|ring| ring.open_all(dir.as_fd(), &names));
+        let opened = paths.iter().zip(opened);
+        at.opened = opened
+            .filter_map(|(path, fd)| Some((path.to_vec(), fd?)))
+            .collect();
+    }
+
+    /// Opens the directory `parent`, unless it is the one of the file before.
+    fn go_to(&self, at: &mut ParentDir, parent: &[u8]) {
+        if at.path.as_deref() == Some(parent) {
+            return;
+        }
+        let next = ParentDir {
+            path: Some(parent.to_vec()),
+            found: self.enter(parent).ok(),
+            opened: VecDeque::new(),
+        };
+        let last = std::mem::replace(at, next);
+        if let Some((dir, _)) = last.found {
+            self.close(dir);
+        }
+    }
+
     /// Opens a file that the scan found in the directory `home`. Returns whether the file was
     /// opened in that directory, not only by its path.
     pub(crate) fn open_in(
@@ -39,16 +98,12 @@ impl TreeInner {
         {
             return opened.map(|fd| (fd, true));
         }
+        if let Some(fd) = at.take_opened(path) {
+            return Ok((fd, true));
+        }
         let (parent, name) = split(path);
-        if home.is_some() && at.path.as_deref() != Some(parent) {
-            let next = ParentDir {
-                path: Some(parent.to_vec()),
-                found: self.enter(parent).ok(),
-            };
-            let last = std::mem::replace(at, next);
-            if let Some((dir, _)) = last.found {
-                self.close(dir);
-            }
+        if home.is_some() {
+            self.go_to(at, parent);
         }
         match &at.found {
             Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name)?, true)),
@@ -62,4 +117,13 @@ impl TreeInner {
         let found = dir::stat_fd(&dir)?;
         Ok((dir, (found.dev, found.inode)))
     }
+}
+
+/// Returns whether a file with this state is opened to read it.
+fn is_opened(scanned: &Scanned) -> bool {
+    let known = scanned.known.as_ref();
+    scanned.entry.is_file()
+        && scanned.state.is_stored()
+        && scanned.home.is_some()
+        && known.is_none_or(|known| known.trust != Trust::Same)
 }

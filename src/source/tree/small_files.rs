@@ -21,14 +21,14 @@ use crate::{
     platform::{
         dir::{self, Stat},
         read::{self, PageCacheUse},
-        uring::Closer,
+        uring::FileRing,
     },
 };
 use std::{cell::RefCell, io, os::fd::OwnedFd, sync::Arc};
 
 thread_local! {
-    /// Closes many files with one call where the system can do that.
-    static CLOSER: RefCell<Option<Closer>> = const { RefCell::new(None) };
+    /// Opens and closes many files with one call where the system can do that.
+    static RING: RefCell<Option<FileRing>> = const { RefCell::new(None) };
 }
 
 impl TreeInner {
@@ -100,7 +100,9 @@ impl TreeInner {
         let mut home = ParentDir::default();
         let mut text_bytes = 0;
         let mut small = small.into_iter();
-        for scanned in small.by_ref() {
+        loop {
+            self.open_together(small.as_slice(), &mut home);
+            let Some(scanned) = small.next() else { break };
             let is_first = scanned.is_first;
             let part = FrameEntry {
                 is_first,
@@ -119,12 +121,16 @@ impl TreeInner {
 
     /// Closes what waits for that on this thread.
     pub(super) fn close_waiting() {
-        CLOSER.with_borrow_mut(|closer| closer.iter_mut().for_each(Closer::flush));
+        RING.with_borrow_mut(|ring| ring.iter_mut().for_each(FileRing::flush));
     }
 
     /// Closes a file or directory that was only read, now or with others.
     pub(super) fn close(&self, fd: OwnedFd) {
-        CLOSER.with_borrow_mut(|closer| closer.get_or_insert_with(Closer::new).close(fd));
+        Self::with_ring(|ring| ring.close(fd));
+    }
+
+    pub(super) fn with_ring<T>(work: impl FnOnce(&mut FileRing) -> T) -> T {
+        RING.with_borrow_mut(|ring| work(ring.get_or_insert_default()))
     }
 
     /// Appends one whole member: header, content, padding. A file that cannot be read adds nothing
@@ -240,7 +246,9 @@ impl TreeInner {
             now: None,
             replaced: false,
         };
-        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
+        let notes_changes = self.rules.notes_changes;
+        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry, notes_changes)
+        {
             file.now = self.recheck_stat(&fd, &file.entry);
         }
         file.replaced = file

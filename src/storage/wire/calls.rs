@@ -30,6 +30,8 @@ pub(super) struct Calls {
     table: Mutex<CallTable>,
     /// Room was given back, or the connection has ended.
     changed: Condvar,
+    /// The connection has ended. Who only waits for that is not woken by every answer.
+    over: Condvar,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,7 @@ impl Calls {
                 ended: None,
             }),
             changed: Condvar::new(),
+            over: Condvar::new(),
         }
     }
 
@@ -196,10 +199,15 @@ impl Calls {
     /// [`ErrorKind::Corrupt`] if this side did not ask for it.
     pub(super) fn complete(&self, id: u64, answer: CallAnswer, data: Vec<u8>) -> Result<()> {
         self.add_part(id, data)?;
-        if let Some(call) = self.table.locked().waiting.get_mut(&id) {
-            call.answer = Some(answer);
-            call.answered.notify_one();
-        }
+        let mut table = self.table.locked();
+        let Some(call) = table.waiting.get_mut(&id) else {
+            return Ok(());
+        };
+        call.answer = Some(answer);
+        let answered = call.answered.clone();
+        // The thread that wakes takes the table at once.
+        drop(table);
+        answered.notify_one();
         Ok(())
     }
 
@@ -294,6 +302,7 @@ impl Calls {
         }
         drop(table);
         self.changed.notify_all();
+        self.over.notify_all();
     }
 
     /// The reason why the connection ended.
@@ -311,7 +320,7 @@ impl Calls {
     pub(super) fn sleep(&self, time: Duration) -> bool {
         let table = self.table.locked();
         let (table, _) = self
-            .changed
+            .over
             .wait_timeout_while(table, time, |table| table.ended.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         table.ended.is_some()

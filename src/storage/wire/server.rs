@@ -215,7 +215,8 @@ impl Server {
         if is_short {
             work.0.workers += 1;
         }
-        self.work.wake(work, true);
+        // Each idle worker can do each call.
+        self.work.wake(work, false);
         if is_short {
             self.start_thread(link, true, |link| link.server.work(link))?;
         }
@@ -228,7 +229,7 @@ impl Server {
         is_worker: bool,
         run: impl FnOnce(&Arc<Link>) + Send + 'static,
     ) -> Result<()> {
-        self.work.change(|work| work.threads += 1);
+        self.work.lock().0.threads += 1;
         let running = ServingThread {
             link: link.clone(),
             is_worker,
@@ -242,7 +243,7 @@ impl Server {
 
     fn work(&self, link: &Arc<Link>) {
         loop {
-            self.work.change(|work| work.idle += 1);
+            self.work.lock().0.idle += 1;
             let mut work = self
                 .work
                 .sleep(|work| work.queue.is_empty() && !work.is_ending);

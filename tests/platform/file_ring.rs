@@ -1,7 +1,7 @@
 //! Closing many files at once.
 
 use super::places;
-use fullbore::platform::uring::Closer;
+use fullbore::platform::uring::FileRing;
 use std::{
     collections::HashSet,
     fs::File,
@@ -33,16 +33,16 @@ fn every_file_is_closed_once_after_a_flush_or_a_drop() {
     let _one = ONE.lock();
     for (dir, _root) in places() {
         for count in [0, 1, 63, 64, 65, 200] {
-            let mut closer = Closer::new();
+            let mut ring = FileRing::new();
             let fds = opened(dir.path(), count);
             assert_eq!(open_files(dir.path()).len(), count);
-            fds.into_iter().for_each(|fd| closer.close(fd));
-            closer.flush();
+            fds.into_iter().for_each(|fd| ring.close(fd));
+            ring.flush();
             assert_eq!(open_files(dir.path()), HashSet::new());
             opened(dir.path(), count)
                 .into_iter()
-                .for_each(|fd| closer.close(fd));
-            drop(closer);
+                .for_each(|fd| ring.close(fd));
+            drop(ring);
             assert_eq!(open_files(dir.path()), HashSet::new());
         }
     }
@@ -52,9 +52,9 @@ fn every_file_is_closed_once_after_a_flush_or_a_drop() {
 fn files_of_others_stay_open() {
     let (dir, _root) = places().remove(1);
     let other = File::create(dir.path().join("other")).unwrap();
-    let mut closer = Closer::new();
+    let mut ring = FileRing::new();
     for _ in 0..640 {
-        closer.close(File::open("/dev/null").unwrap().into());
+        ring.close(File::open("/dev/null").unwrap().into());
     }
     assert!(other.as_raw_fd() > 2 && other.metadata().unwrap().is_file());
 }
@@ -63,9 +63,9 @@ fn files_of_others_stay_open() {
 fn no_more_than_64_files_wait() {
     let _one = ONE.lock();
     let (dir, _root) = places().remove(1);
-    let mut closer = Closer::new();
+    let mut ring = FileRing::new();
     for (i, fd) in opened(dir.path(), 130).into_iter().enumerate() {
-        closer.close(fd);
+        ring.close(fd);
         assert!(open_files(dir.path()).len() <= 64 + 129 - i, "{i}");
     }
 }
@@ -75,9 +75,9 @@ fn many_threads_close_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(move || {
-                let mut closer = Closer::new();
+                let mut ring = FileRing::new();
                 for _ in 0..1000 {
-                    closer.close(File::open("/dev/null").unwrap().into());
+                    ring.close(File::open("/dev/null").unwrap().into());
                 }
             });
         }
