@@ -41,9 +41,6 @@ const THREAD_BYTES: usize = (2 << 20) + (512 << 10);
 
 /// Size from which a buffer starts at a page: the smallest frame.
 const LARGE_BYTES: usize = 64 << 10;
-/// Size up to which a buffer of zeros starts at a page: buffers for files are smaller, and filled at
-/// once.
-const ZEROED_BYTES: usize = 4 << 20;
 /// Alignment of a large buffer. A larger page of another processor is not needed for it.
 const PAGE_BYTES: usize = 4096;
 
@@ -57,35 +54,33 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Allocator;
 
-// SAFETY: every call is passed to the system's allocator, at most with a stricter alignment, and
-// its result is returned unchanged. `System` gives blocks of any alignment to `free` and `realloc`
-// of the C library, which need to know neither size nor alignment. No call unwinds.
+// SAFETY: every block is one of the system's allocator, or lies in one at a page, behind the address
+// of that one. The size of a block tells which of both it is. No call unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let layout = at_page_if_large(layout);
+        let outer = outer_layout(layout);
         // SAFETY: the caller guarantees for `layout` the conditions of the system's allocator.
-        allocate_or_release(layout.size(), || unsafe { System.alloc(layout) })
+        let at = allocate_or_release(outer.size(), || unsafe { System.alloc(outer) });
+        // SAFETY: `at` is a block of `outer`.
+        unsafe { inner_block(at, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // At a page, zeros are written. A table of many megabytes is better mapped as zeros.
-        let layout = if layout.size() <= ZEROED_BYTES {
-            at_page_if_large(layout)
-        } else {
-            layout
-        };
+        let outer = outer_layout(layout);
         // SAFETY: as in `alloc`.
-        allocate_or_release(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+        let at = allocate_or_release(outer.size(), || unsafe { System.alloc_zeroed(outer) });
+        // SAFETY: as in `alloc`.
+        unsafe { inner_block(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if layout.size() < LARGE_BYTES && size >= LARGE_BYTES {
-            // SAFETY: the caller guarantees that `size` is valid for this alignment.
-            let larger = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-            // SAFETY: the new block is larger than the old one, which is freed once.
+        // SAFETY: the caller guarantees that `size` is valid for this alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if is_large(layout) || is_large(new) {
+            // SAFETY: both blocks have the bytes that are copied; the old one is freed once.
             return unsafe {
-                let moved = self.alloc(larger);
-                ptr::copy_nonoverlapping(at, moved, layout.size());
+                let moved = self.alloc(new);
+                ptr::copy_nonoverlapping(at, moved, size.min(layout.size()));
                 self.dealloc(at, layout);
                 moved
             };
@@ -96,22 +91,53 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees that `at` was allocated here, so by the system's allocator,
-        // with `layout`.
-        unsafe { System.dealloc(at, layout) }
+        // SAFETY: the caller guarantees that `at` was allocated here with `layout`; a large block
+        // has the address of its outer block in front.
+        unsafe {
+            let outer = if is_large(layout) {
+                at.cast::<*mut u8>().sub(1).read()
+            } else {
+                at
+            };
+            System.dealloc(outer, outer_layout(layout));
+        }
     }
 }
 
-/// Returns the layout with the alignment of a page if the buffer is large.
+/// Returns whether a block starts at a page.
+fn is_large(layout: Layout) -> bool {
+    let most = isize::MAX as usize - 2 * PAGE_BYTES;
+    (LARGE_BYTES..most).contains(&layout.size()) && layout.align() <= PAGE_BYTES
+}
+
+/// Returns the layout to request from the system's allocator: for a large block with a page more.
 ///
-/// malloc maps each large buffer and puts 16 bytes in front of it. Processors with Zen 3 cores copy
-/// from a page to a place 16 bytes behind the start of another page at a third of their speed
-/// (decision 69).
-fn at_page_if_large(layout: Layout) -> Layout {
-    if layout.size() < LARGE_BYTES {
+/// malloc maps each large buffer and puts 16 bytes in front of it. Zen 3 cores copy from a page to
+/// a place 16 bytes behind the start of another page at a fourth of their speed (decision 69).
+/// `memalign` would not use the place of a freed buffer for the next one of the same size.
+fn outer_layout(layout: Layout) -> Layout {
+    if !is_large(layout) {
         return layout;
     }
-    layout.align_to(PAGE_BYTES).unwrap_or(layout)
+    Layout::from_size_align(layout.size() + PAGE_BYTES, align_of::<*mut u8>()).unwrap_or(layout)
+}
+
+/// Returns the place of a block within its outer block, and writes the address of that in front.
+///
+/// # Safety
+/// `outer` is a block of [`outer_layout`].
+unsafe fn inner_block(outer: *mut u8, layout: Layout) -> *mut u8 {
+    if !is_large(layout) {
+        return outer;
+    }
+    // At least the size of an address, as `outer` is aligned to that.
+    let offset = PAGE_BYTES - outer.addr() % PAGE_BYTES;
+    // SAFETY: the offset is at most the page that `outer` has more.
+    unsafe {
+        let at = outer.add(offset);
+        at.cast::<*mut u8>().sub(1).write(outer);
+        at
+    }
 }
 
 fn allocate_or_release(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
