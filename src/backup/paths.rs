@@ -212,7 +212,6 @@ impl Scope {
                 .collect(),
             one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
-            notes_changes: true,
             on_excluded: self.on_excluded,
             walkers,
             own,

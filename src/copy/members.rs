@@ -153,7 +153,9 @@ impl<'a> MemberWriter<'a> {
     }
 
     fn take_opened(&mut self, path: &[u8]) -> Option<File> {
-        let next = self.opened.pop_front_if(|(opened, _)| opened == path);
+        let (next, _) = self.opened.front()?;
+        let is_next = next == path;
+        let next = is_next.then(|| self.opened.pop_front()).flatten();
         next.map(|(_, file)| file)
     }
 

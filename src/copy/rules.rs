@@ -65,8 +65,6 @@ impl CopyRules {
                 .collect(),
             one_file_system: self.one_file_system,
             looks_twice: false,
-            // The time of such a file differs in the next copy.
-            notes_changes: false,
             on_excluded: None,
             walkers: platform::cores().get().clamp(2, 8),
             own,

@@ -143,7 +143,6 @@ fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
         one_file_system: false,
         on_excluded: None,
         looks_twice: false,
-        notes_changes: true,
         walkers: reading.walkers,
         own: reading.own.clone(),
         overlay: Some(late.clone()),

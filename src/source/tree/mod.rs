@@ -69,9 +69,6 @@ pub struct TreeRules {
     /// Whether the next backup compares without inodes. Each file is then checked again after it
     /// was read.
     pub looks_twice: bool,
-    /// Whether a file that changes while it is read is noted as changed. This costs a call for each
-    /// file that is not read in one piece.
-    pub notes_changes: bool,
     /// Called with each path that a pattern excludes, and the pattern.
     pub on_excluded: Option<ExclusionListener>,
     /// Number of directories listed at the same time.

@@ -167,10 +167,9 @@ const AT_ONCE: u64 = 32 << 10;
 
 /// Returns whether a file must be checked again after it was read.
 ///
-/// A file that was shorter or longer must be, and any other if changes are noted. A file of up to [`AT_ONCE`] bytes with the expected length needs no check, which would be a
+/// A file of up to [`AT_ONCE`] bytes with the expected length needs no check, which would be a
 /// fifth call for four. A longer file may change while its pages are read, even with one call. A
 /// file with holes is read in several places.
-pub(crate) fn needs_recheck(read: &io::Result<bool>, entry: &Entry, notes_changes: bool) -> bool {
-    let takes_time = entry.is_sparse() || entry.size() > AT_ONCE;
-    matches!(read, Ok(false)) || (notes_changes && takes_time)
+pub(crate) fn needs_recheck(read: &io::Result<bool>, entry: &Entry) -> bool {
+    matches!(read, Ok(false)) || entry.is_sparse() || entry.size() > AT_ONCE
 }

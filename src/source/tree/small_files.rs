@@ -246,9 +246,7 @@ impl TreeInner {
             now: None,
             replaced: false,
         };
-        let notes_changes = self.rules.notes_changes;
-        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry, notes_changes)
-        {
+        if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
             file.now = self.recheck_stat(&fd, &file.entry);
         }
         file.replaced = file

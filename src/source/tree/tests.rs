@@ -57,7 +57,6 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<TreeRu
         exclude_if_present: Vec::new(),
         one_file_system,
         looks_twice: false,
-        notes_changes: true,
         on_excluded: None,
         walkers: 2,
         own: Arc::default(),
