@@ -268,16 +268,18 @@ fn nobody_restores_below_a_server_that_runs() {
     // That of a container has another number there.
     let program = place.at("postgres");
     fs::copy("/bin/sleep", &program).unwrap();
-    let mut server = Command::new(program)
-        .arg("600")
-        .current_dir(place.at("to"))
-        .spawn()
-        .unwrap();
-    // The name of a process is that of its parent until shortly after `spawn`.
-    let name = format!("/proc/{}/comm", server.id());
-    while fs::read(&name).unwrap() != b"postgres\n" {
-        std::thread::yield_now();
-    }
+    let start = |seconds: &str| {
+        let mut command = Command::new(&program);
+        let server = command.arg(seconds).current_dir(place.at("to")).spawn();
+        let server = server.unwrap();
+        // The name of a process is that of its parent until shortly after `spawn`.
+        let name = format!("/proc/{}/comm", server.id());
+        while fs::read(&name).unwrap() != b"postgres\n" {
+            std::thread::yield_now();
+        }
+        server
+    };
+    let mut server = start("600");
     fs::write(place.at("to/postmaster.pid"), "4194305\n").unwrap();
     let words = format!("a server runs there, process {}", server.id());
     assert_refused(
@@ -293,11 +295,14 @@ fn nobody_restores_below_a_server_that_runs() {
     assert_refused(&place.plan(), ErrorKind::Exists, &words);
     server.kill().unwrap();
     server.wait().unwrap();
+    // `pg_ctl stop` has returned, and the server ends.
+    let mut server = start("2");
     run(&Restore {
         overwrite: true,
         ..place.plan()
     })
     .unwrap();
+    server.wait().unwrap();
 }
 
 #[test]

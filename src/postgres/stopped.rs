@@ -12,6 +12,8 @@ use std::{
     fs, io,
     os::fd::{AsRawFd, BorrowedFd},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Limit for small text files. A timeline's history, the longest of them, has one line for each
@@ -63,6 +65,23 @@ pub fn check_still_stopped(data: &Path, bytes: &[u8]) -> Result<()> {
     .hint("use postgres://… as the source while it runs"))
 }
 
+/// Time for a server to end that has removed `postmaster.pid`.
+const ENDING_TIME: Duration = Duration::from_secs(5);
+
+/// Returns the process of the server that runs in `data`. A server without `postmaster.pid` may be ending, because `pg_ctl
+/// stop` returns once that file is gone: it has 5 seconds.
+pub fn server_process(data: &Path) -> Option<u32> {
+    let until = Instant::now() + ENDING_TIME;
+    loop {
+        let process = platform::process_in(data, "postgres")?;
+        let may_end = data.join("postmaster.pid").symlink_metadata().is_err();
+        if !may_end || Instant::now() >= until {
+            return Some(process);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Returns whether the process named in `postmaster.pid` exists.
 pub fn is_running(data: &Path) -> bool {
     postmaster_pid(data).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
@@ -101,7 +120,7 @@ pub fn live_server_reason(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
         .is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
     let data =
         is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
-    let runs = platform::process_in(&data, "postgres").is_some() || is_hidden_server(&data);
+    let runs = server_process(&data).is_some() || is_hidden_server(&data);
     let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use \
         postgres://… as the source";
     runs.then(|| why.to_owned())

@@ -14,7 +14,7 @@ use crate::{
             plan::{ClusterPlan, PG_CONTROL, PG_WAL, POSTMASTER_PID},
             tablespaces,
         },
-        stopped::read_small_text,
+        stopped::{read_small_text, server_process},
     },
     target::{
         final_file::UNFINISHED,
@@ -93,7 +93,7 @@ pub(super) fn refuse_used_tablespaces(
 /// Refuses a target in which a server runs (rule 33).
 fn refuse_live(to: &Path) -> Result<()> {
     // Look for the process too: `postmaster.pid` may be gone, like any other file.
-    if let Some(pid) = platform::process_in(to, "postgres") {
+    if let Some(pid) = server_process(to) {
         let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
         return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
     }
