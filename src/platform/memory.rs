@@ -76,6 +76,10 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller guarantees that `size` is valid for this alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        if is_large(layout) && is_large(new) {
+            // SAFETY: as for the whole.
+            return unsafe { resize_large(at, layout, new) };
+        }
         if is_large(layout) || is_large(new) {
             // SAFETY: both blocks have the bytes that are copied; the old one is freed once.
             return unsafe {
@@ -101,6 +105,27 @@ unsafe impl GlobalAlloc for Allocator {
             };
             System.dealloc(outer, outer_layout(layout));
         }
+    }
+}
+
+/// Resizes a large block that stays one. The system moves it without copying where it can, and then it
+/// mostly lies as before within its outer block.
+///
+/// # Safety
+/// `at` was allocated here with `old`; `new` has the same alignment.
+unsafe fn resize_large(at: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+    let kept = old.size().min(new.size());
+    let (from, to) = (outer_layout(old), outer_layout(new));
+    // SAFETY: a large block has the address of its outer block in front, and `from` is its layout.
+    unsafe {
+        let outer = at.cast::<*mut u8>().sub(1).read();
+        let before = at.addr() - outer.addr();
+        let moved = allocate_or_release(to.size(), || System.realloc(outer, from, to.size()));
+        let now = PAGE_BYTES - moved.addr() % PAGE_BYTES;
+        if now != before {
+            ptr::copy(moved.add(before), moved.add(now), kept);
+        }
+        inner_block(moved, new)
     }
 }
 
@@ -320,7 +345,16 @@ mod tests {
                     (0, 0)
                 );
                 assert_eq!(*grown.add(small.size() - 1), 7);
+                let larger = layout(16 * LARGE_BYTES);
+                let grown = Allocator.realloc(grown, large, larger.size());
+                assert_eq!(
+                    (grown.addr() % PAGE_BYTES, *grown.add(small.size() - 1)),
+                    (0, 7)
+                );
+                *grown.add(larger.size() - 1) = 7;
+                let grown = Allocator.realloc(grown, larger, large.size());
                 let shrunk = Allocator.realloc(grown, large, small.size());
+                assert_eq!(*shrunk.add(small.size() - 1), 7);
                 Allocator.dealloc(shrunk, small);
                 Allocator.dealloc(fresh, large);
                 Allocator.dealloc(zeroed, large);
