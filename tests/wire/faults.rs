@@ -86,8 +86,8 @@ fn use_everything(wire: &Arc<Wire>, seed: u64) {
 }
 
 #[test]
-fn very_many_lines_pass_both_ways_beside_uploads_over_sockets_of_four_kib() {
-    let lines = 20_000;
+fn a_hundred_thousand_lines_pass_both_ways_beside_uploads_over_sockets_of_four_kib() {
+    let lines = 50_000;
     let ends = small_socket();
     let start = |socket: UnixStream, seed: u64| {
         thread::spawn(move || {

@@ -250,7 +250,7 @@ exec 3<&- 4>&-
 wait"#;
 
 #[test]
-fn connections_that_are_cut_again_and_again_leave_nothing_wrong() {
+fn connections_that_are_cut_a_hundred_times_leave_nothing_wrong() {
     let world = FarWorld::new(500_000);
     fs::write(world.source.join("large"), pattern(700_000, 9)).unwrap();
     let ssh = script(&world.dir.path().join("ssh"), CUTTING_SSH);
@@ -285,7 +285,7 @@ fn connections_that_are_cut_again_and_again_leave_nothing_wrong() {
     let (mut done, mut failed) = (0, 0);
     thread::scope(|scope| {
         let runs: Vec<_> = (0..4)
-            .map(|first| scope.spawn(move || (first..40).step_by(4).map(cut).collect::<Vec<_>>()))
+            .map(|first| scope.spawn(move || (first..100).step_by(4).map(cut).collect::<Vec<_>>()))
             .collect();
         for is_done in runs.into_iter().flat_map(|run| run.join().unwrap()) {
             done += usize::from(is_done);
@@ -293,7 +293,7 @@ fn connections_that_are_cut_again_and_again_leave_nothing_wrong() {
         }
     });
     println!("{done} backups were done, {failed} failed");
-    assert!(failed >= 20, "{failed}");
+    assert!(failed >= 50, "{failed}");
     let roots = files(&world.repository).into_keys();
     let roots = roots.filter(|name| name.ends_with("root.json")).count();
     assert!(roots >= done, "{roots} {done}");
@@ -401,7 +401,7 @@ fn a_far_host_that_lies_about_a_byte_restores_nothing_wrong() {
         }
     }
     println!("{failed} restores were refused, {done} were right");
-    assert!(failed >= 20, "{failed}");
+    assert!(failed >= 50, "{failed}");
 }
 
 #[test]
