@@ -218,10 +218,10 @@ fn a_backup_goes_on_without_its_first_connection() {
     let backup = ["backup", source.to_str().unwrap(), "--to", &there];
     let mut command = sshd().fullbore(&backup);
     command.args(["--limit-upload", "8M"]);
-    let running = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = command.stderr(Stdio::piped()).spawn().unwrap();
     // Until another connection has taken its place, and each side has told what it received by ssh.
     let mut carried = 0;
-    loop {
+    while running.try_wait().unwrap().is_none() {
         let before = carried;
         thread::sleep(Duration::from_secs(1));
         carried = ssh_of(running.id()).map_or(0, read_by);
