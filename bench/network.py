@@ -167,15 +167,14 @@ class Hosts:
                 run(self.on(name, [word if word != "add" else "del" for word in command]))
 
     @contextmanager
-    def late(self, milliseconds, only_ssh=False):
+    def late(self, milliseconds):
         """Makes what the far host sends late by so much; it is reached through the proxy only."""
         if not milliseconds:
             yield
             return
         own = f"echo {FAR_PORTS[0]} {FAR_PORTS[-1]} > /proc/sys/net/ipv4/ip_local_port_range"
         run(self.on(self.far, ["sh", "-c", own]))
-        ports = [] if only_ssh else FAR_PORTS
-        command = [sys.executable, os.path.abspath(__file__), "--proxy", FAR_ADDRESS, str(milliseconds), *map(str, (22, *ports))]
+        command = [sys.executable, os.path.abspath(__file__), "--proxy", FAR_ADDRESS, str(milliseconds), *map(str, (22, *FAR_PORTS))]
         with subprocess.Popen(self.on(self.near, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
             proxy.stdout.readline()     # it listens
             self.point_to("127.0.0.1", 22)
