@@ -12,7 +12,7 @@ mod rate_limit;
 pub use rate_limit::RateLimit;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     platform::memory,
 };
 use std::{
@@ -74,6 +74,27 @@ pub fn run_both<A: Send, B>(
             Err(_) => first(),
         };
         (first, second)
+    })
+}
+
+/// Does `work` for each item, all at the same time. Returns the results in the order of the items; in
+/// place of one, an error if its thread could not be started or stopped.
+pub fn run_each<I: Sync, R: Send>(
+    items: &[I],
+    work: impl Fn(&I) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    if let [one] = items {
+        return vec![work(one)];
+    }
+    let stopped = |_| Err(Error::new(ErrorKind::Bug, "a thread stopped"));
+    let work = &work;
+    std::thread::scope(|scope| {
+        let begin = |item| start_in(scope, move || work(item));
+        let threads: Vec<_> = items.iter().map(begin).collect();
+        let threads = threads.into_iter();
+        threads
+            .map(|thread| thread?.join().unwrap_or_else(stopped))
+            .collect()
     })
 }
 

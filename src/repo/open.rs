@@ -17,6 +17,7 @@ use crate::{
         seal::open_sealed,
     },
     platform::write::is_in_the_way,
+    queue::run_each,
     storage::{
         Found, Location, Objects,
         foreign_words::{foreign_hint, looks_foreign},
@@ -563,7 +564,7 @@ pub fn listed_roots(
 
 /// Backups that were forgotten since the listing are left out.
 fn read_roots(objects: &dyn Objects, ids: Vec<String>) -> Vec<(String, Result<Root>)> {
-    let read = roots::read_all(&ids, |id| read_root(objects, id));
+    let read = run_each(&ids, |id| read_root(objects, id));
     let pairs = ids.into_iter().zip(read);
     pairs
         .filter_map(|(id, root)| Some((id, root.transpose()?)))

@@ -11,10 +11,11 @@ use crate::{
         layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
         root::{Root, SourceInfo, VOID_ROOT_BYTES, is_void},
     },
+    queue::run_each,
     stage::codec::Codec,
     storage::{ListedObject, Objects},
 };
-use std::{collections::BTreeMap, sync::Arc, thread};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The kind of document that a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +231,7 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
             .filter(|(id, state)| !found.get(id).is_some_and(|known| known.is_still(*state)))
             .collect();
         for some in new.chunks(at_once(objects)) {
-            let documents = read_all(some, |(id, state)| read(objects, id, *state));
+            let documents = run_each(some, |(id, state)| read(objects, id, *state));
             for ((id, _), document) in some.iter().zip(documents) {
                 found.extend(document?.map(|document| (id.clone(), document)));
             }
@@ -253,33 +254,6 @@ pub(super) fn at_once(objects: &dyn Objects) -> usize {
     } else {
         READ_AT_ONCE
     }
-}
-
-/// Reads for each of `wanted` what `read` returns, all at the same time, in their order.
-pub(super) fn read_all<W: Sync, R: Send>(
-    wanted: &[W],
-    read: impl Fn(&W) -> Result<R> + Sync,
-) -> Vec<Result<R>> {
-    if let [one] = wanted {
-        return vec![read(one)];
-    }
-    let stopped = |_| {
-        Err(Error::new(
-            ErrorKind::Bug,
-            "a thread that reads roots stopped",
-        ))
-    };
-    let read = &read;
-    thread::scope(|scope| {
-        let threads: Vec<_> = wanted
-            .iter()
-            .map(|wanted| scope.spawn(move || read(wanted)))
-            .collect();
-        let threads = threads.into_iter();
-        threads
-            .map(|thread| thread.join().unwrap_or_else(stopped))
-            .collect()
-    })
 }
 
 /// Reads the document of one backup, of any kind.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     platform::debug,
-    queue::start_in,
+    queue::run_each,
 };
 use rustix::net::sockopt::set_tcp_congestion;
 use std::{
@@ -20,9 +20,7 @@ use std::{
     net::{TcpStream, ToSocketAddrs},
     num::NonZeroUsize,
     ops::RangeInclusive,
-    panic::resume_unwind,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -102,7 +100,9 @@ pub(super) fn keep_connections(
         if is_ended || link.calls.sleep(PAUSE * failures) {
             return;
         }
-        match dial_at_once(missing, || dial(link, dialer, &offer, times)) {
+        // At the same time, as each takes several round trips.
+        let dialed = run_each(&vec![(); missing], |()| dial(link, dialer, &offer, times));
+        match dialed.into_iter().collect() {
             Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
@@ -110,20 +110,6 @@ pub(super) fn keep_connections(
             }
         }
     }
-}
-
-/// Opens several connections at the same time, as each takes several round trips. Fails if one of them does.
-fn dial_at_once(count: usize, dial: impl Fn() -> Result<()> + Sync) -> Result<()> {
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..count).map(|_| start_in(scope, &dial)).collect();
-        let mut dialed = dial();
-        for other in others {
-            let other =
-                other.and_then(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            dialed = dialed.and(other);
-        }
-        dialed
-    })
 }
 
 fn dial(link: &Arc<Link>, dialer: &dyn Dialer, offer: &JoinOffer, times: &WireTimes) -> Result<()> {
