@@ -5,9 +5,9 @@ use crate::{
     error::{Error, Result},
     format::{
         digest::{Digest, digests},
-        entry::{Entry, EntryKind, EntryPath, split},
+        entry::{Entry, EntryKind, split},
     },
-    platform::uring::BATCH,
+    platform::uring::{BATCH, OpenedFiles},
     queue::Locked,
     report::skipped::concerns_one_object,
     target::{
@@ -15,7 +15,6 @@ use crate::{
     },
 };
 use std::{
-    collections::VecDeque,
     fs::File,
     sync::{Arc, Mutex},
 };
@@ -51,7 +50,7 @@ pub(super) struct MemberWriter<'a> {
     pool: &'a WriterPool,
     pub(super) answer: CopyAnswer,
     /// The next files to compare that are open already, in order.
-    opened: VecDeque<(EntryPath, File)>,
+    opened: OpenedFiles,
 }
 
 impl Drop for MemberWriter<'_> {
@@ -69,7 +68,7 @@ impl<'a> MemberWriter<'a> {
             writer: pool.take(tree),
             pool,
             answer: CopyAnswer::default(),
-            opened: VecDeque::new(),
+            opened: OpenedFiles::default(),
         }
     }
 
@@ -77,7 +76,7 @@ impl<'a> MemberWriter<'a> {
         std::mem::take(&mut self.answer)
     }
 
-    /// Makes an entry. What is there is replaced.
+    /// Makes an entry in the place of any older one.
     pub(super) fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<()> {
         let made = match &entry.kind {
             EntryKind::File { .. } => self.writer.file(entry, content),
@@ -145,18 +144,7 @@ impl<'a> MemberWriter<'a> {
         };
         let together = next.iter().take_while(follows).take(BATCH);
         let paths: Vec<&[u8]> = together.map(|(entry, _)| &entry.path[..]).collect();
-        let opened = self.writer.open_all(&paths).into_iter();
-        self.opened = opened
-            .zip(paths)
-            .filter_map(|(file, path)| Some((path.to_vec(), file?)))
-            .collect();
-    }
-
-    fn take_opened(&mut self, path: &[u8]) -> Option<File> {
-        let (next, _) = self.opened.front()?;
-        let is_next = next == path;
-        let next = is_next.then(|| self.opened.pop_front()).flatten();
-        next.map(|(_, file)| file)
+        self.opened = self.writer.open_together(&paths);
     }
 
     /// As [`Self::describe`], if the content of the file has this digest. `is_listed` if its
@@ -173,7 +161,7 @@ impl<'a> MemberWriter<'a> {
             return Err(not_understood());
         }
         let is_same = |content: &[u8]| digests(&[content]) == [Digest::Blake3(*digest)];
-        let opened = self.take_opened(&entry.path);
+        let opened = self.opened.take(&entry.path).map(File::from);
         if !self.writer.tree.syncs_each_file()
             && let Some(file) = self
                 .writer

@@ -6,8 +6,10 @@
 #![allow(unsafe_code)]
 
 use super::{debug, dir, open_files_limit, tricks};
+use crate::format::entry::{EntryPath, split};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::{
+    collections::VecDeque,
     ffi::CString,
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
@@ -39,6 +41,23 @@ pub struct FileRing {
     ring: Ring,
     /// Whether files can be opened here. Not if they belong to other users, for example.
     opens: bool,
+}
+
+/// Files that were opened with one call, by their paths, until they are needed.
+#[derive(Debug, Default)]
+pub struct OpenedFiles(VecDeque<(EntryPath, OwnedFd)>);
+
+impl OpenedFiles {
+    /// Returns whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the file of this path if it is open. Files before it are no longer needed.
+    pub fn take(&mut self, path: &[u8]) -> Option<OwnedFd> {
+        let at = self.0.iter().position(|(opened, _)| opened == path)?;
+        self.0.drain(..=at).next_back().map(|(_, fd)| fd)
+    }
 }
 
 enum Ring {
@@ -108,9 +127,20 @@ impl FileRing {
         self.waiting = fds;
     }
 
-    /// Opens these files of `dir`, at most 64, as [`dir::open_at_once`] does. Returns `None` for each
-    /// file that must be opened by itself, which tells why.
-    pub fn open_all(&mut self, dir: BorrowedFd<'_>, names: &[&[u8]]) -> Vec<Option<OwnedFd>> {
+    /// Opens the files of these paths in `dir`, the directory of all of them, at most 64, as
+    /// [`dir::open_at_once`] does. A file that is not in the result must be opened by itself, which
+    /// tells why.
+    pub fn open_together(&mut self, dir: BorrowedFd<'_>, paths: &[&[u8]]) -> OpenedFiles {
+        let names: Vec<&[u8]> = paths.iter().map(|path| split(path).1).collect();
+        let opened = self.open_all(dir, &names).into_iter().zip(paths);
+        OpenedFiles(
+            opened
+                .filter_map(|(fd, path)| Some((path.to_vec(), fd?)))
+                .collect(),
+        )
+    }
+
+    fn open_all(&mut self, dir: BorrowedFd<'_>, names: &[&[u8]]) -> Vec<Option<OwnedFd>> {
         let mut opened: Vec<Option<OwnedFd>> = names.iter().map(|_| None).collect();
         if !self.opens || !(LEAST_OPENED..=BATCH).contains(&names.len()) {
             return opened;

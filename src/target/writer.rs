@@ -5,18 +5,17 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result, reason},
-    format::entry::{Device, Entry, EntryKind, Owner, is_within, split},
+    format::entry::{Device, Entry, EntryKind, Owner, is_within},
     platform::{
         dir::{self, FileKind, Stat, open_dir},
         durable,
-        uring::FileRing,
+        uring::{FileRing, OpenedFiles},
         write, xattr,
     },
     queue::Locked,
 };
 use std::{
     cell::OnceCell,
-    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -96,16 +95,13 @@ impl TargetWriter {
         self.parents.clear();
     }
 
-    /// Opens these files of one directory for reading, with one call. Returns `None` for each file
-    /// that must be opened by itself.
-    pub(crate) fn open_all(&mut self, paths: &[&[u8]]) -> Vec<Option<File>> {
+    /// Opens these files of one directory for reading, as [`FileRing::open_together`].
+    pub(crate) fn open_together(&mut self, paths: &[&[u8]]) -> OpenedFiles {
         let entered = paths.first().map(|first| self.enter(first).is_ok());
-        let (Some(true), Some(parent)) = (entered, self.parents.last()) else {
-            return Vec::new();
-        };
-        let names: Vec<&[u8]> = paths.iter().map(|path| split(path).1).collect();
-        let opened = self.ring.open_all(parent.dir.as_fd(), &names);
-        opened.into_iter().map(|fd| fd.map(File::from)).collect()
+        match (entered, self.parents.last()) {
+            (Some(true), Some(parent)) => self.ring.open_together(parent.dir.as_fd(), paths),
+            _ => OpenedFiles::default(),
+        }
     }
 
     /// Closes a complete file, or a directory: now, or later with others. No error is lost, because

@@ -9,10 +9,12 @@ use crate::{
     format::entry::{EntryPath, split},
     frame::Scanned,
     known::Trust,
-    platform::{dir, uring},
+    platform::{
+        dir,
+        uring::{self, OpenedFiles},
+    },
 };
 use std::{
-    collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
 };
@@ -27,15 +29,7 @@ pub(crate) struct ParentDir {
     /// `None` if the path could not be opened.
     found: Option<(OwnedFd, Object)>,
     /// The next files of the directory that are open already, in order.
-    opened: VecDeque<(EntryPath, OwnedFd)>,
-}
-
-impl ParentDir {
-    /// Returns the file of this path if it is open already. Files before it are no longer needed.
-    fn take_opened(&mut self, path: &[u8]) -> Option<OwnedFd> {
-        let at = self.opened.iter().position(|(opened, _)| opened == path)?;
-        self.opened.drain(..=at).next_back().map(|(_, fd)| fd)
-    }
+    opened: OpenedFiles,
 }
 
 impl TreeInner {
@@ -58,12 +52,7 @@ impl TreeInner {
         let Some((dir, _)) = at.found.as_ref().filter(|(_, it)| first.home == Some(*it)) else {
             return;
         };
-        let names: Vec<&[u8]> = paths.iter().map(|path| split(path).1).collect();
-        let opened = Self::with_ring(|ring| ring.open_all(dir.as_fd(), &names));
-        let opened = paths.iter().zip(opened);
-        at.opened = opened
-            .filter_map(|(path, fd)| Some((path.to_vec(), fd?)))
-            .collect();
+        at.opened = Self::with_ring(|ring| ring.open_together(dir.as_fd(), &paths));
     }
 
     /// Opens the directory `parent`, unless it is the one of the file before.
@@ -74,7 +63,7 @@ impl TreeInner {
         let next = ParentDir {
             path: Some(parent.to_vec()),
             found: self.enter(parent).ok(),
-            opened: VecDeque::new(),
+            opened: OpenedFiles::default(),
         };
         let last = std::mem::replace(at, next);
         if let Some((dir, _)) = last.found {
@@ -98,7 +87,7 @@ impl TreeInner {
         {
             return opened.map(|fd| (fd, true));
         }
-        if let Some(fd) = at.take_opened(path) {
+        if let Some(fd) = at.opened.take(path) {
             return Ok((fd, true));
         }
         let (parent, name) = split(path);
