@@ -57,7 +57,7 @@ fn end_kind(location: Location) -> EndKind {
 pub(super) struct RunLimit {
     pub(super) verdict: LimitVerdict,
     hardware: HardwareVerdict,
-    /// Names of source, workers and sink.
+    /// The words for the source, the workers and the sink.
     pub(super) names: [&'static str; 3],
     host: Option<String>,
 }
@@ -89,9 +89,9 @@ impl RunLimit {
             verdict: *verdict,
             hardware: meter.hardware(verdict, &setting),
             names: if kind == RunKind::Backup {
-                super::report::SIDES
+                ["source", "processors", "destination"]
             } else {
-                super::report::ENDS
+                ["backup", "processors", "target"]
             },
             host: ends.host.clone(),
         }
@@ -169,12 +169,7 @@ impl RunLimit {
             .map(|side| {
                 let at = side as usize;
                 let speed = times(self.verdict.headroom(side));
-                let name = match self.names[at] {
-                    "workers" => "processors",
-                    "sink" => "destination",
-                    name => name,
-                };
-                format!("the {name} {} {speed}", could[at])
+                format!("the {} {} {speed}", self.names[at], could[at])
             });
         let busy = percent(self.verdict.of(self.verdict.limit).busy);
         format!(", busy {busy}; {}", others.collect::<Vec<_>>().join(", "))
@@ -263,7 +258,7 @@ mod tests {
                 others: 0.01,
                 work: vec![("compressing", 0.61), ("reading", 0.2), ("other", 0.02)],
             },
-            names: ["source", "workers", "sink"],
+            names: ["source", "processors", "destination"],
             host: None,
         }
     }

@@ -93,7 +93,7 @@ pub enum CopyCall {
         /// The file.
         #[n(0)]
         path: ByteVec,
-        /// Whether all of it was written.
+        /// Whether the whole file was written.
         #[n(1)]
         is_complete: bool,
     },
@@ -124,7 +124,7 @@ pub struct OpenTarget {
     /// Whether owners are set by number.
     #[n(2)]
     pub numeric_owner: bool,
-    /// Whether nothing is to be written.
+    /// Whether this is a dry run.
     #[n(3)]
     pub dry_run: bool,
     /// Whether the content of all files is compared.

@@ -31,7 +31,7 @@ pub(super) fn listed(
     let top = inner.look(b"");
     let dev = top.dev;
     let links = Links::default();
-    let mut listed = ListedFiles {
+    let mut listed = ListPosition {
         inner,
         links,
         dev,
@@ -48,7 +48,7 @@ pub(super) fn listed(
 }
 
 /// The position in a list.
-struct ListedFiles {
+struct ListPosition {
     inner: Arc<TreeInner>,
     links: Links,
     /// Device of the top.
@@ -59,7 +59,7 @@ struct ListedFiles {
     closed_dir: Option<EntryPath>,
 }
 
-impl ListedFiles {
+impl ListPosition {
     /// Returns the object of a name, after the directories above it that were not delivered yet.
     /// Empty if a walk would skip the name.
     fn objects(&mut self, path: EntryPath) -> Vec<Scanned> {

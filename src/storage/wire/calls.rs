@@ -30,7 +30,7 @@ pub(super) struct Calls {
     table: Mutex<CallTable>,
     /// Room was given back, or the connection has ended.
     changed: Condvar,
-    /// The connection has ended. Who only waits for that is not woken by every answer.
+    /// The connection has ended. An answer does not wake a thread that only waits for this.
     over: Condvar,
 }
 

@@ -20,7 +20,7 @@ pub(super) const MAX_DATA: usize = 1 << 20;
 /// The version of the messages. Both sides must have the same.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// What a greeting begins with.
+/// The first words of a greeting.
 const GREETING: &str = "fullbore wire ";
 
 /// Bytes of a greeting at most, with its line feed.

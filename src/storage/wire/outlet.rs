@@ -1,4 +1,4 @@
-//! All connections of a session, as this side writes to them: a frame goes by any of them that is idle.
+//! All connections of a session, as this side writes to them: each frame goes by an idle one.
 //!
 //! Frames have numbers, and the other side receives them in that order. Where there are several connections, a frame is kept until the
 //! other side has received it, and goes by another one if its connection breaks. While the first connection is alone, the session ends with
@@ -28,7 +28,7 @@ pub(super) const FIRST: u64 = 0;
 /// Bytes of frames that were sent and may still have to be sent again, and that the other side may have to put in order.
 pub(super) const FRAME_WINDOW: usize = 32 << 20;
 
-/// What a frame counts in that window beside its data.
+/// Bytes that each frame counts in that window, in addition to its data.
 pub(super) const FRAME_COST: usize = 256;
 
 /// The connections as this side writes to them.

@@ -50,7 +50,7 @@ pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
 #[derive(Debug)]
 pub(super) struct Server {
     service: Arc<dyn WireService>,
-    opened: Monitor<OpenedObjects>,
+    opened: Monitor<ServedObjects>,
     work: Monitor<Work>,
     /// Calls that were taken and not answered.
     calls: AtomicUsize,
@@ -63,7 +63,7 @@ pub(super) struct Server {
 
 /// The objects that the other side wants to use.
 #[derive(Debug, Default)]
-struct OpenedObjects {
+struct ServedObjects {
     /// They are being opened; calls that came later wait.
     is_opening: bool,
     opened: Option<Result<Arc<dyn Objects>, WireError>>,
@@ -289,7 +289,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Usage`] if it has not; why they could not be opened.
     pub(super) fn objects(&self) -> Result<Arc<dyn Objects>> {
-        let waits = |state: &mut OpenedObjects| state.is_opening;
+        let waits = |state: &mut ServedObjects| state.is_opening;
         match &self.opened.sleep(waits).0.opened {
             Some(Ok(objects)) => Ok(objects.clone()),
             Some(Err(error)) => Err(error.clone().into_error()),
@@ -494,7 +494,7 @@ impl Server {
     }
 }
 
-/// Nothing is sent of a range that is not there as a whole: damage may claim any length.
+/// Refuses a range that is longer than its object: damage may claim any length.
 fn check_range(objects: &dyn Objects, key: &str, offset: u64, len: u64) -> Result<()> {
     check_key(key)?;
     let Some(bytes) = objects.stat(key)? else {
