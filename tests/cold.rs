@@ -63,13 +63,13 @@ impl ColdDisk {
         self.place.join("tree")
     }
 
-    /// Unmounts and mounts the disk, so that nothing of it is in the page cache. Files are dropped by themselves, too: the mount
-    /// namespace of another test may keep the file system alive.
+    /// Unmounts and mounts the disk, so that nothing of it is in the page cache. All its files are dropped by themselves, too: the
+    /// mount namespace of another test may keep the file system alive.
     fn cool(&self) {
         let drop = "import os, sys\nos.sync()\nfor top, _, names in os.walk(sys.argv[1]):\n  for name in names:\n    \
             file = os.open(os.path.join(top, name), os.O_RDONLY)\n    \
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED); os.close(file)";
-        shell("python3 -c \"$2\" \"$1\"", args![self.tree(), drop]).ends_with(0);
+        shell("python3 -c \"$2\" \"$1\"", args![self.place, drop]).ends_with(0);
         shell("umount \"$1\"", args![self.place]).ends_with(0);
         assert!(self.mount());
     }

@@ -401,7 +401,7 @@ fn a_far_host_that_lies_about_a_byte_restores_nothing_wrong() {
         }
     }
     println!("{failed} restores were refused, {done} were right");
-    assert!(failed >= 50, "{failed}");
+    assert!(failed >= 20, "{failed}");
 }
 
 #[test]
