@@ -255,6 +255,9 @@ pub(super) fn store(of: Option<&RunLimit>) -> Option<String> {
     if counts.throttled > 0 {
         line += &format!("; it refused {} as too many", count(counts.throttled));
     }
+    if counts.unlisted_uploads > 0 {
+        line += "; it does not list unfinished uploads, so those of killed backups keep their room";
+    }
     let limited = counts.limited.as_secs_f64();
     if limited > 0.0 {
         line += &format!(
@@ -281,7 +284,7 @@ pub(super) fn store_json() -> Option<Value> {
     Some(
         json!({"requests": counts.requests, "sent_bytes": counts.sent_bytes, "received_bytes": counts.received_bytes,
         "retries": counts.retries, "throttled": counts.throttled, "limited_seconds": counts.limited.as_secs_f64(),
-        "paused_seconds": counts.paused.as_secs_f64()}),
+        "paused_seconds": counts.paused.as_secs_f64(), "unlisted_uploads": counts.unlisted_uploads}),
     )
 }
 

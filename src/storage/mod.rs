@@ -72,7 +72,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// The objects below `prefix`, at any depth, in the order of the bytes of their keys.
     ///
     /// An object that is stored or deleted meanwhile is listed or not. Uploads that are not finished are not listed, nor is anything that
-    /// has no valid key.
+    /// has no valid key. With an empty prefix, a storage that is shared with others lists the directories of a repository only.
     ///
     /// # Errors
     /// The storage's.

@@ -23,6 +23,14 @@ struct Broken {
     beside: Arc<dyn Objects>,
 }
 
+impl Broken {
+    fn prefix(&self) -> String {
+        let name = self.objects.describe("");
+        let (_, prefix) = name.trim_matches('"').split_once("vault/").unwrap();
+        prefix.to_owned()
+    }
+}
+
 fn broken() -> Broken {
     broken_with(|_| {})
 }
@@ -556,4 +564,153 @@ fn a_probe_knows_that_the_store_does_conditional_puts_and_leaves_nothing() {
         }
     });
     assert!(!probe(&*store.objects).unwrap());
+}
+
+#[test]
+fn keys_of_others_in_a_bucket_are_stepped_over() {
+    let store = broken();
+    put(&store.beside, "backups/a", b"x");
+    put(&store.beside, "backups/b", b"y");
+    let entry = "<Contents><Key>t//2026/x</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><Size>1</Size></Contents>";
+    store.proxy.rule(move |seen| {
+        if seen.is("GET", "list-type") {
+            Break::Insert("<Contents>", entry)
+        } else {
+            Break::Pass
+        }
+    });
+    assert_eq!(keys(&store.objects, ""), ["backups/a", "backups/b"]);
+    assert_eq!(store.cloud.counts().retries, 0);
+}
+
+#[test]
+fn a_repository_that_is_a_whole_bucket_lists_its_own_directories() {
+    let address = CloudAddress::parse("s3://vault").unwrap().unwrap();
+    let proxy = FaultProxy::new(s3_server().port);
+    let whole =
+        CloudObjects::open(&address, &settings(&proxy.endpoint), &s3_environment()).unwrap();
+    let whole: Arc<dyn Objects> = Arc::new(whole);
+    put(&whole, "backups/20261128T000000Z-whole0/manifest", b"x");
+    let below = |prefix: &str| {
+        let listed = whole.list(prefix).unwrap();
+        listed
+            .into_iter()
+            .filter(|object| object.key.contains("whole0"))
+            .count()
+    };
+    proxy.rule(|_| Break::Pass);
+    assert_eq!(below(""), 1);
+    let asked = proxy.seen();
+    assert!(
+        asked.iter().all(|seen| seen.target.contains("prefix=")),
+        "{asked:?}"
+    );
+    let listed = whole.list("").unwrap();
+    assert!(listed.iter().all(|object| !object.key.starts_with("t/")));
+    whole
+        .delete(&["backups/20261128T000000Z-whole0/manifest".to_owned()])
+        .unwrap();
+}
+
+#[test]
+fn a_store_that_names_an_object_in_other_words_denies_that_object() {
+    let store = broken();
+    put(&store.beside, "a", b"x");
+    let denied = |key: &'static str, words: &str| {
+        let body: &'static str = Box::leak(format!(
+            "<DeleteResult><Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
+        ).into_boxed_str());
+        store.proxy.rule(move |seen| {
+            if seen.method == "POST" {
+                Break::Answer(200, "", body)
+            } else {
+                Break::Pass
+            }
+        });
+        let error = store.objects.delete(&["a".to_owned()]).unwrap_err();
+        assert!(error.line().contains(words), "{}", error.line());
+    };
+    let own = Box::leak(format!("/vault/{}/a", store.prefix()).into_boxed_str());
+    denied(own, "AccessDenied");
+    denied("/vault/other", "was not asked to delete");
+    denied("", "was not asked to delete");
+}
+
+#[test]
+fn a_store_without_a_list_of_unfinished_uploads_is_used_without_it() {
+    let store = broken();
+    for (status, body) in [
+        (501, "<Error><Code>NotImplemented</Code></Error>"),
+        (403, "<Error><Code>AccessDenied</Code></Error>"),
+    ] {
+        let before = store.cloud.counts().unlisted_uploads;
+        store
+            .proxy
+            .break_first(1, "GET", "uploads", Break::Answer(status, "", body));
+        store.objects.abort_uploads("backups/a").unwrap();
+        assert_eq!(store.cloud.counts().unlisted_uploads, before + 1);
+    }
+    let gone = Break::Answer(404, "", "<Error><Code>NoSuchBucket</Code></Error>");
+    store.proxy.break_first(1, "GET", "uploads", gone);
+    store.objects.abort_uploads("backups/a").unwrap_err();
+}
+
+#[test]
+fn an_answer_that_a_proxy_has_packed_is_an_error_that_says_so() {
+    let store = broken();
+    put(&store.beside, "a", b"content");
+    for method in ["GET", "PUT"] {
+        let packed = Break::Answer(
+            200,
+            "Content-Encoding: gzip\r\nETag: \"e\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n",
+            "x",
+        );
+        store.proxy.rule(move |seen| {
+            if seen.method == method {
+                packed.clone()
+            } else {
+                Break::Pass
+            }
+        });
+        let error = match method {
+            "GET" => store.objects.get("a").unwrap_err(),
+            _ => store.objects.put("b", b"x", &PutIf::Always).unwrap_err(),
+        };
+        assert!(error.line().contains("proxy"), "{}", error.line());
+        assert!(error.hint.is_some());
+        assert_eq!(store.proxy.seen().len(), 1, "it is not asked again");
+    }
+}
+
+#[test]
+fn answers_without_an_end_are_given_up() {
+    let store = broken_with(|settings| settings.retries.tries = 2);
+    for (status, words) in [(200, "MiB"), (403, "Odd")] {
+        store.proxy.rule(move |_| Break::AnswerForEver(status));
+        let error = store.objects.list("").unwrap_err();
+        assert!(error.line().contains(words), "{}", error.line());
+    }
+}
+
+/// The time that a request waits for `--limit-download` is not the store's.
+#[test]
+fn a_slow_limit_gives_up_no_request() {
+    let store = broken_with(|settings| {
+        settings.download_limit = std::num::NonZeroU64::new(1 << 20);
+        settings.retries.patience = Duration::from_millis(900);
+    });
+    put(&store.beside, "o", &pattern(3 * MIB, 3));
+    let read = |at: usize| {
+        let mut out = Vec::new();
+        store
+            .objects
+            .read_at("o", (at * MIB) as u64, MIB, &mut out)
+            .unwrap();
+        assert_eq!(out, pattern(3 * MIB, 3)[at * MIB..(at + 1) * MIB]);
+    };
+    std::thread::scope(|scope| {
+        (0..3).for_each(|at| drop(scope.spawn(move || read(at))));
+    });
+    assert_eq!(store.cloud.counts().retries, 0);
+    assert!(store.cloud.counts().limited > Duration::from_secs(2));
 }

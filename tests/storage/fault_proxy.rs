@@ -21,6 +21,12 @@ pub(crate) enum Break {
     /// It is a request to delete many objects, and the store denies each of them; it does not reach the store.
     #[allow(dead_code, reason = "only tests of whole commands deny it")]
     DenyEach,
+    /// It passes, and this text is put before another in the body of the answer.
+    #[allow(dead_code, reason = "only tests of the storage change listings")]
+    Insert(&'static str, &'static str),
+    /// It is answered with a body that does not end.
+    #[allow(dead_code, reason = "only tests of the storage need it")]
+    AnswerForEver(u16),
     /// The connection breaks before it reaches the store.
     Reset,
     /// The connection breaks when the store has half of its body.
@@ -199,6 +205,14 @@ fn carry(mut client: &TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
             client.write_all(text.as_bytes())?;
             return client.shutdown(Shutdown::Write);
         }
+        Break::AnswerForEver(status) => {
+            let head =
+                format!("HTTP/1.1 {status} X\r\nConnection: close\r\n\r\n<Error><Code>Odd</Code>");
+            client.write_all(head.as_bytes())?;
+            loop {
+                client.write_all(&[b' '; 64 << 10])?; // until the client has had enough
+            }
+        }
         Break::DenyEach => {
             let answer = denial(&body);
             return write_answer(client, &answer);
@@ -217,6 +231,11 @@ fn carry(mut client: &TcpStream, shared: &Mutex<Shared>) -> io::Result<()> {
         return store.write_all(&body[..body.len() / 2]);
     }
     store.write_all(&body)?;
+    if let Break::Insert(before, text) = how {
+        let mut answer = Vec::new();
+        store.read_to_end(&mut answer)?;
+        return client.write_all(&inserted(&answer, before, text));
+    }
     if matches!(
         how,
         Break::CutAnswer | Break::ShiftRange | Break::LoseAnswer
@@ -251,6 +270,20 @@ fn denial(asked: &[u8]) -> String {
         })
         .collect();
     format!("<DeleteResult>{errors}</DeleteResult>")
+}
+
+/// The answer with a text before another one, and its length corrected.
+fn inserted(answer: &[u8], before: &str, text: &str) -> Vec<u8> {
+    let answer = String::from_utf8_lossy(answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let body = body.replacen(before, &format!("{text}{before}"), 1);
+    let is_kept = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        !line.starts_with("content-length:") && !line.starts_with("transfer-encoding:")
+    };
+    let head: Vec<&str> = head.split("\r\n").filter(is_kept).collect();
+    let head = head.join("\r\n");
+    format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 fn changed(answer: &[u8], how: &Break) -> Vec<u8> {

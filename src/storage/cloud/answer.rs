@@ -22,6 +22,10 @@ pub(super) struct Answer {
     pub(super) region: Option<String>,
     /// Why there was no answer, or only a part of it.
     pub(super) broken: Option<String>,
+    /// Bytes of its content.
+    pub(super) bytes: u64,
+    /// Why an answer that came whole is of no use. The next one would be of the same kind.
+    pub(super) unusable: Option<String>,
     /// Was the connection refused? Then the request did not arrive.
     pub(super) was_refused: bool,
     /// Did it ask the host for its own credentials?
@@ -74,7 +78,10 @@ impl Answer {
     /// May the request have been carried out though its answer is an error?
     pub(super) fn is_ambiguous(&self) -> bool {
         let is_lost = self.broken.is_some() && !self.was_refused;
-        is_lost || self.is_success() || self.status.is_some_and(|status| status >= 500)
+        is_lost
+            || self.unusable.is_some()
+            || self.is_success()
+            || self.status.is_some_and(|status| status >= 500)
     }
 
     /// Did the store say that it is asked too often?
@@ -106,7 +113,7 @@ impl Answer {
 
     /// May the same request succeed later?
     pub(super) fn may_pass(&self, service: CloudService) -> bool {
-        if self.is_of_host {
+        if self.is_of_host || self.unusable.is_some() {
             return false;
         }
         if self.broken.is_some() || self.is_success() || self.is_throttled() || self.is_expired() {
@@ -135,6 +142,9 @@ impl Answer {
     pub(super) fn kind(&self) -> ErrorKind {
         if self.is_of_host {
             return ErrorKind::Permission;
+        }
+        if self.unusable.is_some() {
+            return ErrorKind::Unsupported;
         }
         if self.broken.is_some() {
             return ErrorKind::Unreachable;
@@ -171,6 +181,16 @@ impl Answer {
             return Some("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for gs:// GOOGLE_APPLICATION_CREDENTIALS; for az:// \
                  AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY".to_owned());
         }
+        if self
+            .unusable
+            .as_ref()
+            .is_some_and(|why| why.contains("proxy"))
+        {
+            return Some(
+                "have the proxy pass the store's answers as they are (Cache-Control: no-transform), or go past it (NO_PROXY)"
+                    .to_owned(),
+            );
+        }
         if let Some(region) = &self.region {
             return Some(format!("add --storage region={region}"));
         }
@@ -204,7 +224,7 @@ impl Answer {
         if self.is_of_host {
             return "no credentials were found, and this host has none of its own".to_owned();
         }
-        if let Some(why) = &self.broken {
+        if let Some(why) = self.unusable.as_ref().or(self.broken.as_ref()) {
             return why.clone();
         }
         let Some(status) = self.status else {

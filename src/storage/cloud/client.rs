@@ -16,7 +16,7 @@ use crate::{
     queue::Locked,
     storage::Version,
 };
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use object_store::{
     Attribute, Attributes, GetOptions, GetRange, ObjectMeta, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, UpdateVersion, client::HttpError, multipart::PartId,
@@ -27,6 +27,7 @@ use std::{
     future::Future,
     num::NonZeroUsize,
     ops::Range,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -39,6 +40,9 @@ use tokio::{
 /// The mark of one put, in the metadata of the object: tells an own put whose answer was lost from that of another.
 const MARK: &str = "fullbore";
 
+/// The name of requests for a range. `--limit-download` is waited for before them, as their length is known.
+const READ: &str = "read";
+
 /// Threads that carry the bytes of all requests. TLS of one connection runs on one of them.
 const CARRIERS: usize = 2;
 
@@ -50,6 +54,8 @@ pub(super) enum TryError {
     EndsEarly,
     /// The answer has other bytes than were asked for.
     Wrong(&'static str),
+    /// The answers have no end.
+    TooMuch(&'static str),
 }
 
 impl From<object_store::Error> for TryError {
@@ -61,7 +67,7 @@ impl From<object_store::Error> for TryError {
 /// Why a request failed for good.
 #[derive(Debug)]
 pub(super) struct Failed {
-    answer: Box<Answer>,
+    pub(super) answer: Box<Answer>,
     /// Was a try before the last one perhaps carried out?
     was_ambiguous: bool,
     ends_early: bool,
@@ -76,6 +82,14 @@ impl Failed {
     /// Is the object another one than the first answer was of?
     pub(super) fn is_replaced(&self) -> bool {
         self.answer.status == Some(412)
+    }
+
+    /// Does the store refuse this kind of request, whatever it is about?
+    pub(super) fn is_refused_kind(&self) -> bool {
+        matches!(
+            self.answer.kind(),
+            ErrorKind::Permission | ErrorKind::Unsupported
+        )
     }
 
     fn is_out_of_range(&self) -> bool {
@@ -119,7 +133,7 @@ pub(super) struct CloudClient {
 /// What tasks share; they never hold the runtime, which cannot end within one of its own threads.
 pub(super) struct Requests {
     pub(super) service: CloudService,
-    store: Store,
+    pub(super) store: Store,
     permits: Semaphore,
     /// Places for parts of uploads, which are in memory until they are stored.
     part_places: Arc<Semaphore>,
@@ -191,8 +205,10 @@ impl Requests {
 
     /// Makes one request, up to as many times as the policy allows, with one permit for each try. `bytes` go either way at most.
     ///
+    /// The limits of the rate are waited for outside of the time that the store has for its answer.
+    ///
     /// The second of what is returned tells whether a try that failed was perhaps carried out.
-    async fn retried<T, F, A>(
+    pub(super) async fn retried<T, F, A>(
         &self,
         name: &str,
         bytes: u64,
@@ -203,9 +219,13 @@ impl Requests {
         A: Future<Output = Result<T, TryError>>,
     {
         let patience = self.retries.patience + Duration::from_secs(bytes / SLOWEST_BYTES);
+        let is_read = name == READ;
         let mut was_ambiguous = false;
         for tries in 0.. {
             let last = Arc::new(Mutex::new(Answer::default()));
+            if is_read {
+                self.meter.may_receive(bytes).await;
+            }
             let outcome = {
                 // A renewal of a lease does not wait behind the parts of an upload.
                 let _permit = match (name, bytes <= SMALL_BYTES) {
@@ -213,15 +233,22 @@ impl Requests {
                     _ => self.permits.acquire().await.ok(), // the semaphore is never closed
                 };
                 let attempt = LAST_ANSWER.scope(last.clone(), attempt());
+                let attempt = AssertUnwindSafe(attempt).catch_unwind();
                 tokio::time::timeout(patience, attempt).await
             };
             let mut answer = last.locked().clone();
+            if !is_read {
+                self.meter.received(answer.bytes).await;
+            }
             let (mut ends_early, mut wrong) = (false, None);
             match outcome {
-                Ok(Ok(done)) => return Ok((done, was_ambiguous)),
-                Ok(Err(TryError::EndsEarly)) => ends_early = true,
-                Ok(Err(TryError::Wrong(why))) => wrong = Some(why),
-                Ok(Err(TryError::Store(error))) => look_into(&error, &mut answer),
+                Ok(Ok(Ok(done))) => return Ok((done, was_ambiguous)),
+                Ok(Ok(Err(TryError::EndsEarly))) => ends_early = true,
+                Ok(Ok(Err(TryError::Wrong(why)))) => wrong = Some(why),
+                Ok(Ok(Err(TryError::TooMuch(why)))) => answer.unusable = Some(why.to_owned()),
+                Ok(Ok(Err(TryError::Store(error)))) => look_into(&error, &mut answer),
+                // The crate takes much of a store for granted. That of one request does not end this process.
+                Ok(Err(_)) => answer.unusable = Some("this answer cannot be read".to_owned()),
                 Err(_) => answer = Answer::broken("the store did not answer in time"),
             }
             let may_pass = !ends_early && (wrong.is_some() || answer.may_pass(self.service));
@@ -284,7 +311,7 @@ impl Requests {
             }
             Ok((bytes, e_tag))
         };
-        Ok(self.retried("read", len, read).await?.0)
+        Ok(self.retried(READ, len, read).await?.0)
     }
 
     /// The length of an object; `None` if it is absent.
@@ -434,35 +461,6 @@ impl Requests {
             attributes.insert(Attribute::StorageClass, class.clone().into());
         }
         attributes
-    }
-
-    /// All objects below a prefix, in no order, some of them twice. A listing that broke goes on behind the last key that came.
-    pub(super) async fn list(&self, prefix: Option<&Path>) -> Result<Vec<ObjectMeta>, Failed> {
-        let found = Mutex::new(Vec::<ObjectMeta>::new());
-        loop {
-            let before = found.locked().len();
-            let list = || async {
-                let last = found.locked().last().map(|meta| meta.location.clone());
-                let mut stream = match &last {
-                    Some(last) => self.store.objects.list_with_offset(prefix, last),
-                    None => self.store.objects.list(prefix),
-                };
-                while let Some(meta) = stream.next().await {
-                    found.locked().push(meta?);
-                }
-                Ok(())
-            };
-            match self.retried("list", 1 << 20, list).await {
-                Ok(_) => break,
-                Err(failed)
-                    if found.locked().len() == before || !failed.answer.may_pass(self.service) =>
-                {
-                    return Err(failed);
-                }
-                Err(_) => {} // it went on for some pages: the tries begin anew
-            }
-        }
-        Ok(found.into_inner().unwrap_or_default())
     }
 
     /// Deletes objects, and returns those that could not be deleted with the reason.
@@ -641,7 +639,7 @@ fn has_mark(attributes: &Attributes, mark: &str) -> bool {
 
 /// Was the body of an answer cut? The transport saw only its begin.
 fn look_into(error: &object_store::Error, answer: &mut Answer) {
-    if answer.broken.is_some() {
+    if answer.broken.is_some() || answer.unusable.is_some() {
         return;
     }
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);

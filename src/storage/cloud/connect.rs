@@ -2,17 +2,17 @@
 
 use super::{
     address::{CloudAddress, CloudService},
-    environment::CloudEnvironment,
+    credentials::with_profile,
+    endpoint::{checked_endpoint, is_address},
+    environment::{CloudEnvironment, EMULATOR, check_region},
     profile::AwsProfile,
     settings::{CloudSettings, ObjectRetention, UploadChecksum},
     transport::{CloudMeter, MeteredConnector},
 };
-use crate::error::{Error, ErrorKind, Result};
-use async_trait::async_trait;
+use crate::error::{Error, ErrorKind, Result, quoted};
 use object_store::{
-    BackoffConfig, Certificate, ClientOptions, CredentialProvider, HeaderMap, HeaderValue,
-    ObjectStore, RetryConfig,
-    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, Checksum},
+    BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey},
@@ -52,6 +52,7 @@ impl Store {
         meter: &Arc<CloudMeter>,
     ) -> Result<Self> {
         settings.check()?;
+        environment.check()?;
         let connector = MeteredConnector(meter.clone());
         match address.service {
             CloudService::S3 => open_s3(address, settings, environment, connector),
@@ -116,6 +117,7 @@ fn s3_builder(
     environment: &CloudEnvironment,
 ) -> Result<(AmazonS3Builder, ClientOptions)> {
     let profile = AwsProfile::of(environment)?;
+    let profile_name = profile.name();
     let mut builder = AmazonS3Builder::new();
     for (name, value) in environment.below("AWS_") {
         if let (Ok(key), false) = (
@@ -135,7 +137,18 @@ fn s3_builder(
     let region = region
         .or_else(|| profile.get("region"))
         .unwrap_or("us-east-1");
-    builder = with_profile(builder, environment, &profile);
+    let of_profile = |key: &'static str| {
+        move |why: &'static str| {
+            let name = quoted(profile_name.as_bytes());
+            let what = format!("cannot use {key} of the AWS profile {name}");
+            Error::new(ErrorKind::Usage, what).because(why)
+        }
+    };
+    check_region(region).map_err(of_profile("region"))?;
+    if let Some(endpoint) = endpoint {
+        checked_endpoint(endpoint).map_err(of_profile("endpoint_url"))?;
+    }
+    builder = with_profile(builder, environment, &profile)?;
     // A name with dots matches no certificate of a host.
     let is_path_style = settings
         .is_path_style
@@ -145,6 +158,9 @@ fn s3_builder(
         .with_region(region)
         .with_virtual_hosted_style_request(!is_path_style);
     if let Some(endpoint) = endpoint {
+        if !is_path_style && is_address(endpoint) {
+            return Err(no_name());
+        }
         builder = builder.with_config(
             AmazonS3ConfigKey::S3Endpoint,
             s3_endpoint(endpoint, &address.bucket, is_path_style),
@@ -170,6 +186,11 @@ fn s3_builder(
     Ok((builder, client_options(settings, endpoint)?))
 }
 
+fn no_name() -> Error {
+    let what = "cannot use path-style=no with an endpoint that is an IP address";
+    Error::new(ErrorKind::Usage, what).hint("name the host of the store, or leave path-style out")
+}
+
 fn s3_key(name: &str) -> AmazonS3ConfigKey {
     name.parse().unwrap_or(AmazonS3ConfigKey::Checksum) // both names are the crate's own
 }
@@ -181,56 +202,6 @@ fn s3_endpoint(endpoint: &str, bucket: &str, is_path_style: bool) -> String {
             format!("{scheme}://{bucket}.{host}")
         }
         _ => endpoint.to_owned(),
-    }
-}
-
-/// Credentials of the environment go before those of a profile, and those before the ones of the host.
-fn with_profile(
-    mut builder: AmazonS3Builder,
-    environment: &CloudEnvironment,
-    profile: &AwsProfile,
-) -> AmazonS3Builder {
-    if environment.get("AWS_ACCESS_KEY_ID").is_some() {
-        return builder;
-    }
-    if profile.get("aws_access_key_id").is_some() {
-        return builder.with_credentials(Arc::new(ProfileCredentials(environment.clone())));
-    }
-    let token_file = profile.get("web_identity_token_file");
-    if let (Some(file), Some(role), None) = (
-        token_file,
-        profile.get("role_arn"),
-        environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"),
-    ) {
-        builder = builder.with_config(AmazonS3ConfigKey::WebIdentityTokenFile, file);
-        builder = builder.with_config(AmazonS3ConfigKey::RoleArn, role);
-    }
-    builder
-}
-
-/// The keys of a profile, read anew for each request: other tools renew them in the file while a backup runs.
-#[derive(Debug)]
-struct ProfileCredentials(CloudEnvironment);
-
-#[async_trait]
-impl CredentialProvider for ProfileCredentials {
-    type Credential = AwsCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let failed = |why: String| object_store::Error::Generic {
-            store: "S3",
-            source: why.into(),
-        };
-        let profile = AwsProfile::of(&self.0).map_err(|error| failed(error.line()))?;
-        let needed = |key: &str| {
-            let value = profile.get(key).map(str::to_owned);
-            value.ok_or_else(|| failed(format!("the AWS profile has no {key}")))
-        };
-        Ok(Arc::new(AwsCredential {
-            key_id: needed("aws_access_key_id")?,
-            secret_key: needed("aws_secret_access_key")?,
-            token: profile.get("aws_session_token").map(str::to_owned),
-        }))
     }
 }
 
@@ -327,10 +298,14 @@ fn open_gcs(
     if let Some(path) = environment.get("SERVICE_ACCOUNT") {
         builder = builder.with_service_account_path(path);
     }
-    let endpoint = settings
-        .endpoint
-        .as_deref()
-        .or_else(|| environment.get("STORAGE_EMULATOR_HOST"));
+    // An emulator prints its address without a scheme.
+    let emulator = environment
+        .get(EMULATOR)
+        .map(|host| match host.contains("://") {
+            true => host.to_owned(),
+            false => format!("http://{host}"),
+        });
+    let endpoint = settings.endpoint.as_deref().or(emulator.as_deref());
     if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
     }

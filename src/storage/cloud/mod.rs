@@ -10,7 +10,11 @@ mod address;
 mod answer;
 mod client;
 mod connect;
+mod credentials;
+mod endpoint;
 mod environment;
+mod listing;
+mod pages;
 mod profile;
 mod settings;
 mod transport;
@@ -26,23 +30,27 @@ pub use settings::{
 pub use transport::CloudCounts;
 
 use super::{
-    LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL, SealedObjects,
-    StorageAbilities, SystemClock, Take, Upload, Version,
+    KEYS, LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL,
+    SealedObjects, StorageAbilities, SystemClock, Take, Upload, Version,
     key::{check_key, check_prefix, is_below},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{layout::letters, seal::MAX_BYTES},
+    format::{
+        layout::{BACKUPS, INTENTS, TOMBSTONES, letters},
+        seal::MAX_BYTES,
+    },
 };
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
-use object_store::{PutMode, path::Path};
+use futures_util::future::try_join_all;
+use object_store::{ObjectMeta, PutMode, path::Path};
 use std::{
-    collections::BTreeMap,
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
+    num::NonZeroU64,
     ops::Range,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 use transport::CloudMeter;
 use upload::CloudUpload;
@@ -50,8 +58,17 @@ use upload::CloudUpload;
 /// Bytes of a range that are asked for in one request; longer ranges are read by several at the same time.
 const RANGE_BYTES: u64 = 16 << 20;
 
+/// With `--limit-download` a request is for the bytes of so many seconds, so that none holds back the others for long.
+const LIMITED_SECONDS: u64 = 4;
+
+/// The shortest range for which a request is worth while.
+const MIN_RANGE_BYTES: u64 = 256 << 10;
+
 /// Objects that are deleted by one request: as many as S3 takes.
 const DELETE_BATCH: usize = 1000;
+
+/// Directories of a repository.
+const ROOMS: [&str; 4] = [BACKUPS, INTENTS, TOMBSTONES, KEYS];
 
 /// How often a range of several requests is read anew when the object was replaced meanwhile.
 const PIN_TRIES: u32 = 3;
@@ -62,6 +79,8 @@ pub struct CloudObjects {
     address: Arc<CloudAddress>,
     client: Arc<CloudClient>,
     leases: Arc<LeaseTaker>,
+    /// Bytes of a range at most.
+    range_bytes: u64,
 }
 
 impl fmt::Debug for CloudObjects {
@@ -90,6 +109,7 @@ impl CloudObjects {
             address: Arc::new(address.clone()),
             client: Arc::new(client),
             leases: Arc::new(LeaseTaker::new(Arc::new(SystemClock), renewal)),
+            range_bytes: range_bytes(settings),
         })
     }
 
@@ -160,12 +180,40 @@ impl CloudObjects {
             let rest = ranges[1..]
                 .iter()
                 .map(|range| requests.read(path, range.clone(), e_tag.as_deref()));
-            for (part, _) in futures_util::future::try_join_all(rest).await? {
+            for (part, _) in try_join_all(rest).await? {
                 bytes.extend_from_slice(&part);
             }
             Ok(bytes)
         };
         self.client.wait(read)
+    }
+
+    /// The objects below a prefix, in order. Not every store lists them in the order of bytes.
+    async fn list_below(&self, prefix: &str) -> Result<Vec<ListedObject>> {
+        let path = self.prefix_path(prefix)?;
+        let requests = &self.client.requests;
+        let of_ours = |meta: &ObjectMeta| {
+            let key = self.key_of(meta.location.as_ref())?;
+            let is_ours = is_below(&key, prefix) && check_key(&key).is_ok();
+            is_ours.then(|| ListedObject {
+                bytes: meta.size,
+                version: requests.version_of_meta(meta),
+                key,
+            })
+        };
+        let listed = requests.list(path.as_ref(), of_ours).await;
+        let what = || format!("could not list the objects of {}", self.describe(prefix));
+        let listed = listed.map_err(|failed| failed.error(what()))?;
+        Ok(listed.into_values().collect())
+    }
+
+    /// The objects in the directories of a repository that is a whole bucket, which may hold much more.
+    fn list_rooms(&self) -> Result<Vec<ListedObject>> {
+        let rooms = ROOMS.map(|room| self.list_below(room));
+        let listed = self.client.wait(try_join_all(rooms))?;
+        let mut all: Vec<ListedObject> = listed.into_iter().flatten().collect();
+        all.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(all)
     }
 
     /// A name that no other put has.
@@ -176,32 +224,28 @@ impl CloudObjects {
 }
 
 /// Cuts a range into those of one request each.
-fn cut(range: &Range<u64>) -> Vec<Range<u64>> {
-    let starts = (range.start..range.end).step_by(RANGE_BYTES as usize);
+fn cut(range: &Range<u64>, max_bytes: u64) -> Vec<Range<u64>> {
+    let starts = (range.start..range.end).step_by(max_bytes as usize);
     starts
-        .map(|start| start..range.end.min(start + RANGE_BYTES))
+        .map(|start| start..range.end.min(start + max_bytes))
         .collect()
+}
+
+/// Bytes that one request asks for at most.
+fn range_bytes(settings: &CloudSettings) -> u64 {
+    let limit = settings.download_limit.map(NonZeroU64::get);
+    let limited = |rate: u64| rate.saturating_mul(LIMITED_SECONDS);
+    limit.map_or(RANGE_BYTES, |rate| {
+        limited(rate).clamp(MIN_RANGE_BYTES, RANGE_BYTES)
+    })
 }
 
 impl Objects for CloudObjects {
     fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
-        let path = self.prefix_path(prefix)?;
-        let listed = self.client.wait(self.client.requests.list(path.as_ref()));
-        let what = || format!("could not list the objects of {}", self.describe(prefix));
-        let listed = listed.map_err(|failed| failed.error(what()))?;
-        let objects = listed.iter().filter_map(|meta| {
-            let key = self.key_of(meta.location.as_ref())?;
-            let is_ours = is_below(&key, prefix) && check_key(&key).is_ok();
-            is_ours.then_some(ListedObject {
-                key,
-                bytes: meta.size,
-                version: self.client.requests.version_of_meta(meta),
-            })
-        });
-        // Not every store has the order of bytes, and a listing that was taken up again has some objects twice.
-        let by_key: BTreeMap<String, ListedObject> =
-            objects.map(|object| (object.key.clone(), object)).collect();
-        Ok(by_key.into_values().collect())
+        if prefix.is_empty() && self.address.prefix.is_empty() {
+            return self.list_rooms();
+        }
+        self.client.wait(self.list_below(prefix))
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
@@ -226,7 +270,7 @@ impl Objects for CloudObjects {
                 _ => Err(Error::corrupt(what()).because("it ends too early")),
             };
         };
-        let ranges = cut(&(offset..end));
+        let ranges = cut(&(offset..end), self.range_bytes);
         for tries in 1.. {
             match self.read_ranges(&path, &ranges) {
                 Ok(bytes) => {
@@ -319,7 +363,8 @@ impl Objects for CloudObjects {
         first_error
     }
 
-    /// Azure keeps no list of uploads; it drops parts that are not used after a week.
+    /// Azure keeps no list of uploads; it drops parts that are not used after a week. A store that refuses the list is not an error, and
+    /// [`CloudCounts`] has it: the room of uploads that were cut off is all that it takes.
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         let path = self.prefix_path(prefix)?;
         let text = path.as_ref().map_or("", Path::as_ref);
@@ -329,9 +374,16 @@ impl Objects for CloudObjects {
             format!("{text}/")
         };
         let describe = self.describe(prefix);
-        let unfinished = self.client.requests.all_unfinished(&below, &describe);
+        let requests = &self.client.requests;
+        let unfinished = self
+            .client
+            .wait(requests.all_unfinished(&below, &describe))?;
+        let Some(unfinished) = unfinished else {
+            requests.meter.unlisted_uploads.fetch_add(1, Relaxed);
+            return Ok(());
+        };
         let mut first_error = Ok(());
-        for upload in self.client.wait(unfinished)? {
+        for upload in unfinished {
             let key = self.key_of(&upload.key).filter(|key| is_below(key, prefix));
             let Some(Ok(path)) = key.map(|key| self.path(&key)) else {
                 continue; // not ours, whatever it is
@@ -383,10 +435,10 @@ mod tests {
 
     #[test]
     fn a_range_is_cut_into_requests_that_follow_each_other() {
-        let one = cut(&(5..9));
+        let one = cut(&(5..9), RANGE_BYTES);
         assert_eq!((one.len(), one[0].start, one[0].end), (1, 5, 9));
         let whole = 7..7 + 2 * RANGE_BYTES + 1;
-        let ranges = cut(&whole);
+        let ranges = cut(&whole, RANGE_BYTES);
         assert_eq!(ranges.len(), 3);
         assert_eq!((ranges[0].start, ranges[2].end), (whole.start, whole.end));
         assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));

@@ -17,6 +17,7 @@ use std::{
 /// The values of one profile. Some are secrets: only keys are ever printed.
 #[derive(Clone, Default)]
 pub(super) struct AwsProfile {
+    name: String,
     values: BTreeMap<String, String>,
 }
 
@@ -47,7 +48,14 @@ impl AwsProfile {
             return Err(Error::new(ErrorKind::Usage, what)
                 .hint("correct AWS_PROFILE, or add the profile to ~/.aws/config"));
         }
-        Ok(Self { values })
+        Ok(Self {
+            name: name.to_owned(),
+            values,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&str> {

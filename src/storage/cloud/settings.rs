@@ -2,7 +2,10 @@
 //!
 //! No setting is a secret: credentials come from the environment, from files and from the host's own identity.
 
-use super::environment::CloudEnvironment;
+use super::{
+    endpoint::checked_endpoint,
+    environment::{CloudEnvironment, check_plain, check_region},
+};
 use crate::error::{Error, ErrorKind, Result, quoted};
 use std::{
     num::{NonZeroU64, NonZeroUsize},
@@ -165,14 +168,21 @@ impl CloudSettings {
                 "cannot use {value} as {key} of the storage: {expected}"
             ))
         };
+        let value = value.trim();
         if value.is_empty() {
             return Err(bad("it is empty"));
+        }
+        if key != "ca-file" {
+            check_plain(value).map_err(bad)?;
         }
         let text = || Some(value.to_owned());
         match key {
             "endpoint" => self.endpoint = Some(checked_endpoint(value).map_err(bad)?),
             "path-style" => self.is_path_style = Some(yes_or_no(value).map_err(bad)?),
-            "region" => self.region = text(),
+            "region" => {
+                check_region(value).map_err(bad)?;
+                self.region = text();
+            }
             "ca-file" => self.ca_file = Some(PathBuf::from(value)),
             "storage-class" => self.storage_class = text(),
             "encryption" => match value {
@@ -270,22 +280,6 @@ fn yes_or_no(value: &str) -> Result<bool, &'static str> {
     }
 }
 
-fn checked_endpoint(value: &str) -> Result<String, &'static str> {
-    let rest = value
-        .strip_prefix("https://")
-        .or_else(|| value.strip_prefix("http://"));
-    let Some(rest) = rest else {
-        return Err("it does not begin with https:// or http://");
-    };
-    if rest.is_empty() || rest.contains(['?', '#', ' ']) {
-        return Err("it is not the URL of a host");
-    }
-    if rest.contains('@') {
-        return Err("credentials do not belong in it");
-    }
-    Ok(value.trim_end_matches('/').to_owned())
-}
-
 fn unknown_key(key: &str) -> Error {
     let known = SETTING_KEYS.map(|(key, _)| key).join(", ");
     let what = format!("the storage has no setting {}", quoted(key.as_bytes()));
@@ -340,6 +334,9 @@ mod tests {
             "checksum=md5",
             "tries=0",
             "region=",
+            "region=eu central",
+            "storage-class=a\nb",
+            "endpoint=http://:9000",
             "region",
         ] {
             let error = CloudSettings::default().set_pair(pair).unwrap_err();

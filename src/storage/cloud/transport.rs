@@ -1,18 +1,26 @@
-//! One request and its answer: counted, held to the limits of the rate, and noted for whoever decides what happens next.
+//! One request and its answer: counted, charged to the limits of the rate, and noted for whoever decides what happens next.
+//!
+//! Content of objects passes as it comes. All other answers are read whole here, up to [`MAX_ANSWER_BYTES`], and cleaned
+//! ([`pages`]): the crate trusts them more than they deserve.
 
-use super::{answer::Answer, settings::CloudSettings};
+use super::{answer::Answer, pages, settings::CloudSettings};
 use crate::queue::{Locked, RateLimit};
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use http::{
+    HeaderValue, Method,
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING},
+};
 use object_store::{
     ClientOptions,
     client::{
         HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-        HttpService, ReqwestConnector,
+        HttpResponseBody, HttpService, ReqwestConnector,
     },
 };
 use std::{
     error::Error as _,
-    fmt,
+    fmt, io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -24,6 +32,12 @@ tokio::task_local! {
     /// The last answer of the attempt that this task makes.
     pub(super) static LAST_ANSWER: Arc<Mutex<Answer>>;
 }
+
+/// Bytes of an answer that is not the content of an object: a page of 5,000 keys of Azure may have 15 MiB.
+const MAX_ANSWER_BYTES: usize = 32 << 20;
+
+/// Bytes of an error that are read. The words of a store are at its begin.
+const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// Bytes of requests and answers that wait neither for a limit of the user nor for one of the connections.
 pub(super) const SMALL_BYTES: u64 = 64 << 10;
@@ -45,6 +59,8 @@ pub struct CloudCounts {
     pub limited: Duration,
     /// Time that threads waited before they tried again.
     pub paused: Duration,
+    /// Times that the store refused to list unfinished uploads.
+    pub unlisted_uploads: u64,
 }
 
 impl CloudCounts {
@@ -59,6 +75,7 @@ impl CloudCounts {
             throttled: self.throttled + more.throttled,
             limited: self.limited + more.limited,
             paused: self.paused + more.paused,
+            unlisted_uploads: self.unlisted_uploads + more.unlisted_uploads,
         }
     }
 }
@@ -73,6 +90,7 @@ pub(super) struct CloudMeter {
     pub(super) throttled: AtomicU64,
     limited_micros: AtomicU64,
     pub(super) paused_micros: AtomicU64,
+    pub(super) unlisted_uploads: AtomicU64,
     upload_limit: Option<RateLimit>,
     download_limit: Option<RateLimit>,
 }
@@ -95,12 +113,23 @@ impl CloudMeter {
             throttled: self.throttled.load(Relaxed),
             limited: Duration::from_micros(self.limited_micros.load(Relaxed)),
             paused: Duration::from_micros(self.paused_micros.load(Relaxed)),
+            unlisted_uploads: self.unlisted_uploads.load(Relaxed),
         }
     }
 
     /// Waits until bytes may be sent. Callers wait before a request and not within one: the time for its answer goes on meanwhile.
     pub(super) async fn may_send(&self, bytes: u64) {
         self.wait_for(self.upload_limit.as_ref(), bytes).await;
+    }
+
+    /// Waits until bytes may be received, for a caller that waits before its request, as [`CloudMeter::may_send`].
+    pub(super) async fn may_receive(&self, bytes: u64) {
+        self.wait_for(self.download_limit.as_ref(), bytes).await;
+    }
+
+    /// Waits for the bytes of an answer whose length was not known before it came.
+    pub(super) async fn received(&self, bytes: u64) {
+        self.wait_for(self.download_limit.as_ref(), bytes).await;
     }
 
     /// What is small passes at once: a lease is lost if its renewal waits behind the parts of an upload.
@@ -139,13 +168,47 @@ impl fmt::Debug for MeteredService {
     }
 }
 
+/// What becomes of the answer to a request.
+enum Reading {
+    /// The content of an object passes as it comes.
+    Streamed,
+    /// It is read whole.
+    Whole,
+    /// It is read whole, and keys that are not ours are left out.
+    Listing,
+    /// It is read whole, and compared with the request, which deletes many objects.
+    Deletion(Vec<u8>),
+}
+
+impl Reading {
+    fn of(request: &HttpRequest, is_of_host: bool) -> Self {
+        let query = request.uri().query().unwrap_or_default();
+        let has = |name: &str| query.split('&').any(|pair| pair.starts_with(name));
+        match *request.method() {
+            Method::GET if has("list-type=") || has("comp=list") && !has("comp=listb") => {
+                Self::Listing
+            }
+            Method::GET if !has("uploads") && !is_of_host => Self::Streamed,
+            Method::POST if has("delete") => {
+                let body = request.body().as_bytes();
+                Self::Deletion(body.map(|bytes| bytes.to_vec()).unwrap_or_default())
+            }
+            _ => Self::Whole,
+        }
+    }
+}
+
 #[async_trait]
 impl HttpService for MeteredService {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let meter = &self.meter;
         let host = request.uri().host().unwrap_or_default();
         let is_of_host = host.starts_with("169.254.") || host.starts_with("metadata.google");
-        let has_body = request.method() != http::Method::HEAD;
+        let is_head = request.method() == Method::HEAD;
+        let reading = Reading::of(&request, is_of_host);
+        // Digests and positions are those of the stored bytes, so that nothing on the way may pack them.
+        let identity = HeaderValue::from_static("identity");
+        request.headers_mut().insert(ACCEPT_ENCODING, identity);
         let bytes = request.body().content_length() as u64;
         meter.requests.fetch_add(1, Relaxed);
         meter.sent_bytes.fetch_add(bytes, Relaxed);
@@ -161,16 +224,21 @@ impl HttpService for MeteredService {
             }
         };
         let mut answer = answer_of(&response);
+        answer.is_of_host = is_of_host && !response.status().is_success();
         if response.status().is_success() {
             note(answer);
-            let bytes = if has_body { body_bytes(&response) } else { 0 };
-            meter.received_bytes.fetch_add(bytes, Relaxed);
-            meter.wait_for(meter.download_limit.as_ref(), bytes).await;
-            return Ok(response);
+            if is_head {
+                return Ok(response);
+            }
+            if let Some(coding) = coding_of(&response) {
+                return Err(unusable(format!(
+                    "a proxy has changed the answer of the store: its content is packed with {coding}"
+                )));
+            }
+            return self.read(response, reading).await;
         }
-        answer.is_of_host = is_of_host;
         let (parts, body) = response.into_parts();
-        let body = body.bytes().await.unwrap_or_default();
+        let body = begin_of(body, MAX_ERROR_BYTES).await;
         answer.read_body(&body);
         if answer.is_throttled() {
             meter.throttled.fetch_add(1, Relaxed);
@@ -178,6 +246,86 @@ impl HttpService for MeteredService {
         note(answer);
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
+}
+
+impl MeteredService {
+    /// Reads an answer as far as it is read here.
+    async fn read(
+        &self,
+        response: HttpResponse,
+        reading: Reading,
+    ) -> Result<HttpResponse, HttpError> {
+        if matches!(reading, Reading::Streamed) {
+            self.count(body_bytes(&response));
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let body = whole(body).await?;
+        self.count(body.len() as u64);
+        let body = match reading {
+            Reading::Listing => pages::without_foreign_keys(body),
+            Reading::Deletion(asked) => pages::deletion_of(&asked, body).map_err(unusable)?,
+            Reading::Streamed | Reading::Whole => body,
+        };
+        Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}
+
+impl MeteredService {
+    fn count(&self, bytes: u64) {
+        self.meter.received_bytes.fetch_add(bytes, Relaxed);
+        let _ = LAST_ANSWER.try_with(|last| last.locked().bytes += bytes); // as in `note`
+    }
+}
+
+/// All bytes of an answer.
+async fn whole(body: HttpResponseBody) -> Result<Vec<u8>, HttpError> {
+    let mut bytes = Vec::new();
+    let mut chunks = body.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk?;
+        if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(unusable(format!(
+                "the answer of the store has more than {} MiB",
+                MAX_ANSWER_BYTES >> 20
+            )));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// The first bytes of an error, or as many as came before it broke.
+async fn begin_of(body: HttpResponseBody, max_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut chunks = body.bytes_stream();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        let room = max_bytes - bytes.len();
+        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() >= room {
+            break;
+        }
+    }
+    bytes
+}
+
+/// How the content of an answer is packed, if it is.
+fn coding_of(response: &HttpResponse) -> Option<String> {
+    let coding = response.headers().get(CONTENT_ENCODING)?;
+    let text = String::from_utf8_lossy(coding.as_bytes()).to_lowercase();
+    // A store may send back how an object was uploaded in pieces.
+    let is_plain = matches!(text.trim(), "" | "identity" | "aws-chunked");
+    let shown = text.chars().filter(|c| !c.is_control()).take(40);
+    (!is_plain).then(|| shown.collect())
+}
+
+/// An answer that came whole and cannot be used, and that would not be another one the next time.
+fn unusable(why: String) -> HttpError {
+    note(Answer {
+        unusable: Some(why.clone()),
+        ..Answer::default()
+    });
+    HttpError::new(HttpErrorKind::Decode, io::Error::other(why))
 }
 
 fn note(answer: Answer) {

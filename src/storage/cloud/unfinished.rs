@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long a signed URL is good: one try.
 const SIGNED_FOR: Duration = Duration::from_secs(300);
 
+/// Unfinished uploads of one prefix at most.
+const MAX_UNFINISHED: usize = 1_000_000;
+
 /// Where the last page ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Marker {
@@ -112,22 +115,24 @@ fn encoded(value: &str) -> String {
 }
 
 impl Requests {
-    /// Every upload below a prefix that was not finished; none where the store forgets them by itself.
+    /// Every upload below a prefix that was not finished; an empty list where the store forgets them by itself, `None` if it refuses to
+    /// list them, or does not know how.
     pub(super) async fn all_unfinished(
         &self,
         prefix: &str,
         describe: &str,
-    ) -> Result<Vec<Unfinished>> {
+    ) -> Result<Option<Vec<Unfinished>>> {
         let mut found = Vec::new();
         let mut after = Marker::default();
         loop {
             let what = || format!("could not list the unfinished uploads of {describe}");
-            let body = self
-                .unfinished(prefix, &after)
-                .await
-                .map_err(|failed| failed.error(what()))?;
+            let body = match self.unfinished(prefix, &after).await {
+                Ok(body) => body,
+                Err(failed) if failed.is_refused_kind() => return Ok(None),
+                Err(failed) => return Err(failed.error(what())),
+            };
             let Some(body) = body else {
-                return Ok(found);
+                return Ok(Some(found));
             };
             let page: Page = quick_xml::de::from_reader(body.as_slice())
                 .map_err(|error| Error::corrupt(what()).because(error))?;
@@ -137,8 +142,11 @@ impl Requests {
                 upload: page.next_upload_id_marker,
             };
             let goes_on = (&next.key, &next.upload) != (&after.key, &after.upload);
+            if found.len() > MAX_UNFINISHED {
+                return Err(Error::corrupt(what()).because("the list has no end"));
+            }
             if !page.is_truncated || !goes_on {
-                return Ok(found);
+                return Ok(Some(found));
             }
             after = next;
         }
