@@ -6,7 +6,13 @@ mod pax_tools {
     pub(crate) mod tree;
 }
 
-use fullbore::format::entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr};
+use fullbore::{
+    format::{
+        acl::name_lists,
+        entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr},
+    },
+    platform::owner::OwnerNames,
+};
 use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
 use std::{path::Path, process::Command};
 
@@ -180,6 +186,9 @@ fn attributes() -> Vec<Entry> {
             .xattrs
             .push(xattr("security.capability", CAPABILITY));
     }
+    let names = OwnerNames::default();
+    name_lists(&mut plain.xattrs, &names);
+    name_lists(&mut dir.xattrs, &names);
     let again = link("attributes again", &plain);
     vec![plain, dir, capable, again]
 }

@@ -2,9 +2,13 @@
 
 use crate::{
     error::Result,
-    format::entry::{Xattr, split},
+    format::{
+        acl,
+        entry::{Xattr, split},
+    },
     platform::{
         dir::{open_dir, open_root},
+        owner::OwnerNames,
         xattr,
     },
 };
@@ -15,6 +19,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 pub(super) struct AttributeReader {
     root: OwnedFd,
     parent: Option<(Vec<u8>, OwnedFd)>,
+    names: OwnerNames,
 }
 
 impl AttributeReader {
@@ -26,6 +31,7 @@ impl AttributeReader {
         Ok(Self {
             root: opened.map_err(failed)?,
             parent: None,
+            names: OwnerNames::default(),
         })
     }
 
@@ -41,6 +47,8 @@ impl AttributeReader {
             None => (parent.to_vec(), open_dir(&self.root, parent)?),
         };
         let (_, dir) = self.parent.insert(there);
-        xattr::read_all_at(dir, name)
+        let mut xattrs = xattr::read_all_at(dir, name)?;
+        acl::name_lists(&mut xattrs, &self.names);
+        Ok(xattrs)
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     frame::Scanned,
     known::{BaseEntry, Trust},
     source::Stream,
-    target::{metadata::has_only_xattrs, partial::is_partial},
+    target::partial::is_partial,
 };
 use std::{
     cmp::Ordering,
@@ -359,7 +359,7 @@ impl Differences {
         match self.attributes.read(&entry.path) {
             Ok(xattrs) => {
                 entry.xattrs = xattrs;
-                has_only_xattrs(&entry, &there.xattrs)
+                self.plan.options.has_same_xattrs(&entry, there)
             }
             // The reader of the file reports it.
             Err(_) => false,
@@ -372,7 +372,7 @@ impl Differences {
             && (is_link || entry.mode == there.mode)
             && entry.mtime == there.mtime
             && self.plan.options.is_same_owner(entry, there)
-            && has_only_xattrs(entry, &there.xattrs)
+            && self.plan.options.has_same_xattrs(entry, there)
     }
 
     fn has_same_mode(&self, entry: &Entry, there: &Entry) -> bool {

@@ -25,7 +25,11 @@ pub use call::CopyTarget;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{entry::Entry, page::Record},
+    format::{
+        acl,
+        entry::{Entry, Xattr},
+        page::Record,
+    },
     frame::{Pool, Scanned},
     metrics::meter::Meter,
     pipeline::{
@@ -36,6 +40,7 @@ use crate::{
     queue::{Queue, start},
     source::tree::Own,
     source::{Source, Stream},
+    target::metadata::has_only_xattrs,
 };
 use attributes::AttributeReader;
 use call::{CopyCall, OpenTarget};
@@ -90,6 +95,19 @@ impl CopyOptions {
     /// Returns whether the content of both files is compared before they count as changed.
     fn is_compared(&self, entry: &Entry, there: &Entry) -> bool {
         self.checksum && there.path == entry.path && there.size() == entry.size()
+    }
+
+    /// Returns whether an entry of the target has the attributes of the source, and no other that a
+    /// copy would remove.
+    fn has_same_xattrs(&self, entry: &Entry, there: &Entry) -> bool {
+        let is_same = |wanted: &Xattr, there: &Xattr| {
+            let is_same_list = || {
+                acl::is_list(&wanted.0)
+                    && acl::is_same_list(&wanted.1, &there.1, self.numeric_owner)
+            };
+            wanted.0 == there.0 && (wanted.1 == there.1 || is_same_list())
+        };
+        has_only_xattrs(entry, &there.xattrs, is_same)
     }
 
     /// Returns whether both entries have the same owner and group: by name, if both have one.

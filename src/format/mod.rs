@@ -5,6 +5,7 @@
 //! Belongs here: every stored byte and its limits. Does not belong here: where the bytes are stored
 //! (`storage`), and when objects may be removed (`repo`).
 
+pub mod acl;
 mod blake3_lanes;
 pub mod chunk;
 pub mod digest;

@@ -4,7 +4,7 @@
 //! ones.
 #![allow(unsafe_code)]
 
-use crate::format::entry::Owner;
+use crate::format::{acl::AclNames, entry::Owner};
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},
@@ -56,6 +56,24 @@ impl OwnerNames {
             user.and_then(|name| self.uid(name)).unwrap_or(owner.uid),
             group.and_then(|name| self.gid(name)).unwrap_or(owner.gid),
         )
+    }
+}
+
+impl AclNames for OwnerNames {
+    fn name(&self, is_user: bool, number: u32) -> Arc<str> {
+        if is_user {
+            self.user(number)
+        } else {
+            self.group(number)
+        }
+    }
+
+    fn number(&self, is_user: bool, name: &str) -> Option<u32> {
+        if is_user {
+            self.uid(name)
+        } else {
+            self.gid(name)
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 use super::{Restore, checks::check_paths_exist, cluster::choose_backup};
 use crate::{
     error::{Error, Result},
-    format::entry::{Device, Entry, EntryKind, EntryPath},
+    format::entry::{Device, Entry, EntryKind, EntryPath, Xattr},
     platform::{self, owner::OwnerNames, xattr},
-    target::metadata::has_only_xattrs,
+    target::metadata::{has_only_xattrs, is_same_here},
 };
 use std::{
     ffi::OsStr,
@@ -162,7 +162,10 @@ impl<'a> TargetLook<'a> {
             .dir
             .as_ref()
             .map(|dir| xattr::read_all_at(dir, &entry.path));
-        matches!(there, Some(Ok(there)) if has_only_xattrs(entry, &there))
+        let is_same = |wanted: &Xattr, there: &Xattr| {
+            is_same_here(wanted, there, &self.names, self.numeric_owner)
+        };
+        matches!(there, Some(Ok(there)) if has_only_xattrs(entry, &there, is_same))
     }
 }
 

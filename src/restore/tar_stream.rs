@@ -17,7 +17,7 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{self, Entry, EntryKind, EntryPath},
-        pax::{Member, NamedAcl, TarItem, Unknown},
+        pax::{Member, TarItem, Unknown},
     },
     metrics::meter::Meter,
     platform::BlockedCalls,
@@ -297,18 +297,11 @@ impl TarRestore<'_> {
     }
 
     fn restore_member(&mut self, member: Member) -> Result<()> {
-        let Member {
-            mut entry,
-            stored_len,
-            named_acls,
-        } = member;
+        let Member { entry, stored_len } = member;
         self.meter.entries.fetch_add(1, Relaxed);
         for (path, found) in self.selection.paths().iter().zip(&mut self.found) {
             *found |= entry::is_within(&entry.path, path);
         }
-        named_acls
-            .iter()
-            .for_each(|acl| self.apply_named_acl(acl, &mut entry));
         let made = match &entry.kind {
             EntryKind::File { .. } => self.restore_file(&entry, stored_len)?,
             EntryKind::Directory => {
@@ -348,20 +341,6 @@ impl TarRestore<'_> {
             self.directories.insert(&entry, &self.writer.tree)?;
         }
         Ok(())
-    }
-
-    /// Applies permissions for named users if all names exist here. Otherwise the mode grants only
-    /// the permissions that it has without the list.
-    fn apply_named_acl(&self, acl: &NamedAcl, entry: &mut Entry) {
-        let tree = &self.writer.tree;
-        match tree.named(acl) {
-            Ok(xattr) => entry.xattrs.push(xattr),
-            Err(why) => {
-                entry.mode = acl.mode_without(entry.mode);
-                tree.notes
-                    .add(&format!("permissions {acl}"), why, &entry.path);
-            }
-        }
     }
 
     fn leave_out(&self, what: &str, why: &str, path: &[u8], error: Error) {

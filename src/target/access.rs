@@ -9,7 +9,10 @@
 use super::{probe::with_test_file, tree::TargetTree, writer::TargetWriter};
 use crate::{
     error::Result,
-    format::entry::{Entry, Xattr, split},
+    format::{
+        acl::{ACCESS_LIST, rights_of_group},
+        entry::{Entry, Xattr, split},
+    },
     platform::{
         self,
         dir::{self, Stat},
@@ -18,13 +21,12 @@ use crate::{
     queue::Locked,
 };
 use std::{
+    borrow::Cow,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, Weak},
 };
 
-/// Attribute that holds the access list of a file.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 /// Mode bits that a directory's owner needs to change entries in the directory.
 const OWNER_ACCESS: u32 = 0o300;
 /// Mode bits of the group. For a file with an access list, they are the most that the list grants.
@@ -101,18 +103,26 @@ impl TargetWriter {
         let failed = |writer: &Self, e| writer.tree.error("look at", &entry.path, e);
         let (uid, gid) = self.owner_ids(&entry.owner);
         let for_group = group_exceeds(stat.mode, entry.mode);
-        let wanted = access_list_of(entry);
+        let wanted = self.local_access_list(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
         let there = if is_listed {
             read_access_list(&file).map_err(|e| failed(self, e))?
         } else {
-            wanted.cloned()
+            wanted.clone()
         };
         let is_narrow = [uid, platform::user_id()].contains(&stat.uid)
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
-            && there.as_ref() == wanted;
+            && there == wanted;
         Ok(is_narrow || self.new_file_has_same_access(entry, stat, there.as_ref())?)
+    }
+
+    /// Returns the access list of an entry as this system takes it; as it is, if it cannot be set.
+    fn local_access_list(&self, entry: &Entry) -> Option<Xattr> {
+        let list = access_list_of(entry)?;
+        let value = self.tree.local_value(list, &entry.path);
+        let value = value.map_or_else(|| list.1.clone(), Cow::into_owned);
+        Some((list.0.clone(), value))
     }
 
     /// Returns whether a new file would be open to the same users. That is the case if the file
@@ -125,13 +135,13 @@ impl TargetWriter {
     ) -> Result<bool> {
         let tree = self.tree.clone();
         let (uid, gid) = self.owner_ids(&entry.owner);
-        let wanted = access_list_of(entry);
+        let wanted = self.local_access_list(entry);
         let (dir, _) = self.enter(&entry.path)?;
         let made = with_test_file(dir, &tree.notes, |file| {
             // The system would refuse the same calls for the real file.
             let _ = write::chown_fd(file, uid, gid);
             let _ = write::chmod_fd(file, entry.mode & 0o777);
-            let _ = match wanted {
+            let _ = match &wanted {
                 Some((name, value)) => xattr::set_fd(file, name, value),
                 None => xattr::remove_fd(file, ACCESS_LIST),
             };
@@ -273,18 +283,7 @@ pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
 /// the list, not the mask.
 pub(crate) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
     access_list_of(entry).map_or(wanted, |(_, list)| {
-        wanted & (!GROUP_BITS | group_in(list) << 3)
-    })
-}
-
-/// Returns the rights of the owning group in an access list (`struct posix_acl_xattr_entry` of
-/// Linux, after a version of four bytes).
-fn group_in(list: &[u8]) -> u32 {
-    const GROUP_OBJ: [u8; 2] = 4u16.to_le_bytes();
-    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
-    let group = { entries }.find(|entry| entry[..2] == GROUP_OBJ);
-    group.map_or(0, |entry| {
-        u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 0o7)
+        wanted & (!GROUP_BITS | rights_of_group(list) << 3)
     })
 }
 

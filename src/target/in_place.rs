@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    format::entry::{Entry, EntryKind},
+    format::entry::{Entry, EntryKind, Xattr},
     platform::{
         dir::{self, FileKind, Stat, read_link},
         durable, read, write, xattr,
@@ -299,7 +299,10 @@ impl Patch {
         let is_same = stat.mode == entry.mode
             && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
             && stat.mtime == entry.mtime;
-        Ok(is_same && has_only_xattrs(entry, &xattr::read_all(self.file())?))
+        let there = xattr::read_all(self.file())?;
+        let is_same_xattr =
+            |wanted: &Xattr, there: &Xattr| writer.tree.is_same_xattr(wanted, there);
+        Ok(is_same && has_only_xattrs(entry, &there, is_same_xattr))
     }
 }
 
@@ -341,7 +344,8 @@ impl TargetWriter {
             return Ok(None);
         }
         let there = xattr::read_all(&file).map_err(failed)?;
-        Ok(has_only_xattrs(entry, &there).then_some(file))
+        let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
+        Ok(has_only_xattrs(entry, &there, is_same).then_some(file))
     }
 
     /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
@@ -384,7 +388,8 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         return Ok(false);
     }
     let there = xattr::read_all_at(dir, name).map_err(failed)?;
-    Ok(has_only_xattrs(entry, &there))
+    let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
+    Ok(has_only_xattrs(entry, &there, is_same))
 }
 
 /// Returns whether the file may still be opened for reading after this error.

@@ -10,10 +10,14 @@ use super::{
 };
 use crate::{
     error::{Result, quoted, reason},
-    format::entry::{Entry, EntryKind, Xattr},
+    format::{
+        acl::{is_list, local_list},
+        entry::{Entry, EntryKind, Xattr},
+    },
     platform::{
         dir::{self, Stat},
         durable,
+        owner::OwnerNames,
         unopened::UnopenedObject,
         write, xattr,
     },
@@ -188,12 +192,13 @@ impl TargetWriter {
         set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
     ) -> Result<bool> {
         let mut all = true;
-        for (name, value) in entry
-            .xattrs
-            .iter()
-            .filter(|(name, _)| name.starts_with(b"user.") == user)
-        {
-            all &= self.check_xattr_result(entry, "set", name, set(name, value))?;
+        let wanted = entry.xattrs.iter();
+        for attribute in wanted.filter(|(name, _)| name.starts_with(b"user.") == user) {
+            let (name, _) = attribute;
+            all &= match self.tree.local_value(attribute, &entry.path) {
+                Some(value) => self.check_xattr_result(entry, "set", name, set(name, &value))?,
+                None => false,
+            };
         }
         Ok(all)
     }
@@ -335,9 +340,27 @@ fn extra_xattrs<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item 
         .filter(move |name| ours(name) && !wanted(name))
 }
 
-/// Returns whether `there` holds all attributes of the entry, and no attribute that a restore would
-/// remove.
-pub(crate) fn has_only_xattrs(entry: &Entry, there: &[Xattr]) -> bool {
-    entry.xattrs.iter().all(|wanted| there.contains(wanted))
-        && extra_xattrs(entry, there).next().is_none()
+/// Returns whether `there` holds all attributes of the entry, by `is_same`, and no attribute that a
+/// restore would remove.
+pub(crate) fn has_only_xattrs(
+    entry: &Entry,
+    there: &[Xattr],
+    is_same: impl Fn(&Xattr, &Xattr) -> bool,
+) -> bool {
+    let is_there = |wanted: &Xattr| there.iter().any(|there| is_same(wanted, there));
+    entry.xattrs.iter().all(is_there) && extra_xattrs(entry, there).next().is_none()
+}
+
+/// Returns whether an attribute of a backup is the one that an object has here: a list of permissions
+/// with the users and groups that its names are here.
+pub(crate) fn is_same_here(
+    wanted: &Xattr,
+    there: &Xattr,
+    names: &OwnerNames,
+    is_numeric: bool,
+) -> bool {
+    if wanted.0 != there.0 || !is_list(&wanted.0) {
+        return wanted == there;
+    }
+    local_list(&wanted.1, names, is_numeric).is_ok_and(|local| local.raw == there.1)
 }

@@ -11,14 +11,15 @@ use super::{
     directories::{NewFileAttrs, TargetDirectories},
     layout::TargetLayout,
     link::LinkCopies,
+    metadata::is_same_here,
     probe::with_test_file,
     warnings::TargetWarnings,
 };
 use crate::{
-    error::{Error, ErrorKind, Result, is_inode_shortage},
+    error::{Error, ErrorKind, Result, is_inode_shortage, quoted},
     format::{
+        acl::{LocalAcl, is_list, local_list, shown},
         entry::{EntryPath, Owner, Time, Xattr},
-        pax::NamedAcl,
     },
     platform::{
         dir::{self, Stat, open_dir},
@@ -29,6 +30,7 @@ use crate::{
     queue::Locked,
 };
 use std::{
+    borrow::Cow,
     collections::{HashMap, hash_map},
     fs::File,
     io,
@@ -251,13 +253,40 @@ impl TargetTree {
         }
     }
 
-    /// Converts a list of permissions to an attribute, if all of its users and groups exist on this
-    /// system.
-    ///
-    /// # Errors
-    /// The reason, for a warning.
-    pub fn named(&self, acl: &NamedAcl) -> Result<Xattr, &'static str> {
-        acl.resolve(|user| self.names.uid(user), |group| self.names.gid(group))
+    /// Returns the value of an attribute as this system takes it: the users and groups of a list of
+    /// permissions by their names. `None` for a list that cannot be set; a note says why.
+    pub(crate) fn local_value<'a>(
+        &self,
+        attribute: &'a Xattr,
+        path: &[u8],
+    ) -> Option<Cow<'a, [u8]>> {
+        let (name, value) = attribute;
+        if !is_list(name) {
+            return Some(Cow::Borrowed(value));
+        }
+        match local_list(value, &self.names, self.options.numeric_owner) {
+            Ok(LocalAcl { raw, unknown }) => {
+                for name in unknown {
+                    let what = format!("permissions of {}", quoted(name.as_bytes()));
+                    self.notes.add(
+                        &what,
+                        "by name: it is not known here, so its number got them",
+                        path,
+                    );
+                }
+                Some(Cow::Owned(raw))
+            }
+            Err(why) => {
+                let what = format!("permissions {}", shown(value));
+                self.notes.add(&what, why, path);
+                None
+            }
+        }
+    }
+
+    /// Returns whether an attribute of the backup is the one that is there.
+    pub(crate) fn is_same_xattr(&self, wanted: &Xattr, there: &Xattr) -> bool {
+        is_same_here(wanted, there, &self.names, self.options.numeric_owner)
     }
 
     /// Returns user and group numbers on this system: by name if the name exists here, otherwise by

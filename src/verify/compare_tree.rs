@@ -9,6 +9,7 @@ use crate::{
     archive::{Archive, Selection},
     error::{Error, Result, quoted},
     format::{
+        acl,
         digest::{Digest, crc32c},
         entry::{self, Entry, EntryKind, EntryPath},
         page::{EntryState, PageItem, Record},
@@ -458,11 +459,26 @@ impl Against<'_> {
             ..
         } = &record.entry;
         match xattrs {
-            Ok(xattrs) if entry::same_xattrs(&xattrs, wanted) => {}
-            Ok(_) => self.note(path, "other extended attributes"),
+            Ok(xattrs) => {
+                if !self.is_same_xattrs(xattrs, wanted) {
+                    self.note(path, "other extended attributes");
+                }
+            }
             Err(error) => self.note_failed(path, "attributes could not be read", error)?,
         }
         Ok(())
+    }
+
+    /// Lists of permissions are compared by the names of their users and groups.
+    fn is_same_xattrs(&self, mut there: Vec<entry::Xattr>, wanted: &[entry::Xattr]) -> bool {
+        acl::name_lists(&mut there, &self.names);
+        let is_same = |a: &entry::Xattr| {
+            let is_same_list =
+                |b: &entry::Xattr| acl::is_list(&a.0) && acl::is_same_list(&a.1, &b.1, false);
+            let is_same = |b: &&entry::Xattr| a.0 == b.0 && (a.1 == b.1 || is_same_list(b));
+            wanted.iter().any(|b| is_same(&b))
+        };
+        there.len() == wanted.len() && there.iter().all(is_same)
     }
 
     /// Compares the content of a file of the right size.

@@ -1,8 +1,12 @@
 //! Trees on disk and what is seen of them, as entries and bytes.
 
-use fullbore::format::{
-    entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr},
-    pax::{END, PaxReader, TarItem, padding, skip, skip_padding, write_header},
+use fullbore::{
+    format::{
+        acl,
+        entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr},
+        pax::{END, PaxReader, TarItem, padding, skip, skip_padding, write_header},
+    },
+    platform::owner::OwnerNames,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -75,10 +79,15 @@ pub(crate) fn read(bytes: &[u8]) -> Tree {
     let (mut reader, mut input) = (PaxReader::new(), bytes);
     let mut found = Vec::new();
     while let Some(next) = reader.next(&mut input).unwrap() {
-        let TarItem::Member(member) = next else {
+        let TarItem::Member(mut member) = next else {
             panic!("{next:?}")
         };
-        assert!(member.named_acls.is_empty(), "{:?}", member.named_acls);
+        // As the system has them, for a comparison with a tree.
+        let names = OwnerNames::default();
+        let lists = member.entry.xattrs.iter_mut();
+        for (_, value) in lists.filter(|(name, _)| acl::is_list(name)) {
+            *value = acl::local_list(value, &names, false).unwrap().raw;
+        }
         let content = content(&member.entry, &mut input);
         match member.entry.kind {
             EntryKind::File { .. } => skip_padding(&mut input, member.stored_len).unwrap(),

@@ -232,6 +232,56 @@ fn access_lists_come_back() {
     assert_eq!(lists(&out.path().join("b")), before);
 }
 
+/// Two hosts on which alice has different numbers; on the second one her old number is mallory's.
+#[test]
+fn rights_of_a_list_go_to_the_name_that_had_them() {
+    let dir = temp();
+    let make = r#"cd "$1" && cp /etc/passwd pA && cp /etc/passwd pB && cp /etc/group gA && cp /etc/group gB &&
+echo 'alice:x:31001:31001::/:/bin/sh' >>pA && printf 'alice:x:32001:32001::/:/bin/sh\nmallory:x:31001:31001::/:/bin/sh\n' >>pB &&
+echo 'bob:x:31002:31002::/:/bin/sh' >>pA && echo alice:x:31001: >>gA && printf 'alice:x:32001:\nmallory:x:31001:\n' >>gB &&
+mkdir s && echo x >s/f && mkdir s/d && setfacl -m u:31001:rw,g:31001:r,u:31003:x s/f && setfacl -d -m u:31001:rwx s/d && setfacl -m u:31002:r s/d"#;
+    let is_possible = is_root() && has("unshare") && has("setfacl");
+    if !or_skip(is_possible, "not root, or no unshare or setfacl") {
+        return;
+    }
+    shell(make, args![dir.path()]).ends_with(0);
+    let on = |host: &str, line: &str| {
+        let line = format!(
+            "cd \"$2\" && unshare -m --propagation private sh -c 'mount --bind p{host} /etc/passwd && mount --bind g{host} /etc/group && \
+             fullbore=\"$0\" && {line}' \"$1\""
+        );
+        shell(&line, args![FULLBORE, dir.path()])
+    };
+    let lists = |at: &str| {
+        let line = format!(
+            "cd \"$1\" && getfacl -n -p {at}/f {at}/d | grep -E '^(default:)?(user|group):[0-9]'"
+        );
+        shell(&line, args![dir.path()]).ends_with(0).out
+    };
+    on(
+        "A",
+        "\"$fullbore\" backup s --to r -q && \"$fullbore\" backup s --to x.tar.zst -q",
+    )
+    .ends_with(0);
+    let ran = on("B", "\"$fullbore\" restore r --to o").ends_with(0);
+    let mapped =
+        "user:31003:--x\nuser:32001:rw-\ngroup:32001:r--\nuser:31002:r--\ndefault:user:32001:rwx\n";
+    assert_eq!(lists("o"), mapped);
+    assert!(ran.err.contains("permissions of \"bob\""), "{}", ran.err);
+    on("B", "\"$fullbore\" restore r --to n --numeric-owner -q").ends_with(0);
+    assert_eq!(lists("n"), lists("s"));
+    on("B", "mkdir t && zstd -dc x.tar.zst | tar --acls -xf - -C t 2>/dev/null; \"$fullbore\" copy s c -q").ends_with(0);
+    assert!(
+        lists("t").contains("user:32001:rw-"),
+        "stock tar maps names: {}",
+        lists("t")
+    );
+    assert_eq!(lists("c"), lists("s"), "a copy on one host");
+    on("B", "\"$fullbore\" verify r --against o").ends_with(0);
+    let ran = on("B", "setfacl -m u:31001:rw,u:32001:- o/f && \"$fullbore\" verify r --against o");
+    assert_eq!(ran.code, 1, "her rights are those of another: {}", ran.out);
+}
+
 #[test]
 fn devices_come_back_as_root() {
     let dir = temp();

@@ -1,10 +1,6 @@
 //! The pax records of a member.
 
-use super::{
-    ACLS, XATTR,
-    acl::{self, NamedAcl},
-    sparse,
-};
+use super::{ACLS, XATTR, sparse};
 use crate::format::entry::{Time, Xattr};
 use std::collections::HashSet;
 
@@ -21,8 +17,6 @@ pub(super) struct Attributes {
     pub(super) mtime: Option<Time>,
     pub(super) ctime: Option<Time>,
     pub(super) xattrs: Vec<Xattr>,
-    /// Lists of permissions that name users without their numbers, or that are malformed.
-    pub(super) named_acls: Vec<NamedAcl>,
     pub(super) sparse: Sparse,
 }
 
@@ -72,8 +66,8 @@ impl Attributes {
         Some(())
     }
 
-    /// Sets a list of permissions. A list that cannot be parsed is not damage: other programs write
-    /// formats of their own.
+    /// Sets the text of a list of permissions. Text that is not a list is not damage: other programs
+    /// write formats of their own.
     fn set_acl(&mut self, key: &[u8], value: &[u8]) {
         let Some((name, _)) = ACLS
             .iter()
@@ -81,13 +75,7 @@ impl Attributes {
         else {
             return;
         };
-        match acl::parse(value) {
-            acl::Parsed::Raw(raw) => self.xattrs.push((name.to_vec(), raw)),
-            _ => self.named_acls.push(NamedAcl {
-                attribute: name,
-                text: value.to_vec(),
-            }),
-        }
+        self.xattrs.push((name.to_vec(), value.to_vec()));
     }
 
     /// Takes the attributes in their order, the last one of each name.

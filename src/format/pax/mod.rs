@@ -30,7 +30,8 @@
 //! - No `g` header is written (libarchive plans to refuse them), and no keys of fullbore's own (GNU
 //!   tar warns for each).
 
-mod acl;
+use crate::format::acl;
+
 mod attributes;
 mod field;
 mod header;
@@ -40,7 +41,6 @@ mod sparse;
 mod tests;
 mod write;
 
-pub use acl::NamedAcl;
 pub use read::{Member, PaxReader, TarItem, Unknown, begins, skip, skip_padding};
 pub use sparse::{MAX_RUNS, storable_map};
 pub use write::{is_plain_ustar, write_header};
@@ -67,8 +67,8 @@ pub const fn padding(len: u64) -> usize {
 
 /// The attributes that hold access control lists, and the keys of the records for their text.
 const ACLS: [(&[u8], &[u8]); 2] = [
-    (b"system.posix_acl_access", b"SCHILY.acl.access"),
-    (b"system.posix_acl_default", b"SCHILY.acl.default"),
+    (acl::ACCESS_LIST, b"SCHILY.acl.access"),
+    (acl::DEFAULT_LIST, b"SCHILY.acl.default"),
 ];
 /// Prefix of the records of all other attributes.
 const XATTR: &[u8] = b"SCHILY.xattr.";

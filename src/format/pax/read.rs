@@ -6,7 +6,6 @@
 
 use super::{
     BLOCK, MAX_NAME, MAX_RECORDS,
-    acl::NamedAcl,
     attributes::Attributes,
     field::{self, Block, text},
     header::{Header, HeaderNames, damaged, stays_within},
@@ -69,9 +68,6 @@ pub struct Member {
     /// For a file these are its [`Entry::data_len`] bytes; the map of a sparse file is already
     /// read. For other kinds they have no meaning; pass them to [`skip`].
     pub stored_len: u64,
-    /// Lists of permissions that are not in the entry: they name users or groups without their
-    /// numbers, or cannot be parsed.
-    pub named_acls: Vec<NamedAcl>,
 }
 
 /// A member that cannot be used. The caller passes its `stored_len` bytes to [`skip`].
@@ -299,13 +295,8 @@ impl PaxReader {
                 stored_len,
             }));
         }
-        let named_acls = std::mem::take(&mut attributes.named_acls);
         let entry = header.entry(&names.path, kind, attributes)?;
-        Ok(TarItem::Member(Member {
-            entry,
-            stored_len,
-            named_acls,
-        }))
+        Ok(TarItem::Member(Member { entry, stored_len }))
     }
 
     /// Returns the kind of a regular file with `stored` bytes, and the bytes that follow its map.

@@ -1,14 +1,17 @@
 //! Writes the header of a member.
 
 use super::{
-    ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR, acl,
+    ACLS, BLOCK, MAX_NAME, MAX_RECORDS, MAX_RUNS, XATTR,
     attributes::decode_escape,
     field::{self, Block, octal_max, put_number, put_text},
     padding, sparse,
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
-    format::entry::{ByteRun, Device, Entry, EntryKind, Time, is_safe},
+    format::{
+        acl,
+        entry::{ByteRun, Device, Entry, EntryKind, Time, is_safe},
+    },
 };
 use std::{borrow::Cow, io::Write};
 
@@ -405,14 +408,14 @@ fn write_sparse_records(plan: &HeaderPlan, size: u64, out: &mut Vec<u8>) {
 }
 
 fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    match ACLS.iter().find(|(attribute, _)| *attribute == name) {
-        Some((_, key)) if acl::is_expressible(value) => {
-            record(out, key, |out| {
-                out.push(b'=');
-                acl::write_text(value, out);
-            });
-        }
-        _ => record(out, XATTR, |out| {
+    let list = ACLS.iter().find(|(attribute, _)| *attribute == name);
+    let text = list.and_then(|(_, key)| Some((key, acl::tar_text(value)?)));
+    match text {
+        Some((key, text)) => record(out, key, |out| {
+            out.push(b'=');
+            out.extend_from_slice(&text);
+        }),
+        None => record(out, XATTR, |out| {
             write_encoded(name, out);
             out.push(b'=');
             out.extend_from_slice(value);

@@ -189,7 +189,7 @@ impl TreeInner {
         };
         if is_special && !self.has_overlay() {
             match xattr::read_all_at(dir, name) {
-                Ok(xattrs) => entry.xattrs = xattrs,
+                Ok(xattrs) => entry.xattrs = self.named(xattrs),
                 Err(error) => state = self.state_of(&error),
             }
         }

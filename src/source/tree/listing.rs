@@ -232,7 +232,7 @@ impl TreeInner {
         let xattrs = if self.has_overlay() {
             Ok(Vec::new())
         } else {
-            xattr::read_all_at(dir, b".")
+            xattr::read_all_at(dir, b".").map(|xattrs| self.named(xattrs))
         };
         Ok(Listing {
             children,
@@ -384,7 +384,7 @@ impl TreeInner {
                 .and_then(|(dir, name)| xattr::read_all_at(&dir, name)),
         };
         match read {
-            Ok(xattrs) => scanned.entry.xattrs = xattrs,
+            Ok(xattrs) => scanned.entry.xattrs = self.named(xattrs),
             // The directory has just been removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if scanned.state.is_stored() => scanned.state = self.state_of(&error),

@@ -22,6 +22,7 @@ use super::{OpenAhead, Source, Stream, patterns::Patterns};
 use crate::{
     error::{Error, Result, reason},
     format::{
+        acl,
         digest::Piece,
         entry::{Entry, EntryPath, Xattr, is_within, order, split},
         page::EntryState,
@@ -362,8 +363,14 @@ impl TreeInner {
         if self.has_overlay() {
             Ok(Vec::new())
         } else {
-            xattr::read_all(fd)
+            xattr::read_all(fd).map(|xattrs| self.named(xattrs))
         }
+    }
+
+    /// Gives lists of permissions the names of their users and groups.
+    pub(super) fn named(&self, mut xattrs: Vec<Xattr>) -> Vec<Xattr> {
+        acl::name_lists(&mut xattrs, &self.names);
+        xattrs
     }
 
     /// Appends a header. A header that cannot be written adds nothing.

@@ -1,0 +1,573 @@
+//! Access control lists: the system's bytes, and text with names.
+//!
+//! The bytes are those of the attributes `system.posix_acl_*` (Linux
+//! `uapi/linux/posix_acl_xattr.h`): a version, then entries of tag (u16), permissions (u16) and
+//! number (u32), little-endian. They have numbers, which mean other users on another host. So an
+//! entry of a backup holds text in star's format, with the name and the number of each user and
+//! group: `user::rwx,user:joe:r--:1000,group::r-x,mask::r-x,other::r--`. A user without a name has
+//! the number in its place.
+//!
+//! In a tar the text has names without their numbers: a fourth field would make GNU tar drop the
+//! list. Names may contain blanks, as in a directory service (`domain users`): bsdtar writes the
+//! blank itself, GNU tar and fullbore write `\040`.
+
+use crate::{error::quoted, format::entry::Xattr};
+use std::{borrow::Cow, io::Write};
+
+/// The attribute of the list of an object.
+pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The attribute of the list that new objects in a directory inherit.
+pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+/// The number in an entry that names no user and no group.
+const NOBODY: u32 = u32::MAX;
+/// Bytes of an entry.
+const ENTRY: usize = 8;
+const NAMED_USER: u16 = 0x02;
+/// The group that owns the file.
+const GROUP: u16 = 0x04;
+/// Tags in the order that the kernel requires: the word, and whether the entry names a user or
+/// group.
+const TAGS: [(u16, &str, bool); 6] = [
+    (0x01, "user", false),
+    (NAMED_USER, "user", true),
+    (GROUP, "group", false),
+    (0x08, "group", true),
+    (0x10, "mask", false),
+    (0x20, "other", false),
+];
+
+/// An entry of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AclEntry<'a> {
+    tag: u16,
+    permissions: u16,
+    /// The user or group, if the entry is for one.
+    who: Option<Who<'a>>,
+}
+
+/// A user or group in a list; the number, the name, or both are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Who<'a> {
+    name: Cow<'a, str>,
+    number: Option<u32>,
+}
+
+/// The names and numbers of users and groups on one system.
+pub trait AclNames {
+    /// The name of a user or group; empty if it has none here.
+    fn name(&self, is_user: bool, number: u32) -> std::sync::Arc<str>;
+    /// The number of the user or group with this name, if there is one here.
+    fn number(&self, is_user: bool, name: &str) -> Option<u32>;
+}
+
+/// A list as the system takes it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LocalAcl {
+    /// The system's bytes.
+    pub raw: Vec<u8>,
+    /// Names that are not known here. Their numbers were taken.
+    pub unknown: Vec<String>,
+}
+
+/// Returns whether an attribute holds a list.
+pub fn is_list(attribute: &[u8]) -> bool {
+    attribute == ACCESS_LIST || attribute == DEFAULT_LIST
+}
+
+/// Gives the lists among the attributes of an object the names of their users and groups. A list
+/// that text would change keeps the system's bytes.
+pub fn name_lists(xattrs: &mut [Xattr], names: &dyn AclNames) {
+    let lists = xattrs.iter_mut().filter(|(name, _)| is_list(name));
+    for (_, value) in lists.filter(|(_, value)| is_expressible(value)) {
+        *value = text_of(value, names);
+    }
+}
+
+/// Returns the list as this system takes it: by name if the name exists here and `is_numeric` is
+/// false, otherwise by number. The system's bytes are returned as they are.
+///
+/// # Errors
+/// The reason why the list cannot be set, in words that follow "not restored".
+pub fn local_list(
+    value: &[u8],
+    names: &dyn AclNames,
+    is_numeric: bool,
+) -> Result<LocalAcl, &'static str> {
+    if value.starts_with(&VERSION.to_le_bytes()) {
+        return Ok(LocalAcl {
+            raw: value.to_vec(),
+            unknown: Vec::new(),
+        });
+    }
+    let entries = parse(value).ok_or("they are not a valid list of permissions")?;
+    let mut unknown = Vec::new();
+    let mut numbered = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let number = match &entry.who {
+            None => NOBODY,
+            Some(who) => {
+                let is_user = entry.tag == NAMED_USER;
+                let stated = who.number.filter(|_| is_numeric || who.name.is_empty());
+                let here = || names.number(is_user, &who.name);
+                match stated.or_else(here).or(who.number) {
+                    Some(number) => {
+                        if !is_numeric && !who.name.is_empty() && here().is_none() {
+                            unknown.push(who.name.to_string());
+                        }
+                        number
+                    }
+                    None => return Err("not all of their names are known here"),
+                }
+            }
+        };
+        numbered.push((entry.tag, entry.permissions, number));
+    }
+    Ok(LocalAcl {
+        raw: raw(numbered),
+        unknown,
+    })
+}
+
+/// Returns whether two lists grant the same: to the same names where both have one and
+/// `is_numeric` is false, otherwise to the same numbers.
+pub fn is_same_list(one: &[u8], other: &[u8], is_numeric: bool) -> bool {
+    if one == other {
+        return true;
+    }
+    let (Some(one), Some(other)) = (parse(one), parse(other)) else {
+        return false;
+    };
+    let is_same_who = |a: &Who<'_>, b: &Who<'_>| {
+        let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
+        if by_name {
+            a.name == b.name
+        } else {
+            a.number == b.number
+        }
+    };
+    let is_same = |a: &AclEntry<'_>, b: &AclEntry<'_>| {
+        let who = match (&a.who, &b.who) {
+            (Some(a), Some(b)) => is_same_who(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        (a.tag, a.permissions) == (b.tag, b.permissions) && who
+    };
+    one.len() == other.len() && one.iter().all(|a| other.iter().any(|b| is_same(a, b)))
+}
+
+/// Returns the rights of the owning group in a list: 0 to 7. A list that is not one grants none.
+pub fn rights_of_group(value: &[u8]) -> u32 {
+    if let Some(raw) = value.strip_prefix(&VERSION.to_le_bytes()) {
+        let entries = raw.as_chunks::<ENTRY>().0;
+        let group = entries
+            .iter()
+            .find(|entry| entry[..2] == GROUP.to_le_bytes());
+        return group.map_or(0, |entry| u32::from(entry[2] & 0o7));
+    }
+    let entries = parse(value).unwrap_or_default();
+    let group = entries.iter().find(|entry| entry.tag == GROUP);
+    group.map_or(0, |entry| u32::from(entry.permissions))
+}
+
+/// Returns the text for messages.
+pub fn shown(value: &[u8]) -> String {
+    quoted(&value[..value.len().min(4096)])
+}
+
+/// Returns the text of a list for a tar: each user and group by its name, or by its number if it
+/// has no name. `None` if the value is not text.
+pub fn tar_text(value: &[u8]) -> Option<Vec<u8>> {
+    let entries = parse(value)?;
+    let mut out = Vec::with_capacity(value.len());
+    for entry in &entries {
+        write_entry(entry, false, &mut out);
+    }
+    Some(out)
+}
+
+/// Returns whether `raw` can be written as text and read back as the same bytes.
+fn is_expressible(raw: &[u8]) -> bool {
+    raw.len() > 4
+        && raw.starts_with(&VERSION.to_le_bytes())
+        && raw[4..].len().is_multiple_of(ENTRY)
+        && raw[4..]
+            .as_chunks::<ENTRY>()
+            .0
+            .iter()
+            .all(|entry| checked(entry).is_some())
+        && raw[4..]
+            .as_chunks::<ENTRY>()
+            .0
+            .iter()
+            .is_sorted_by_key(|entry| entry[0])
+}
+
+/// Returns the text of `raw`, for which [`is_expressible`] is true.
+fn text_of(raw: &[u8], names: &dyn AclNames) -> Vec<u8> {
+    let mut out = Vec::new();
+    for entry in raw[4..].as_chunks::<ENTRY>().0 {
+        let Some((tag, number)) = checked(entry) else {
+            continue;
+        };
+        let who = number.map(|number| Who {
+            name: Cow::Owned(names.name(tag == NAMED_USER, number).to_string()),
+            number: Some(number),
+        });
+        let permissions = u16::from(entry[2]);
+        let entry = AclEntry {
+            tag,
+            permissions,
+            who,
+        };
+        write_entry(&entry, true, &mut out);
+    }
+    out
+}
+
+/// Appends one entry, with the number behind a name if `has_number`.
+fn write_entry(entry: &AclEntry<'_>, has_number: bool, out: &mut Vec<u8>) {
+    let word = TAGS.iter().find(|(tag, ..)| *tag == entry.tag);
+    let word = word.map_or("other", |(_, word, _)| *word);
+    out.extend_from_slice(if out.is_empty() { b"" } else { b"," });
+    out.extend_from_slice(word.as_bytes());
+    out.push(b':');
+    let mut number = None;
+    if let Some(who) = &entry.who {
+        match who.number {
+            Some(number) if who.name.is_empty() => {
+                let _ = write!(out, "{number}");
+            }
+            stated => {
+                write_name(&who.name, out);
+                number = stated.filter(|_| has_number);
+            }
+        }
+    }
+    out.push(b':');
+    let bits = [(4, b'r'), (2, b'w'), (1, b'x')];
+    out.extend(bits.map(|(bit, c)| {
+        if entry.permissions & bit == 0 {
+            b'-'
+        } else {
+            c
+        }
+    }));
+    if let Some(number) = number {
+        let _ = write!(out, ":{number}");
+    }
+}
+
+/// Appends a name. Signs that mean something in a list are written in octal, as is the first digit
+/// of a name of digits, which would be a number.
+fn write_name(name: &str, out: &mut Vec<u8>) {
+    let is_number = name.parse::<u32>().is_ok();
+    for (at, byte) in name.bytes().enumerate() {
+        let is_plain = byte > b' ' && byte != 0x7f && !b",:\\".contains(&byte);
+        if is_plain && !(is_number && at == 0) {
+            out.push(byte);
+        } else {
+            let _ = write!(out, "\\{byte:03o}");
+        }
+    }
+}
+
+/// Returns the tag of an entry and the number it names; `None` if the entry is not as the kernel
+/// writes it.
+fn checked(entry: &[u8; ENTRY]) -> Option<(u16, Option<u32>)> {
+    let tag = u16::from_le_bytes([entry[0], entry[1]]);
+    let permissions = u16::from_le_bytes([entry[2], entry[3]]);
+    let number = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+    let (_, _, named) = TAGS.iter().find(|known| known.0 == tag)?;
+    let plausible = permissions <= 7 && (*named || number == NOBODY);
+    plausible.then_some((tag, named.then_some(number)))
+}
+
+/// Parses a text with three or four fields an entry; `None` if it is not a list. Entries are
+/// separated by commas or line ends. Blanks separate entries only if the text has neither, because
+/// a name may contain a blank.
+fn parse(text: &[u8]) -> Option<Vec<AclEntry<'_>>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let separators: &[char] = if text.contains([',', '\n']) {
+        &[',', '\n']
+    } else {
+        &[' ', '\t']
+    };
+    let items = text.split(separators).map(str::trim);
+    let mut entries = items
+        .filter(|item| !item.is_empty())
+        .map(parse_entry)
+        .collect::<Option<Vec<_>>>()?;
+    // The order that the kernel requires.
+    entries.sort_by_key(|entry| entry.tag);
+    (!entries.is_empty()).then_some(entries)
+}
+
+/// Parses one entry: `user:joe:r--:1000`, `user:1000:r--`, `u::rwx`, or `mask:r--` of Solaris.
+fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
+    let item = item.strip_prefix("default:").unwrap_or(item);
+    let mut fields = item.split(':');
+    let word = fields.next().unwrap_or_default();
+    let rest: Vec<&str> = fields.take(4).collect();
+    let (who, permissions, stated) = match rest[..] {
+        [permissions] => ("", permissions, None),
+        [who, permissions] => (who, permissions, None),
+        [who, permissions, number] => (who, permissions, Some(number)),
+        _ => return None,
+    };
+    let tag = tag(word, !who.is_empty())?;
+    let permissions = parse_permissions(permissions)?;
+    let who = match (who, who.parse().ok()) {
+        ("", _) => None,
+        (_, Some(number)) if stated.is_none() => Some(Who {
+            name: Cow::Borrowed(""),
+            number: Some(number),
+        }),
+        _ => Some(Who {
+            name: Cow::Owned(unescaped(who)?),
+            number: stated.and_then(|number| number.parse().ok()),
+        }),
+    };
+    Some(AclEntry {
+        tag,
+        permissions,
+        who,
+    })
+}
+
+/// Decodes octal escapes in a name: `\040` is a blank. Returns `None` if the result is not UTF-8.
+fn unescaped(name: &str) -> Option<String> {
+    let mut rest = name.as_bytes();
+    let mut plain = Vec::with_capacity(rest.len());
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match rest {
+            [
+                b'\\',
+                high @ b'0'..=b'3',
+                middle @ b'0'..=b'7',
+                low @ b'0'..=b'7',
+                after @ ..,
+            ] => (
+                (high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'),
+                after,
+            ),
+            _ => (*first, after),
+        };
+        plain.push(byte);
+        rest = after;
+    }
+    String::from_utf8(plain).ok()
+}
+
+/// Returns the tag for a word or its first letter.
+fn tag(word: &str, named: bool) -> Option<u16> {
+    let is = |known: &str| known == word || known[..1] == *word;
+    TAGS.iter()
+        .find(|(_, known, names)| is(known) && *names == named)
+        .map(|(tag, ..)| *tag)
+}
+
+fn parse_permissions(text: &str) -> Option<u16> {
+    text.chars().try_fold(0, |bits, c| match c {
+        'r' => Some(bits | 4),
+        'w' => Some(bits | 2),
+        'x' => Some(bits | 1),
+        '-' => Some(bits),
+        _ => None,
+    })
+}
+
+/// Encodes the entries as bytes, in the order that the kernel requires.
+fn raw(mut entries: Vec<(u16, u16, u32)>) -> Vec<u8> {
+    entries.sort_by_key(|(tag, ..)| *tag);
+    let mut raw = VERSION.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        raw.extend_from_slice(&tag.to_le_bytes());
+        raw.extend_from_slice(&permissions.to_le_bytes());
+        raw.extend_from_slice(&number.to_le_bytes());
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    const TEXT: &[u8] =
+        b"user::rwx,user:1000:r--,group::r-x,group:4294967294:-w-,mask::r-x,other::r--";
+
+    /// A system with the users and groups of one list, by name and number.
+    struct Names(Vec<(&'static str, u32)>);
+
+    impl AclNames for Names {
+        fn name(&self, _: bool, number: u32) -> Arc<str> {
+            let found = self.0.iter().find(|(_, known)| *known == number);
+            found.map_or("", |(name, _)| *name).into()
+        }
+        fn number(&self, _: bool, name: &str) -> Option<u32> {
+            let found = self.0.iter().find(|(known, _)| *known == name);
+            found.map(|(_, number)| *number)
+        }
+    }
+
+    fn nobody() -> Names {
+        Names(Vec::new())
+    }
+
+    fn bytes(text: &[u8]) -> Vec<u8> {
+        local_list(text, &nobody(), true).unwrap().raw
+    }
+
+    #[test]
+    fn text_becomes_the_bytes_of_the_system_and_text_again() {
+        let raw = bytes(TEXT);
+        assert_eq!(raw[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
+        assert_eq!(raw[12..20], [2, 0, 4, 0, 0xe8, 3, 0, 0]);
+        assert!(is_expressible(&raw));
+        assert_eq!(text_of(&raw, &nobody()), TEXT);
+        assert_eq!(tar_text(TEXT).unwrap(), TEXT);
+        assert_eq!(local_list(&raw, &nobody(), false).unwrap().raw, raw);
+    }
+
+    #[test]
+    fn rights_go_to_the_name_that_had_them() {
+        let before = Names(vec![("joe", 1000), ("domain users", 70)]);
+        let raw = bytes(b"u::rw-,u:1000:r--,u:5:r--,g::---,g:70:-w-,m::rw-,o::---");
+        let mut xattrs = vec![
+            (ACCESS_LIST.to_vec(), raw.clone()),
+            (b"user.a".to_vec(), raw.clone()),
+        ];
+        name_lists(&mut xattrs, &before);
+        let text = xattrs[0].1.clone();
+        let expected: &[u8] = b"user::rw-,user:joe:r--:1000,user:5:r--,group::---,group:domain\\040users:-w-:70,mask::rw-,other::---";
+        assert_eq!(text, expected);
+        assert_eq!(xattrs[1].1, raw, "other attributes stay");
+        let here = Names(vec![("joe", 2000), ("mallory", 1000), ("domain users", 70)]);
+        let local = local_list(&text, &here, false).unwrap();
+        assert_eq!(
+            local.raw,
+            bytes(b"u::rw-,u:2000:r--,u:5:r--,g::---,g:70:-w-,m::rw-,o::---")
+        );
+        assert!(local.unknown.is_empty());
+        assert_eq!(local_list(&text, &here, true).unwrap().raw, raw);
+        let elsewhere = local_list(&text, &Names(vec![("joe", 3)]), false).unwrap();
+        assert_eq!(elsewhere.unknown, ["domain users"]);
+        let tar = tar_text(&text).unwrap();
+        assert!(!tar.ends_with(b":1000") && tar.windows(9).any(|part| part == b"user:joe:"));
+        local_list(&tar, &nobody(), false).unwrap_err();
+    }
+
+    #[test]
+    fn lists_are_compared_by_names_where_both_have_them() {
+        let one = b"user::rw-,user:joe:r--:1000,other::---";
+        let same = b"other::---,user::rw-,user:joe:r--:2000";
+        assert!(is_same_list(one, same, false) && !is_same_list(one, same, true));
+        assert!(is_same_list(
+            one,
+            b"user::rw-,user:1000:r--,other::---",
+            false
+        ));
+        assert!(!is_same_list(
+            one,
+            b"user::rw-,user:joe:rw-:1000,other::---",
+            false
+        ));
+        assert!(!is_same_list(
+            one,
+            b"user::rw-,user:eve:r--:1000,other::---",
+            false
+        ));
+        assert!(!is_same_list(one, b"user::rw-,other::---", false));
+        assert!(!is_same_list(one, b"x", false));
+    }
+
+    #[test]
+    fn other_spellings_mean_the_same() {
+        let spelt = b"g::r-x\nu::rwx\nuser:joe:r--:1000\ngroup:x:-w-:4294967294\nmask:r-x\ndefault:other::r--\n";
+        assert_eq!(bytes(spelt), bytes(TEXT));
+        let blanks =
+            b"user::rwx  user:1000:r-- group::r-x\tgroup:4294967294:-w- mask::r-x other::r--";
+        assert_eq!(bytes(blanks), bytes(TEXT));
+    }
+
+    #[test]
+    fn a_name_without_a_number_is_not_guessed() {
+        for text in [
+            &b"user::rwx,user:joe:r--"[..],
+            b"user::rwx,user:joe:r--:bob",
+        ] {
+            for is_numeric in [false, true] {
+                local_list(text, &nobody(), is_numeric).unwrap_err();
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_list_the_group_keeps_its_own_bits() {
+        assert_eq!(rights_of_group(TEXT), 5);
+        assert_eq!(rights_of_group(&bytes(TEXT)), 5);
+        assert_eq!(rights_of_group(b"u::rw-,u:joe:rwx,g::---,m::rwx,o::---"), 0);
+        assert_eq!(rights_of_group(b"?"), 0);
+    }
+
+    #[test]
+    fn names_may_hold_blanks_as_they_are_or_escaped() {
+        let names = Names(vec![("domain users", u32::MAX - 1)]);
+        for name in ["domain users", "domain\\040users", "d\\157main users"] {
+            let text =
+                format!("user::rwx,user:1000:r--,group::r-x,group:{name}:-w-,mask::r-x,other::r--");
+            let found = local_list(text.as_bytes(), &names, false).unwrap();
+            assert_eq!(found.raw, bytes(TEXT), "{name}");
+        }
+        assert_eq!(unescaped("a\\40b\\400\\").as_deref(), Some("a\\40b\\400\\"));
+        assert_eq!(unescaped("\\377"), None);
+    }
+
+    #[test]
+    fn text_that_is_not_a_list_is_malformed() {
+        for bad in [
+            &b""[..],
+            b"user",
+            b"user::rwq",
+            b"owner@:r:allow",
+            b"mask:5:r--",
+            b"u:1:r:2:3:4:5",
+            b"\xff",
+        ] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+            assert_eq!(tar_text(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_text_would_change_are_not_expressible() {
+        let raw = bytes(TEXT);
+        for (at, value) in [(0, 3), (4, 3), (6, 8), (8, 0), (5, 1)] {
+            let mut bad = raw.clone();
+            bad[at] = value;
+            assert!(!is_expressible(&bad), "{at}");
+        }
+        assert!(
+            !is_expressible(&raw[..raw.len() - 1])
+                && !is_expressible(&raw[..4])
+                && !is_expressible(b"")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_comes_back(name in "[^\0]{1,12}", number: u32) {
+            let who = Who { name: Cow::Borrowed(&name), number: Some(number) };
+            let entry = AclEntry { tag: NAMED_USER, permissions: 5, who: Some(who) };
+            let mut text = Vec::new();
+            write_entry(&entry, true, &mut text);
+            prop_assert_eq!(parse(&text), Some(vec![entry]));
+            let tar = tar_text(&text).unwrap();
+            let entries = parse(&tar).unwrap();
+            prop_assert_eq!(&entries[0].who.as_ref().unwrap().name, &name);
+        }
+    }
+}
