@@ -11,6 +11,7 @@
 //! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
 //! ```
 
+use super::seal::MAX_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// The file that makes a directory a repository.
@@ -33,6 +34,23 @@ pub const FORGOTTEN: &str = "forgotten.json";
 pub const PARTIAL: &str = "partial.json";
 /// Annotations that were added after the backup was made.
 pub const NOTES: &str = "notes.json";
+
+/// Directory of the objects by which a storage is tried.
+pub const PROBES: &str = "probes";
+
+/// Returns the largest number of bytes of a small object that is read as a whole.
+///
+/// A root grows with the data (about 2 KiB for each GiB, for the checksums of its parts), and
+/// `verify.json` with the repository. All others have a few members.
+pub fn max_document_bytes(key: &str) -> u64 {
+    let (room, name) = key.split_once('/').unwrap_or(("", key));
+    let name = name.rsplit('/').next().unwrap_or_default();
+    match (room, name) {
+        ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
+        (BACKUPS, NOTES) => 1 << 20,
+        _ => MAX_BYTES,
+    }
+}
 
 /// Content of [`REPOSITORY`], sealed like a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]

@@ -17,10 +17,7 @@ use super::{
 use crate::{
     archive::{Archive, object::ObjectName},
     error::{Error, ErrorKind, Result},
-    format::{
-        root::{Root, SourceInfo},
-        root_parts::PSEUDONYM,
-    },
+    format::root::{Root, is_pseudonym},
     platform,
     storage::Objects,
 };
@@ -280,11 +277,6 @@ fn has_manifests(archive: &Archive) -> bool {
             .len(&ObjectName::Manifest(id.to_owned()))
             .is_ok()
     })
-}
-
-/// Is it the pseudonym that stands in the clear head of a root, where no key opens the rest?
-fn is_pseudonym(source: &SourceInfo) -> bool {
-    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
 }
 
 const NOT_READ: &str =

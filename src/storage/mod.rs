@@ -93,10 +93,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// All bytes of a small object, and their version.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it has more than [`MAX_BYTES`] bytes, or the storage's.
+    /// [`ErrorKind::Corrupt`] if it has more than [`max_document_bytes`] bytes, or the storage's.
     ///
     /// [`ErrorKind::Corrupt`]: crate::error::ErrorKind::Corrupt
-    /// [`MAX_BYTES`]: crate::format::seal::MAX_BYTES
+    /// [`max_document_bytes`]: crate::format::layout::max_document_bytes
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>>;
 
     /// How many bytes an object has.

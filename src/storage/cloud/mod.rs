@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{layout::letters, seal::MAX_BYTES},
+    format::layout::{letters, max_document_bytes},
 };
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
@@ -246,7 +246,8 @@ impl Objects for CloudObjects {
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
         let path = self.path(key)?;
-        let content = self.client.wait(self.client.requests.get(&path, MAX_BYTES));
+        let request = self.client.requests.get(&path, max_document_bytes(key));
+        let content = self.client.wait(request);
         let content = content
             .map_err(|failed| failed.error(format!("could not read {}", self.describe(key))))?;
         Ok(content.map(|content| (content.bytes, content.version)))
