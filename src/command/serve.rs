@@ -10,7 +10,7 @@ use crate::{
     repo::writer::must_be_possible,
     source::far::ServedSources,
     storage::{
-        Allowed, Confined, Location, Objects,
+        Allowed, AppendRules, Confined, Location, Objects,
         access::stored_objects,
         wire::{
             ArrivedEnds, AskTopic, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide, SessionDoor,
@@ -80,6 +80,8 @@ impl AllowedLocation {
 pub struct Serve {
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
     pub allowed: Option<AllowedLocation>,
+    /// Who adds backups, and how much, if backups may be added.
+    pub rules: AppendRules,
     /// Lets further connections of the one session in.
     pub door: HeldDoor,
     /// The tree that the other side writes to, if it copies to one.
@@ -89,11 +91,28 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// Refuses options that change nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`].
+    fn check_rules(&self) -> Result<()> {
+        let appends = self
+            .allowed
+            .as_ref()
+            .is_some_and(|of| of.allowed == Allowed::Append);
+        if appends || self.rules == AppendRules::default() {
+            return Ok(());
+        }
+        let what = "cannot use --host, --quota or --max-per-day without --allow append:LOCATION";
+        Err(Error::new(ErrorKind::Usage, what))
+    }
+
     /// Serves until the other side ends the connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] at a terminal; the reason why the connection ended, if the other side did not close it.
+    /// [`ErrorKind::Usage`] at a terminal or for options that change nothing; the reason why the connection ended, if the other side did not close it.
     pub fn run(&self) -> Result<()> {
+        self.check_rules()?;
         let (input, output) = (io::stdin(), io::stdout());
         if input.is_terminal() || output.is_terminal() {
             let what = "cannot serve at a terminal";
@@ -123,6 +142,7 @@ impl Serve {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
+        self.check_rules()?;
         let config = files.server()?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -186,7 +206,11 @@ impl WireService for Serve {
         let objects = stored_objects(&location)?;
         check_place(&*objects)?;
         match &self.allowed {
-            Some(allowed) => Ok(Arc::new(Confined::new(objects, allowed.allowed))),
+            Some(allowed) => Ok(Arc::new(Confined::new(
+                objects,
+                allowed.allowed,
+                &self.rules,
+            ))),
             None => Ok(objects),
         }
     }

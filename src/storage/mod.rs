@@ -9,6 +9,7 @@
 //! backup may be removed.
 
 pub mod access;
+mod append;
 mod cached;
 mod clock;
 mod cloud;
@@ -32,6 +33,7 @@ mod server;
 pub mod ssh;
 pub mod wire;
 
+pub use append::{AppendRules, check_host_name};
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{

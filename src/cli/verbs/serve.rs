@@ -1,12 +1,13 @@
 //! `fullbore serve`.
 
 use crate::{
+    cli::values::rate,
     command::serve::{AllowedLocation, Serve},
     error::Result,
-    storage::access::tls_files,
+    storage::{AppendRules, access::tls_files, check_host_name},
 };
 use clap::{ArgGroup, Args};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, num::NonZeroU64};
 
 /// `fullbore serve`.
 #[derive(Debug, Args)]
@@ -21,11 +22,30 @@ pub(in crate::cli) struct ServeArgs {
     /// Offer one location only, to read:LOCATION it, to append:LOCATION backups to it, or to write:LOCATION it
     #[arg(long, value_name = "WHAT:LOCATION", value_parser = |word: &str| AllowedLocation::parse(word).map_err(|error| error.what))]
     allow: Option<AllowedLocation>,
+    /// Take backups of this host only, with append:; with --listen it is the name of the certificate
+    #[arg(long, value_name = "NAME", requires = "allow", conflicts_with = "listen", value_parser = host_name)]
+    host: Option<String>,
+    /// Let the backups of each host take at most so much, with append:
+    #[arg(long, value_name = "SIZE", requires = "allow", value_parser = rate)]
+    quota: Option<NonZeroU64>,
+    /// Let each host begin at most so many backups within 24 hours, with append:
+    #[arg(long, value_name = "N", requires = "allow", value_parser = clap::value_parser!(u32).range(1..))]
+    max_per_day: Option<u32>,
+}
+
+fn host_name(word: &str) -> std::result::Result<String, String> {
+    check_host_name(word).map_err(|error| error.line())?;
+    Ok(word.to_owned())
 }
 
 pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
     let serve = Serve {
         allowed: args.allow,
+        rules: AppendRules {
+            host: args.host,
+            quota: args.quota.map(NonZeroU64::get),
+            max_per_day: args.max_per_day,
+        },
         ..Serve::default()
     };
     match args.listen {

@@ -1,0 +1,571 @@
+//! What a host may add to a repository that it reaches over a connection.
+//!
+//! A session announces backups and adds their objects. Until the root of a backup is stored, its objects may be
+//! replaced and deleted; from then on only its intent and its partial root may be. A root is checked by
+//! [`RootGate`] before it is stored. Every other object of a repository stays as it is, and no object has a name
+//! that the commands for maintenance do not know.
+
+mod lease;
+mod ledger;
+mod upload;
+
+use super::{KEYS, Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{
+        intent::Intent,
+        layout::{
+            BACKUPS, FORGOTTEN, INTENTS, PARTIAL, PROBES, REPOSITORY, ROOT, Repository,
+            begins_later_than_tomorrow, is_backup_id, is_object, max_document_bytes,
+        },
+        root::{FREE_ROOT_BYTES, Root, RootGate, RootOwner, is_void, root_limit},
+        seal::open_sealed,
+    },
+    platform::debug,
+    queue::Locked,
+};
+use lease::{AnnouncedLease, DeadLease};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
+use upload::AddedUpload;
+
+/// Bytes of an object by which a storage is tried.
+const PROBE_BYTES: usize = 64;
+
+/// Bytes of a key file of a new repository.
+const KEY_FILE_BYTES: usize = 64 << 10;
+
+/// Objects other than those of backups that a session adds: key files and probes.
+const MAX_OTHERS: usize = 64;
+
+/// Backups that an intent names: the latest one, one that was interrupted, and their successors.
+const MAX_BASES: usize = 16;
+
+/// Bytes that are added before the use of the host is counted again.
+const LOOK_BYTES: u64 = 256 << 20;
+
+/// Who adds backups, and how much.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AppendRules {
+    /// The host that its backups must be of. Without it only an encrypted repository takes backups, where a key
+    /// proves who made them.
+    pub host: Option<String>,
+    /// Bytes that the backups of the host may take.
+    pub quota: Option<u64>,
+    /// Backups that the host may begin within 24 hours.
+    pub max_per_day: Option<u32>,
+}
+
+impl AppendRules {
+    /// The host, if it has a limit.
+    fn limited_host(&self) -> Option<&str> {
+        let is_limited = self.quota.is_some() || self.max_per_day.is_some();
+        self.host.as_deref().filter(|_| is_limited)
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Full`] if the backups of the host take more than they may.
+    fn check_used(&self, used: u64) -> Result<()> {
+        match self.quota {
+            Some(quota) if used > quota => {
+                let what = "cannot store more: this host has used up its quota";
+                let why = format!("its backups take {used} bytes, and may take {quota}");
+                Err(Error::new(ErrorKind::Full, what)
+                    .because(why)
+                    .hint("forget and prune backups on the server, or raise --quota of the server"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a name of a host that cannot stand in a key.
+///
+/// # Errors
+/// [`ErrorKind::Usage`].
+pub fn check_host_name(name: &str) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with('.') {
+        return Ok(());
+    }
+    let what = format!("cannot use {name:?} as the name of a host");
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
+}
+
+/// What a key means to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AddedKey<'a> {
+    /// A segment or the manifest of a backup.
+    Object(&'a str),
+    Root(&'a str),
+    Partial(&'a str),
+    Forgotten(&'a str),
+    Intent(&'a str),
+    Repository,
+    KeyFile,
+    Probe,
+    Other,
+}
+
+impl<'a> AddedKey<'a> {
+    fn of(key: &'a str) -> Self {
+        let (room, rest) = key.split_once('/').unwrap_or(("", key));
+        match room {
+            "" if key == REPOSITORY => Self::Repository,
+            INTENTS => {
+                let id = rest.strip_suffix(".json").filter(|id| is_backup_id(id));
+                id.map_or(Self::Other, Self::Intent)
+            }
+            BACKUPS => Self::of_backup(rest),
+            KEYS if !rest.contains('/') => Self::KeyFile,
+            PROBES if !rest.contains('/') => Self::Probe,
+            _ => Self::Other,
+        }
+    }
+
+    fn of_backup(rest: &'a str) -> Self {
+        let Some((id, name)) = rest.split_once('/').filter(|(id, _)| is_backup_id(id)) else {
+            return Self::Other;
+        };
+        match name {
+            ROOT => Self::Root(id),
+            PARTIAL => Self::Partial(id),
+            FORGOTTEN => Self::Forgotten(id),
+            name if is_object(name) => Self::Object(id),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A backup that was announced in this session.
+#[derive(Debug, Clone, Default)]
+struct AnnouncedBackup {
+    /// Is the repository encrypted?
+    is_sealed: bool,
+    /// Its root is stored, or may be: nothing of it may be changed.
+    is_committed: bool,
+    /// Backups that its root may refer to: those that its intent names, and those that they refer to.
+    may_refer_to: BTreeSet<String>,
+    /// Bytes of the largest root of those.
+    base_root_bytes: u64,
+}
+
+/// What was added in a session.
+#[derive(Debug, Default)]
+struct AddedObjects {
+    backups: BTreeMap<String, AnnouncedBackup>,
+    /// Key files of a new repository, and probes.
+    others: BTreeSet<String>,
+    /// Bytes that the host used when it was counted last.
+    used: u64,
+    /// Bytes that were added since.
+    since: u64,
+    /// Bytes of uploads that are not finished.
+    open: u64,
+}
+
+/// What one session has added, and may add.
+#[derive(Debug)]
+pub(super) struct AppendSession {
+    inner: Arc<dyn Objects>,
+    rules: AppendRules,
+    added: Mutex<AddedObjects>,
+    /// Held shared while objects of a backup are changed, and alone while a root is stored: no change that began
+    /// before a commit ends after it.
+    commits: RwLock<()>,
+}
+
+impl AppendSession {
+    pub(super) fn new(inner: Arc<dyn Objects>, rules: AppendRules) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            rules,
+            added: Mutex::default(),
+            commits: RwLock::default(),
+        })
+    }
+
+    fn refused(&self, verb: &str, key: &str) -> Error {
+        let what = format!("cannot {verb} {}", self.inner.describe(key));
+        Error::new(ErrorKind::Permission, what).because("this host may only add backups there")
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Permission`] unless this session announced the backup and has not stored its root.
+    fn check_open(&self, verb: &str, key: &str, id: &str) -> Result<()> {
+        match self.added.locked().backups.get(id) {
+            Some(backup) if !backup.is_committed => Ok(()),
+            Some(_) => {
+                let what = format!("cannot {verb} {}", self.inner.describe(key));
+                Err(Error::new(ErrorKind::Permission, what)
+                    .because("the backup is complete, and this host may only add backups there"))
+            }
+            None => Err(self.refused(verb, key)),
+        }
+    }
+
+    /// Whether this session has announced the backup that the prefix is of.
+    pub(super) fn has_announced(&self, prefix: &str) -> bool {
+        let id = prefix.split('/').nth(1).unwrap_or_default();
+        self.added.locked().backups.contains_key(id)
+    }
+
+    pub(super) fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        match AddedKey::of(key) {
+            AddedKey::Object(id) => {
+                let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+                self.check_open("write", key, id)?;
+                self.charge(bytes.len() as u64, 0)?;
+                self.inner.put(key, bytes, condition)
+            }
+            AddedKey::Partial(id) => {
+                let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+                self.check_open("write", key, id)?;
+                self.check_root(id, bytes)?;
+                self.charge(bytes.len() as u64, 0)?;
+                self.inner.put(key, bytes, condition)
+            }
+            AddedKey::Root(id) => self.put_root(key, id, bytes, condition),
+            AddedKey::Repository | AddedKey::KeyFile | AddedKey::Probe => {
+                self.put_other(key, bytes, condition)
+            }
+            _ => Err(self.refused("write", key)),
+        }
+    }
+
+    /// Stores the root, or the document that says that there will be none.
+    fn put_root(&self, key: &str, id: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        let _alone = self.commits.write().unwrap_or_else(PoisonError::into_inner);
+        self.check_open("write", key, id)?;
+        if *condition != PutIf::Absent {
+            return Err(self.refused("replace", key));
+        }
+        if is_void(bytes) {
+            return self.inner.put(key, bytes, condition);
+        }
+        self.check_root(id, bytes)?;
+        self.charge(bytes.len() as u64, 0)?;
+        let put = self.inner.put(key, bytes, condition);
+        // After an error the root may be there.
+        let is_absent = put.is_err() && matches!(self.inner.stat(key), Ok(None));
+        if let Some(backup) = self.added.locked().backups.get_mut(id) {
+            backup.is_committed = !is_absent;
+        }
+        put
+    }
+
+    /// # Errors
+    /// As [`RootGate::check`]; [`ErrorKind::Permission`] if it refers to a backup that its intent did not name.
+    fn check_root(&self, id: &str, bytes: &[u8]) -> Result<()> {
+        let backup = self.added.locked().backups.get(id).cloned();
+        let backup = backup.unwrap_or_default();
+        let gate = RootGate {
+            id,
+            owner: self.owner(backup.is_sealed)?,
+            max_bytes: self.max_root_bytes(id, bytes.len() as u64, backup.base_root_bytes)?,
+        };
+        let root = gate.check(bytes)?;
+        let is_foreign = |other: &&str| !backup.may_refer_to.contains(*other);
+        match root.referenced_backups().into_iter().find(is_foreign) {
+            None => Ok(()),
+            Some(other) => {
+                let what = format!("cannot store the root of backup {id:?}");
+                let why = format!("it refers to backup {other:?}, which its intent did not name");
+                Err(Error::new(ErrorKind::Permission, what).because(why))
+            }
+        }
+    }
+
+    /// Most roots have less than every root may have, and need no listing.
+    fn max_root_bytes(&self, id: &str, bytes: u64, base_root_bytes: u64) -> Result<u64> {
+        if bytes <= FREE_ROOT_BYTES {
+            return Ok(FREE_ROOT_BYTES);
+        }
+        let listed = self.inner.list(&format!("{BACKUPS}/{id}"))?;
+        let stored = listed.iter().map(|object| object.bytes).sum();
+        Ok(root_limit(stored, base_root_bytes))
+    }
+
+    /// Whose the roots of this session must be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if that is not known.
+    fn owner(&self, is_sealed: bool) -> Result<RootOwner<'_>> {
+        match &self.rules.host {
+            _ if is_sealed => Ok(RootOwner::Sealed),
+            Some(host) => Ok(RootOwner::Host(host)),
+            None => {
+                let what = format!("cannot add a backup to {}", self.inner.describe(""));
+                Err(Error::new(ErrorKind::Permission, what)
+                    .because("the server does not know which host this is")
+                    .hint("on the server: `serve --stdio --allow append:LOCATION --host NAME`; a server that listens takes the name of the certificate"))
+            }
+        }
+    }
+
+    /// A repository may be made with its first keys, and a storage may be tried.
+    fn put_other(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        let kind = AddedKey::of(key);
+        let is_ours = self.added.locked().others.contains(key);
+        if *condition != PutIf::Absent && !is_ours || kind != AddedKey::Probe && self.is_made()? {
+            return Err(self.refused("write", key));
+        }
+        let max_bytes = match kind {
+            AddedKey::Probe => PROBE_BYTES,
+            AddedKey::KeyFile => KEY_FILE_BYTES,
+            _ => max_document_bytes(key) as usize,
+        };
+        let is_full = !is_ours && self.added.locked().others.len() >= MAX_OTHERS;
+        if bytes.len() > max_bytes || is_full {
+            return Err(self.refused("write so much to", key));
+        }
+        if kind == AddedKey::Repository {
+            self.owner(is_encrypted(&*self.inner)?)?;
+            open_sealed::<Repository>(bytes, &self.inner.describe(key))?;
+        }
+        let put = self.inner.put(key, bytes, condition)?;
+        if matches!(put, Put::Done(_)) {
+            self.added.locked().others.insert(key.to_owned());
+        }
+        Ok(put)
+    }
+
+    fn is_made(&self) -> Result<bool> {
+        Ok(self.inner.stat(REPOSITORY)?.is_some())
+    }
+
+    pub(super) fn create(self: &Arc<Self>, key: &str) -> Result<Box<dyn Upload>> {
+        let AddedKey::Object(id) = AddedKey::of(key) else {
+            return Err(self.refused("write", key));
+        };
+        self.check_open("write", key, id)?;
+        Ok(Box::new(AddedUpload::new(self, key, id)?))
+    }
+
+    /// Deletes the objects that may go.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if there was another one; the storage's.
+    pub(super) fn delete(&self, keys: &[String]) -> Result<()> {
+        let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = Ok(());
+        let mut going = Vec::new();
+        for key in keys {
+            match self.check_delete(key) {
+                Ok(()) => going.push(key.clone()),
+                error => refused = refused.and(error),
+            }
+        }
+        refused.and(self.inner.delete(&going))
+    }
+
+    fn check_delete(&self, key: &str) -> Result<()> {
+        super::check_key(key)?;
+        let may = match AddedKey::of(key) {
+            AddedKey::Object(id) | AddedKey::Forgotten(id) => {
+                return self.check_open("delete", key, id);
+            }
+            // The root has all that its partial root has.
+            AddedKey::Intent(id) | AddedKey::Partial(id) => {
+                self.added.locked().backups.contains_key(id)
+            }
+            AddedKey::Probe => self.added.locked().others.contains(key),
+            AddedKey::KeyFile => self.added.locked().others.contains(key) && !self.is_made()?,
+            _ => false,
+        };
+        if may {
+            Ok(())
+        } else {
+            Err(self.refused("delete", key))
+        }
+    }
+
+    pub(super) fn lease(self: &Arc<Self>, key: &str, body: &[u8], take: Take) -> Result<Leased> {
+        match (AddedKey::of(key), take) {
+            (AddedKey::Intent(id), Take::New) => self.announce(id, key, body),
+            // By it an incremental backup knows that another one is dead. It is let go at once.
+            (AddedKey::Intent(_), Take::Dead) => match self.inner.lease(key, b"", take)? {
+                Leased::Ours(lease) => {
+                    drop(lease);
+                    let refused = self.refused("write", key);
+                    Ok(Leased::Ours(Box::new(DeadLease(refused.line()))))
+                }
+                other => Ok(other),
+            },
+            _ => Err(self.refused("take the lease on", key)),
+        }
+    }
+
+    /// Takes the lease on the intent of a new backup, of which nothing may be there.
+    fn announce(self: &Arc<Self>, id: &str, key: &str, body: &[u8]) -> Result<Leased> {
+        if begins_later_than_tomorrow(id) {
+            let what = format!("cannot begin backup {id:?}: it is more than a day in the future");
+            return Err(Error::new(ErrorKind::Permission, what)
+                .because("its id is a time, and the clock of the server is another one")
+                .hint("check the clock of this host"));
+        }
+        let is_sealed = is_encrypted(&*self.inner)?;
+        self.owner(is_sealed)?;
+        if !self.inner.list(&format!("{BACKUPS}/{id}"))?.is_empty() {
+            return Ok(Leased::Held);
+        }
+        let mut backup = AnnouncedBackup {
+            is_sealed,
+            ..AnnouncedBackup::default()
+        };
+        self.check_intent(id, body, &mut backup)?;
+        if let Some(host) = self.rules.limited_host() {
+            let used = ledger::note_begun(&*self.inner, host, id, &self.rules)?;
+            self.added.locked().used = used;
+        }
+        let leased = self.inner.lease(key, body, Take::New)?;
+        let Leased::Ours(inner) = leased else {
+            return Ok(leased);
+        };
+        self.added.locked().backups.insert(id.to_owned(), backup);
+        Ok(Leased::Ours(Box::new(AnnouncedLease {
+            inner,
+            session: self.clone(),
+            id: id.to_owned(),
+        })))
+    }
+
+    /// Checks the intent of an announced backup before it is replaced.
+    ///
+    /// # Errors
+    /// As [`AppendSession::check_intent`].
+    fn check_new_intent(&self, id: &str, body: &[u8]) -> Result<()> {
+        let backup = self.added.locked().backups.get(id).cloned();
+        let mut backup = backup.unwrap_or_default();
+        self.check_intent(id, body, &mut backup)?;
+        if let Some(known) = self.added.locked().backups.get_mut(id) {
+            known.may_refer_to = backup.may_refer_to;
+            known.base_root_bytes = backup.base_root_bytes;
+        }
+        Ok(())
+    }
+
+    /// An intent keeps the objects of all backups that it names: it may name some of the same host.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is no intent of this backup, [`ErrorKind::Permission`] if it names backups
+    /// that it may not name; the storage's.
+    fn check_intent(&self, id: &str, body: &[u8], backup: &mut AnnouncedBackup) -> Result<()> {
+        let name = format!("the intent of backup {id:?}");
+        let refused = |why: String| {
+            let what = format!("cannot store {name}");
+            Err(Error::new(ErrorKind::Permission, what).because(why))
+        };
+        if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
+            return refused("it is too long".to_owned());
+        }
+        let intent: Intent = open_sealed(body, &name)?;
+        if intent.id != id || intent.bases.len() > MAX_BASES {
+            return refused(format!(
+                "it is not of this backup, or names more than {MAX_BASES} bases"
+            ));
+        }
+        for base in &intent.bases {
+            if is_backup_id(base) && !backup.may_refer_to.contains(base) {
+                self.note_base(base, backup)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_base(&self, base: &str, backup: &mut AnnouncedBackup) -> Result<()> {
+        let document = |name: &str| self.inner.get(&format!("{BACKUPS}/{base}/{name}"));
+        let stored = match document(ROOT)? {
+            None => document(PARTIAL)?,
+            root => root,
+        };
+        // One that is gone has no objects to keep; a void root says the same.
+        let Some((bytes, _)) = stored.filter(|(bytes, _)| !is_void(bytes)) else {
+            return Ok(());
+        };
+        let root = Root::of_backup(base, &bytes, &format!("the root of backup {base:?}"))?;
+        if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
+            && root.source.host != host
+        {
+            let what = format!("cannot take backup {base:?} as the base");
+            let of = &root.source.host;
+            let why = format!("it is of host {of:?}, and this host may add backups of {host:?}");
+            return Err(Error::new(ErrorKind::Permission, what)
+                .because(why)
+                .hint(format!("run the backup with --host {host}")));
+        }
+        let others = root.referenced_backups().into_iter().map(str::to_owned);
+        backup.may_refer_to.extend(others);
+        backup.may_refer_to.insert(base.to_owned());
+        backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Counts bytes that are about to be added: of whole objects, and of uploads that are not finished.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] if they are more than the quota of the host allows.
+    fn charge(&self, whole: u64, open: u64) -> Result<()> {
+        let Some(host) = self
+            .rules
+            .limited_host()
+            .filter(|_| self.rules.quota.is_some())
+        else {
+            return Ok(());
+        };
+        let mut added = self.added.locked();
+        if whole > 0 || open == 0 {
+            added.since = added.since.saturating_add(whole + ledger::OBJECT_BYTES);
+        }
+        added.open = added.open.saturating_add(open);
+        let is_over = |added: &AddedObjects| self.rules.check_used(added.total());
+        if added.since < LOOK_BYTES && is_over(&added).is_ok() {
+            return Ok(());
+        }
+        // Other sessions of the host may have added some, and a prune may have freed some.
+        let waiting = if open == 0 {
+            whole + ledger::OBJECT_BYTES
+        } else {
+            0
+        };
+        drop(added);
+        let used = ledger::used_bytes(&*self.inner, host)?;
+        let mut added = self.added.locked();
+        (added.used, added.since) = (used, waiting);
+        is_over(&added)
+    }
+
+    /// An upload was finished, whose bytes were counted as open ones, or given up.
+    fn settle_upload(&self, bytes: u64, is_finished: bool) {
+        let mut added = self.added.locked();
+        added.open = added.open.saturating_sub(bytes);
+        if is_finished {
+            added.since = added.since.saturating_add(bytes + ledger::OBJECT_BYTES);
+        }
+    }
+}
+
+impl AddedObjects {
+    fn total(&self) -> u64 {
+        self.used
+            .saturating_add(self.since)
+            .saturating_add(self.open)
+    }
+}
+
+impl Drop for AppendSession {
+    /// Deletes the probes that the host has left.
+    fn drop(&mut self) {
+        let others = std::mem::take(&mut self.added.locked().others);
+        let is_probe = |key: &String| AddedKey::of(key) == AddedKey::Probe;
+        let probes: Vec<String> = others.into_iter().filter(is_probe).collect();
+        if !probes.is_empty()
+            && let Err(error) = self.inner.delete(&probes)
+        {
+            debug(|| error.line());
+        }
+    }
+}
