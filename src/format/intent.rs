@@ -10,6 +10,9 @@ pub struct Intent {
     pub id: String,
     /// The machine.
     pub host: String,
+    /// The host that the backup is of; empty if it is not known, or the repository is encrypted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// The boot id of the machine.
     pub boot: String,
     /// The process.

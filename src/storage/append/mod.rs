@@ -5,25 +5,27 @@
 //! [`RootGate`] before it is stored. Every other object of a repository stays as it is, and no object has a name
 //! that the commands for maintenance do not know.
 
+mod added_key;
+mod intents;
 mod lease;
 mod ledger;
+mod rules;
 mod upload;
 
-use super::{KEYS, Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
+pub use rules::{AppendRules, check_host_name};
+
+use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        intent::Intent,
-        layout::{
-            BACKUPS, FORGOTTEN, INTENTS, PARTIAL, PROBES, REPOSITORY, ROOT, Repository,
-            begins_later_than_tomorrow, is_backup_id, is_object, max_document_bytes,
-        },
-        root::{FREE_ROOT_BYTES, Root, RootGate, RootOwner, is_void, root_limit},
+        layout::{BACKUPS, REPOSITORY, Repository, begins_later_than_tomorrow, max_document_bytes},
+        root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
         seal::open_sealed,
     },
     platform::debug,
     queue::Locked,
 };
+use added_key::AddedKey;
 use lease::{AnnouncedLease, DeadLease};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,105 +42,8 @@ const KEY_FILE_BYTES: usize = 64 << 10;
 /// Objects other than those of backups that a session adds: key files and probes.
 const MAX_OTHERS: usize = 64;
 
-/// Backups that an intent names: the latest one, one that was interrupted, and their successors.
-const MAX_BASES: usize = 16;
-
 /// Bytes that are added before the use of the host is counted again.
 const LOOK_BYTES: u64 = 256 << 20;
-
-/// Who adds backups, and how much.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AppendRules {
-    /// The host that its backups must be of. Without it only an encrypted repository takes backups, where a key
-    /// proves who made them.
-    pub host: Option<String>,
-    /// Bytes that the backups of the host may take.
-    pub quota: Option<u64>,
-    /// Backups that the host may begin within 24 hours.
-    pub max_per_day: Option<u32>,
-}
-
-impl AppendRules {
-    /// The host, if it has a limit.
-    fn limited_host(&self) -> Option<&str> {
-        let is_limited = self.quota.is_some() || self.max_per_day.is_some();
-        self.host.as_deref().filter(|_| is_limited)
-    }
-
-    /// # Errors
-    /// [`ErrorKind::Full`] if the backups of the host take more than they may.
-    fn check_used(&self, used: u64) -> Result<()> {
-        match self.quota {
-            Some(quota) if used > quota => {
-                let what = "cannot store more: this host has used up its quota";
-                let why = format!("its backups take {used} bytes, and may take {quota}");
-                Err(Error::new(ErrorKind::Full, what)
-                    .because(why)
-                    .hint("forget and prune backups on the server, or raise --quota of the server"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Refuses a name of a host that cannot stand in a key.
-///
-/// # Errors
-/// [`ErrorKind::Usage`].
-pub fn check_host_name(name: &str) -> Result<()> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with('.') {
-        return Ok(());
-    }
-    let what = format!("cannot use {name:?} as the name of a host");
-    Err(Error::new(ErrorKind::Usage, what)
-        .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
-}
-
-/// What a key means to a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AddedKey<'a> {
-    /// A segment or the manifest of a backup.
-    Object(&'a str),
-    Root(&'a str),
-    Partial(&'a str),
-    Forgotten(&'a str),
-    Intent(&'a str),
-    Repository,
-    KeyFile,
-    Probe,
-    Other,
-}
-
-impl<'a> AddedKey<'a> {
-    fn of(key: &'a str) -> Self {
-        let (room, rest) = key.split_once('/').unwrap_or(("", key));
-        match room {
-            "" if key == REPOSITORY => Self::Repository,
-            INTENTS => {
-                let id = rest.strip_suffix(".json").filter(|id| is_backup_id(id));
-                id.map_or(Self::Other, Self::Intent)
-            }
-            BACKUPS => Self::of_backup(rest),
-            KEYS if !rest.contains('/') => Self::KeyFile,
-            PROBES if !rest.contains('/') => Self::Probe,
-            _ => Self::Other,
-        }
-    }
-
-    fn of_backup(rest: &'a str) -> Self {
-        let Some((id, name)) = rest.split_once('/').filter(|(id, _)| is_backup_id(id)) else {
-            return Self::Other;
-        };
-        match name {
-            ROOT => Self::Root(id),
-            PARTIAL => Self::Partial(id),
-            FORGOTTEN => Self::Forgotten(id),
-            name if is_object(name) => Self::Object(id),
-            _ => Self::Other,
-        }
-    }
-}
 
 /// A backup that was announced in this session.
 #[derive(Debug, Clone, Default)]
@@ -431,77 +336,6 @@ impl AppendSession {
             session: self.clone(),
             id: id.to_owned(),
         })))
-    }
-
-    /// Checks the intent of an announced backup before it is replaced.
-    ///
-    /// # Errors
-    /// As [`AppendSession::check_intent`].
-    fn check_new_intent(&self, id: &str, body: &[u8]) -> Result<()> {
-        let backup = self.added.locked().backups.get(id).cloned();
-        let mut backup = backup.unwrap_or_default();
-        self.check_intent(id, body, &mut backup)?;
-        if let Some(known) = self.added.locked().backups.get_mut(id) {
-            known.may_refer_to = backup.may_refer_to;
-            known.base_root_bytes = backup.base_root_bytes;
-        }
-        Ok(())
-    }
-
-    /// An intent keeps the objects of all backups that it names: it may name some of the same host.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is no intent of this backup, [`ErrorKind::Permission`] if it names backups
-    /// that it may not name; the storage's.
-    fn check_intent(&self, id: &str, body: &[u8], backup: &mut AnnouncedBackup) -> Result<()> {
-        let name = format!("the intent of backup {id:?}");
-        let refused = |why: String| {
-            let what = format!("cannot store {name}");
-            Err(Error::new(ErrorKind::Permission, what).because(why))
-        };
-        if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
-            return refused("it is too long".to_owned());
-        }
-        let intent: Intent = open_sealed(body, &name)?;
-        if intent.id != id || intent.bases.len() > MAX_BASES {
-            return refused(format!(
-                "it is not of this backup, or names more than {MAX_BASES} bases"
-            ));
-        }
-        for base in &intent.bases {
-            if is_backup_id(base) && !backup.may_refer_to.contains(base) {
-                self.note_base(base, backup)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn note_base(&self, base: &str, backup: &mut AnnouncedBackup) -> Result<()> {
-        let document = |name: &str| self.inner.get(&format!("{BACKUPS}/{base}/{name}"));
-        let stored = match document(ROOT)? {
-            None => document(PARTIAL)?,
-            root => root,
-        };
-        // One that is gone has no objects to keep; a void root says the same.
-        let Some((bytes, _)) = stored.filter(|(bytes, _)| !is_void(bytes)) else {
-            return Ok(());
-        };
-        let root = Root::of_backup(base, &bytes, &format!("the root of backup {base:?}"))?;
-        if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
-            && root.source.host != host
-        {
-            let what = format!("cannot take backup {base:?} as the base");
-            let of = &root.source.host;
-            let why = format!("it is of host {of:?}, and this host may add backups of {host:?}");
-            return Err(Error::new(ErrorKind::Permission, what)
-                .because(why)
-                .hint(format!("run the backup with --host {host}")));
-        }
-        let others = root.referenced_backups().into_iter().map(str::to_owned);
-        backup.may_refer_to.extend(others);
-        backup.may_refer_to.insert(base.to_owned());
-        backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
-        Ok(())
     }
 
     /// Counts bytes that are about to be added: of whole objects, and of uploads that are not finished.
