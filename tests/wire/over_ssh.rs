@@ -236,10 +236,18 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
     let vault = sshd().vault();
     let there = format!("ssh://limited{}", vault.display());
     let source = source.to_str().unwrap();
-    fullbore(0, &["backup", source, "--to", &there]);
+    // A backup in the name of another host ends before anything is stored.
+    let said = fullbore(1, &["backup", source, "--to", &there, "--host", "web2"]);
+    assert!(said.contains("run the backup with --host web1"), "{said}");
+    assert_eq!(
+        files(&vault).into_keys().collect::<Vec<_>>(),
+        ["fullbore-repo.json"]
+    );
+    let backup = ["backup", source, "--to", &there, "--host", "web1"];
+    fullbore(0, &backup);
     let first = only_backup(&vault);
     let before = files(&vault.join("backups"));
-    fullbore(0, &["backup", source, "--to", &there]);
+    fullbore(0, &backup);
     fullbore(0, &["verify", &there, "--data"]);
     let said = fullbore(1, &["forget", &there, &first]);
     assert!(said.contains("this host may only add backups"), "{said}");

@@ -58,6 +58,15 @@ struct AnnouncedBackup {
     base_root_bytes: u64,
 }
 
+/// Bytes that are about to be added.
+#[derive(Debug, Clone, Copy)]
+enum AddedBytes {
+    /// Those of a whole object.
+    Object(u64),
+    /// Some of an upload that is not finished.
+    Upload(u64),
+}
+
 /// What was added in a session.
 #[derive(Debug, Default)]
 struct AddedObjects {
@@ -123,14 +132,14 @@ impl AppendSession {
             AddedKey::Object(id) => {
                 let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
                 self.check_open("write", key, id)?;
-                self.charge(bytes.len() as u64, 0)?;
+                self.charge(AddedBytes::Object(bytes.len() as u64))?;
                 self.inner.put(key, bytes, condition)
             }
             AddedKey::Partial(id) => {
                 let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
                 self.check_open("write", key, id)?;
                 self.check_root(id, bytes)?;
-                self.charge(bytes.len() as u64, 0)?;
+                self.charge(AddedBytes::Object(bytes.len() as u64))?;
                 self.inner.put(key, bytes, condition)
             }
             AddedKey::Root(id) => self.put_root(key, id, bytes, condition),
@@ -152,7 +161,7 @@ impl AppendSession {
             return self.inner.put(key, bytes, condition);
         }
         self.check_root(id, bytes)?;
-        self.charge(bytes.len() as u64, 0)?;
+        self.charge(AddedBytes::Object(bytes.len() as u64))?;
         let put = self.inner.put(key, bytes, condition);
         // After an error the root may be there.
         let is_absent = put.is_err() && matches!(self.inner.stat(key), Ok(None));
@@ -342,7 +351,7 @@ impl AppendSession {
     ///
     /// # Errors
     /// [`ErrorKind::Full`] if they are more than the quota of the host allows.
-    fn charge(&self, whole: u64, open: u64) -> Result<()> {
+    fn charge(&self, bytes: AddedBytes) -> Result<()> {
         let Some(host) = self
             .rules
             .limited_host()
@@ -350,26 +359,33 @@ impl AppendSession {
         else {
             return Ok(());
         };
-        let mut added = self.added.locked();
-        if whole > 0 || open == 0 {
-            added.since = added.since.saturating_add(whole + ledger::OBJECT_BYTES);
-        }
-        added.open = added.open.saturating_add(open);
-        let is_over = |added: &AddedObjects| self.rules.check_used(added.total());
-        if added.since < LOOK_BYTES && is_over(&added).is_ok() {
+        let is_recent = self.added.locked().since < LOOK_BYTES;
+        if is_recent && self.take(bytes).is_ok() {
             return Ok(());
         }
         // Other sessions of the host may have added some, and a prune may have freed some.
-        let waiting = if open == 0 {
-            whole + ledger::OBJECT_BYTES
-        } else {
-            0
-        };
-        drop(added);
         let used = ledger::used_bytes(&*self.inner, host)?;
         let mut added = self.added.locked();
-        (added.used, added.since) = (used, waiting);
-        is_over(&added)
+        (added.used, added.since) = (used, 0);
+        drop(added);
+        self.take(bytes)
+    }
+
+    fn take(&self, bytes: AddedBytes) -> Result<()> {
+        let mut added = self.added.locked();
+        let of_object = |bytes: u64| bytes.saturating_add(ledger::OBJECT_BYTES);
+        let (more, is_open) = match bytes {
+            AddedBytes::Object(bytes) => (of_object(bytes), false),
+            AddedBytes::Upload(bytes) => (bytes, true),
+        };
+        self.rules.check_used(added.total().saturating_add(more))?;
+        let sum = if is_open {
+            &mut added.open
+        } else {
+            &mut added.since
+        };
+        *sum = sum.saturating_add(more);
+        Ok(())
     }
 
     /// An upload was finished, whose bytes were counted as open ones, or given up.

@@ -1,6 +1,6 @@
 //! Uploads of a session that adds backups.
 
-use super::AppendSession;
+use super::{AddedBytes, AppendSession};
 use crate::{
     error::Result,
     storage::{StoredObject, Upload},
@@ -37,7 +37,8 @@ impl AddedUpload {
 
 impl Upload for AddedUpload {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.session.charge(0, bytes.len() as u64)?;
+        self.session
+            .charge(AddedBytes::Upload(bytes.len() as u64))?;
         self.bytes += bytes.len() as u64;
         match &mut self.inner {
             Some(inner) => inner.append(bytes),
