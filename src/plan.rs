@@ -302,12 +302,13 @@ impl SinkSpec {
         }
     }
 
-    /// Opens the destination for backup `id`, started at `time`, after a look at the repository.
+    /// Opens the destination for backup `id` of `host`, started at `time`, after a look at the repository.
     ///
     /// # Errors
     /// Those of the destination.
     pub fn open(
         &self,
+        host: &str,
         id: &str,
         time: &str,
         codec: Codec,
@@ -319,6 +320,7 @@ impl SinkSpec {
                 Box::new(RepositoryWriter::begin_after(
                     look,
                     objects,
+                    host,
                     id,
                     time,
                     codec.suffix(),
@@ -327,7 +329,7 @@ impl SinkSpec {
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Sealed(inner, Recipients(recipients)) => Box::new(SealedDestination::new(
-                inner.open(id, time, codec, look)?,
+                inner.open(host, id, time, codec, look)?,
                 recipients.clone(),
             )),
             Self::Null => Box::new(Null),

@@ -23,7 +23,7 @@ use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -31,6 +31,8 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct FarSubject {
     channel: Arc<dyn SourceChannel>,
+    /// The name of the host, if this side knows it.
+    name: Option<String>,
     /// The files, by the paths of that host.
     pub scope: Scope,
 }
@@ -47,7 +49,7 @@ impl SourceChannel for WireChannel {
 }
 
 /// A [`Scope`] as it is sent.
-#[derive(Debug, Encode, Decode)]
+#[derive(Debug, PartialEq, Eq, Encode, Decode)]
 struct ScopeWords {
     #[n(0)]
     paths: Vec<ByteVec>,
@@ -104,6 +106,13 @@ impl ScopeWords {
         }
     }
 
+    /// All files and directories that are read for the scope.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let lists = self.exclude_from.iter().chain(&self.files_from);
+        let words = self.paths.iter().chain(lists);
+        words.map(|word| PathBuf::from(OsString::from_vec(word.to_vec())))
+    }
+
     fn scope(self) -> Scope {
         let list = self.files_from;
         Scope {
@@ -138,16 +147,27 @@ impl FarSubject {
         }
         Ok(Self {
             channel: Arc::new(WireChannel(wire)),
+            name: None,
             scope,
         })
     }
 
-    /// The name of that host.
+    /// Has its backups be of a host of this name, whatever that host calls itself.
+    #[must_use]
+    pub fn of_host(mut self, name: String) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// The name of that host: the one that this side knows it by, or else its own.
     ///
     /// # Errors
     /// Those of the session.
     pub fn host_name(&self) -> Result<String> {
-        far_host_name(&*self.channel)
+        match &self.name {
+            Some(name) => Ok(name.clone()),
+            None => far_host_name(&*self.channel),
+        }
     }
 
     pub(super) fn open(&self, options: OpenOptions) -> Result<OpenedSubject> {
@@ -176,14 +196,75 @@ fn minicbor_bytes(scope: &ScopeWords) -> Vec<u8> {
     bytes
 }
 
-/// Serves the trees of this host to a backup that runs on another one.
-pub fn served_sources() -> ServedSources {
-    ServedSources::new(platform::host_name(), Box::new(open_scope))
+/// What a backup that runs on another host may read of this one.
+#[derive(Debug, Clone)]
+pub enum SourceRights {
+    /// All that this process may: whoever asks may log in.
+    All,
+    /// What the command line of this host names.
+    Scope(Scope),
+    /// Files and directories at or below these paths.
+    Below(Vec<PathBuf>),
 }
 
-fn open_scope(words: &[u8]) -> Result<OpenedSources> {
-    let words: ScopeWords = minicbor::decode(words)
-        .map_err(|error| Error::corrupt("could not read which files are wanted").because(error))?;
+impl SourceRights {
+    fn check(&self, words: &ScopeWords) -> Result<()> {
+        match self {
+            Self::All => Ok(()),
+            Self::Scope(scope) => check_words(words, scope),
+            Self::Below(tops) => words.files().try_for_each(|path| check_below(&path, tops)),
+        }
+    }
+}
+
+/// Refuses words of a question that do not mean this scope.
+///
+/// # Errors
+/// [`ErrorKind::Permission`], or [`ErrorKind::Corrupt`] for words that are none.
+pub fn check_scope(words: &[u8], scope: &Scope) -> Result<()> {
+    check_words(&read_words(words)?, scope)
+}
+
+fn check_words(words: &ScopeWords, scope: &Scope) -> Result<()> {
+    // Into how many streams the files are divided is a matter of the side that does the work.
+    match *words == ScopeWords::of(scope, words.split) {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::Permission,
+            "cannot read other files for the other host than the command line names",
+        )),
+    }
+}
+
+/// Refuses a path that is not at or below one of `tops`, also by a link.
+fn check_below(path: &Path, tops: &[PathBuf]) -> Result<()> {
+    let what = || format!("cannot read {path:?} for the other host");
+    let failed = |error| Error::io(what(), error);
+    let real = path.canonicalize().map_err(failed)?;
+    let is_below = |top: &PathBuf| top.canonicalize().is_ok_and(|top| real.starts_with(top));
+    match tops.iter().any(is_below) {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Permission, what())
+            .because("it is not below a path that `serve --allow source:PATH` names")),
+    }
+}
+
+/// Serves the trees of this host to a backup that runs on another one.
+pub fn served_sources(rights: SourceRights) -> ServedSources {
+    let open = move |words: &[u8]| {
+        let words = read_words(words)?;
+        rights.check(&words)?;
+        open_scope(words)
+    };
+    ServedSources::new(platform::host_name(), Box::new(open))
+}
+
+fn read_words(words: &[u8]) -> Result<ScopeWords> {
+    minicbor::decode(words)
+        .map_err(|error| Error::corrupt("could not read which files are wanted").because(error))
+}
+
+fn open_scope(words: ScopeWords) -> Result<OpenedSources> {
     let split = words.split;
     let scope = words.scope();
     if let Some(path) = scope

@@ -145,7 +145,10 @@ impl Backup {
         let (id, time) = (subject.id.clone(), self.time(begun));
         meter.begin();
         self.fit_streams(&mut subject)?;
-        let open = || self.to.open(&id, &time, self.codec, &look);
+        let open = || {
+            self.to
+                .open(&subject.origin.host, &id, &time, self.codec, &look)
+        };
         let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
         let is_new_repository = destination.abilities().is_new;
         let found = chosen.and_then(|chosen| self.find_base(&mut *destination, &subject, chosen));

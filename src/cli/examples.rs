@@ -322,8 +322,8 @@ const EXAMPLES: [(&str, CommandExamples); 26] = [
                 "fullbore serve --listen 0.0.0.0:7070 --allow append:/mnt/disk/data --tls-cert vault.pem --tls-key vault.key --tls-ca ca.pem",
             ),
             (
-                "Let the host add backups to one repository",
-                "fullbore serve --stdio --allow append:/mnt/disk/data",
+                "Let one host add its backups to a repository",
+                "fullbore serve --stdio --allow append:/mnt/disk/data --host web1",
             ),
         ],
     ),

@@ -1,13 +1,16 @@
-//! One self-contained HTML page about a run: its facts, its limit, and charts of throughput and shares over time.
+//! The file of the report about a run.
+//!
+//! A command that another host has started writes the numbers of its report, and that host draws the page ([`ReportNumbers`]).
 
 use super::{
-    html_chart::{Chart, bytes_a_second, percent},
+    html_page::{BEGINS, ReportNumbers},
     limit::RunLimit,
     output::aside,
 };
 use crate::{
+    command::serve::FAR_NUMBERS,
     error::{Error, ErrorKind, Result, reason},
-    metrics::meter::{LimitVerdict, MeterSample, Shares, Side, verdict},
+    metrics::meter::MeterSample,
     platform,
     text::{
         self,
@@ -15,13 +18,12 @@ use crate::{
     },
 };
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, Read as _, Write as _},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
-
-/// The first bytes of each page. A file that begins otherwise is not a report, and is not replaced.
-const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 
 /// The file that the page is written to.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(super) struct HtmlReport {
     file: File,
     /// Was the file created for the page, and is it still empty?
     is_bare: bool,
+    /// Are the numbers wanted, and not the page?
+    is_numbers: bool,
 }
 
 impl HtmlReport {
@@ -39,6 +43,8 @@ impl HtmlReport {
     /// # Errors
     /// [`Kind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        let numbers = far_numbers(path);
+        let (path, is_numbers) = (numbers.unwrap_or(path), numbers.is_some());
         let failed = |e| {
             Error::io(
                 format!("could not write the report \"{}\"", path.display()),
@@ -65,20 +71,25 @@ impl HtmlReport {
             path: path.to_owned(),
             file,
             is_bare,
+            is_numbers,
         })
     }
 
     /// Writes the page. A failure is a warning: the run itself succeeded.
     pub(super) fn print(self, page: &HtmlPage<'_>) {
-        self.write(page.render().as_bytes());
+        let numbers = page.numbers();
+        let text = match self.is_numbers {
+            true => numbers.to_json(),
+            false => numbers.render(),
+        };
+        self.write(text.as_bytes());
     }
 
-    /// Writes a page that a command on another host has made, unless that host has sent something else.
-    pub(super) fn print_made(self, page: &[u8]) {
-        if page.starts_with(BEGINS.as_bytes()) {
-            self.write(page);
-        } else {
-            aside("warning: the other host has sent no report");
+    /// Draws the page of a command on another host from the numbers that it has sent, unless they are none.
+    pub(super) fn print_numbers(self, numbers: &[u8]) {
+        match ReportNumbers::read(numbers) {
+            Some(numbers) => self.write(numbers.render().as_bytes()),
+            None => aside("warning: the other host has sent no report"),
         }
     }
 
@@ -102,6 +113,13 @@ impl Drop for HtmlReport {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The path behind the word that asks for numbers.
+fn far_numbers(path: &Path) -> Option<&Path> {
+    let word = path.as_os_str().as_bytes();
+    let rest = word.strip_prefix(FAR_NUMBERS.as_bytes())?;
+    Some(Path::new(OsStr::from_bytes(rest)))
 }
 
 /// Is the file an earlier report, empty, or not a regular file?
@@ -131,6 +149,18 @@ pub(super) struct HtmlPage<'a> {
     pub(super) timeline: &'a [MeterSample],
 }
 
+impl HtmlPage<'_> {
+    fn numbers(&self) -> ReportNumbers {
+        ReportNumbers::of(
+            self.title,
+            &self.facts,
+            self.lines,
+            self.limit,
+            self.timeline,
+        )
+    }
+}
+
 /// Facts about the run of this process: `source` as it was backed up, and the exit code.
 pub(super) fn facts(source: &str, exit_code: u8) -> Vec<(&'static str, String)> {
     let result = match exit_code {
@@ -147,177 +177,6 @@ pub(super) fn facts(source: &str, exit_code: u8) -> Vec<(&'static str, String)> 
         ("exit code", format!("{exit_code}: {result}")),
     ]
 }
-
-/// The number of points of a chart; more could not be told apart.
-const POINTS: usize = 300;
-
-/// An interval between two points of the timeline.
-struct ChartPoint {
-    /// Seconds since the start.
-    from: f64,
-    to: f64,
-    /// Bytes a second.
-    plain: f64,
-    stored: f64,
-    verdict: LimitVerdict,
-}
-
-impl ChartPoint {
-    fn between(pair: &[&MeterSample]) -> Self {
-        let [from, to] = [pair[0], pair[1]];
-        let time = (to.seconds - from.seconds).max(1e-9);
-        let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
-        Self {
-            from: from.seconds,
-            to: to.seconds,
-            plain: speed(from.bytes, to.bytes),
-            stored: speed(from.stored_bytes, to.stored_bytes),
-            verdict: verdict(from, to),
-        }
-    }
-}
-
-impl HtmlPage<'_> {
-    /// The page.
-    fn render(&self) -> String {
-        let points = self.points();
-        let title = escape(self.title);
-        let mut body = format!("<h1>{title}</h1>\n{}", self.fact_table());
-        body += &format!("<pre>{}</pre>\n", escape(&self.lines.join("\n")));
-        body += &self.work_table();
-        body += &self.side_table();
-        body += &throughput(&points);
-        for side in [Side::Source, Side::Workers, Side::Sink] {
-            body += &self.shares(side, &points);
-        }
-        format!(
-            "{BEGINS}\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"color-scheme\" content=\"light dark\">\
-             <title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
-        )
-    }
-
-    fn fact_table(&self) -> String {
-        let row = |(name, value): &(&str, String)| {
-            format!("<tr><th>{name}</th><td>{}</td></tr>\n", escape(value))
-        };
-        let rows: String = self.facts.iter().map(row).collect();
-        format!("<table class=\"facts\">{rows}</table>\n")
-    }
-
-    /// Where the time of the processors went.
-    fn work_table(&self) -> String {
-        let row = |(name, share): &(&str, f64)| {
-            let percent = share * 100.0;
-            format!(
-                "<tr><th>{name}</th><td>{percent:.0} %</td>\
-                 <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
-            )
-        };
-        let rows: String = self.limit.work().iter().map(row).collect();
-        let use_text = escape(&self.limit.processor_text());
-        format!("<h2>where the time went</h2>\n<p>{use_text}</p>\n<table>{rows}</table>\n")
-    }
-
-    fn points(&self) -> Vec<ChartPoint> {
-        let step = self.timeline.len().div_ceil(POINTS).max(1);
-        let samples: Vec<_> = std::iter::once(&START)
-            .chain(self.timeline.iter().step_by(step))
-            .collect();
-        samples.windows(2).map(ChartPoint::between).collect()
-    }
-
-    fn side_table(&self) -> String {
-        let row = |side: Side| {
-            let Shares {
-                busy,
-                starved,
-                blocked,
-            } = self.limit.verdict.of(side);
-            let mark = if side == self.limit.verdict.limit {
-                " class=\"limit\""
-            } else {
-                ""
-            };
-            let cells =
-                [busy, starved, blocked].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
-            let name = self.limit.names[side as usize];
-            format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
-        };
-        let rows: String = [Side::Source, Side::Workers, Side::Sink].map(row).concat();
-        format!(
-            "<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n"
-        )
-    }
-
-    fn shares(&self, side: Side, points: &[ChartPoint]) -> String {
-        let chart = Chart {
-            title: self.limit.names[side as usize],
-            seconds: end_of(points),
-            top: 1.0,
-            label: percent,
-            caption: "<span class=\"busy\">■</span> busy <span class=\"starved\">■</span> starved <span class=\"blocked\">■</span> blocked".to_owned(),
-        };
-        let mut bars = String::new();
-        for point in points {
-            let shares = point.verdict.of(side);
-            let mut below = 0.0;
-            for (class, share) in [
-                ("busy", shares.busy),
-                ("starved", shares.starved),
-                ("blocked", shares.blocked),
-            ] {
-                bars += &chart.bar(class, [point.from, point.to], [below, below + share]);
-                below += share;
-            }
-        }
-        chart.draw(&bars)
-    }
-}
-
-fn throughput(points: &[ChartPoint]) -> String {
-    let top = { points.iter() }
-        .map(|point| point.plain.max(point.stored))
-        .fold(1.0, f64::max);
-    let chart = Chart {
-        title: "throughput",
-        seconds: end_of(points),
-        top,
-        label: bytes_a_second,
-        caption: "content <span class=\"plain\">▬</span> and stored <span class=\"stored\">▬</span> bytes a second".to_owned(),
-    };
-    let plain = points.iter().map(|point| (point.to, point.plain));
-    let stored = points.iter().map(|point| (point.to, point.stored));
-    chart.draw(&(chart.line("plain", plain) + &chart.line("stored", stored)))
-}
-
-/// Seconds of the whole run.
-fn end_of(points: &[ChartPoint]) -> f64 {
-    points.last().map_or(1.0, |point| point.to)
-}
-
-const START: MeterSample = MeterSample::ZERO;
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
-/// The colours of both schemes keep a contrast of 4.5 to 1 for text.
-const STYLE: &str = ":root{--text:#222;--back:#fff;--soft:#f4f4f2;--grid:#d9d9d4;--quiet:#666;\
-    --plain:#2060a0;--stored:#b8560f;--starved:#c9c9c4;--mark:#fde9d0}\
-    @media(prefers-color-scheme:dark){:root{--text:#e6e6e3;--back:#16181a;--soft:#202326;--grid:#3a3e42;--quiet:#a2a6a9;\
-    --plain:#6cabec;--stored:#f0a05a;--starved:#4b5055;--mark:#4a3418}}\
-    body{font:15px system-ui,sans-serif;max-width:920px;margin:2em auto;padding:0 1em;color:var(--text);background:var(--back)}\
-    pre{background:var(--soft);padding:1em;white-space:pre-wrap}svg{width:100%;background:var(--soft)}\
-    svg text{fill:var(--quiet);font-size:12px}line.grid{stroke:var(--grid)}line.tick{stroke:var(--quiet)}\
-    table{border-collapse:collapse;margin:.6em 0}td,th{padding:.2em 1em;text-align:right}.limit{background:var(--mark)}\
-    .facts th{color:var(--quiet);font-weight:normal}.facts th,.facts td{text-align:left;padding-left:0}\
-    td.bar{width:300px;text-align:left}td.bar span{display:block;height:.8em;background:var(--plain)}\
-    polyline{fill:none;stroke-width:2}polyline.plain{stroke:var(--plain)}polyline.stored{stroke:var(--stored)}\
-    span.plain,span.busy{color:var(--plain)}span.stored,span.blocked{color:var(--stored)}span.starved{color:var(--starved)}\
-    rect.busy{fill:var(--plain)}rect.starved{fill:var(--starved)}rect.blocked{fill:var(--stored)}\
-    h2{font-size:1.1em;margin-bottom:.3em}p{color:var(--quiet)}";
 
 /// Peak memory and processor time of this process, for the report.
 pub(super) fn machine() -> String {
@@ -355,11 +214,14 @@ mod tests {
             limit: &limit,
             timeline: &meter.timeline(),
         };
-        let html = page.render();
+        let html = page.numbers().render();
         assert_eq!(html.matches("<svg").count(), 4);
         assert!(html.contains("backup &lt;x&gt;") && html.contains("a &amp; b"));
         assert!(html.contains("host:/a&amp;b") && html.contains("3: done, but"));
         assert!(html.contains("prefers-color-scheme:dark"));
-        assert!(!html.contains("http") && !html.contains("src="));
+        assert!(!html.contains("://") && !html.contains("src="));
+        assert!(html.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
+        let sent = ReportNumbers::read(page.numbers().to_json().as_bytes()).unwrap();
+        assert_eq!(sent.render(), html, "another host draws the same page");
     }
 }

@@ -10,6 +10,7 @@ mod command_line;
 mod examples;
 mod help;
 mod html_chart;
+mod html_page;
 mod html_report;
 mod limit;
 mod manual;

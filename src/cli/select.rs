@@ -20,7 +20,7 @@ use std::{
 pub(super) const HEADING: &str = "Which backups";
 
 /// Options that select backups: where no id is given, the latest of them is meant.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct SelectArgs {
     /// Backups of this host
     #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]

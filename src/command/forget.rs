@@ -7,7 +7,7 @@ use super::prune::{Prune, amount};
 use crate::text::{local_time::recent_minute, source_text};
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::root::Root,
+    format::{layout::is_of_future, root::Root},
     repo::{
         annotations::Annotations,
         open::{forgettable, list_backups, read_repository, repository_at},
@@ -75,8 +75,8 @@ struct ListedBackup {
 /// Groups of backups that are decided together, with the name of their source.
 type Groups = Vec<(String, Vec<Decision>)>;
 
-/// The identity of a source: the cluster, wherever it runs, or host and paths. A backup of unknown
-/// source forms a group of its own.
+/// The identity of a source: a host, and its cluster or paths. A backup of unknown source forms a group
+/// of its own.
 type Identity = (Option<String>, String);
 
 impl Forget {
@@ -219,16 +219,22 @@ impl Forget {
             .filter(|_| self.by_source)
             .map(|last| source_text(&last.root.source))
             .unwrap_or_default();
-        let candidates: Vec<_> = listed
+        let (counted, later): (Vec<_>, Vec<_>) = listed
+            .iter()
+            .partition(|listed| !is_of_future(&listed.root.id, now));
+        let candidates: Vec<_> = counted
             .iter()
             .map(|listed| listed.candidate.clone())
             .collect();
-        let reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
-        if reasons.iter().all(Vec::is_empty) {
+        let mut reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
+        if !reasons.is_empty() && reasons.iter().all(Vec::is_empty) {
             return Err(nothing_kept_error(&group));
         }
-        let decisions = listed
-            .iter()
+        // They take no place of others. A person decides about them.
+        reasons.extend(later.iter().map(|_| vec!["in the future".to_owned()]));
+        let decisions = counted
+            .into_iter()
+            .chain(later)
             .zip(reasons)
             .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run))
             .collect();
@@ -243,7 +249,10 @@ impl Forget {
             return Ok((None, root.id.clone()));
         }
         match &root.postgres {
-            Some(cluster) => Ok((Some(cluster.system_identifier.clone()), String::new())),
+            Some(cluster) => Ok((
+                Some(cluster.system_identifier.clone()),
+                root.source.host.clone(),
+            )),
             None => {
                 let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
                 Ok((None, serde_json::to_string(&root.source).map_err(bug)?))

@@ -2,7 +2,10 @@
 
 use crate::{
     error::Result,
-    repo::open::{is_repository, list_backups, repository_at},
+    repo::{
+        counted::counted_backups,
+        open::{is_repository, repository_at},
+    },
     text::source_text,
 };
 use std::{collections::BTreeMap, ffi::OsStr};
@@ -17,7 +20,7 @@ pub fn newest_backups(repository: &OsStr) -> Result<BTreeMap<String, i64>> {
     if !is_repository(repository) {
         return Ok(newest);
     }
-    for (_, root) in list_backups(&repository_at(repository)?)? {
+    for (_, root) in counted_backups(&repository_at(repository)?)? {
         let Ok(root) = root else {
             continue;
         };

@@ -1,7 +1,7 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
 use crate::{
-    backup::far_source::served_sources,
+    backup::far_source::{SourceRights, served_sources},
     copy::{far::answer, near::NearTarget},
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
@@ -10,7 +10,7 @@ use crate::{
     repo::writer::must_be_possible,
     source::far::ServedSources,
     storage::{
-        Allowed, Confined, Location, Objects,
+        Allowed, AppendRules, Confined, Location, Objects,
         access::stored_objects,
         wire::{
             ArrivedEnds, AskTopic, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide, SessionDoor,
@@ -33,6 +33,7 @@ use std::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::{ffi::OsStrExt, net::UnixStream},
     },
+    path::PathBuf,
     process::{self, Command, Stdio},
     sync::{
         Arc, OnceLock,
@@ -75,11 +76,63 @@ impl AllowedLocation {
     }
 }
 
+/// What `serve --allow` gives the other side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllowedAccess {
+    /// A repository.
+    Repository(AllowedLocation),
+    /// Files and directories at or below a path, to back them up.
+    Source(PathBuf),
+}
+
+impl AllowedAccess {
+    /// Reads `source:PATH`, or as [`AllowedLocation::parse`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`].
+    pub fn parse(word: &str) -> Result<Self> {
+        match word.strip_prefix("source:") {
+            Some(path) if path.starts_with('/') => Ok(Self::Source(path.into())),
+            Some(_) => Err(Error::new(
+                ErrorKind::Usage,
+                format!("cannot allow {word:?}: it is not source: and an absolute path"),
+            )),
+            None => AllowedLocation::parse(word).map(Self::Repository),
+        }
+    }
+
+    /// Returns the one location, or all paths.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for several locations, or a location beside paths.
+    pub fn divide(allowed: Vec<Self>) -> Result<(Option<AllowedLocation>, Vec<PathBuf>)> {
+        let count = allowed.len();
+        let mut paths = Vec::new();
+        for one in allowed {
+            match one {
+                Self::Source(path) => paths.push(path),
+                Self::Repository(location) if count == 1 => return Ok((Some(location), paths)),
+                Self::Repository(_) => {
+                    let what = "cannot allow more than one location";
+                    return Err(
+                        Error::new(ErrorKind::Usage, what).hint("only source:PATH can be repeated")
+                    );
+                }
+            }
+        }
+        Ok((None, paths))
+    }
+}
+
 /// Serves one session, or all that come.
 #[derive(Debug, Clone, Default)]
 pub struct Serve {
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
     pub allowed: Option<AllowedLocation>,
+    /// Only files at or below these paths are served, if there are any.
+    pub sources_below: Vec<PathBuf>,
+    /// Who adds backups, and how much, if backups may be added.
+    pub rules: AppendRules,
     /// Lets further connections of the one session in.
     pub door: HeldDoor,
     /// The tree that the other side writes to, if it copies to one.
@@ -89,11 +142,42 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// May the other side do less than its user?
+    fn is_limited(&self) -> bool {
+        self.allowed.is_some() || !self.sources_below.is_empty()
+    }
+
+    fn sources(&self) -> &ServedSources {
+        self.sources.get_or_init(|| {
+            served_sources(match self.sources_below.is_empty() {
+                true => SourceRights::All,
+                false => SourceRights::Below(self.sources_below.clone()),
+            })
+        })
+    }
+
+    /// Refuses options that change nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`].
+    fn check_rules(&self) -> Result<()> {
+        let appends = self
+            .allowed
+            .as_ref()
+            .is_some_and(|of| of.allowed == Allowed::Append);
+        if appends || self.rules == AppendRules::default() {
+            return Ok(());
+        }
+        let what = "cannot use --host, --quota or --max-per-day without --allow append:LOCATION";
+        Err(Error::new(ErrorKind::Usage, what))
+    }
+
     /// Serves until the other side ends the connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] at a terminal; the reason why the connection ended, if the other side did not close it.
+    /// [`ErrorKind::Usage`] at a terminal or for options that change nothing; the reason why the connection ended, if the other side did not close it.
     pub fn run(&self) -> Result<()> {
+        self.check_rules()?;
         let (input, output) = (io::stdin(), io::stdout());
         if input.is_terminal() || output.is_terminal() {
             let what = "cannot serve at a terminal";
@@ -123,6 +207,7 @@ impl Serve {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
+        self.check_rules()?;
         let config = files.server()?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -170,6 +255,9 @@ fn same_place(a: &Location, b: &Location) -> bool {
 
 impl WireService for Serve {
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
+        if !self.sources_below.is_empty() {
+            return Err(not_offered("a repository"));
+        }
         let word = OsStr::from_bytes(location);
         let location = match &self.allowed {
             None if word.is_empty() => return Err(not_offered("a repository by itself")),
@@ -186,13 +274,17 @@ impl WireService for Serve {
         let objects = stored_objects(&location)?;
         check_place(&*objects)?;
         match &self.allowed {
-            Some(allowed) => Ok(Arc::new(Confined::new(objects, allowed.allowed))),
+            Some(allowed) => Ok(Arc::new(Confined::new(
+                objects,
+                allowed.allowed,
+                &self.rules,
+            ))),
             None => Ok(objects),
         }
     }
 
     fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        if self.allowed.is_some() {
+        if self.is_limited() {
             return Err(not_offered("to run commands"));
         }
         run_here(&arguments, peer)
@@ -208,10 +300,9 @@ impl WireService for Serve {
 
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
         match topic {
-            _ if self.allowed.is_some() => Err(topic.not_offered()),
-            AskTopic::Files => self.sources.get_or_init(served_sources).answer(question),
-            AskTopic::Copy => answer(&*self.copy, question),
-            AskTopic::Report => Err(topic.not_offered()),
+            AskTopic::Files if self.allowed.is_none() => self.sources().answer(question),
+            AskTopic::Copy if !self.is_limited() => answer(&*self.copy, question),
+            _ => Err(topic.not_offered()),
         }
     }
 }
@@ -320,12 +411,15 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// The report of a command, until it is sent to the host that has asked for it.
+/// What stands before the path of a report of which the numbers are wanted and not the page.
+pub const FAR_NUMBERS: &str = "numbers:";
+
+/// The numbers of the report of a command, until they are sent to the host that has asked for it.
 #[derive(Debug)]
 struct FarReport(File);
 
 impl FarReport {
-    /// Has the command write its report to a file without a name, if the other host wants one: `--report peer:`.
+    /// Has the command write the numbers of its report to a file without a name, if the other host wants one: `--report peer:`.
     ///
     /// # Errors
     /// The system's.
@@ -339,7 +433,8 @@ impl FarReport {
         }
         let file = anonymous_file(&env::temp_dir())
             .map_err(|error| Error::io("could not make a file for the report", error))?;
-        *value = format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()).into();
+        let path = format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd());
+        *value = format!("{FAR_NUMBERS}{path}").into();
         Ok(Some(Self(file)))
     }
 

@@ -11,6 +11,8 @@
 //! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
 //! ```
 
+use super::seal::MAX_BYTES;
+use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 /// The file that makes a directory a repository.
@@ -33,6 +35,25 @@ pub const FORGOTTEN: &str = "forgotten.json";
 pub const PARTIAL: &str = "partial.json";
 /// Annotations that were added after the backup was made.
 pub const NOTES: &str = "notes.json";
+
+/// Directory of the lists of backups of hosts that may only add some.
+pub const HOSTS: &str = "hosts";
+/// Directory of the objects by which a storage is tried.
+pub const PROBES: &str = "probes";
+
+/// Returns the largest number of bytes of a small object that is read as a whole.
+///
+/// A root grows with the data (about 2 KiB for each GiB, for the checksums of its parts), and
+/// `verify.json` with the repository. All others have a few members.
+pub fn max_document_bytes(key: &str) -> u64 {
+    let (room, name) = key.split_once('/').unwrap_or(("", key));
+    let name = name.rsplit('/').next().unwrap_or_default();
+    match (room, name) {
+        ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
+        (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
+        _ => MAX_BYTES,
+    }
+}
 
 /// Content of [`REPOSITORY`], sealed like a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -101,6 +122,31 @@ pub fn is_backup_id(name: &str) -> bool {
             17.. => c.is_ascii_lowercase() || c.is_ascii_digit(),
             _ => c.is_ascii_digit(),
         })
+}
+
+/// Returns the time at which a backup began, from its name.
+pub fn backup_time(id: &str) -> Option<Timestamp> {
+    let (seconds, letters) = id.split_once('-').filter(|_| is_backup_id(id))?;
+    let begun = DateTime::strptime("%Y%m%dT%H%M%SZ", seconds)
+        .ok()?
+        .to_zoned(TimeZone::UTC)
+        .ok()?
+        .timestamp();
+    let millis = i64::from_str_radix(letters.get(..2)?, 36).ok()?;
+    begun.checked_add(SignedDuration::from_millis(millis)).ok()
+}
+
+/// Returns whether a backup with this name is not counted at `now`, because its time is more than a day later or
+/// no time at all: the clock of its host was wrong, or its host lied.
+pub fn is_of_future(id: &str, now: Timestamp) -> bool {
+    let limit = now.checked_add(SignedDuration::from_hours(24));
+    let limit = limit.unwrap_or(Timestamp::MAX);
+    backup_time(id).is_none_or(|time| time > limit)
+}
+
+/// As [`is_of_future`], by the clock of this host.
+pub fn begins_later_than_tomorrow(id: &str) -> bool {
+    is_of_future(id, Timestamp::now())
 }
 
 /// Returns the name of a backup that began at `time` (`20261121T054501Z`) and `millis`

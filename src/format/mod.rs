@@ -10,6 +10,8 @@ mod blake3_lanes;
 pub mod chunk;
 pub mod digest;
 pub mod entry;
+pub mod intent;
+pub mod json;
 pub mod layout;
 pub mod name;
 pub mod page;

@@ -10,7 +10,10 @@
 //! In a repository, the head has one more member, [`SealedBody`]. This module cuts and joins; it
 //! neither encrypts nor checks a proof.
 
-use super::seal::{open_sealed, seal};
+use super::{
+    json::{elements_of, parse_counted},
+    seal::{open_sealed, seal},
+};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -212,7 +215,7 @@ impl SealedRoot {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the body is none; messages call the document `name`.
     pub fn join(mut self, body: &[u8], name: &str) -> Result<Vec<u8>> {
-        let body = serde_json::from_slice(body)
+        let body = parse_counted(body, elements_of(body.len()))
             .map_err(|error| Error::corrupt(format!("{name} is damaged")).because(error))?;
         self.head.remove(SOURCE);
         RootParts {

@@ -3,11 +3,14 @@
 //!
 //! The root of a backup and the other small documents of a repository are sealed.
 
+use super::json::{elements_of, parse_counted};
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 const SEAL: &str = "\n\"blake3\": \"";
-/// Largest document that is read. A root of 256 MiB has a million pages, 8 billion entries.
+/// Largest document that is read. A root of 256 MiB has a million pages, 8 billion entries, or the
+/// checksums of 100 TiB. Other documents have lower limits, see
+/// [`max_document_bytes`](super::layout::max_document_bytes).
 pub const MAX_BYTES: u64 = 256 << 20;
 
 /// Writes JSON, one member a line, and closes it with a line that has the BLAKE3 of all bytes
@@ -64,8 +67,17 @@ fn lines(value: &serde_json::Value, text: &mut String) -> serde_json::Result<()>
 /// Checks and reads the output of [`seal`]; error messages call it `name`.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if any byte differs.
+/// [`ErrorKind::Corrupt`] if any byte differs, or if it has more elements than a document of
+/// its length has (see [`elements_of`]).
 pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
+    open_counted(bytes, name, elements_of(bytes.len()))
+}
+
+/// As [`open_sealed`], with a limit of its own for the elements.
+///
+/// # Errors
+/// As [`open_sealed`].
+pub fn open_counted<T: DeserializeOwned>(bytes: &[u8], name: &str, elements: usize) -> Result<T> {
     let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
     let (body, tail) = text
@@ -75,5 +87,5 @@ pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
     if tail != format!("{digest}\"\n}}\n") {
         return Err(damaged("its digest does not match its contents"));
     }
-    serde_json::from_slice(bytes).map_err(|e| damaged(&e.to_string()))
+    parse_counted(bytes, elements).map_err(|why| damaged(&why))
 }

@@ -1,12 +1,14 @@
 //! Which earlier backup of the source is the base of a new one.
 //!
 //! It is the latest complete backup of the same source with the same codec, digest and block size.
+//! A source is a host and its paths, or a host and its cluster.
 //! The ids of backups have letters of their source ([`ids`](super::ids)), so that in a repository
 //! of many hosts few roots of other sources are read: one of each other source, and only if no
 //! backup with the letters is of this source.
 
 use super::{
     base::{NewBackup, WantedBase},
+    counted::counted,
     ids::{SourceMark, pseudonym, source_letters},
     open::{backup_ids, ids_of, listed_roots, pick, read_repository},
     protocol::is_dead,
@@ -17,10 +19,7 @@ use super::{
 use crate::{
     archive::{Archive, object::ObjectName},
     error::{Error, ErrorKind, Result},
-    format::{
-        root::{Root, SourceInfo},
-        root_parts::PSEUDONYM,
-    },
+    format::root::{Root, is_pseudonym},
     platform,
     storage::Objects,
 };
@@ -130,7 +129,7 @@ impl<'a> BaseSearch<'a> {
             return self.asked_for(base).map(|archive| vec![archive]);
         }
         let left = |state| {
-            let mut ids = ids_of(files, state);
+            let mut ids = counted(ids_of(files, state));
             ids.retain(|id| !gone.contains(id));
             ids
         };
@@ -208,7 +207,8 @@ impl<'a> BaseSearch<'a> {
         };
         let archive = Archive::open_backup(self.objects, &id)?;
         match self.difference(&archive.root) {
-            None => Ok(archive),
+            // Whoever names the backup trusts its host.
+            None | Some(OTHER_HOST) => Ok(archive),
             Some(why) => Err(Error::new(
                 ErrorKind::Usage,
                 format!("cannot take backup {id:?} as the base"),
@@ -220,7 +220,7 @@ impl<'a> BaseSearch<'a> {
     /// Returns the id of the latest backup of the same source.
     fn latest_alike(&self) -> Result<String> {
         read_repository(&**self.objects)?;
-        let (likely, others) = divide(backup_ids(&**self.objects)?, &self.letters);
+        let (likely, others) = divide(counted(backup_ids(&**self.objects)?), &self.letters);
         let is_alike =
             |root: &Root| self.is_of_source(root) && self.difference(root) != Some(NOT_READ);
         for ids in [likely, others] {
@@ -238,7 +238,7 @@ impl<'a> BaseSearch<'a> {
     }
 
     fn is_of_source(&self, root: &Root) -> bool {
-        self.difference(root) != Some(OTHER_SOURCE)
+        !matches!(self.difference(root), Some(OTHER_SOURCE | OTHER_HOST))
     }
 
     /// Returns the reason why a backup cannot be the base of this one.
@@ -282,14 +282,12 @@ fn has_manifests(archive: &Archive) -> bool {
     })
 }
 
-/// Is it the pseudonym that stands in the clear head of a root, where no key opens the rest?
-fn is_pseudonym(source: &SourceInfo) -> bool {
-    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
-}
-
 const NOT_READ: &str =
     "the key of this host does not read it, and the host has no copy of its list of files";
 const OTHER_SOURCE: &str = "it is of another source";
+/// A host that may add backups could claim to have the cluster of another one, whose content would
+/// then be taken from it.
+const OTHER_HOST: &str = "it is of the same cluster on another host: --host NAME takes the name of that host, --base ID this one backup";
 
 fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
     let (then, now) = (&base.options, like.options);
@@ -300,6 +298,7 @@ fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
     };
     match () {
         () if !same_source => Some(OTHER_SOURCE),
+        () if base.source.host != like.origin.host => Some(OTHER_HOST),
         () if then.codec != now.codec => Some("it is compressed by another codec"),
         () if then.digest != now.digest => Some("its files are digested in another way"),
         () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),

@@ -8,7 +8,13 @@ use super::{
     protocol::{intents, listed_intents},
     roots::{BackupFiles, backup_files, key, listed_backups},
 };
-use crate::{error::Result, format::layout::REPOSITORY, queue::run_both, storage::Objects};
+use crate::{
+    error::Result,
+    format::layout::{REPOSITORY, is_of_future},
+    queue::run_both,
+    storage::Objects,
+};
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 
 /// What a repository had at one moment. It may not exist yet.
@@ -60,10 +66,11 @@ impl FirstLook {
         self.intents.is_empty()
     }
 
-    /// The newest id of a backup or an intent.
-    pub(super) fn newest_id(&self) -> Option<&str> {
-        let backup = self.files.last_key_value().map(|(id, _)| id);
-        let newest = backup.into_iter().chain(&self.intents).max();
-        newest.map(String::as_str)
+    /// The newest id of a backup or an intent that counts at `now`, see [`is_of_future`].
+    pub(super) fn newest_id(&self, now: Timestamp) -> Option<&str> {
+        let counts = |id: &&String| !is_of_future(id, now);
+        let backup = self.files.keys().rev().find(counts);
+        let intent = self.intents.iter().filter(counts).max();
+        backup.max(intent).map(String::as_str)
     }
 }

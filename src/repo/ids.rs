@@ -2,7 +2,9 @@
 //! repository; then two letters of the source, and two random ones.
 //!
 //! A clock that was set back must not make a backup look older than its base: a restore without an
-//! id takes the last one, and retention counts from it.
+//! id takes the last one, and retention counts from it. Ids that are more than a day in the future do
+//! not count: otherwise one host with a wrong clock, or one that lies, would turn the order of all
+//! others around.
 //!
 //! The letters of the source are a hint. Whoever looks for backups of one source reads the roots
 //! first whose ids have its letters. Other sources may have the same ones, and a backup that was
@@ -11,12 +13,12 @@
 use super::first_look::FirstLook;
 use crate::{
     format::{
-        layout::{backup_id, is_backup_id, letters},
+        layout::{backup_id, backup_time, letters},
         root::{Root, SourceInfo},
     },
     storage::{Objects, SealedObjects},
 };
-use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp};
 use std::ops::Range;
 
 /// Letters of an id that are the same for all backups of a source in a repository.
@@ -97,7 +99,7 @@ pub fn next(
 ) -> String {
     let source = source.letters(objects);
     let random = letters(seed, LAST_LETTERS - source.len());
-    after(look.newest_id(), now, &format!("{source}{random}"))
+    after(look.newest_id(now), now, &format!("{source}{random}"))
 }
 
 /// Returns the id of a backup that begins `now` and is stored outside repositories.
@@ -109,29 +111,17 @@ pub fn alone(now: Timestamp, seed: u64) -> String {
 /// four letters.
 fn after(newest: Option<&str>, now: Timestamp, last: &str) -> String {
     let behind = newest
-        .and_then(time)
+        .and_then(backup_time)
         .and_then(|time| time.checked_add(SignedDuration::from_millis(1)).ok());
     let time = behind.map_or(now, |behind| behind.max(now));
     let millis = time.subsec_nanosecond().unsigned_abs() / 1_000_000;
     backup_id(&time.strftime("%Y%m%dT%H%M%SZ").to_string(), millis, last)
 }
 
-/// Returns the time at which a backup began, from its id.
-fn time(id: &str) -> Option<Timestamp> {
-    let (seconds, letters) = id.split_once('-').filter(|_| is_backup_id(id))?;
-    let begun = DateTime::strptime("%Y%m%dT%H%M%SZ", seconds)
-        .ok()?
-        .to_zoned(TimeZone::UTC)
-        .ok()?
-        .timestamp();
-    let millis = i64::from_str_radix(letters.get(..2)?, 36).ok()?;
-    begun.checked_add(SignedDuration::from_millis(millis)).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::MemoryObjects;
+    use crate::{format::layout::is_backup_id, storage::MemoryObjects};
     use std::collections::BTreeSet;
 
     fn at(text: &str) -> Timestamp {

@@ -26,12 +26,17 @@ pub(super) struct HeldIntent {
 }
 
 impl HeldIntent {
-    /// Announces a new backup.
+    /// Announces a new backup of the host `source`.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`] if there is such an intent; errors of the storage.
-    pub(super) fn announce(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
-        let intent = intent_of(&**objects, id, time);
+    pub(super) fn announce(
+        objects: &Arc<dyn Objects>,
+        source: &str,
+        id: &str,
+        time: &str,
+    ) -> Result<Self> {
+        let intent = intent_of(&**objects, source, id, time);
         let key = intent_key(id);
         let leased = objects
             .lease(&key, &seal(&intent)?, Take::New)
@@ -58,7 +63,7 @@ impl HeldIntent {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the storage cannot tell whether another holds it; errors of the storage.
     pub(super) fn take(objects: &Arc<dyn Objects>, id: &str, time: &str) -> Result<Self> {
-        let intent = intent_of(&**objects, id, time);
+        let intent = intent_of(&**objects, "", id, time);
         let key = intent_key(id);
         let body = seal(&intent)?;
         let mut take = Take::DeadOrNew;
@@ -146,18 +151,19 @@ pub(super) fn taken_for_dead(id: &str) -> Error {
 }
 
 /// Who makes a backup. In an encrypted repository intents are clear all the same: the host has a pseudonym there.
-fn intent_of(objects: &dyn Objects, id: &str, time: &str) -> Intent {
+fn intent_of(objects: &dyn Objects, source: &str, id: &str, time: &str) -> Intent {
     let host = platform::host_name();
-    let (host, boot) = match objects.as_sealed().map(SealedObjects::ring) {
-        None => (host, platform::boot_id()),
+    let (host, boot, source) = match objects.as_sealed().map(SealedObjects::ring) {
+        None => (host, platform::boot_id(), source.to_owned()),
         Some(ring) => {
             let pseudonym = ring.map(|ring| ring.pseudonym(host.as_bytes()));
-            (pseudonym.unwrap_or_default(), String::new())
+            (pseudonym.unwrap_or_default(), String::new(), String::new())
         }
     };
     Intent {
         id: id.to_owned(),
         host,
+        source,
         boot,
         pid: std::process::id(),
         time: time.to_owned(),

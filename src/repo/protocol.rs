@@ -21,6 +21,8 @@ use super::{
     intent::taken_for_dead,
     roots::{self, BackupState, Documents, backup_files, dir, files_of, key},
 };
+pub use crate::format::intent::{Intent, intent_key};
+
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
@@ -38,31 +40,7 @@ use crate::{
     stage::codec::Codec,
     storage::{Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body},
 };
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// A backup under way: who makes it, and which backups it may refer to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Intent {
-    /// The backup.
-    pub id: String,
-    /// The machine.
-    pub host: String,
-    /// The boot id of the machine.
-    pub boot: String,
-    /// The process.
-    pub pid: u32,
-    /// When the backup began, RFC 3339 in UTC.
-    pub time: String,
-    /// The backups it is compared with.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bases: Vec<String>,
-}
-
-/// The key of an intent.
-pub fn intent_key(id: &str) -> String {
-    format!("{INTENTS}/{id}.json")
-}
 
 /// A tombstone: the backup, and the name of the object in it.
 pub(super) type Tombstone = (String, String);

@@ -33,6 +33,7 @@
 pub use super::pruned::{BackupRemains, ObjectCount, Pruned};
 
 use super::{
+    leftovers::{is_deletable, remove_probes},
     open::read_repository,
     protocol::{
         HeldLeases, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
@@ -45,7 +46,9 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object},
+    format::layout::{
+        FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, begins_later_than_tomorrow, is_object, is_own,
+    },
     storage::{Leased, Objects, PutIf, Take},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -104,6 +107,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
         }
         drop(claims);
         pruned.note_refusal(remove_abandoned(objects))?;
+        pruned.note_refusal(remove_probes(objects))?;
     }
     if pruned.refusal.is_some() {
         let left = first.left(objects)?;
@@ -327,7 +331,9 @@ impl PruneSurvey {
             .keys()
             .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
-        self.candidates.iter().try_for_each(|candidate| {
+        // No backup refers to an unknown name.
+        let known = self.candidates.iter().filter(|of| is_own(&of.name));
+        known.into_iter().try_for_each(|candidate| {
             match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
                 // A full storage cannot store a tombstone, and needs the prune all the more; the
                 // safety of the prune does not depend on tombstones.
@@ -584,19 +590,7 @@ fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> boo
                 .as_ref()
                 .is_some_and(|newer| newer.is_like(facts))
         };
-        newer > id && document.state == BackupState::Listed && is_same()
+        let is_newer = newer > id && !begins_later_than_tomorrow(newer);
+        is_newer && document.state == BackupState::Listed && is_same()
     })
-}
-
-/// Returns whether this file of a backup in that state may be deleted if no document mentions it.
-/// Unknown names may not.
-fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
-    let is_listed = state == Some(BackupState::Listed);
-    match name {
-        // A void root becomes the document of the forgotten backup.
-        PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
-        // Another process may be writing annotations.
-        NOTES => !is_listed,
-        _ => is_object(name),
-    }
 }

@@ -338,10 +338,12 @@ impl Document {
 }
 
 impl RootFacts {
-    /// Returns whether both have the same source: the same cluster, at any path, or the same paths
-    /// of a host.
+    /// Returns whether both have the same source: of one host the same cluster, at any path, or the same
+    /// paths.
     pub fn is_like(&self, other: &Self) -> bool {
-        self.cluster == other.cluster && (self.cluster.is_some() || self.source == other.source)
+        let is_same_host = self.source.host == other.source.host;
+        let is_same_cluster = self.cluster.is_some() && is_same_host;
+        self.cluster == other.cluster && (is_same_cluster || self.source == other.source)
     }
 
     fn new(root: &Root) -> Result<Self> {

@@ -6,9 +6,9 @@
 
 use super::{
     annotations::Annotations,
+    counted::{counted_backups, counted_lost_roots, with_later_backups},
     open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup, without_backup},
     retention::TagRule,
-    scan::lost_roots,
 };
 use crate::{
     archive::object::Sealing,
@@ -140,7 +140,7 @@ impl BackupFilter {
         ))
     }
 
-    /// Returns the id of the latest selected backup. If the root of a later backup is damaged, it
+    /// Returns the id of the latest selected backup that [counts](super::counted). If the root of a later backup is damaged, it
     /// returns that one: the caller finds the damage on opening it.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl BackupFilter {
     pub fn latest(&self, objects: &Arc<dyn Objects>) -> Result<String> {
         let mut sources = SourceList::default();
         let (mut newest, mut unknown, mut damaged, mut is_any_readable) = (None, None, None, false);
-        for (id, root) in list_backups(objects)? {
+        for (id, root) in counted_backups(objects)? {
             let Ok(mut root) = root else {
                 damaged = Some(id);
                 continue;
@@ -174,9 +174,9 @@ impl BackupFilter {
         }
         self.must_be_one(&sources, objects)?;
         if newest.is_none() && is_any_readable {
-            return Err(self.none_selected(objects)?);
+            return Err(with_later_backups(objects, self.none_selected(objects)?));
         }
-        let lost = lost_roots(objects)?.pop();
+        let lost = counted_lost_roots(objects)?.pop();
         let readable = newest.clone().max(damaged);
         match (readable, lost) {
             (readable, Some(lost)) if readable.as_ref() < Some(&lost) => {
@@ -185,7 +185,7 @@ impl BackupFilter {
                 Err(lost_root(&format!("{what}{}", than.unwrap_or_default())))
             }
             (Some(id), _) => Ok(id),
-            (None, _) => Err(self.none_selected(objects)?),
+            (None, _) => Err(with_later_backups(objects, self.none_selected(objects)?)),
         }
     }
 
@@ -313,7 +313,7 @@ impl std::fmt::Display for BackupFilter {
 /// # Errors
 /// [`ErrorKind::Corrupt`] with the later backup, or the error of its root.
 pub fn check_later(objects: &Arc<dyn Objects>, newest: &str) -> Result<()> {
-    let later = list_backups(objects)?.filter(|(id, _)| id.as_str() > newest);
+    let later = counted_backups(objects)?.filter(|(id, _)| id.as_str() > newest);
     if let Some((id, Err(error))) = later.filter(|(_, root)| root.is_err()).last() {
         return Err(match error.kind {
             ErrorKind::Corrupt => error
@@ -322,7 +322,7 @@ pub fn check_later(objects: &Arc<dyn Objects>, newest: &str) -> Result<()> {
             _ => error,
         });
     }
-    match lost_roots(objects)?
+    match counted_lost_roots(objects)?
         .pop()
         .filter(|lost| lost.as_str() > newest)
     {

@@ -1,9 +1,9 @@
 //! The words behind `@` that choose a backup: `latest`, `latest~2`, a time, or the beginning of an id.
 
 use super::{
-    open::{list_backups, lost_root},
+    counted::{counted_backups, counted_lost_roots, with_later_backups},
+    open::lost_root,
     retention::span,
-    scan::lost_roots,
     select::{BackupFilter, SourceList},
 };
 use crate::{
@@ -112,7 +112,7 @@ impl BackupFilter {
         let mut sources = SourceList::default();
         let mut all = Vec::new();
         let mut oldest = None;
-        for (id, root) in list_backups(objects)? {
+        for (id, root) in counted_backups(objects)? {
             let Ok(mut root) = root else {
                 all.push(DatedBackup { id, time: None });
                 continue;
@@ -131,7 +131,7 @@ impl BackupFilter {
             }
         }
         self.must_be_one(&sources, objects)?;
-        let lost = lost_roots(objects)?.into_iter();
+        let lost = counted_lost_roots(objects)?.into_iter();
         all.extend(lost.map(|id| DatedBackup { id, time: None }));
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all.retain(|one| one.time.is_some() || id_time(&one.id).is_none_or(in_time));
@@ -152,7 +152,8 @@ impl BackupFilter {
             ))),
             None => chosen
                 .map(|chosen| chosen.id.clone())
-                .ok_or_else(|| none_chosen(selector, &**objects, oldest)),
+                .ok_or_else(|| none_chosen(selector, &**objects, oldest))
+                .map_err(|error| with_later_backups(objects, error)),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         layout,
         page::SegmentId,
         root::FORMAT,
-        seal::{open_sealed, seal},
+        seal::{open_counted, seal},
     },
     storage::{Objects, PutIf},
 };
@@ -22,6 +22,9 @@ use std::{
 
 /// Parts beyond this limit are not remembered: 2^24 parts of 8 MiB are 128 TiB.
 const MAX_PARTS: u64 = 1 << 24;
+
+/// Elements of the document: a run of parts has three, and a segment a few more.
+const MAX_ELEMENTS: usize = 4 * MAX_PARTS as usize;
 
 /// Used as the time of a part that was damaged when it was last checked.
 pub const DAMAGED: u64 = 1;
@@ -50,7 +53,7 @@ impl VerifyMemory {
     pub fn read(objects: &dyn Objects) -> Self {
         let stored = objects.get(layout::COVERED).ok().flatten();
         let stored: Option<VerifiedSegments> =
-            stored.and_then(|(bytes, _)| open_sealed(&bytes, layout::COVERED).ok());
+            stored.and_then(|(bytes, _)| open_counted(&bytes, layout::COVERED, MAX_ELEMENTS).ok());
         let rows = stored
             .filter(|stored| stored.format == FORMAT)
             .map_or_else(Vec::new, |stored| stored.segments);

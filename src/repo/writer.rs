@@ -71,16 +71,17 @@ impl RepositoryWriter {
         suffix: &'static str,
     ) -> Result<Self> {
         let look = FirstLook::take(&*objects)?;
-        Self::begin_after(&look, objects, id, time, suffix)
+        Self::begin_after(&look, objects, "", id, time, suffix)
     }
 
-    /// As [`RepositoryWriter::begin`], after a look at the repository.
+    /// As [`RepositoryWriter::begin`], of a backup of `host`, after a look at the repository.
     ///
     /// # Errors
     /// As [`RepositoryWriter::begin`].
     pub fn begin_after(
         look: &FirstLook,
         objects: Arc<dyn Objects>,
+        host: &str,
         id: &str,
         time: &str,
         suffix: &'static str,
@@ -101,7 +102,7 @@ impl RepositoryWriter {
             let clears = || (!repository.lacks_conditions).then(|| clear(&objects, &look.intents));
             run_both(is_far, clears, settle).1
         };
-        let announce = || HeldIntent::announce(&objects, id, time);
+        let announce = || HeldIntent::announce(&objects, host, id, time);
         // Intents that were left are removed first: each takes several steps.
         let at_once = is_far && look.intents.is_empty();
         let (prepared, intent) = match at_once {

@@ -28,7 +28,7 @@ use crate::archive::unnamed_losses;
 use crate::{
     archive::Archive,
     error::{Error, Result},
-    format::{digest::Algorithm, entry::EntryPath},
+    format::{digest::Algorithm, entry::EntryPath, root::Root},
     metrics::meter::Meter,
     pipeline::{ordered::Permits, workers::WorkerLimit},
     platform::{self},
@@ -143,6 +143,14 @@ impl Summary {
 }
 
 impl Restore {
+    /// Returns the root of the backup that is restored, into an existing tree or not.
+    ///
+    /// # Errors
+    /// Those of choosing and opening it.
+    pub fn chosen_root(&self, in_place: bool) -> Result<Root> {
+        Ok(choose_backup::open_chosen(self, in_place)?.root)
+    }
+
     /// Restores the backup or the stream that `from` names.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::seal::MAX_BYTES,
+    format::layout::max_document_bytes,
     queue::Locked,
 };
 use std::{
@@ -161,7 +161,7 @@ impl Objects for MemoryObjects {
         let Some(object) = contents.objects.get(key) else {
             return Ok(None);
         };
-        if object.bytes.len() as u64 > MAX_BYTES {
+        if object.bytes.len() as u64 > max_document_bytes(key) {
             return Err(
                 Error::corrupt(format!("cannot read {}", self.describe(key)))
                     .because("it is too large"),

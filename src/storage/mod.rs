@@ -9,11 +9,13 @@
 //! backup may be removed.
 
 pub mod access;
+mod append;
 mod cached;
 mod clock;
 mod cloud;
 mod coalesced;
 mod confined;
+mod far_rights;
 mod faulty;
 pub mod foreign_words;
 mod install;
@@ -32,6 +34,7 @@ mod server;
 pub mod ssh;
 pub mod wire;
 
+pub use append::{AppendRules, check_host_name};
 pub use cached::{CacheSpec, CachedObjects};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
@@ -41,6 +44,7 @@ pub use cloud::{
 };
 pub use coalesced::CoalescedObjects;
 pub use confined::{Allowed, Confined};
+pub use far_rights::{FarBackup, FarRestore};
 pub use faulty::{Fault, Faulty};
 pub use kept::KeptBackups;
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
@@ -93,10 +97,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// All bytes of a small object, and their version.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it has more than [`MAX_BYTES`] bytes, or the storage's.
+    /// [`ErrorKind::Corrupt`] if it has more than [`max_document_bytes`] bytes, or the storage's.
     ///
     /// [`ErrorKind::Corrupt`]: crate::error::ErrorKind::Corrupt
-    /// [`MAX_BYTES`]: crate::format::seal::MAX_BYTES
+    /// [`max_document_bytes`]: crate::format::layout::max_document_bytes
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>>;
 
     /// How many bytes an object has.

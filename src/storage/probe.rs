@@ -3,7 +3,7 @@
 use super::{Objects, Put, PutIf, Version};
 use crate::{
     error::{ErrorKind, Result},
-    format::layout::letters,
+    format::layout::{PROBES, letters},
     platform::debug,
 };
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,13 +11,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// Does the storage do puts on conditions, and refuse those whose condition does not hold?
 ///
 /// Some object stores know no such conditions, and some that do not know them say nothing and overwrite. A new repository asks, once:
-/// five requests for one small object, `probe-` and a random name, which is deleted again where the storage permits that.
+/// five requests for one small object, `probes/` and a random name, which is deleted again where the storage permits that.
 ///
 /// # Errors
 /// The storage's, but for what it says about conditions.
 pub fn probe(objects: &dyn Objects) -> Result<bool> {
     let name = letters(RandomState::new().build_hasher().finish(), 12);
-    let key = format!("probe-{name}");
+    let key = format!("{PROBES}/{name}");
     let does = does_conditional_puts(objects, &key);
     if let Err(error) = objects.delete(&[key]) {
         debug(|| format!("could not delete what a probe left: {}", error.line()));

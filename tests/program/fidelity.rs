@@ -278,7 +278,10 @@ mkdir s && echo x >s/f && mkdir s/d && setfacl -m u:31001:rw,g:31001:r,u:31003:x
     );
     assert_eq!(lists("c"), lists("s"), "a copy on one host");
     on("B", "\"$fullbore\" verify r --against o").ends_with(0);
-    let ran = on("B", "setfacl -m u:31001:rw,u:32001:- o/f && \"$fullbore\" verify r --against o");
+    let ran = on(
+        "B",
+        "setfacl -m u:31001:rw,u:32001:- o/f && \"$fullbore\" verify r --against o",
+    );
     assert_eq!(ran.code, 1, "her rights are those of another: {}", ran.out);
 }
 

@@ -8,6 +8,7 @@ mod connections;
 mod far_source;
 mod faults;
 mod faults_far;
+mod hostile_far;
 mod installed;
 mod listening;
 mod namespaces;
@@ -21,7 +22,8 @@ mod suite;
 use fullbore::{
     error::Result,
     storage::{
-        Allowed, Confined, LocalObjects, MemoryObjects, Objects, Recording, SystemClock,
+        Allowed, AppendRules, Confined, LocalObjects, MemoryObjects, Objects, Recording,
+        SystemClock,
         wire::{NoService, OfferedObjects, Wire, WireObjects, WireStreams, WireTimes},
     },
 };
@@ -114,7 +116,11 @@ suite!(
 );
 suite!(
     confined_to_writing,
-    in_directory(|local| Arc::new(far(Arc::new(Confined::new(local, Allowed::Write)))))
+    in_directory(|local| Arc::new(far(Arc::new(Confined::new(
+        local,
+        Allowed::Write,
+        &AppendRules::default()
+    )))))
 );
 suite!(
     recorded,

@@ -236,10 +236,18 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
     let vault = sshd().vault();
     let there = format!("ssh://limited{}", vault.display());
     let source = source.to_str().unwrap();
-    fullbore(0, &["backup", source, "--to", &there]);
+    // A backup in the name of another host ends before anything is stored.
+    let said = fullbore(1, &["backup", source, "--to", &there, "--host", "web2"]);
+    assert!(said.contains("run the backup with --host web1"), "{said}");
+    assert_eq!(
+        files(&vault).into_keys().collect::<Vec<_>>(),
+        ["fullbore-repo.json"]
+    );
+    let backup = ["backup", source, "--to", &there, "--host", "web1"];
+    fullbore(0, &backup);
     let first = only_backup(&vault);
     let before = files(&vault.join("backups"));
-    fullbore(0, &["backup", source, "--to", &there]);
+    fullbore(0, &backup);
     fullbore(0, &["verify", &there, "--data"]);
     let said = fullbore(1, &["forget", &there, &first]);
     assert!(said.contains("this host may only add backups"), "{said}");
@@ -421,10 +429,14 @@ fn a_source_on_another_host_is_backed_up_there_as_a_near_one_is_here() {
         &["backup", &far_source, "--to", pulled_at, "--tag", "a=b"],
     );
     assert!(said.contains("is complete in"), "{said}");
-    fullbore(0, &["backup", src, "--to", near_at]);
+    fullbore(0, &["backup", src, "--to", near_at, "--host", "far"]);
     let same = segments(&pulled);
     assert!(!same.is_empty() && same == segments(&near));
-    assert_eq!(sources(pulled_at), sources(near_at));
+    assert_eq!(
+        sources(pulled_at),
+        sources(near_at),
+        "the host that was asked"
+    );
     // The next one is incremental, also as --on says it, and one of this host goes on from it.
     let before = files(&pulled);
     fs::write(source.join("sub/7"), "changed").unwrap();
@@ -440,7 +452,7 @@ fn a_source_on_another_host_is_backed_up_there_as_a_near_one_is_here() {
             "--quiet",
         ],
     );
-    fullbore(0, &["backup", src, "--to", pulled_at]);
+    fullbore(0, &["backup", src, "--to", pulled_at, "--host", "far"]);
     let added: usize = files(&pulled)
         .iter()
         .filter(|(name, _)| name.contains("/s0") && !before.contains_key(*name))

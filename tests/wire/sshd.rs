@@ -57,7 +57,7 @@ fn start() -> Sshd {
     let public = |key: &Path| fs::read_to_string(key.with_extension("pub")).unwrap();
     let vault = path.join("vault");
     let limited = format!(
-        "restrict,command=\"{FULLBORE} serve --stdio --allow append:{}\" {}",
+        "restrict,command=\"{FULLBORE} serve --stdio --allow append:{} --host web1\" {}",
         vault.display(),
         public(&limited_key)
     );

@@ -1,17 +1,30 @@
 //! Backups whose source or destination is on another host, and restores whose target is: the whole command runs there, with this host's
 //! repository or files; or here, with the files of that host.
 
-use super::{backup::BackupArgs, restore::RestoreArgs};
+use super::{
+    backup::BackupArgs,
+    restore::{RestoreArgs, plan},
+};
 use crate::{
-    backup::far_source::{FarSubject, served_sources},
-    cli::{command_line, html_report::HtmlReport, output::aside, values::RunOn},
+    backup::{
+        far_source::{FarSubject, SourceRights, check_scope, served_sources},
+        paths::Scope,
+    },
+    cli::{
+        command_line, html_report::HtmlReport, options::UNREADABLE, output::aside, values::RunOn,
+    },
     error::{Error, ErrorKind, Result},
+    format::layout::REPOSITORY,
     plan::SinkSpec,
     queue::Locked,
-    repo::{compare::Compare, open::place},
-    source::far::ServedSources,
+    repo::{
+        compare::Compare,
+        open::{named, place},
+        writer::must_be_possible,
+    },
+    source::far::{ServedSources, opened_words},
     storage::{
-        Location, Objects,
+        FarBackup, FarRestore, Location, Objects,
         access::connect_to_host,
         ssh::connect_to_peer,
         wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService},
@@ -78,14 +91,44 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
         let what = format!("cannot back up another host to {}", to.name());
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     };
+    // The other host cannot look at a place of this one.
+    if objects.as_local().is_some() && objects.stat(REPOSITORY)?.is_none() {
+        must_be_possible(&**objects, args.no_create)?;
+    }
+    let name = args.host.clone().unwrap_or_else(|| name_of(&host));
     let arguments = FarArguments {
         to: offered_name(&args.to),
         words: paths,
-        on: None,
+        added: match &args.host {
+            Some(_) => Vec::new(),
+            None => vec!["--host".into(), name.clone().into()],
+        },
     };
     let report = args.run.report.as_deref();
-    let service = NearService::new(Some(objects.clone()), None, report)?;
-    service.run(&host, &arguments).map(Some)
+    let rights = Arc::new(FarBackup::new(objects.clone(), &name));
+    let service = NearService::new(Some(rights.clone()), None, report)?;
+    let code = service.run(&host, &arguments)?;
+    let is_done = [0, UNREADABLE].contains(&code) && !args.dry_run;
+    if is_done && !rights.has_root() {
+        return Err(stored_nothing(&host));
+    }
+    Ok(Some(code))
+}
+
+/// The name of a host in its backups: without the user and the port by which ssh reaches it.
+fn name_of(host: &str) -> String {
+    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    match name.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address.to_owned(),
+        None => name.split(':').next().unwrap_or(name).to_owned(),
+    }
+}
+
+fn stored_nothing(host: &str) -> Error {
+    let what = format!("could not back up host {host:?}: it has stored no backup here");
+    Error::new(ErrorKind::System, what)
+        .because("the command there said that it was done")
+        .hint("check fullbore on that host; it may have been replaced")
 }
 
 /// The value of `--on` of a command whose files are those of the host that has started it.
@@ -101,14 +144,22 @@ fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Op
         Some((from, words)) => (Some(from), words),
         None => (None, Vec::new()),
     };
+    let scope = far_scope(args, &words);
+    let mut added: Vec<OsString> = vec!["--on".into(), PEER.into()];
+    if let (Some(from), None) = (&from, &args.host) {
+        added.extend(["--host".into(), name_of(from).into()]);
+    }
     let arguments = FarArguments {
         to: path.into(),
         words,
-        on: Some(PEER.into()),
+        added,
     };
     let files = match from {
-        Some(from) => OfferedFiles::Far(connect_to_host(&from, Arc::new(NoService))?),
-        None => OfferedFiles::Near(served_sources()),
+        Some(from) => OfferedFiles::Far {
+            wire: connect_to_host(&from, Arc::new(NoService))?,
+            scope: Box::new(scope),
+        },
+        None => OfferedFiles::Near(served_sources(SourceRights::Scope(scope))),
     };
     let service = NearService::new(None, Some(files), args.run.report.as_deref())?;
     service.run(&host, &arguments).map(Some)
@@ -127,13 +178,26 @@ fn check_trees(args: &BackupArgs) -> Result<()> {
         .hint("leave it out: the host of the source does the work"))
 }
 
+/// The files that the command line names, by what they are called on the host that has them.
+fn far_scope(args: &BackupArgs, words: &[Replaced]) -> Scope {
+    let mut scope = args.scope.clone();
+    scope.looks_twice = matches!(args.compare, Compare::Mtime | Compare::Size);
+    for path in &mut scope.paths {
+        let replaced = words.iter().find(|(word, _)| word == path.as_os_str());
+        if let Some((_, far)) = replaced {
+            *path = far.into();
+        }
+    }
+    scope
+}
+
 /// Files for a backup that runs on another host.
 #[derive(Debug)]
 enum OfferedFiles {
     /// Those of this host.
     Near(ServedSources),
     /// Those of a third one.
-    Far(Wire),
+    Far { wire: Wire, scope: Box<Scope> },
 }
 
 /// Offers a command on another host all that it needs of this one.
@@ -192,13 +256,16 @@ impl WireService for NearService {
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
         match (topic, &self.files) {
             (AskTopic::Files, Some(OfferedFiles::Near(sources))) => sources.answer(question),
-            (AskTopic::Files, Some(OfferedFiles::Far(wire))) => {
+            (AskTopic::Files, Some(OfferedFiles::Far { wire, scope })) => {
+                if let Some(words) = opened_words(question)? {
+                    check_scope(&words, scope)?;
+                }
                 wire.peer().ask(topic, question, MAX_ANSWER_BYTES)
             }
             (AskTopic::Report, _) => {
                 let report = self.report.locked().take();
                 let report = report.ok_or_else(|| topic.not_offered())?;
-                report.print_made(question);
+                report.print_numbers(question);
                 Ok(Vec::new())
             }
             _ => Err(topic.not_offered()),
@@ -211,23 +278,16 @@ impl WireService for NearService {
 /// # Errors
 /// [`ErrorKind::Usage`] for what is no tree; those of the connection.
 pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
-    let mut scope = args.scope.clone();
-    scope.looks_twice = matches!(args.compare, Compare::Mtime | Compare::Size);
     if args.on.as_deref() == Some(PEER) {
-        return FarSubject::new(connect_to_peer()?, scope).map(Some);
+        return FarSubject::new(connect_to_peer()?, far_scope(args, &[])).map(Some);
     }
     let source = source_host(args)?;
     let Some((host, paths)) = source.filter(|_| args.run_on == RunOn::Dest) else {
         return Ok(None);
     };
-    for path in &mut scope.paths {
-        let replaced = paths.iter().find(|(word, _)| word == path.as_os_str());
-        if let Some((_, far)) = replaced {
-            *path = far.into();
-        }
-    }
+    let scope = far_scope(args, &paths);
     let wire = connect_to_host(&host, Arc::new(NoService))?;
-    FarSubject::new(wire, scope).map(Some)
+    Ok(Some(FarSubject::new(wire, scope)?.of_host(name_of(&host))))
 }
 
 /// Runs a restore on the host of its target, if that is another one. Returns the exit code.
@@ -241,19 +301,34 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
     let Location::Ssh { host, path } = Location::parse(to.as_os_str())? else {
         return Ok(None);
     };
-    let (location, _) = place(&args.from)?;
+    let (location, selector) = place(&args.from)?;
     if !location.is_repository() {
         let what = format!("cannot restore {location} on another host");
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     }
+    let in_place = args.overwrite || args.delta.is_delta();
+    let root = plan(args)?.chosen_root(in_place)?;
+    // The other host finds one backup, so it needs no other name for it than its id.
+    let named = match selector {
+        Some(selector) => named(without(&args.from, selector), &root.id),
+        None => args.from.clone(),
+    };
     let arguments = FarArguments {
         to: path.into(),
-        words: vec![(args.from.clone(), offered_name(&args.from))],
-        on: None,
+        words: vec![(args.from.clone(), offered_name(&named))],
+        added: Vec::new(),
     };
     let report = args.run.report.as_deref();
-    let service = NearService::new(Some(location.objects()?), None, report)?;
+    let rights = FarRestore::new(location.objects()?, &root);
+    let service = NearService::new(Some(Arc::new(rights)), None, report)?;
     service.run(&host, &arguments).map(Some)
+}
+
+/// The word of a repository without `@` and the words that select a backup.
+fn without(word: &OsStr, selector: &str) -> OsString {
+    let bytes = word.as_bytes();
+    let end = bytes.len().saturating_sub(selector.len() + 1);
+    OsStr::from_bytes(&bytes[..end]).to_owned()
 }
 
 /// A word of the command line of another host, and the one that takes its place there.
@@ -298,8 +373,8 @@ struct FarArguments {
     /// The value of `--to`.
     to: OsString,
     words: Vec<Replaced>,
-    /// The value of `--on`.
-    on: Option<OsString>,
+    /// Options that this host adds.
+    added: Vec<OsString>,
 }
 
 impl FarArguments {
@@ -328,9 +403,10 @@ impl FarArguments {
                 far.push(self.word(argument));
             }
         }
-        if let Some(on) = &self.on {
-            far.extend(["--on".into(), on.clone()]);
-        }
+        // Words behind `--` are no options.
+        let end = far.iter().position(|word| word == "--");
+        let end = end.unwrap_or(far.len());
+        far.splice(end..end, self.added.iter().cloned());
         far
     }
 
@@ -379,7 +455,7 @@ mod tests {
         let arguments = FarArguments {
             to: "peer:/b".into(),
             words: vec![("ssh://h/srv".into(), "/srv".into())],
-            on: None,
+            added: vec!["--host".into(), "h".into()],
         };
         let of = |line: &str| {
             let far = arguments.of(line.split(' ').map(Into::into));
@@ -387,15 +463,18 @@ mod tests {
         };
         assert_eq!(
             of("backup ssh://h/srv --to /b --key k --ssh=x --passphrase --tag a=b -x"),
-            "backup /srv --to peer:/b --tag a=b -x"
+            "backup /srv --to peer:/b --tag a=b -x --host h"
         );
         assert_eq!(
             of("--far-program f backup --to=/b --encrypt-to age1 ssh://h/srv --json --report=r"),
-            "backup --to peer:/b /srv --json --report peer:"
+            "backup --to peer:/b /srv --json --report peer: --host h"
         );
         assert_eq!(host("ssh://me@h:22/".into()).unwrap(), "me@h:22");
         for bad in ["h", "ssh://", "ssh://h/p"] {
             host(bad.into()).unwrap_err();
+        }
+        for (host, name) in [("db1", "db1"), ("me@db1:22", "db1"), ("me@[::1]:22", "::1")] {
+            assert_eq!(name_of(host), name);
         }
     }
 }

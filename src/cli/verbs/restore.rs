@@ -64,9 +64,9 @@ pub(in crate::cli) struct RestoreArgs {
     pub(in crate::cli) plan: bool,
     /// Restore into a directory that holds something; files that are in the way are replaced
     #[arg(long)]
-    overwrite: bool,
+    pub(super) overwrite: bool,
     #[command(flatten)]
-    delta: DeltaArgs,
+    pub(super) delta: DeltaArgs,
     /// Restore what is not damaged, and list the rest
     #[arg(long)]
     keep_going: bool,
@@ -102,7 +102,7 @@ pub(in crate::cli) struct DeltaArgs {
 }
 
 impl DeltaArgs {
-    fn is_delta(&self) -> bool {
+    pub(super) fn is_delta(&self) -> bool {
         self.delta || self.mirror
     }
 
@@ -116,24 +116,7 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         return Ok(code);
     }
     let ends = RunEnds::of(Some(&args.from), None);
-    let filter = args.select.filter(&args.from, true)?;
-    let restore = Restore {
-        from: args.from,
-        filter,
-        to: args.to.clone().unwrap_or_default(),
-        paths: selected(args.paths),
-        patterns: EntryPatterns {
-            include: args.include,
-            exclude: args.exclude,
-        },
-        overwrite: args.overwrite,
-        keep_going: args.keep_going,
-        numeric_owner: args.numeric_owner,
-        postgres: args.cluster.into(),
-        workers: args.workers.unwrap_or_else(platform::cores),
-        memory: memory(args.memory, FRAME_BYTES),
-        say_elsewhere: elsewhere(args.output.json, args.output.quiet),
-    };
+    let restore = plan(&args)?;
     let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
     if args.dry_run {
         let deletes = args.delta.deletes();
@@ -192,6 +175,30 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         });
     }
     Ok(summary.exit_code())
+}
+
+/// The restore that the arguments ask for.
+///
+/// # Errors
+/// As [`SelectArgs::filter`](crate::cli::select::SelectArgs::filter).
+pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
+    Ok(Restore {
+        from: args.from.clone(),
+        filter: args.select.clone().filter(&args.from, true)?,
+        to: args.to.clone().unwrap_or_default(),
+        paths: selected(args.paths.clone()),
+        patterns: EntryPatterns {
+            include: args.include.clone(),
+            exclude: args.exclude.clone(),
+        },
+        overwrite: args.overwrite,
+        keep_going: args.keep_going,
+        numeric_owner: args.numeric_owner,
+        postgres: args.cluster.clone().into(),
+        workers: args.workers.unwrap_or_else(platform::cores),
+        memory: memory(args.memory, FRAME_BYTES),
+        say_elsewhere: elsewhere(args.output.json, args.output.quiet),
+    })
 }
 
 /// Say what will be removed. A reader that has gone has read enough.

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// What only a backup of a cluster knows.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "PostgreSQL")]
 pub(in crate::cli) struct ClusterArgs {
     /// Restore a tablespace (its location, name or oid) elsewhere; can be repeated
@@ -51,7 +51,7 @@ pub(in crate::cli) struct ClusterArgs {
 }
 
 /// Where recovery ends: one of these.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[group(id = "recovery_target", multiple = false)]
 #[command(next_help_heading = "PostgreSQL")]
 struct TargetArgs {

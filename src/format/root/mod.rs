@@ -4,11 +4,13 @@
 //! [sealed](crate::format::seal), so that damage to it is detected.
 
 mod cluster;
+mod gate;
 mod level;
 #[cfg(test)]
 mod tests;
 
 pub use cluster::{ClusterInfo, DatabaseInfo, Tablespace, Witness};
+pub use gate::{FREE_ROOT_BYTES, RootGate, RootOwner, check_new_root, root_limit};
 pub use level::CodecLevel;
 
 pub use super::name::EntryName;
@@ -16,6 +18,7 @@ use super::{
     digest::Algorithm,
     layout::is_backup_id,
     page::SegmentId,
+    root_parts::PSEUDONYM,
     seal::{open_sealed, seal},
     sizes,
 };
@@ -100,6 +103,11 @@ impl SourceInfo {
     pub fn is_unknown(&self) -> bool {
         self.host.is_empty() && self.paths.is_empty()
     }
+}
+
+/// Returns whether it is the pseudonym in the clear head of a root, where no key opens the rest.
+pub fn is_pseudonym(source: &SourceInfo) -> bool {
+    source.paths.is_empty() && source.host.starts_with(PSEUDONYM)
 }
 
 /// Codec, sizes and digest of the stored data.

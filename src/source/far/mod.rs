@@ -16,6 +16,17 @@ use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{fmt, sync::Arc};
 use words::{EntryWords, KnownWords, StateWords, StoredWords, decoded, encoded, wrong_words};
 
+/// The words by which a question opens a subject; `None` if it is another question.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is no question.
+pub fn opened_words(question: &[u8]) -> Result<Option<Vec<u8>>> {
+    match decoded(question)? {
+        SourceQuestion::Open(words) => Ok(Some(words.into())),
+        _ => Ok(None),
+    }
+}
+
 /// A way to a host that serves sources.
 pub trait SourceChannel: fmt::Debug + Send + Sync {
     /// Asks a question, and returns the answer.

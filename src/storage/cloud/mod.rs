@@ -36,10 +36,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{BACKUPS, INTENTS, TOMBSTONES, letters},
-        seal::MAX_BYTES,
-    },
+    format::layout::{BACKUPS, HOSTS, INTENTS, PROBES, TOMBSTONES, letters, max_document_bytes},
 };
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
@@ -68,7 +65,7 @@ const MIN_RANGE_BYTES: u64 = 256 << 10;
 const DELETE_BATCH: usize = 1000;
 
 /// Directories of a repository.
-const ROOMS: [&str; 4] = [BACKUPS, INTENTS, TOMBSTONES, KEYS];
+const ROOMS: [&str; 6] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES];
 
 /// How often a range of several requests is read anew when the object was replaced meanwhile.
 const PIN_TRIES: u32 = 3;
@@ -290,7 +287,8 @@ impl Objects for CloudObjects {
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
         let path = self.path(key)?;
-        let content = self.client.wait(self.client.requests.get(&path, MAX_BYTES));
+        let request = self.client.requests.get(&path, max_document_bytes(key));
+        let content = self.client.wait(request);
         let content = content
             .map_err(|failed| failed.error(format!("could not read {}", self.describe(key))))?;
         Ok(content.map(|content| (content.bytes, content.version)))

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
-    format::{layout::BACKUPS, seal::MAX_BYTES},
+    format::layout::{BACKUPS, max_document_bytes},
     platform::{
         debug,
         dir::{self, FileKind},
@@ -227,7 +227,7 @@ impl LocalObjects {
                 // Without locks two hosts that replace one object at the same moment may both succeed.
                 Err(error) => debug(|| format!("no lock on {}: {error}", self.describe(key))),
             }
-            if version_of(&read_all(file.try_clone()?)?) != *version {
+            if version_of(&read_all(file.try_clone()?, max_document_bytes(key))?) != *version {
                 return Ok(false);
             }
             return self.place(key, bytes, false);
@@ -401,7 +401,7 @@ impl Objects for LocalObjects {
         check_key(key)?;
         let read = asked_twice(|| {
             let (dir, name) = self.find(key)?;
-            read_all(safe_file::open_at(dir, name)?)
+            read_all(safe_file::open_at(dir, name)?, max_document_bytes(key))
         });
         let bytes = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -586,15 +586,15 @@ fn version_of(bytes: &[u8]) -> Version {
 }
 
 /// All bytes of a small object.
-fn read_all(file: File) -> io::Result<Vec<u8>> {
-    if file.metadata()?.len() > MAX_BYTES {
+fn read_all(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
+    if file.metadata()?.len() > max_bytes {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "it is too large",
         ));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    file.take(max_bytes).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

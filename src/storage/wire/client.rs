@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{root::PART_BYTES, seal::MAX_BYTES},
+    format::{layout::max_document_bytes, root::PART_BYTES},
     storage::{
         Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
         StorageAbilities, StoredObject, Take, Upload, Version,
@@ -128,7 +128,7 @@ impl Objects for WireObjects {
         let call = Call::Get {
             key: key.to_owned(),
         };
-        match self.link.call(call, b"", MAX_BYTES)? {
+        match self.link.call(call, b"", max_document_bytes(key))? {
             (_, CallAnswer::Got(version), data) => {
                 Ok(version.map(|version| (data, Version::new(version))))
             }

@@ -1,0 +1,60 @@
+//! The backups that count for what is latest: those whose time is not more than a day in the future.
+//!
+//! The others come from a clock that was wrong, or from a host that lies. They are listed and can be named by their
+//! ids, and take no part in the order of backups.
+
+use super::{
+    open::{backup_ids, listed_roots, read_repository},
+    scan::lost_roots,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{layout::begins_later_than_tomorrow, root::Root},
+    storage::Objects,
+};
+use std::sync::Arc;
+
+/// Backups of the future that an error lists.
+const LISTED: usize = 5;
+
+/// Returns the ids that count.
+pub(super) fn counted(mut ids: Vec<String>) -> Vec<String> {
+    ids.retain(|id| !begins_later_than_tomorrow(id));
+    ids
+}
+
+/// As [`list_backups`](super::open::list_backups), of the backups that count.
+///
+/// # Errors
+/// As there.
+pub fn counted_backups(
+    objects: &Arc<dyn Objects>,
+) -> Result<impl Iterator<Item = (String, Result<Root>)> + use<>> {
+    read_repository(&**objects)?;
+    Ok(listed_roots(objects, counted(backup_ids(&**objects)?)))
+}
+
+/// As [`lost_roots`], of the backups that count.
+///
+/// # Errors
+/// As there.
+pub(super) fn counted_lost_roots(objects: &Arc<dyn Objects>) -> Result<Vec<String>> {
+    lost_roots(objects).map(counted)
+}
+
+/// Adds the backups that do not count to the error of a backup that was not found.
+pub(super) fn with_later_backups(objects: &Arc<dyn Objects>, error: Error) -> Error {
+    let is_later = |id: &String| begins_later_than_tomorrow(id);
+    let mut later = backup_ids(&**objects).unwrap_or_default();
+    later.retain(is_later);
+    if error.kind != ErrorKind::NotFound || later.is_empty() {
+        return error;
+    }
+    let line = |id: &String| format!("{id:?} is more than a day in the future and does not count");
+    let error = later
+        .iter()
+        .take(LISTED)
+        .map(line)
+        .fold(error, Error::detail);
+    error.hint("check the clock of this host, or name a backup by its id")
+}

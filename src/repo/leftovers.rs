@@ -1,0 +1,36 @@
+//! Names that a prune may delete.
+
+use super::roots::BackupState;
+use crate::{
+    error::Result,
+    format::layout::{FORGOTTEN, NOTES, PARTIAL, PROBES, ROOT, is_object},
+    storage::Objects,
+};
+
+/// Returns whether this file of a backup in that state may be deleted if no document mentions it. Unknown names
+/// beside a root may not: a person may have put a copy there. Below a backup without a root no command shows them.
+pub(super) fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
+    let is_listed = state == Some(BackupState::Listed);
+    let is_used = is_listed || state == Some(BackupState::Partial);
+    match name {
+        ROOT | FORGOTTEN => false,
+        // A void root becomes the document of the forgotten backup.
+        PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
+        // Another process may be writing annotations.
+        NOTES => !is_listed,
+        _ => is_object(name) || !is_used,
+    }
+}
+
+/// Deletes the objects by which a storage was tried, and that could not be deleted then.
+///
+/// # Errors
+/// The storage's.
+pub(super) fn remove_probes(objects: &dyn Objects) -> Result<()> {
+    let listed = objects.list(PROBES)?.into_iter();
+    let probes: Vec<String> = listed.map(|object| object.key).collect();
+    if probes.is_empty() {
+        return Ok(());
+    }
+    objects.delete(&probes)
+}

@@ -1,0 +1,108 @@
+//! What the intent of a host may say: it keeps the objects of all backups that it names.
+
+use super::{AnnouncedBackup, AppendSession};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{
+        intent::Intent,
+        layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id, max_document_bytes},
+        root::{Root, RootOwner, is_void},
+        seal::open_sealed,
+    },
+    queue::Locked,
+};
+
+/// Backups that an intent names: the latest one, one that was interrupted, and their successors.
+const MAX_BASES: usize = 16;
+
+impl AppendSession {
+    /// Checks the intent of an announced backup before it is replaced.
+    ///
+    /// # Errors
+    /// As [`AppendSession::check_intent`].
+    pub(super) fn check_new_intent(&self, id: &str, body: &[u8]) -> Result<()> {
+        let backup = self.added.locked().backups.get(id).cloned();
+        let mut backup = backup.unwrap_or_default();
+        self.check_intent(id, body, &mut backup)?;
+        if let Some(known) = self.added.locked().backups.get_mut(id) {
+            known.may_refer_to = backup.may_refer_to;
+            known.base_root_bytes = backup.base_root_bytes;
+        }
+        Ok(())
+    }
+
+    /// An intent keeps the objects of all backups that it names: it may name some of the same host.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is no intent of this backup, [`ErrorKind::Permission`] if it names backups
+    /// that it may not name; the storage's.
+    pub(super) fn check_intent(
+        &self,
+        id: &str,
+        body: &[u8],
+        backup: &mut AnnouncedBackup,
+    ) -> Result<()> {
+        let name = format!("the intent of backup {id:?}");
+        let refused = |why: String| {
+            let what = format!("cannot store {name}");
+            Err(Error::new(ErrorKind::Permission, what).because(why))
+        };
+        if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
+            return refused("it is too long".to_owned());
+        }
+        let intent: Intent = open_sealed(body, &name)?;
+        if intent.id != id || intent.bases.len() > MAX_BASES {
+            return refused(format!(
+                "it is not of this backup, or names more than {MAX_BASES} bases"
+            ));
+        }
+        self.check_source(&intent.source, backup.is_sealed)?;
+        for base in &intent.bases {
+            if is_backup_id(base) && !backup.may_refer_to.contains(base) {
+                self.note_base(base, backup)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a backup of another host before it has stored anything; its root is what counts.
+    fn check_source(&self, source: &str, is_sealed: bool) -> Result<()> {
+        match self.owner(is_sealed)? {
+            RootOwner::Host(host) if !source.is_empty() && source != host => {
+                let what = format!("cannot add a backup of host {source:?}");
+                Err(Error::new(ErrorKind::Permission, what)
+                    .because(format!("this host may add backups of {host:?}"))
+                    .hint(format!("run the backup with --host {host}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note_base(&self, base: &str, backup: &mut AnnouncedBackup) -> Result<()> {
+        let document = |name: &str| self.inner.get(&format!("{BACKUPS}/{base}/{name}"));
+        let stored = match document(ROOT)? {
+            None => document(PARTIAL)?,
+            root => root,
+        };
+        // One that is gone has no objects to keep; a void root says the same.
+        let Some((bytes, _)) = stored.filter(|(bytes, _)| !is_void(bytes)) else {
+            return Ok(());
+        };
+        let root = Root::of_backup(base, &bytes, &format!("the root of backup {base:?}"))?;
+        if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
+            && root.source.host != host
+        {
+            let what = format!("cannot take backup {base:?} as the base");
+            let of = &root.source.host;
+            let why = format!("it is of host {of:?}, and this host may add backups of {host:?}");
+            return Err(Error::new(ErrorKind::Permission, what)
+                .because(why)
+                .hint(format!("run the backup with --host {host}")));
+        }
+        let others = root.referenced_backups().into_iter().map(str::to_owned);
+        backup.may_refer_to.extend(others);
+        backup.may_refer_to.insert(base.to_owned());
+        backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,426 @@
+//! What a host may add to a repository that it reaches over a connection.
+//!
+//! A session announces backups and adds their objects. Until the root of a backup is stored, its objects may be
+//! replaced and deleted; from then on only its intent and its partial root may be. A root is checked by
+//! [`RootGate`] before it is stored. Every other object of a repository stays as it is, and no object has a name
+//! that the commands for maintenance do not know.
+
+mod added_key;
+mod intents;
+mod lease;
+mod ledger;
+mod rules;
+mod upload;
+
+pub use rules::{AppendRules, check_host_name};
+
+use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::{
+        layout::{BACKUPS, REPOSITORY, Repository, begins_later_than_tomorrow, max_document_bytes},
+        root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
+        seal::open_sealed,
+    },
+    platform::debug,
+    queue::Locked,
+};
+use added_key::AddedKey;
+use lease::{AnnouncedLease, DeadLease};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
+use upload::AddedUpload;
+
+/// Bytes of an object by which a storage is tried.
+const PROBE_BYTES: usize = 64;
+
+/// Bytes of a key file of a new repository.
+const KEY_FILE_BYTES: usize = 64 << 10;
+
+/// Objects other than those of backups that a session adds: key files and probes.
+const MAX_OTHERS: usize = 64;
+
+/// Bytes that are added before the use of the host is counted again.
+const LOOK_BYTES: u64 = 256 << 20;
+
+/// A backup that was announced in this session.
+#[derive(Debug, Clone, Default)]
+struct AnnouncedBackup {
+    /// Is the repository encrypted?
+    is_sealed: bool,
+    /// Its root is stored, or may be: nothing of it may be changed.
+    is_committed: bool,
+    /// Backups that its root may refer to: those that its intent names, and those that they refer to.
+    may_refer_to: BTreeSet<String>,
+    /// Bytes of the largest root of those.
+    base_root_bytes: u64,
+}
+
+/// Bytes that are about to be added.
+#[derive(Debug, Clone, Copy)]
+enum AddedBytes {
+    /// Those of a whole object.
+    Object(u64),
+    /// Some of an upload that is not finished.
+    Upload(u64),
+}
+
+/// What was added in a session.
+#[derive(Debug, Default)]
+struct AddedObjects {
+    backups: BTreeMap<String, AnnouncedBackup>,
+    /// Key files of a new repository, and probes.
+    others: BTreeSet<String>,
+    /// Bytes that the host used when it was counted last.
+    used: u64,
+    /// Bytes that were added since.
+    since: u64,
+    /// Bytes of uploads that are not finished.
+    open: u64,
+}
+
+/// What one session has added, and may add.
+#[derive(Debug)]
+pub(super) struct AppendSession {
+    inner: Arc<dyn Objects>,
+    rules: AppendRules,
+    added: Mutex<AddedObjects>,
+    /// Held shared while objects of a backup are changed, and alone while a root is stored: no change that began
+    /// before a commit ends after it.
+    commits: RwLock<()>,
+}
+
+impl AppendSession {
+    pub(super) fn new(inner: Arc<dyn Objects>, rules: AppendRules) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            rules,
+            added: Mutex::default(),
+            commits: RwLock::default(),
+        })
+    }
+
+    fn refused(&self, verb: &str, key: &str) -> Error {
+        let what = format!("cannot {verb} {}", self.inner.describe(key));
+        Error::new(ErrorKind::Permission, what).because("this host may only add backups there")
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Permission`] unless this session announced the backup and has not stored its root.
+    fn check_open(&self, verb: &str, key: &str, id: &str) -> Result<()> {
+        match self.added.locked().backups.get(id) {
+            Some(backup) if !backup.is_committed => Ok(()),
+            Some(_) => {
+                let what = format!("cannot {verb} {}", self.inner.describe(key));
+                Err(Error::new(ErrorKind::Permission, what)
+                    .because("the backup is complete, and this host may only add backups there"))
+            }
+            None => Err(self.refused(verb, key)),
+        }
+    }
+
+    /// Whether this session has announced the backup that the prefix is of.
+    pub(super) fn has_announced(&self, prefix: &str) -> bool {
+        let id = prefix.split('/').nth(1).unwrap_or_default();
+        self.added.locked().backups.contains_key(id)
+    }
+
+    pub(super) fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        match AddedKey::of(key) {
+            AddedKey::Object(id) => {
+                let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+                self.check_open("write", key, id)?;
+                self.charge(AddedBytes::Object(bytes.len() as u64))?;
+                self.inner.put(key, bytes, condition)
+            }
+            AddedKey::Partial(id) => {
+                let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+                self.check_open("write", key, id)?;
+                self.check_root(id, bytes)?;
+                self.charge(AddedBytes::Object(bytes.len() as u64))?;
+                self.inner.put(key, bytes, condition)
+            }
+            AddedKey::Root(id) => self.put_root(key, id, bytes, condition),
+            AddedKey::Repository | AddedKey::KeyFile | AddedKey::Probe => {
+                self.put_other(key, bytes, condition)
+            }
+            _ => Err(self.refused("write", key)),
+        }
+    }
+
+    /// Stores the root, or the document that says that there will be none.
+    fn put_root(&self, key: &str, id: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        let _alone = self.commits.write().unwrap_or_else(PoisonError::into_inner);
+        self.check_open("write", key, id)?;
+        if *condition != PutIf::Absent {
+            return Err(self.refused("replace", key));
+        }
+        if is_void(bytes) {
+            return self.inner.put(key, bytes, condition);
+        }
+        self.check_root(id, bytes)?;
+        self.charge(AddedBytes::Object(bytes.len() as u64))?;
+        let put = self.inner.put(key, bytes, condition);
+        // After an error the root may be there.
+        let is_absent = put.is_err() && matches!(self.inner.stat(key), Ok(None));
+        if let Some(backup) = self.added.locked().backups.get_mut(id) {
+            backup.is_committed = !is_absent;
+        }
+        put
+    }
+
+    /// # Errors
+    /// As [`RootGate::check`]; [`ErrorKind::Permission`] if it refers to a backup that its intent did not name.
+    fn check_root(&self, id: &str, bytes: &[u8]) -> Result<()> {
+        let backup = self.added.locked().backups.get(id).cloned();
+        let backup = backup.unwrap_or_default();
+        let gate = RootGate {
+            id,
+            owner: self.owner(backup.is_sealed)?,
+            max_bytes: self.max_root_bytes(id, bytes.len() as u64, backup.base_root_bytes)?,
+        };
+        let root = gate.check(bytes)?;
+        let is_foreign = |other: &&str| !backup.may_refer_to.contains(*other);
+        match root.referenced_backups().into_iter().find(is_foreign) {
+            None => Ok(()),
+            Some(other) => {
+                let what = format!("cannot store the root of backup {id:?}");
+                let why = format!("it refers to backup {other:?}, which its intent did not name");
+                Err(Error::new(ErrorKind::Permission, what).because(why))
+            }
+        }
+    }
+
+    /// Most roots have less than every root may have, and need no listing.
+    fn max_root_bytes(&self, id: &str, bytes: u64, base_root_bytes: u64) -> Result<u64> {
+        if bytes <= FREE_ROOT_BYTES {
+            return Ok(FREE_ROOT_BYTES);
+        }
+        let listed = self.inner.list(&format!("{BACKUPS}/{id}"))?;
+        let stored = listed.iter().map(|object| object.bytes).sum();
+        Ok(root_limit(stored, base_root_bytes))
+    }
+
+    /// Whose the roots of this session must be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if that is not known.
+    fn owner(&self, is_sealed: bool) -> Result<RootOwner<'_>> {
+        match &self.rules.host {
+            _ if is_sealed => Ok(RootOwner::Sealed),
+            Some(host) => Ok(RootOwner::Host(host)),
+            None => {
+                let what = format!("cannot add a backup to {}", self.inner.describe(""));
+                Err(Error::new(ErrorKind::Permission, what)
+                    .because("the server does not know which host this is")
+                    .hint("on the server: `serve --stdio --allow append:LOCATION --host NAME`; a server that listens takes the name of the certificate"))
+            }
+        }
+    }
+
+    /// Whether roots come sealed.
+    fn is_sealed(&self) -> Result<bool> {
+        Ok(!self.rules.is_opened && is_encrypted(&*self.inner)?)
+    }
+
+    /// A repository may be made with its first keys, and a storage may be tried.
+    fn put_other(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
+        let kind = AddedKey::of(key);
+        let is_ours = self.added.locked().others.contains(key);
+        if *condition != PutIf::Absent && !is_ours || kind != AddedKey::Probe && self.is_made()? {
+            return Err(self.refused("write", key));
+        }
+        let max_bytes = match kind {
+            AddedKey::Probe => PROBE_BYTES,
+            AddedKey::KeyFile => KEY_FILE_BYTES,
+            _ => max_document_bytes(key) as usize,
+        };
+        let is_full = !is_ours && self.added.locked().others.len() >= MAX_OTHERS;
+        if bytes.len() > max_bytes || is_full {
+            return Err(self.refused("write so much to", key));
+        }
+        if kind == AddedKey::Repository {
+            self.owner(self.is_sealed()?)?;
+            open_sealed::<Repository>(bytes, &self.inner.describe(key))?;
+        }
+        let put = self.inner.put(key, bytes, condition)?;
+        if matches!(put, Put::Done(_)) {
+            self.added.locked().others.insert(key.to_owned());
+        }
+        Ok(put)
+    }
+
+    fn is_made(&self) -> Result<bool> {
+        Ok(self.inner.stat(REPOSITORY)?.is_some())
+    }
+
+    pub(super) fn create(self: &Arc<Self>, key: &str) -> Result<Box<dyn Upload>> {
+        let AddedKey::Object(id) = AddedKey::of(key) else {
+            return Err(self.refused("write", key));
+        };
+        self.check_open("write", key, id)?;
+        Ok(Box::new(AddedUpload::new(self, key, id)?))
+    }
+
+    /// Deletes the objects that may go.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if there was another one; the storage's.
+    pub(super) fn delete(&self, keys: &[String]) -> Result<()> {
+        let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = Ok(());
+        let mut going = Vec::new();
+        for key in keys {
+            match self.check_delete(key) {
+                Ok(()) => going.push(key.clone()),
+                error => refused = refused.and(error),
+            }
+        }
+        refused.and(self.inner.delete(&going))
+    }
+
+    fn check_delete(&self, key: &str) -> Result<()> {
+        super::check_key(key)?;
+        let may = match AddedKey::of(key) {
+            AddedKey::Object(id) | AddedKey::Forgotten(id) => {
+                return self.check_open("delete", key, id);
+            }
+            // The root has all that its partial root has.
+            AddedKey::Intent(id) | AddedKey::Partial(id) => {
+                self.added.locked().backups.contains_key(id)
+            }
+            AddedKey::Probe => self.added.locked().others.contains(key),
+            AddedKey::KeyFile => self.added.locked().others.contains(key) && !self.is_made()?,
+            _ => false,
+        };
+        if may {
+            Ok(())
+        } else {
+            Err(self.refused("delete", key))
+        }
+    }
+
+    pub(super) fn lease(self: &Arc<Self>, key: &str, body: &[u8], take: Take) -> Result<Leased> {
+        match (AddedKey::of(key), take) {
+            (AddedKey::Intent(id), Take::New) => self.announce(id, key, body),
+            // By it an incremental backup knows that another one is dead. It is let go at once.
+            (AddedKey::Intent(_), Take::Dead) => match self.inner.lease(key, b"", take)? {
+                Leased::Ours(lease) => {
+                    drop(lease);
+                    let refused = self.refused("write", key);
+                    Ok(Leased::Ours(Box::new(DeadLease(refused.line()))))
+                }
+                other => Ok(other),
+            },
+            _ => Err(self.refused("take the lease on", key)),
+        }
+    }
+
+    /// Takes the lease on the intent of a new backup, of which nothing may be there.
+    fn announce(self: &Arc<Self>, id: &str, key: &str, body: &[u8]) -> Result<Leased> {
+        if begins_later_than_tomorrow(id) {
+            let what = format!("cannot begin backup {id:?}: it is more than a day in the future");
+            return Err(Error::new(ErrorKind::Permission, what)
+                .because("its id is a time, and the clock of the server is another one")
+                .hint("check the clock of this host"));
+        }
+        let is_sealed = self.is_sealed()?;
+        self.owner(is_sealed)?;
+        if !self.inner.list(&format!("{BACKUPS}/{id}"))?.is_empty() {
+            return Ok(Leased::Held);
+        }
+        let mut backup = AnnouncedBackup {
+            is_sealed,
+            ..AnnouncedBackup::default()
+        };
+        self.check_intent(id, body, &mut backup)?;
+        if let Some(host) = self.rules.limited_host() {
+            let used = ledger::note_begun(&*self.inner, host, id, &self.rules)?;
+            self.added.locked().used = used;
+        }
+        let leased = self.inner.lease(key, body, Take::New)?;
+        let Leased::Ours(inner) = leased else {
+            return Ok(leased);
+        };
+        self.added.locked().backups.insert(id.to_owned(), backup);
+        Ok(Leased::Ours(Box::new(AnnouncedLease {
+            inner,
+            session: self.clone(),
+            id: id.to_owned(),
+        })))
+    }
+
+    /// Counts bytes that are about to be added: of whole objects, and of uploads that are not finished.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] if they are more than the quota of the host allows.
+    fn charge(&self, bytes: AddedBytes) -> Result<()> {
+        let Some(host) = self
+            .rules
+            .limited_host()
+            .filter(|_| self.rules.quota.is_some())
+        else {
+            return Ok(());
+        };
+        let is_recent = self.added.locked().since < LOOK_BYTES;
+        if is_recent && self.take(bytes).is_ok() {
+            return Ok(());
+        }
+        // Other sessions of the host may have added some, and a prune may have freed some.
+        let used = ledger::used_bytes(&*self.inner, host)?;
+        let mut added = self.added.locked();
+        (added.used, added.since) = (used, 0);
+        drop(added);
+        self.take(bytes)
+    }
+
+    fn take(&self, bytes: AddedBytes) -> Result<()> {
+        let mut added = self.added.locked();
+        let of_object = |bytes: u64| bytes.saturating_add(ledger::OBJECT_BYTES);
+        let (more, is_open) = match bytes {
+            AddedBytes::Object(bytes) => (of_object(bytes), false),
+            AddedBytes::Upload(bytes) => (bytes, true),
+        };
+        self.rules.check_used(added.total().saturating_add(more))?;
+        let sum = if is_open {
+            &mut added.open
+        } else {
+            &mut added.since
+        };
+        *sum = sum.saturating_add(more);
+        Ok(())
+    }
+
+    /// An upload was finished, whose bytes were counted as open ones, or given up.
+    fn settle_upload(&self, bytes: u64, is_finished: bool) {
+        let mut added = self.added.locked();
+        added.open = added.open.saturating_sub(bytes);
+        if is_finished {
+            added.since = added.since.saturating_add(bytes + ledger::OBJECT_BYTES);
+        }
+    }
+}
+
+impl AddedObjects {
+    fn total(&self) -> u64 {
+        self.used
+            .saturating_add(self.since)
+            .saturating_add(self.open)
+    }
+}
+
+impl Drop for AppendSession {
+    /// Deletes the probes that the host has left.
+    fn drop(&mut self) {
+        let others = std::mem::take(&mut self.added.locked().others);
+        let is_probe = |key: &String| AddedKey::of(key) == AddedKey::Probe;
+        let probes: Vec<String> = others.into_iter().filter(is_probe).collect();
+        if !probes.is_empty()
+            && let Err(error) = self.inner.delete(&probes)
+        {
+            debug(|| error.line());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Whose backups a host may add, and how much.
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Who adds backups, and how much.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AppendRules {
+    /// The host that its backups must be of. Without it only an encrypted repository takes backups, where a key
+    /// proves who made them.
+    pub host: Option<String>,
+    /// Bytes that the backups of the host may take.
+    pub quota: Option<u64>,
+    /// Backups that the host may begin within 24 hours.
+    pub max_per_day: Option<u32>,
+    /// Whether the objects were opened with a key: roots are plain then, though the repository is encrypted.
+    pub is_opened: bool,
+}
+
+impl AppendRules {
+    /// The host, if it has a limit.
+    pub(super) fn limited_host(&self) -> Option<&str> {
+        let is_limited = self.quota.is_some() || self.max_per_day.is_some();
+        self.host.as_deref().filter(|_| is_limited)
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Full`] if the backups of the host take more than they may.
+    pub(super) fn check_used(&self, used: u64) -> Result<()> {
+        match self.quota {
+            Some(quota) if used > quota => {
+                let what = "cannot store more: this host has used up its quota";
+                let why = format!("its backups take {used} bytes, and may take {quota}");
+                Err(Error::new(ErrorKind::Full, what)
+                    .because(why)
+                    .hint("forget and prune backups on the server, or raise --quota of the server"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a name of a host that cannot stand in a key.
+///
+/// # Errors
+/// [`ErrorKind::Usage`].
+pub fn check_host_name(name: &str) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with('.') {
+        return Ok(());
+    }
+    let what = format!("cannot use {name:?} as the name of a host");
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
+}
