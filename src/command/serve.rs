@@ -91,6 +91,14 @@ pub struct Serve {
 }
 
 impl Serve {
+    /// What is served to a host whose certificate has this name.
+    fn for_certificate(&self, name: Option<String>) -> Self {
+        Self {
+            rules: self.rules.for_certificate(name),
+            ..self.clone()
+        }
+    }
+
     /// Refuses options that change nothing.
     ///
     /// # Errors
@@ -155,7 +163,7 @@ impl Serve {
         eprintln!("serving {location} at fullbore://{at}");
         let door = Arc::new(SessionDoor::default());
         let service: Arc<dyn WireService> = Arc::new(ListeningService {
-            serve: self.clone(),
+            serve: self.for_certificate(None),
             door: door.clone(),
         });
         listen_for_sessions(&listener, &config, &service, &door, || {

@@ -309,6 +309,35 @@ fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::root::{ClusterInfo, SourceInfo};
+
+    #[test]
+    fn a_cluster_of_another_host_is_no_base() {
+        let cluster = ClusterInfo {
+            system_identifier: "7".into(),
+            ..ClusterInfo::default()
+        };
+        let origin = |host: &str| SourceInfo {
+            host: host.into(),
+            ..SourceInfo::default()
+        };
+        let base = Root {
+            source: origin("web1"),
+            postgres: Some(cluster.clone()),
+            ..Root::default()
+        };
+        let like = |host: &str| {
+            let like = NewBackup {
+                origin: &origin(host),
+                cluster: Some(&cluster),
+                options: &base.options,
+                left_out: &[],
+            };
+            differs(&base, &like)
+        };
+        assert_eq!(like("db1"), Some(OTHER_HOST));
+        assert_eq!(like("web1"), None);
+    }
 
     #[test]
     fn ids_with_the_letters_of_the_source_come_first() {

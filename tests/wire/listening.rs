@@ -237,7 +237,7 @@ fn a_server_that_ends_in_a_backup_leaves_nothing_half_done() {
     tree(&source);
     let certificates = Certificates::new();
     let repository = dir.path().join("r");
-    let allow = format!("append:{}", repository.display());
+    let allow = format!("write:{}", repository.display());
     let mut server = Listening::start(&certificates, &allow);
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let src = source.to_str().unwrap();

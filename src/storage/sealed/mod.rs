@@ -29,7 +29,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{BACKUPS, COVERED, INTENTS, NOTES, REPOSITORY, TOMBSTONES},
+        layout::{BACKUPS, COVERED, HOSTS, INTENTS, NOTES, PROBES, REPOSITORY, TOMBSTONES},
         seal::MAX_BYTES,
     },
     queue::Locked,
@@ -81,7 +81,9 @@ fn is_clear(key: &str) -> bool {
     let (dir, _) = key.split_once('/').unwrap_or((key, ""));
     let is_note =
         dir == BACKUPS && key.split('/').count() == 3 && key.ends_with(&format!("/{NOTES}"));
-    is_note || [REPOSITORY, COVERED].contains(&key) || [KEYS, INTENTS, TOMBSTONES].contains(&dir)
+    is_note
+        || [REPOSITORY, COVERED].contains(&key)
+        || [KEYS, INTENTS, HOSTS, PROBES, TOMBSTONES].contains(&dir)
 }
 
 impl SealedObjects {
