@@ -34,6 +34,10 @@ use args::Command;
 use output::aside;
 use std::process::ExitCode;
 
+/// Printed once, after a run on CIFS, vboxsf or 9p.
+const UNSYNCED_DIRECTORY: &str = "warning: the file system cannot sync directories: after a power failure, files that were just \
+    written may be missing";
+
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = platform::memory::prepare() {
@@ -51,6 +55,9 @@ pub fn main() -> ExitCode {
             signals::watch(&cli.command);
         })
         .and_then(|cli| run(cli.command));
+    if platform::durable::has_refused_directory() {
+        aside(UNSYNCED_DIRECTORY);
+    }
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -282,7 +282,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// The system's.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    crate::platform::write::fsync(openat(CWD, path, flags, Mode::empty())?)
+    crate::platform::durable::sync_dir(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
