@@ -65,7 +65,7 @@ impl Annotations {
             ..self.clone()
         };
         if is_listed()? {
-            objects.put(&key(id, NOTES), &seal(&notes)?, &PutIf::Always)?;
+            notes.store(objects, &key(id, NOTES))?;
         }
         match is_listed()? {
             true => Ok(()),
@@ -74,6 +74,14 @@ impl Annotations {
                 format!("could not find backup {id:?} in {}", objects.describe("")),
             )),
         }
+    }
+
+    /// Annotations that say nothing are deleted, so that a backup can be unpinned, and then forgotten, on a full disk.
+    fn store(&self, objects: &dyn Objects, key: &str) -> Result<()> {
+        if self.tags.is_none() && !self.pinned {
+            return objects.delete(&[key.to_owned()]);
+        }
+        objects.put(key, &seal(self)?, &PutIf::Always).map(drop)
     }
 
     /// Replaces the tags of the root with those of the annotations.
