@@ -1,8 +1,13 @@
 //! Values of options: their syntax, and the errors for anything else.
 
-use crate::{format::entry::is_safe, text::size};
+use crate::{
+    error::{Error, ErrorKind},
+    format::entry::is_safe,
+    text::size,
+};
 use clap::ValueEnum;
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
     os::unix::ffi::OsStrExt,
@@ -168,6 +173,25 @@ pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     } else {
         Ok((key.to_owned(), value.to_owned()))
     }
+}
+
+/// Returns tags that were given one by one.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if a key has two values, of which one would be lost.
+pub(super) fn distinct_tags(
+    tags: Vec<(String, String)>,
+) -> Result<BTreeMap<String, String>, Error> {
+    let mut distinct = BTreeMap::new();
+    for (key, value) in tags {
+        let earlier = distinct.insert(key.clone(), value.clone());
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != value) {
+            let what = format!("cannot give the tag {key:?} two values, {earlier:?} and {value:?}");
+            let hint = format!("use another key, or one value such as {key}={earlier},{value}");
+            return Err(Error::new(ErrorKind::Usage, what).hint(hint));
+        }
+    }
+    Ok(distinct)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod base;
 mod base_search;
 pub mod compare;
 pub mod first_look;
+mod found_damage;
 mod fragmentation;
 pub mod ids;
 pub mod import;

@@ -26,17 +26,18 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{page::SegmentId, root::PART_BYTES, sizes},
     metrics::meter::Meter,
+    queue::Locked,
     repo::{
         annotations::Annotations,
         inventory::{Inventory, NoRoots, bad_words, open_some},
         open::{backup_ids, is_repository, place, repository_at},
         select::BackupFilter,
-        verify_memory::CheckedShare,
+        verify_memory::{CheckedShare, VerifyRecord},
     },
     report::damage::{Damage, Report, damage_lines},
     storage::Objects,
 };
-use data::ContentCheck;
+use data::{ContentCheck, StoredPart};
 use losses::{DamageSet, EntryLoss, blame};
 use seek_tables::SegmentFrames;
 use std::{
@@ -45,7 +46,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 use stream::{InspectedInput, look};
 
@@ -100,6 +101,8 @@ pub struct VerifyVerdict {
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// The part of the data that was ever checked before, for all backups of a repository.
     pub checked: Option<CheckedShare>,
+    /// The outcome to be remembered, for a check of all data of backups in a repository.
+    pub record: Option<VerifyRecord>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -211,6 +214,7 @@ impl Verify {
     ) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
+            let begun = SystemTime::now();
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
             let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);
@@ -222,6 +226,8 @@ impl Verify {
             check.notes(&**repository)?;
             let mut verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
             verdict.checked = (!self.data).then(|| check.checked_share(&**repository));
+            verdict.record =
+                (self.data && !check.is_locked()).then(|| check.record(begun, &verdict.lost));
             Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
         })
     }
@@ -248,6 +254,8 @@ pub(crate) struct RunningCheck<'a> {
     data: bool,
     /// The segments that the pages of each backup refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
+    /// Parts of segments around damage, once all data was checked.
+    damaged_parts: Mutex<Vec<StoredPart>>,
 }
 
 /// The frames of the segments, and the segments that are missing. Only decoding can show which
@@ -274,6 +282,30 @@ impl<'a> RunningCheck<'a> {
             meter,
             data,
             used,
+            damaged_parts: Mutex::default(),
+        }
+    }
+
+    /// Returns the outcome to be remembered, of a check of all data.
+    fn record(&self, begun: SystemTime, lost: &[EntryLoss]) -> VerifyRecord {
+        let time = begun.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let places = self.stock.segments.iter();
+        let parts = self.damaged_parts.locked();
+        let ids = self.stock.archives.iter().map(|archive| &archive.root.id);
+        let loss_of = |id: &String| {
+            let of = lost.iter().find(|loss| loss.backup == *id);
+            of.map(|loss| loss.files.len() as u64)
+        };
+        VerifyRecord {
+            time: time.as_secs(),
+            segments: places
+                .map(|place| (place.id.clone(), place.bytes))
+                .collect(),
+            damaged: parts
+                .iter()
+                .map(|part| (self.stock.segments[part.place].id.clone(), part.index))
+                .collect(),
+            losses: ids.map(|id| (id.clone(), loss_of(id))).collect(),
         }
     }
 
@@ -347,6 +379,7 @@ impl<'a> RunningCheck<'a> {
             // Which files are lost, pages say.
             return Ok(Vec::new());
         }
+        *self.damaged_parts.locked() = self.bad.parts_around(&self.stock);
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
@@ -368,6 +401,7 @@ impl<'a> RunningCheck<'a> {
         VerifyVerdict {
             id,
             checked: None,
+            record: None,
             of: ids.len(),
             damaged,
             backups: self.stock.archives.len(),

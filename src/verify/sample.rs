@@ -114,6 +114,10 @@ impl SampleVerify {
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
+        let mut covered = covered;
+        for loss in &lost {
+            covered.note_loss(&loss.backup, loss.files.len() as u64);
+        }
         let sampled = remember(&**objects, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
         Ok(check

@@ -19,8 +19,8 @@ use crate::{
         report,
         storage::EncryptArgs,
         values::{
-            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, frame_size, interval,
-            rate, readers, segment_size, stream_name, tag, threads,
+            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, distinct_tags,
+            frame_size, interval, rate, readers, segment_size, stream_name, tag, threads,
         },
     },
     command::newest::newest_backups,
@@ -385,7 +385,7 @@ fn plan(
         digest: args.digest,
         max_rate: args.max_rate,
         host,
-        tags: args.tag.into_iter().collect(),
+        tags: distinct_tags(args.tag)?,
         base: WantedBase {
             base: args.base,
             full: args.full,

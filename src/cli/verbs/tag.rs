@@ -1,7 +1,12 @@
 //! `fullbore tag`.
 
 use crate::{
-    cli::{options::EXIT_CODES, output::told, select::no_filter, values::tag},
+    cli::{
+        options::EXIT_CODES,
+        output::told,
+        select::no_filter,
+        values::{distinct_tags, tag},
+    },
     command::tag::TagCommand,
     error::Result,
 };
@@ -30,7 +35,7 @@ pub(in crate::cli) fn run(args: TagArgs) -> Result<u8> {
     let tag = TagCommand {
         from: args.from,
         filter,
-        set: args.tags,
+        set: distinct_tags(args.tags)?.into_iter().collect(),
         remove: args.remove,
         json: args.json,
     };
