@@ -25,7 +25,7 @@ pub use archive::{
 pub use identity::{UserIdentity, parse_identities};
 pub use object::{
     OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_object, plain_object_bytes,
-    plain_object_range, seal_object, stored_object_bytes,
+    plain_object_range, seal_object, stored_object_bytes, stored_object_range,
 };
 pub(crate) use object::{damaged_chunk, no_object};
 pub use options::{KeyOptions, Passphrase, Prompt};

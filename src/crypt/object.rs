@@ -83,6 +83,17 @@ pub fn plain_object_range((from, to): (u64, u64), plain: u64) -> (u64, u64) {
     (at(first), at(end))
 }
 
+/// The stored bytes of an object that its plain bytes from `from` to `to` depend on. The end may be behind that of the object, whose last
+/// chunk is shorter.
+pub fn stored_object_range((from, to): (u64, u64)) -> (u64, u64) {
+    let at = |chunk: u64| {
+        let bytes = chunk.saturating_mul(SEALED_CHUNK_BYTES as u64);
+        bytes.saturating_add(OBJECT_PREFIX_BYTES as u64)
+    };
+    let chunk_bytes = CHUNK_BYTES as u64;
+    (at(from / chunk_bytes), at(to.div_ceil(chunk_bytes)))
+}
+
 /// The header of an object as its lines say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectHeader {

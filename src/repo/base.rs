@@ -9,7 +9,7 @@
 pub use super::base_search::{ChosenBases, Unlike, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
-    found_damage::DamagedPlaces,
+    found_damage::{DamagedPlaces, damage_line, extents_of, runs_in},
     fragmentation,
     renames::RenameIndex,
     roots::{backup_files, key},
@@ -20,8 +20,8 @@ use crate::{
     format::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
-        layout::{self, MANIFEST, segment},
-        page::{Extent, FrameAt, PageItem, SegmentId, describe_whole_file},
+        layout::{MANIFEST, segment},
+        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
@@ -71,6 +71,8 @@ pub struct FoundBase {
     pub unlike: Option<Unlike>,
     /// Damage to earlier backups of the source.
     pub damage: BTreeSet<String>,
+    /// Whether there are backups of other sources, and none of this one.
+    pub is_new_source: bool,
 }
 
 /// The backups that the next one of their source is compared with, and their segments that it may
@@ -127,6 +129,7 @@ impl Base {
                     archives,
                     unlike,
                     mut damage,
+                    is_new_source,
                     ..
                 } = chosen;
                 let base = (!archives.is_empty()).then(|| {
@@ -141,6 +144,7 @@ impl Base {
                     unlike: unlike.filter(|_| base.is_none()),
                     base,
                     damage,
+                    is_new_source,
                 });
             }
             chosen.gone.extend(referred.gone);
@@ -316,36 +320,6 @@ impl Base {
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         describe_whole_file(&parts).then_some((parts, trust))
     }
-}
-
-/// Returns the extents of a record, with the segments that they are in.
-fn extents_of(item: &PageItem) -> impl Iterator<Item = (&SegmentId, &Extent)> {
-    let extents = item.extents.iter();
-    extents.map(|extent| (item.segment(&extent.frame), extent))
-}
-
-/// Returns the runs of a file's data in frames of which this is so.
-fn runs_in<'a>(
-    known: &'a BaseEntry,
-    is_so: impl Fn(&SegmentId, &FrameAt) -> bool + 'a,
-) -> impl Iterator<Item = ByteRun> + 'a {
-    let mut at = 0;
-    let extents = known.parts.iter().flat_map(extents_of);
-    extents.filter_map(move |(segment, extent)| {
-        let offset = at;
-        let len = u64::from(extent.len);
-        at += len;
-        is_so(segment, &extent.frame).then_some(ByteRun { offset, len })
-    })
-}
-
-fn damage_line(segment: &SegmentId) -> String {
-    let name = layout::segment(segment.stream, segment.number, "tar");
-    let name = name.trim_end_matches(".tar");
-    format!(
-        "`fullbore verify` found damage in segment {name:?} of backup {:?}",
-        segment.backup
-    )
 }
 
 /// The segments that the bases refer to.

@@ -48,6 +48,8 @@ pub struct ChosenBases {
     pub(super) unlike: Option<Unlike>,
     /// Damaged roots of the source.
     pub(super) damage: BTreeSet<String>,
+    /// Whether there are backups, and none of them is of this source.
+    pub(super) is_new_source: bool,
 }
 
 impl ChosenBases {
@@ -79,6 +81,11 @@ impl ChosenBases {
         }
         let mut search = BaseSearch::new(objects, like);
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
+        let is_any = !ids_of(files, BackupState::Listed).is_empty();
+        self.is_new_source = is_any
+            && self.archives.is_empty()
+            && search.unlike.is_none()
+            && search.damage.is_empty();
         self.unlike = search.unlike;
         self.damage.extend(search.damage);
         Ok(())

@@ -4,14 +4,16 @@ use super::verify_memory::VerifyMemory;
 use crate::{
     archive::object::Sealing,
     format::{
-        layout::COVERED,
-        page::{FrameAt, SegmentId},
+        entry::ByteRun,
+        layout::{self, COVERED},
+        page::{Extent, FrameAt, PageItem, SegmentId},
         root::PART_BYTES,
     },
+    known::BaseEntry,
     sink::Referred,
     storage::Objects,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of segments around damage, by segment.
 #[derive(Debug, Default)]
@@ -20,7 +22,7 @@ pub(super) struct DamagedPlaces(HashMap<SegmentId, Vec<(u64, u64)>>);
 impl DamagedPlaces {
     /// Reads the memory of verifications, if there is one.
     pub(super) fn read(objects: &dyn Objects, referred: &Referred) -> VerifyMemory {
-        let may_be_there = |sizes: &std::collections::BTreeMap<_, _>| sizes.contains_key(COVERED);
+        let may_be_there = |sizes: &BTreeMap<_, _>| sizes.contains_key(COVERED);
         if referred.sizes.as_ref().is_none_or(may_be_there) {
             VerifyMemory::read(objects)
         } else {
@@ -36,9 +38,10 @@ impl DamagedPlaces {
     ) -> Self {
         let damaged = memory.damaged_parts().filter_map(|(segment, parts)| {
             let bytes = bytes(segment)?;
+            let end = sealing.stored_bytes(bytes);
             let span = |index: u64| {
-                let from = index.saturating_mul(PART_BYTES);
-                sealing.plain_range((from, from.saturating_add(PART_BYTES)), bytes)
+                let from = index.saturating_mul(PART_BYTES).min(end);
+                sealing.plain_range((from, end.min(from.saturating_add(PART_BYTES))), bytes)
             };
             Some((segment.clone(), parts.into_iter().map(span).collect()))
         });
@@ -57,4 +60,35 @@ impl DamagedPlaces {
             .into_iter()
             .any(|(from, to)| frame.offset < *to && end > *from)
     }
+}
+
+/// Returns the extents of a record, with the segments that they are in.
+pub(super) fn extents_of(item: &PageItem) -> impl Iterator<Item = (&SegmentId, &Extent)> {
+    let extents = item.extents.iter();
+    extents.map(|extent| (item.segment(&extent.frame), extent))
+}
+
+/// Returns the runs of a file's data in frames of which this is so.
+pub(super) fn runs_in<'a>(
+    known: &'a BaseEntry,
+    is_so: impl Fn(&SegmentId, &FrameAt) -> bool + 'a,
+) -> impl Iterator<Item = ByteRun> + 'a {
+    let mut at = 0;
+    let extents = known.parts.iter().flat_map(extents_of);
+    extents.filter_map(move |(segment, extent)| {
+        let offset = at;
+        let len = u64::from(extent.len);
+        at += len;
+        is_so(segment, &extent.frame).then_some(ByteRun { offset, len })
+    })
+}
+
+/// Returns the warning for a segment in which a verification found damage.
+pub(super) fn damage_line(segment: &SegmentId) -> String {
+    let name = layout::segment(segment.stream, segment.number, "tar");
+    let name = name.trim_end_matches(".tar");
+    format!(
+        "`fullbore verify` found damage in segment {name:?} of backup {:?}",
+        segment.backup
+    )
 }

@@ -121,9 +121,14 @@ impl VerifyMemory {
         }
     }
 
-    /// Drops the segments that do not exist any more.
-    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
-        self.times.retain(|id, _| keep(id));
+    /// Drops the segments and the backups that do not exist any more.
+    pub fn retain(
+        &mut self,
+        has_segment: impl Fn(&SegmentId) -> bool,
+        has_backup: impl Fn(&str) -> bool,
+    ) {
+        self.times.retain(|id, _| has_segment(id));
+        self.losses.retain(|id, _| has_backup(id));
     }
 
     /// Returns the segments with parts that were damaged when they were last checked, and the indexes of those.

@@ -35,6 +35,9 @@ const MAX_BACK: u64 = 4 << 20;
 const MIN_WINDOW: u64 = 1 << 20;
 const MAX_WINDOW: u64 = 8 << 20;
 
+/// A read of so many bytes is a request of its own, and nothing is read ahead of it: several threads make such reads.
+const LARGE_READ: u64 = 4 << 20;
+
 /// Bytes that are ahead of one reader at first. They double each time that it has to wait.
 const FIRST_AHEAD: u64 = 8 << 20;
 
@@ -266,7 +269,8 @@ impl Objects for CoalescedObjects {
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let Some(end) = offset.checked_add(len as u64).filter(|_| len > 0) else {
+        let is_own_request = len == 0 || len as u64 >= LARGE_READ;
+        let Some(end) = offset.checked_add(len as u64).filter(|_| !is_own_request) else {
             return self.inner.read_at(key, offset, len, out);
         };
         let windows = self.windows_for(key, offset, end);

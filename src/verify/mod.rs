@@ -13,6 +13,8 @@
 pub mod compare_tree;
 pub(crate) mod data;
 pub mod losses;
+mod part_runs;
+mod record;
 pub mod sample;
 pub(crate) mod seek_tables;
 pub(crate) mod stored_content;
@@ -46,7 +48,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
 
@@ -157,7 +159,7 @@ impl Verify {
     /// is damaged. All other damage is in the verdict.
     pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
-            return self.run_repository(&repository_at(&self.from)?, meter);
+            return self.run_all(&repository_at(&self.from)?, meter);
         }
         match look(&self.from, &self.filter)? {
             InspectedInput::Backup(archive) => self.run_archive(*archive, meter),
@@ -205,13 +207,12 @@ impl Verify {
         }
     }
 
-    /// Checks the backups of a repository. Objects that are missing because a backup was forgotten
-    /// meanwhile are no damage: then the remaining backups are checked again.
-    fn run_repository(
-        &self,
-        repository: &Arc<dyn Objects>,
-        meter: &Meter,
-    ) -> Result<VerifyVerdict> {
+    /// Checks the backups of a repository, which `from` names. Objects that are missing because a
+    /// backup was forgotten meanwhile are no damage: then the remaining backups are checked again.
+    ///
+    /// # Errors
+    /// As [`Verify::run`].
+    pub fn run_all(&self, repository: &Arc<dyn Objects>, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
             let begun = SystemTime::now();
@@ -283,29 +284,6 @@ impl<'a> RunningCheck<'a> {
             data,
             used,
             damaged_parts: Mutex::default(),
-        }
-    }
-
-    /// Returns the outcome to be remembered, of a check of all data.
-    fn record(&self, begun: SystemTime, lost: &[EntryLoss]) -> VerifyRecord {
-        let time = begun.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let places = self.stock.segments.iter();
-        let parts = self.damaged_parts.locked();
-        let ids = self.stock.archives.iter().map(|archive| &archive.root.id);
-        let loss_of = |id: &String| {
-            let of = lost.iter().find(|loss| loss.backup == *id);
-            of.map(|loss| loss.files.len() as u64)
-        };
-        VerifyRecord {
-            time: time.as_secs(),
-            segments: places
-                .map(|place| (place.id.clone(), place.bytes))
-                .collect(),
-            damaged: parts
-                .iter()
-                .map(|part| (self.stock.segments[part.place].id.clone(), part.index))
-                .collect(),
-            losses: ids.map(|id| (id.clone(), loss_of(id))).collect(),
         }
     }
 

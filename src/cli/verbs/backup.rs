@@ -267,6 +267,10 @@ fn run_ends(args: &BackupArgs) -> RunEnds {
     RunEnds::of(stdin, Some(&args.to))
 }
 
+/// Said once for each source.
+const NEW_SOURCE: &str = "note: the repository has backups of other sources, and this is the first one of this source; commands that \
+    take the latest backup now need --host or --path";
+
 fn last_lines(
     plan: &Backup,
     outcome: &Outcome,
@@ -284,6 +288,7 @@ fn last_lines(
         before_last..before_last,
         held.into_iter()
             .chain(outcome.unlike.iter().map(report::anew))
+            .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
             .chain(report::base_damage(&outcome.damage))
             .chain(report::warnings(&outcome.warnings)),
     );
@@ -293,6 +298,7 @@ fn last_lines(
 fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {
     let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = outcome.is_new_repository.into();
+    result["new_source"] = outcome.is_new_source.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
     result["warnings"] = outcome.warnings.clone().into();

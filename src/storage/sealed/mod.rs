@@ -180,6 +180,30 @@ impl SealedObjects {
         }
     }
 
+    /// Opens a plain range of an object from stored bytes that the caller has: `held` gives the bytes of a place and a length. False if it
+    /// does not have them, or a chunk is not as it was sealed.
+    ///
+    /// # Errors
+    /// Those of reading the header of the object.
+    pub fn open_held<'a>(
+        &self,
+        key: &str,
+        held: impl Fn(u64, usize) -> Option<&'a [u8]>,
+        (offset, len): (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let (opener, _) = self.opener_of(key)?;
+        let Some((begin, stored)) = opener.chunks_of(offset, len as u64) else {
+            return Ok(false);
+        };
+        let Some(bytes) = held(OBJECT_PREFIX_BYTES as u64 + begin, stored as usize) else {
+            return Ok(false);
+        };
+        out.clear();
+        out.extend_from_slice(bytes);
+        Ok(opener.open(out, offset, len))
+    }
+
     /// Opens an object that was read whole.
     fn open_whole(&self, key: &str, stored: Vec<u8>) -> Result<Vec<u8>> {
         if is_clear(key) {
