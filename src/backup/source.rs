@@ -285,7 +285,9 @@ impl OpenedSubject {
                 "{n} patterns matched nothing, the first are {names}; {place}"
             )),
         };
-        self.warnings.iter().cloned().chain(warning).collect()
+        let cluster = self.cluster.iter().flat_map(|cluster| cluster.warnings());
+        let warnings = self.warnings.iter().cloned();
+        warnings.chain(cluster).chain(warning).collect()
     }
 
     /// Makes the sources report unchanged data that `base` has. The server is not asked for changes

@@ -147,6 +147,7 @@ impl ClusterRequest {
             start,
             init_forks: InitForks::default(),
             inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
+            warnings: Mutex::default(),
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
@@ -263,6 +264,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         start: None,
         init_forks: InitForks::default(),
         inventory: ManifestInventory::new(major, control.system_identifier)?,
+        warnings: Mutex::default(),
         failed: Mutex::default(),
         facts: Mutex::new(facts),
         data,

@@ -63,6 +63,8 @@ pub struct ClusterSource {
     pub(super) facts: Mutex<root::ClusterInfo>,
     pub(super) inventory: ManifestInventory,
     pub(super) init_forks: InitForks,
+    /// What the operator should know about the server.
+    pub(super) warnings: Mutex<Vec<String>>,
     /// The first error that makes the backup void.
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<LateFiles>,
@@ -120,6 +122,11 @@ impl ClusterSource {
     /// Returns the facts that the root records; complete once the backup is.
     pub fn facts(&self) -> root::ClusterInfo {
         self.facts.locked().clone()
+    }
+
+    /// Returns what the operator should know about the server; complete once the backup is.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.locked().clone()
     }
 
     /// Returns how to check page checksums, if the cluster has checksums.
@@ -193,6 +200,10 @@ impl ClusterSource {
         scanned: &mut Vec<Scanned>,
     ) -> Result<Vec<WalRange>> {
         self.record_anchor();
+        if self.facts.locked().archives {
+            let warning = session.with(archiver::failure_warning)?;
+            self.warnings.locked().extend(warning);
+        }
         // Read before the stop: on a standby it says where the backup is consistent (rules 15, 27).
         let (control, _) = control::read(&control::path(&self.data))?;
         let catalog = self.check_catalog(session)?;
