@@ -276,6 +276,10 @@ impl ContentCheck<'_> {
         } else {
             frames.start.clamp(first, from)..frames.end.clamp(to, last)
         };
+        // More than a part, or a store takes it for one of a series of reads, and reads ahead what other workers ask for.
+        if around.end - around.start == PART_BYTES {
+            around.end = last.min(around.end + 1);
+        }
         held.clear();
         let mut read = |at: &Range<u64>| {
             let len = (at.end - at.start) as usize;

@@ -16,6 +16,7 @@ use crate::{
         page::Record,
         root::Root,
     },
+    queue::run_both,
     repo::{
         annotations::Annotations,
         open::{
@@ -103,8 +104,11 @@ impl List {
         let mut table = BackupTable::new(self);
         read_repository(&**repository)?;
         // One look serves for all that is listed.
-        let files = backup_files(&**repository)?;
-        let memory = VerifyMemory::read(&**repository);
+        let is_far = repository.as_local().is_none();
+        let list_files = || backup_files(&**repository);
+        let read_memory = || VerifyMemory::read(&**repository);
+        let (files, memory) = run_both(is_far, list_files, read_memory);
+        let files = files?;
         for (id, mut root) in listed_roots(repository, ids_of(&files, BackupState::Listed)) {
             // The source of a damaged backup is unknown, so it is always listed.
             if root
