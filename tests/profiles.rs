@@ -43,6 +43,7 @@ impl Host {
         let mut command = command(runs::args(line.split(' ')));
         command.env("XDG_CONFIG_HOME", self.path("config"));
         command.env("XDG_CACHE_HOME", self.path("cache"));
+        command.env("FULLBORE_STATE_DIR", self.path("state"));
         command.envs(variables.iter().copied());
         command.current_dir(self.dir.path());
         command.output().unwrap().into()
@@ -177,6 +178,22 @@ fn config_check_prints_the_commands_and_refuses_bad_values() {
     let all = host.run("config check").ends_with(2);
     assert!(all.out.contains("web: "), "{}", all.out);
     all.has_one_error("`fullbore backup` cannot run");
+}
+
+#[test]
+fn a_hook_gets_no_credentials() {
+    let host = Host::new();
+    host.profile("web", "[hooks]\nbefore = 'env > before.env'\n");
+    host.run("init -P web").ends_with(0);
+    let variables = [
+        ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+        ("AZURE_STORAGE_KEY", "hunter2"),
+        ("AWS_REGION", "kept"),
+    ];
+    host.run_with("run web", &variables).ends_with(0);
+    let said = fs::read_to_string(host.path("before.env")).unwrap();
+    assert!(said.contains("AWS_REGION=kept"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }
 
 #[test]

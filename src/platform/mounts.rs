@@ -7,7 +7,10 @@ use super::dir::real_path;
 use std::{
     ffi::OsString,
     fs, io,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -21,6 +24,19 @@ pub struct FileSystemMount {
     pub device: u64,
     /// Type of the file system: `ext4`, `proc`, `fuse.sshfs`.
     pub kind: String,
+}
+
+/// Returns a text that identifies the file system of a path: of most file systems the same after they were mounted again, and another
+/// one for each disk. Where the file system has no number of its own, that of its device, which may change at a restart.
+///
+/// # Errors
+/// The system's.
+pub fn file_system_id(path: &Path) -> io::Result<String> {
+    let own = rustix::fs::statvfs(path)?.f_fsid;
+    if own != 0 {
+        return Ok(format!("{own:016x}"));
+    }
+    Ok(format!("device {:x}", fs::metadata(path)?.dev()))
 }
 
 /// File systems that show the state of the kernel and hold no files.

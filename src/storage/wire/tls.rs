@@ -1,7 +1,10 @@
 //! TLS 1.3 of connections: between a host and a server that have certificates of an authority, and with a key that is used once and
 //! whose public half the other side was told over ssh.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    platform::secrecy::is_private,
+};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
@@ -21,7 +24,6 @@ use rustls::{
 };
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -134,8 +136,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
     let facts = fs::metadata(file).map_err(failed)?;
-    let others = if facts.uid() == 0 { 0o027 } else { 0o077 };
-    if facts.mode() & others != 0 {
+    if !is_private(&facts) {
         let what = format!("cannot use the private key {file:?}: others can read it");
         return Err(Error::new(ErrorKind::Permission, what).hint("make it 0600"));
     }
