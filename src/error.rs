@@ -37,6 +37,21 @@ impl fmt::Display for NoInodes {
 
 impl std::error::Error for NoInodes {}
 
+/// Something was sealed with keys other than those that this command has.
+#[derive(Debug)]
+pub struct OtherKeys(
+    /// How this is known.
+    pub String,
+);
+
+impl fmt::Display for OtherKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OtherKeys {}
+
 /// Returns whether the error is [`NoInodes`].
 pub fn is_inode_shortage(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
@@ -162,6 +177,13 @@ impl Error {
             .as_ref()?
             .downcast_ref()
             .map(|Reason(error)| error)
+    }
+
+    /// Returns whether the cause is [`OtherKeys`]: a flipped bit is not the reason, and another key may be.
+    pub fn is_of_other_keys(&self) -> bool {
+        self.source
+            .as_ref()
+            .is_some_and(|source| source.is::<OtherKeys>())
     }
 
     /// Returns `what` and the cause on one line.

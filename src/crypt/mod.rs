@@ -33,9 +33,9 @@ pub use payload::{
     CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
     sealed_bytes,
 };
-pub use recipient::{UserRecipient, parse_recipients};
+pub use recipient::{UserRecipient, parse_recipients, recipients_of_word};
 pub(crate) use ring::only_adds;
-pub use ring::{Access, Generation, KeyRing};
+pub use ring::{Access, Generation, KeyRing, parse_fingerprint};
 pub use secret::Secret;
 pub use ssh::SshRecipient;
 

@@ -14,7 +14,7 @@
 
 use super::Secret;
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, OtherKeys, Result},
     format::root_parts::PSEUDONYM,
 };
 use age::{secrecy::ExposeSecret, x25519};
@@ -211,10 +211,10 @@ impl KeyRing {
             let newest = self.newest().number;
             let what = format!("cannot check {name}");
             Error::new(ErrorKind::Permission, what)
-                .because(format!(
+                .because(OtherKeys(format!(
                     "it says that generation {number} of the repository's key has sealed it, and the key that was given has \
                      generations up to {newest}"
-                ))
+                )))
                 .hint("if the key was rotated meanwhile, run the command again; if not, the object was changed")
         })
     }
@@ -227,6 +227,32 @@ impl KeyRing {
         );
         let hash = blake3::keyed_hash(&Zeroizing::new(key), source);
         format!("{PSEUDONYM}{}", &hash.to_hex()[..16])
+    }
+
+    /// Identifies the keys of a repository, in groups of four hexadecimal digits. It stays the same when the key is rotated, and is no
+    /// secret. Of 128 bits: no second set of keys with the same one can be made.
+    pub fn fingerprint(&self) -> String {
+        let context = "fullbore fingerprint of the keys of a repository";
+        let hash = blake3::derive_key(context, self.pseudonym_secret.expose());
+        let groups = hash[..16]
+            .chunks(2)
+            .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+        groups.collect::<Vec<_>>().join("-")
+    }
+
+    /// Returns whether these bytes are meant to be the text of a ring.
+    pub fn is_text(bytes: &[u8]) -> bool {
+        bytes.starts_with(TITLE.as_bytes())
+    }
+
+    /// Returns whether these bytes are the text of a ring that opens nothing, of a host that only adds backups.
+    pub(super) fn is_text_without_identity(bytes: &[u8]) -> bool {
+        let has_identity = || {
+            bytes
+                .split(|byte| *byte == b'\n')
+                .any(|line| line.starts_with(IDENTITY.as_bytes()))
+        };
+        Self::is_text(bytes) && !has_identity()
     }
 
     /// The ring as text.
@@ -303,6 +329,15 @@ impl KeyRing {
     }
 }
 
+/// Reads a fingerprint as [`KeyRing::fingerprint`] writes it; capital letters, and digits without groups, are the same.
+pub fn parse_fingerprint(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(|c| !"-: ".contains(*c)).collect();
+    let is_whole = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digits = digits.to_ascii_lowercase();
+    let groups = (0..32).step_by(4).filter_map(|at| digits.get(at..at + 4));
+    is_whole.then(|| groups.collect::<Vec<_>>().join("-"))
+}
+
 /// Number, secret and recipient of a generation.
 fn parse_generation(words: &str) -> Option<Generation> {
     let (number, rest) = words.split_once(' ')?;
@@ -372,6 +407,29 @@ mod tests {
         assert!(parsed("").is_err());
         let newer = format!("{}# fullbore-more: x\n", *text);
         assert_eq!(parsed(&newer).unwrap_err().kind, ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_fingerprint_is_that_of_all_generations_and_is_read_as_people_write_it() {
+        let ring = KeyRing::random().unwrap();
+        let fingerprint = ring.fingerprint();
+        assert_eq!(ring.rotated().unwrap().fingerprint(), fingerprint);
+        assert_eq!(ring.for_putting().fingerprint(), fingerprint);
+        assert_ne!(KeyRing::random().unwrap().fingerprint(), fingerprint);
+        assert!(!ring.to_text().contains(&fingerprint.replace('-', "")));
+        let plain = fingerprint.replace('-', "").to_ascii_uppercase();
+        for text in [&fingerprint, &plain] {
+            assert_eq!(parse_fingerprint(text).as_ref(), Some(&fingerprint));
+        }
+        for text in [
+            "",
+            "12",
+            &fingerprint[1..],
+            &format!("{fingerprint}0"),
+            &"é".repeat(16),
+        ] {
+            assert_eq!(parse_fingerprint(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -97,6 +97,8 @@ struct BaseSearch<'a> {
     unlike: Option<Unlike>,
     /// Damaged roots of the source.
     damage: BTreeSet<String>,
+    /// A root that was sealed with a generation that the key does not have, or that only a key can read.
+    sealed_otherwise: Option<Error>,
 }
 
 impl<'a> BaseSearch<'a> {
@@ -112,6 +114,7 @@ impl<'a> BaseSearch<'a> {
             pseudonym: pseudonym(&**objects, like.origin),
             unlike: None,
             damage: BTreeSet::new(),
+            sealed_otherwise: None,
         }
     }
 
@@ -119,7 +122,8 @@ impl<'a> BaseSearch<'a> {
     /// died; or the backup that `base` names. Those in `gone` do not count.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if `base` cannot be one.
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if `base` cannot be one; [`ErrorKind::Permission`] for a root that was sealed with
+    /// a generation of the repository's key that this host does not have: the keys of the two may be of two repositories.
     fn candidates(
         &mut self,
         files: &BTreeMap<String, BackupFiles>,
@@ -135,6 +139,9 @@ impl<'a> BaseSearch<'a> {
             ids
         };
         let latest = self.latest_complete(left(BackupState::Listed));
+        if let Some(error) = self.sealed_otherwise.take() {
+            return Err(error);
+        }
         let mut partial = left(BackupState::Partial);
         partial.retain(|id| {
             let is_later = latest.as_ref().is_none_or(|latest| *id > latest.root.id);
@@ -161,10 +168,14 @@ impl<'a> BaseSearch<'a> {
         if latest.is_some() || self.unlike.is_some() {
             return latest;
         }
-        let found: Vec<String> = listed_roots(self.objects, others)
-            .filter(|(_, root)| root.as_ref().is_ok_and(|root| self.is_of_source(root)))
-            .map(|(id, _)| id)
-            .collect();
+        let mut found = Vec::new();
+        for (id, root) in listed_roots(self.objects, others) {
+            match root {
+                Ok(root) if self.is_of_source(&root) => found.push(id),
+                Ok(_) => {}
+                Err(error) => self.note_keys(error),
+            }
+        }
         self.latest_among(found.into_iter())
     }
 
@@ -187,6 +198,7 @@ impl<'a> BaseSearch<'a> {
             Err(error) => {
                 let is_damaged = error.kind == ErrorKind::Corrupt;
                 self.damage.extend(is_damaged.then(|| error.line()));
+                self.note_keys(error);
                 return None;
             }
         };
@@ -198,6 +210,13 @@ impl<'a> BaseSearch<'a> {
             }
         }
         None
+    }
+
+    /// A damaged root, also one that somebody else has made, is damage and does not end a backup.
+    fn note_keys(&mut self, error: Error) {
+        if error.kind == ErrorKind::Permission && error.is_of_other_keys() {
+            self.sealed_otherwise.get_or_insert(error);
+        }
     }
 
     fn asked_for(&self, base: &str) -> Result<Archive> {

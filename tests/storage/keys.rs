@@ -15,7 +15,7 @@ use fullbore::{
         },
     },
 };
-use std::{fs, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, thread, time::Duration};
 
 type Storage = Arc<dyn Objects>;
 
@@ -33,6 +33,7 @@ impl Person {
         // The text of a ring is a file of age keys as well.
         let ring = KeyRing::random().unwrap();
         fs::write(&file, ring.to_text().as_bytes()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         Self {
             _dir: dir,
             file,
@@ -142,6 +143,7 @@ fn a_passphrase_opens_a_repository_and_a_wrong_one_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("passphrase");
     fs::write(&file, "right\nsecond line\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let by_file = KeyOptions {
         passphrase_file: Some(file.clone()),
         ..KeyOptions::default()

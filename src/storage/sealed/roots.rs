@@ -2,7 +2,7 @@
 
 use crate::{
     crypt::{Access, KeyRing, SealObserver, open_object, seal_object},
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, OtherKeys, Result},
     format::{
         layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
         root::{Root, is_void},
@@ -163,6 +163,6 @@ impl<'a> RootDocument<'a> {
 }
 
 fn forged(name: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{name} is damaged"))
-        .because("no key of this repository has sealed it: it was changed, or made by another")
+    let why = "no key of this repository has sealed it: it was changed, or made by another";
+    Error::new(ErrorKind::Corrupt, format!("{name} is damaged")).because(OtherKeys(why.to_owned()))
 }
