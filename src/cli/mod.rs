@@ -7,6 +7,7 @@ mod args;
 mod child;
 mod color;
 mod command_line;
+mod encryption;
 mod examples;
 mod help;
 mod html_chart;

@@ -1,12 +1,13 @@
 //! Lists and changes the keys of an encrypted repository.
 
 use crate::{
-    crypt::{Access, KeyOptions, UserRecipient},
-    error::Result,
+    crypt::{Access, KeyOptions, KeyRing, UserRecipient, recipients_of_word},
+    error::{Error, ErrorKind, Result},
     storage::{
-        Location,
-        access::{new_passphrase, opened_key, stored_and_key},
+        Location, Objects,
+        access::{new_passphrase, opened_key, saved_key, stored_and_key},
         keys::{add_key, list_keys, remove_key, rotate_key},
+        lost_keys::restore_keys,
     },
     text,
 };
@@ -25,7 +26,7 @@ pub struct KeyCommand {
 /// Who uses a new key.
 #[derive(Debug, Clone)]
 pub enum NewRecipient {
-    /// Whoever has the key of this recipient.
+    /// Whoever has the key of this recipient, or of the one in `@FILE`.
     Named(String),
     /// Whoever knows the passphrase that these options give.
     Passphrase(KeyOptions),
@@ -52,8 +53,15 @@ pub enum KeyChange {
     Remove {
         /// Its name.
         name: String,
-        /// What it permits.
-        access: Access,
+        /// What it permits, if two keys have the name.
+        access: Option<Access>,
+    },
+    /// Writes the keys anew, from a copy of the repository's key.
+    Restore {
+        /// The name of the first key.
+        name: String,
+        /// Who uses it.
+        recipient: NewRecipient,
     },
     /// Seals with a new key from now on.
     Rotate,
@@ -74,21 +82,24 @@ impl KeyCommand {
                 access,
             } => {
                 let (stored, ring) = opened_key(&location)?;
-                let recipient = match recipient {
-                    NewRecipient::Named(text) => UserRecipient::parse(text)?,
-                    NewRecipient::Passphrase(options) => options.new_passphrase()?.into(),
-                };
-                add_key(&*stored, &ring, name, &recipient, *access)?;
+                add_key(&*stored, &ring, name, &recipient.get()?, *access)?;
                 text::line(out, &format!("key {name:?} was added"))
             }
             KeyChange::Remove { name, access } => {
                 let (stored, ring) = opened_key(&location)?;
-                remove_key(&*stored, Some(&ring), name, *access)?;
+                let access = access_of(&*stored, name, *access)?;
+                remove_key(&*stored, Some(&ring), name, access)?;
                 text::line(out, &format!("key {name:?} was removed"))?;
+                text::line(out, after_removal(access))
+            }
+            KeyChange::Restore { name, recipient } => {
+                let (stored, ring) = saved_key(&location)?;
+                restore_keys(&stored, &ring, name, &recipient.get()?)?;
                 text::line(
                     out,
-                    "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key",
-                )
+                    &format!("the keys were written anew, with key {name:?}"),
+                )?;
+                text::line(out, &fingerprint_line(&ring))
             }
             KeyChange::Rotate => {
                 let (stored, ring) = opened_key(&location)?;
@@ -97,6 +108,55 @@ impl KeyCommand {
             }
         }
     }
+}
+
+impl NewRecipient {
+    fn get(&self) -> Result<UserRecipient> {
+        let text = match self {
+            Self::Passphrase(options) => return Ok(options.new_passphrase()?.into()),
+            Self::Named(text) => text,
+        };
+        let mut recipients = recipients_of_word(text)?;
+        match (recipients.pop(), recipients.is_empty()) {
+            (Some(recipient), true) => Ok(recipient),
+            _ => Err(Error::new(
+                ErrorKind::Usage,
+                format!("cannot make one key for {text:?}"),
+            )
+            .because("the file has several public keys")
+            .hint("make a key with a name of its own for each of them")),
+        }
+    }
+}
+
+/// Which of the keys of a name is meant.
+fn access_of(stored: &dyn Objects, name: &str, wanted: Option<Access>) -> Result<Access> {
+    let named = list_keys(stored, None)?
+        .into_iter()
+        .filter(|key| key.name == name);
+    let found: Vec<_> = named.map(|key| key.access).collect();
+    match (wanted, &found[..]) {
+        (Some(access), _) | (None, &[access]) => Ok(access),
+        (None, []) => Ok(Access::Read), // the removal says that there is none
+        (None, _) => Err(Error::new(ErrorKind::Usage, format!("cannot tell which key {name:?} is meant"))
+            .because("one of this name reads, and another one only adds backups")
+            .hint("--put removes the one that only adds; afterwards the same command without it removes the other one")),
+    }
+}
+
+fn after_removal(access: Access) -> &'static str {
+    match access {
+        Access::Read => {
+            "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key"
+        }
+        Access::Put => {
+            "it could read no backup; run `fullbore key rotate`, so that backups which its holder adds are not accepted"
+        }
+    }
+}
+
+fn fingerprint_line(ring: &KeyRing) -> String {
+    format!("fingerprint of the keys: {}", ring.fingerprint())
 }
 
 fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
@@ -117,5 +177,12 @@ fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
             text::line(out, line.trim_end())?;
         }
     }
-    Ok(())
+    match (ring, as_json) {
+        (None, _) => Ok(()),
+        (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
+        (Some(ring), true) => {
+            let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
+            text::json(out, &fingerprint)
+        }
+    }
 }

@@ -232,7 +232,7 @@ fn not_found_hint(location: &Location) -> String {
         Some(path) if path.to_string_lossy().contains("::") => {
             "a backup is chosen with @, as in REPO@latest".to_owned()
         }
-        _ => "REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
+        _ => "is its disk mounted? REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
             .to_owned(),
     }
 }
@@ -492,12 +492,24 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
             Some((repository, id)) => {
                 format!("this takes a repository, {repository:?}, and {id:?} by itself")
             }
+            None if is_bare(objects) => "is its disk mounted? there is nothing here".to_owned(),
             None => format!(
                 "a repository has a file {:?}; a directory of files is not a backup",
                 layout::REPOSITORY
             ),
         },
     )
+}
+
+/// Returns whether there is no local directory, or an empty one: the place where a disk is mounted is one.
+fn is_bare(objects: &dyn Objects) -> bool {
+    let Some(local) = objects.as_local() else {
+        return false;
+    };
+    local
+        .root()
+        .read_dir()
+        .map_or(true, |mut names| names.next().is_none())
 }
 
 /// Returns the ids of all committed backups, oldest first, even those with an unreadable root.

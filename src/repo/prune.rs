@@ -46,7 +46,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     format::layout::{FORGOTTEN, NOTES, PARTIAL, ROOT, TOMBSTONES, is_object},
-    storage::{Leased, Objects, PutIf, Take},
+    storage::{KEYS, Leased, Objects, PutIf, Take},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -401,6 +401,10 @@ impl PruneSurvey {
             pruned.note_refusal(objects.delete(&marks))?;
         }
         pruned.note_refusal(objects.abort_uploads(TOMBSTONES))?;
+        if objects.as_sealed().is_some() {
+            // Those of a command that was killed while it changed keys.
+            pruned.note_refusal(objects.abort_uploads(KEYS))?;
+        }
         self.files.iter().try_for_each(|(id, files)| {
             pruned.note_refusal(self.delete_rest(objects, (id, files), named, claims))
         })

@@ -22,6 +22,7 @@ use crate::{
         layout::REPOSITORY,
         seal::{open_sealed, seal},
     },
+    platform::debug,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -153,21 +154,29 @@ fn encrypt_alone(objects: &dyn Objects, name: &str, recipient: &UserRecipient) -
         return Err(exists());
     }
     let ring = KeyRing::random()?;
-    let file = wrap_secret(ring.to_text().as_bytes(), std::slice::from_ref(recipient))?;
-    // What a killed attempt left is of no use to anyone: its repository was never made.
-    objects.put(&key_of(name, Access::Read), &file, &PutIf::Always)?;
-    let recipients = [(key_of(name, Access::Read), recipient.to_string())].into();
-    let members = seal(&Members { recipients })?;
-    objects.put(
-        MEMBERS,
-        &seal_object(MEMBERS, &members, &ring, None)?,
-        &PutIf::Always,
-    )?;
-    let current = seal(&CurrentGeneration::of(&ring))?;
-    match objects.put(CURRENT, &current, &PutIf::Absent)? {
+    match write_first(objects, &ring, name, recipient)? {
         Put::Done(_) => Ok(ring),
         Put::Refused => Err(exists()),
     }
+}
+
+/// Writes the first key file, the list of members, and at last the file that makes the repository encrypted.
+pub(super) fn write_first(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+) -> Result<Put> {
+    let key = key_of(name, Access::Read);
+    let file = wrap_for(ring, Access::Read, recipient)?;
+    // What a killed attempt left is of no use to anyone: its repository was never made.
+    objects.put(&key, &file, &PutIf::Always)?;
+    let recipients = [(key, recipient.to_string())].into();
+    let members = seal(&Members { recipients })?;
+    let members = seal_object(MEMBERS, &members, ring, None)?;
+    objects.put(MEMBERS, &members, &PutIf::Always)?;
+    let current = seal(&CurrentGeneration::of(ring))?;
+    objects.put(CURRENT, &current, &PutIf::Absent)
 }
 
 /// Opens the key of a repository with what the options give; of several key files that open, the one with most permissions counts.
@@ -185,7 +194,7 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
                 format!("cannot use a key for {}", objects.describe("")),
             )
             .because("it is not encrypted, or its keys were removed")
-            .hint("leave the key out if this repository should be clear"))
+            .hint("leave the key out if the repository should be clear; if its keys were lost: fullbore key restore REPO --key SAVED"))
         };
     };
     let identities = options.identities()?;
@@ -205,7 +214,16 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
     if rings.is_empty() && !for_passphrase.is_empty() {
         rings.extend(open_by_passphrase(objects, for_passphrase, options)?);
     }
-    let Some((file, ring)) = rings.into_iter().min_by_key(|(file, _)| file.access) else {
+    let found = rings.into_iter().min_by_key(|(file, _)| file.access);
+    let found = found.map(|(file, ring)| (objects.describe(&file.key()), ring));
+    let saved = || {
+        let name = "the copy of the repository's key that was given";
+        // A command may be given copies for two repositories.
+        let mut rings = options.saved_rings()?.into_iter();
+        let fitting = rings.find(|ring| check_ring(ring, &current, name).is_ok());
+        Ok(fitting.map(|ring| (name.to_owned(), ring)))
+    };
+    let Some((name, ring)) = found.map_or_else(saved, |found| Ok(Some(found)))? else {
         if options.is_empty() {
             return Ok(RepositoryKey::Locked);
         }
@@ -216,7 +234,7 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
         .because("none of the keys that were given opens any of its key files")
         .hint("`fullbore key list` shows for whom the repository has keys"));
     };
-    check_ring(&ring, &current, &objects.describe(&file.key()))?;
+    check_ring(&ring, &current, &name)?;
     // A generation that not every key file has yet seals nothing: its rotation was interrupted, and the next one replaces it.
     let ring = if ring.newest().number() > current.generation {
         ring.for_reading_only()
@@ -448,7 +466,7 @@ fn add_file(
 }
 
 /// Does something to the keys while no other command does.
-fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result<T> {
     let could_not =
         |why| Error::new(ErrorKind::Unreachable, "could not change the keys").because(why);
     let lease = match objects.lease(CHANGE, b"", Take::DeadOrNew)? {
@@ -461,6 +479,10 @@ fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result
             return Err(could_not("another command changes them at this moment"));
         }
     };
+    // Key files that a killed command left may be those of somebody who was removed since.
+    if let Err(error) = objects.abort_uploads(KEYS) {
+        debug(|| error.line());
+    }
     let changed = change();
     let deleted = objects.delete(&[CHANGE.to_owned()]);
     drop(lease);
@@ -595,7 +617,7 @@ fn wrap_for(ring: &KeyRing, access: Access, recipient: &UserRecipient) -> Result
     wrap_secret(text.as_bytes(), std::slice::from_ref(recipient))
 }
 
-fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
+pub(super) fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
     match ring.access() {
         Access::Read => Ok(()),
         Access::Put => Err(Error::new(ErrorKind::Permission, format!("cannot {verb}"))
@@ -604,7 +626,7 @@ fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
 }
 
 /// Refuses a name that a key file may not have.
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let is_valid = !name.is_empty()
         && name.len() <= 64

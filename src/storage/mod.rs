@@ -23,13 +23,18 @@ pub mod keys;
 mod lease;
 mod local;
 mod location;
+pub mod lost_keys;
 mod memory;
 mod parts;
 mod probe;
 mod recording;
+mod remembered;
+mod remembered_file;
 mod sealed;
 mod server;
 pub mod ssh;
+mod trust;
+mod watched;
 pub mod wire;
 
 pub use cached::{CacheSpec, CachedObjects};
@@ -42,7 +47,7 @@ pub use cloud::{
 pub use coalesced::CoalescedObjects;
 pub use confined::{Allowed, Confined};
 pub use faulty::{Fault, Faulty};
-pub use kept::KeptBackups;
+pub use kept::{KeptBackups, state_dir};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
@@ -52,6 +57,7 @@ pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
 pub use sealed::{KEYS, SealedObjects, as_stored};
+pub use trust::{ClearUse, RepositoryTrust};
 
 use crate::error::Result;
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use crate::{
     over_ssh::{files, restored, scratch, segments, text, tree},
-    sshd::FULLBORE,
+    sshd::program,
 };
 use std::{
     fs,
@@ -77,7 +77,7 @@ impl Certificates {
 
     /// fullbore as a client with the right certificate.
     pub(crate) fn fullbore(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(FULLBORE);
+        let mut command = program();
         command.args(arguments).args(self.options("client", "ca"));
         command
     }
@@ -91,7 +91,7 @@ pub(crate) struct Listening {
 
 impl Listening {
     pub(crate) fn start(certificates: &Certificates, allow: &str) -> Self {
-        let mut child = Command::new(FULLBORE)
+        let mut child = program()
             .args(["serve", "--listen", "127.0.0.1:0", "--allow", allow])
             .args(certificates.options("server", "ca"))
             .stderr(Stdio::piped())
@@ -176,10 +176,7 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let with = |certificate: &str, authority: &str| {
         let options = certificates.options(certificate, authority);
-        expect(
-            1,
-            Command::new(FULLBORE).args(["list", &there]).args(options),
-        )
+        expect(1, program().args(["list", &there]).args(options))
     };
     let said = with("stranger", "ca");
     assert!(
@@ -189,7 +186,7 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     // And a client refuses a server of another authority.
     let said = with("client", "other-ca");
     assert!(said.contains("invalid peer certificate"), "{said}");
-    let said = expect(2, Command::new(FULLBORE).args(["list", &there]));
+    let said = expect(2, program().args(["list", &there]));
     assert!(said.contains("--tls-cert"), "{said}");
     // No TLS at all: nothing is said in clear.
     let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -212,22 +209,11 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
 fn a_server_that_listens_must_be_told_who_may_do_what() {
     let certificates = Certificates::new();
     let listen = ["serve", "--listen", "127.0.0.1:0"];
-    expect(
-        2,
-        Command::new(FULLBORE)
-            .args(listen)
-            .args(["--allow", "read:/x"]),
-    );
+    expect(2, program().args(listen).args(["--allow", "read:/x"]));
     let options = certificates.options("server", "ca");
-    expect(2, Command::new(FULLBORE).args(listen).args(&options));
-    expect(
-        2,
-        Command::new(FULLBORE)
-            .args(listen)
-            .args(&options)
-            .arg("--stdio"),
-    );
-    expect(2, Command::new(FULLBORE).arg("serve"));
+    expect(2, program().args(listen).args(&options));
+    expect(2, program().args(listen).args(&options).arg("--stdio"));
+    expect(2, program().arg("serve"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Whole commands over ssh.
 
 use crate::{
-    sshd::{FULLBORE, sshd},
+    sshd::{self, FULLBORE, sshd},
     suite::pattern,
 };
 use std::{
@@ -200,7 +200,7 @@ fn what_is_wrong_on_the_other_host_is_said_with_what_to_do() {
     let said = fullbore(1, &["list", "ssh://no-such-host.invalid/x"]);
     assert!(said.contains("ssh failed"), "{said}");
     let with = |ssh: &str, program: &str| {
-        let output = Command::new(FULLBORE)
+        let output = sshd::program()
             .args(["list", &there, "--ssh", ssh, "--far-program", program])
             .output()
             .unwrap();
@@ -371,7 +371,7 @@ fn a_backup_without_changes_needs_no_round_trip_for_a_file() {
         let there = format!("ssh://any{}/repository-{count}", dir.path().display());
         let said = dir.path().join("said");
         let backup = || {
-            let output = Command::new(FULLBORE)
+            let output = sshd::program()
                 .args(["backup", source.to_str().unwrap(), "--to", &there, "--ssh"])
                 .arg(&ssh)
                 .args(["--far-program", FULLBORE])

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     cli::{
+        encryption::EncryptArgs,
         html_report::{self, HtmlPage, HtmlReport},
         limit::{RunEnds, RunLimit},
         metrics_file::{MetricsFile, RunNumbers, metrics_path},
@@ -17,7 +18,6 @@ use crate::{
         profile,
         progress::{A_MOMENT, Progress},
         report,
-        storage::EncryptArgs,
         values::{
             CheckpointArg, Chunking, Readers, RunOn, block_size, destination, frame_size, interval,
             rate, readers, segment_size, stream_name, tag, threads,

@@ -5,6 +5,7 @@ use super::{
     copy_log::CopyLog,
     far::print,
 };
+use crate::cli::encryption::EncryptArgs;
 use crate::{
     cli::{
         options::{OutputArgs, UNREADABLE},
@@ -97,6 +98,11 @@ pub(in crate::cli) struct CopyTreeArgs {
 }
 
 impl CopyTreeArgs {
+    /// Whether the repository of a copied backup is encrypted.
+    pub(in crate::cli) fn encrypt(&self) -> &EncryptArgs {
+        &self.repository.encrypt
+    }
+
     /// Returns whether a backup is copied, and not a directory.
     pub(in crate::cli) fn is_between_repositories(&self) -> bool {
         is_between_repositories(&self.from, &self.to).unwrap_or(false)

@@ -27,13 +27,14 @@ use std::{
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
-const NEAR_OPTIONS: [&str; 16] = [
+const NEAR_OPTIONS: [&str; 17] = [
     "--metrics",
     "--on",
     "--ssh",
     "--far-program",
     "--key",
     "--passphrase-file",
+    "--expect-keys",
     "--storage",
     "--connections",
     "--limit-upload",
