@@ -219,3 +219,17 @@ impl std::error::Error for Reason {}
 pub fn quoted(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
+
+/// Returns text of another host on one line: control characters are escaped, so that a part of it
+/// cannot look like a line of this program.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}

@@ -6,6 +6,7 @@
 //! (`storage`), and when objects may be removed (`repo`).
 
 mod blake3_lanes;
+pub mod cbor;
 pub mod chunk;
 pub mod digest;
 pub mod entry;
