@@ -243,13 +243,8 @@ impl OpenTree {
     }
 
     fn put_tar(&self, is_compressed: bool, body: &[u8]) -> Result<CopyAnswer> {
-        let mut plain = Vec::new();
-        let mut tar = if is_compressed {
-            plain = decompressed(body)?;
-            &plain[..]
-        } else {
-            body
-        };
+        let plain = is_compressed.then(|| decompressed(body)).transpose()?;
+        let mut tar = plain.as_deref().unwrap_or(body);
         let mut members = self.members()?;
         let mut reader = PaxReader::new();
         while !tar.is_empty() {
@@ -265,7 +260,6 @@ impl OpenTree {
             tar = rest;
             skip_padding(&mut tar, member.stored_len)?;
         }
-        drop(plain);
         Ok(members.answer())
     }
 
@@ -319,13 +313,10 @@ impl OpenTree {
     }
 
     fn link(&self, body: &[u8]) -> Result<CopyAnswer> {
-        let paths = read_paths(body)?;
+        let mut paths = read_paths(body)?;
         let mut members = self.members()?;
-        let (pairs, rest) = paths.as_chunks::<2>();
-        if !rest.is_empty() {
-            return Err(not_understood());
-        }
-        for [path, target] in pairs {
+        while let Some(path) = paths.next() {
+            let (path, target) = (path?, paths.next().ok_or_else(not_understood)??);
             let linked = members.writer.link(target, path);
             members.unless_refused(path, linked)?;
         }
@@ -337,6 +328,7 @@ impl OpenTree {
         // No writer may go on in a directory that is removed.
         self.writers.leave_directories();
         for path in read_paths(body)? {
+            let path = path?;
             let removed = match with_content {
                 true => self.written()?.remove_all(path),
                 false => unless_in_use(members.writer.remove(path)),
