@@ -96,24 +96,27 @@ pub enum CopyCall {
         /// Whether the whole file was written.
         #[n(1)]
         is_complete: bool,
+        /// Its size, if it has shrunk since its header was made.
+        #[n(2)]
+        shrunk: Option<u64>,
     },
     /// Makes hard links; the body has the path of each, then that of its file, each closed by a NUL.
     #[n(10)]
     Link,
-    /// Removes the paths in the body, each closed by a NUL.
+    /// Removes the paths in the body, each closed by a NUL; with everything below them, if no rule
+    /// can leave out a part of it. Only with [`OpenTarget::delete`].
     #[n(11)]
-    Remove {
-        /// Whether what is below them is removed too.
-        #[n(0)]
-        with_content: bool,
-    },
+    Remove,
     /// Gives directories their metadata, and makes everything durable. The last question.
     #[n(12)]
     Finish,
+    /// Begins the list of entries again, before anything is written.
+    #[n(13)]
+    Rewind,
 }
 
 /// The tree to write to.
-#[derive(Debug, Clone, Default, Encode, Decode)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct OpenTarget {
     /// Its path, or nothing.
     #[cbor(n(0), with = "minicbor::bytes")]
@@ -130,6 +133,37 @@ pub struct OpenTarget {
     /// Whether the content of all files is compared.
     #[n(4)]
     pub checksum: bool,
+    /// Whether files are deleted that only the target has.
+    #[n(5)]
+    pub delete: bool,
+    /// Whether files are deleted that patterns and marks leave out.
+    #[n(6)]
+    pub delete_excluded: bool,
+}
+
+impl OpenTarget {
+    /// Returns whether both ask for the same. The paths may differ, and the names of the source: the
+    /// side that chose the target uses its own.
+    pub(super) fn has_rights_of(&self, granted: &Self) -> bool {
+        self.rights() == granted.rights()
+    }
+
+    fn rights(&self) -> Self {
+        let rules = CopyRules {
+            names: Vec::new(),
+            ..self.rules.clone()
+        };
+        Self {
+            path: Vec::new(),
+            rules,
+            ..self.clone()
+        }
+    }
+
+    /// The rules for what is deleted.
+    pub(super) fn deletion_rules(&self) -> CopyRules {
+        self.rules.of_deletion(self.delete_excluded)
+    }
 }
 
 /// An answer.
@@ -258,6 +292,15 @@ pub(super) fn not_understood() -> Error {
         ErrorKind::Corrupt,
         "cannot go on with the copy: the other side says something that is not understood",
     )
+}
+
+/// The error for a question that asks for more than this side allows.
+pub(super) fn not_allowed() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "cannot go on with the copy: the other side asks for a change that is not allowed here",
+    )
+    .because("the options of the command on this host do not include it")
 }
 
 /// Marks the length of a question whose body is one zstd frame.

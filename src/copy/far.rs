@@ -78,7 +78,7 @@ impl FarTarget {
 impl CopyTarget for FarTarget {
     fn ask(&self, call: CopyCall, body: &[u8]) -> Result<CopyAnswer> {
         let answer = self.answer_to(&self.encode(&call, body)?)?;
-        if matches!(call, CopyCall::Open(_) | CopyCall::List) && !answer.pages.is_empty() {
+        if is_list(&call) && !answer.pages.is_empty() {
             // The first pages come without a question of their own.
             *self.listed.locked() = ListedTree {
                 pages: answer.pages.into(),
@@ -132,14 +132,19 @@ impl CopyTarget for FarTarget {
     }
 }
 
+/// Returns whether pages of the tree are the answer.
+fn is_list(call: &CopyCall) -> bool {
+    matches!(call, CopyCall::Open(_) | CopyCall::List | CopyCall::Rewind)
+}
+
 /// Answers a question of another host.
 ///
 /// # Errors
 /// Those of the question; [`ErrorKind::Corrupt`] for anything else.
 pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
     let (call, body) = decode_call(question)?;
-    let is_first = matches!(call, CopyCall::Open(_));
-    let lists = is_first || matches!(call, CopyCall::List);
+    let is_first = matches!(call, CopyCall::Open(_) | CopyCall::Rewind);
+    let lists = is_list(&call);
     let mut answer = target.ask(call, &body)?;
     if is_first && answer.has_content {
         answer = target.ask(CopyCall::List, b"")?;

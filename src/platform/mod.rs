@@ -45,7 +45,7 @@ pub use machine::{
     process_is_alive, raise_open_files_limit, sees_all_processes, since_boot,
     survive_file_size_limit, thread_cpu_time, user, user_id, voluntary_sleeps, works_in,
 };
-pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
+pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below, path_in_file_system};
 
 static TRICKS: OnceLock<bool> = OnceLock::new();
 

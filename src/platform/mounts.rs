@@ -74,11 +74,33 @@ pub fn mounts_below(path: &Path) -> io::Result<Vec<FileSystemMount>> {
     Ok(mounts)
 }
 
+/// Returns the device of the file system that holds the absolute, real `path`, and the path within
+/// that file system. Both are the same through all bind mounts.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn path_in_file_system(path: &Path) -> io::Result<(u64, PathBuf)> {
+    let lines = parse(&fs::read("/proc/self/mountinfo")?);
+    place_in(&lines, path).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn place_in(lines: &[MountLine], path: &Path) -> Option<(u64, PathBuf)> {
+    let around = lines
+        .iter()
+        .filter(|line| path.starts_with(&line.mount.path));
+    // Of several mounts on one directory the last one is visible.
+    let mount = around.max_by_key(|line| line.mount.path.as_os_str().len())?;
+    let below = path.strip_prefix(&mount.mount.path).ok()?;
+    Some((mount.mount.device, mount.root.join(below)))
+}
+
 /// One line of the table: the mount, its number, and the number of its parent mount.
 #[derive(Debug, Clone)]
 struct MountLine {
     id: u32,
     parent: u32,
+    /// The directory of the file system that is mounted.
+    root: PathBuf,
     mount: FileSystemMount,
 }
 
@@ -98,6 +120,7 @@ fn parse_line(line: &[u8]) -> Option<MountLine> {
     Some(MountLine {
         id: number(fields[0])?,
         parent: number(fields[1])?,
+        root: OsString::from_vec(unescape(fields[3])).into(),
         mount: FileSystemMount {
             path: path.into(),
             device: device(fields[2])?,
@@ -185,6 +208,16 @@ mod tests {
             .into_iter()
             .map(|mount| (mount.path.to_string_lossy().into_owned(), mount.kind))
             .collect()
+    }
+
+    #[test]
+    fn a_path_has_one_place_through_all_bind_mounts() {
+        let table = "20 1 8:1 / / rw - ext4 /dev/a rw\n21 20 8:2 / /srv rw - ext4 /dev/b rw\n22 20 8:2 /data/x /mnt/x rw - ext4 /dev/b rw\n";
+        let lines = parse(table.as_bytes());
+        let place = |path: &str| place_in(&lines, Path::new(path)).unwrap();
+        assert_eq!(place("/mnt/x/y"), place("/srv/data/x/y"));
+        assert_eq!(place("/mnt/x"), place("/srv/data/x"));
+        assert_ne!(place("/mnt/y"), place("/srv/mnt/y"));
     }
 
     #[test]
