@@ -284,7 +284,7 @@ fn nobody_restores_below_a_server_that_runs() {
     let words = format!("a server runs there, process {}", server.id());
     assert_refused(
         &Restore {
-            overwrite: true,
+            overwrite: fullbore::restore::Overwrite::All,
             ..place.plan()
         },
         ErrorKind::Exists,
@@ -298,7 +298,7 @@ fn nobody_restores_below_a_server_that_runs() {
     // `pg_ctl stop` has returned, and the server ends.
     let mut server = start("2");
     run(&Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();
@@ -311,7 +311,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     fs::create_dir(place.at("to")).unwrap();
     runs::make_fifo(&place.at("to/postmaster.pid"));
     let again = Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
@@ -322,7 +322,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     };
     run(&place.plan()).unwrap();
@@ -462,7 +462,7 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
             assert_ne!(ran.code, 0, "{calls} {when}");
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
             run(&Restore {
-                overwrite: true,
+                overwrite: fullbore::restore::Overwrite::All,
                 ..place.plan()
             })
             .unwrap();
@@ -653,7 +653,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     );
     assert!(!place.at("to/global/pg_control").exists());
     run(&Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();

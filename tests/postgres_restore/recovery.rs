@@ -409,7 +409,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert_refused(&place.plan(), ErrorKind::Usage, "has backups of 2 sources");
     assert_refused(
         &Restore {
-            overwrite: true,
+            overwrite: fullbore::restore::Overwrite::All,
             ..recovering.clone()
         },
         ErrorKind::Usage,

@@ -269,7 +269,7 @@ fn every_command_that_takes_the_latest_backup_refuses_several_sources() {
         args!["restore", repository, "--to", copy].to_vec(),
         args!["restore", repository, "--plan"].to_vec(),
         args!["restore", repository, "--to", a, "--delta"].to_vec(),
-        args!["restore", repository, "--to", a, "--overwrite"].to_vec(),
+        args!["restore", repository, "--to", a, "--overwrite=all"].to_vec(),
         args!["list", repository, "file"].to_vec(),
         args!["list", format!("{text}@latest")].to_vec(),
         args!["show", repository].to_vec(),

@@ -409,7 +409,7 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
             "z",
             "--to",
             dir.path().join("one"),
-            "--overwrite"
+            "--overwrite=all"
         ])
         .ends_with(0);
         let whole = files(&tree);
@@ -1766,7 +1766,7 @@ fn no_name_is_given_to_what_was_not_restored() {
         .unwrap();
     stored[at + 50] ^= 1;
     fs::write(&segment, stored).unwrap();
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         for names in [&["b", "c"][..], &[]] {
             let to = temp();
             ["a", "b", "c"]
@@ -1866,7 +1866,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
             ..Record::default()
         };
     });
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(&to);
         let ran = fullbore(args!["restore", &repo, "p", "--to", &to, how]).ends_with(3);
         assert!(has_old_names(&to), "{how}: {}", ran.err);
@@ -1949,7 +1949,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_whose_page_is_lost() {
     let (repo, home) = linked_pages(dir.path());
     let to = dir.path().join("to");
     spoil_page(&home, |page| page["first"] == "a");
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(&to);
         let ran = fullbore(args![
             "restore",
@@ -1980,7 +1980,7 @@ fn has_no_name_of_a(repo: &str, to: &Path) {
         let ran = fullbore(args!["restore", repo, name, "--to", to.join("none")]).ends_with(1);
         assert!(ran.err.contains("it was not captured"), "{}", ran.err);
     }
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(to);
         write(to.join("a"), "old a");
         let ran = fullbore(args!["restore", repo, "--to", to, "--quiet", how]).ends_with(3);
@@ -2176,7 +2176,7 @@ fn what_may_be_on_a_page_that_is_lost_keeps_nothing_else_from_coming_back() {
     ] {
         let to = dir.path().join(path.replace('/', "-"));
         fullbore(args!["restore", &repo, path, "--to", &to, "--quiet"]).ends_with(4);
-        for how in ["--overwrite", "--delta"] {
+        for how in ["--overwrite=all", "--delta"] {
             let ran = fullbore(args![
                 "restore",
                 &repo,

@@ -38,6 +38,7 @@ mod named;
 mod private;
 mod reach;
 mod refused;
+mod replaced;
 mod reports;
 mod restore;
 mod round;

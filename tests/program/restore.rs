@@ -253,7 +253,7 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     std::os::unix::fs::symlink(&outside, to.join("a/b")).unwrap();
     std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
     Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..plan(&dir.path().join("repo"), &to)
     }
     .run(&Meter::default())
