@@ -82,7 +82,7 @@ impl NewerFiles {
         let first = quoted(paths.iter().min()?);
         let files = counted(paths.len() as u64, "file");
         Some(format!(
-            "{files} of the target kept, newer than in the backup, such as {first}; --overwrite=all replaces them"
+            "{files} of the target kept, newer than in the backup, such as {first}; --overwrite=all replaces them, also those of a restore that was interrupted"
         ))
     }
 }

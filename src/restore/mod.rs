@@ -68,7 +68,7 @@ use std::{
 /// Hint after a restore of a cluster that the target could not take completely.
 const RETRY_HINT: &str = "when that path can be written, run the same command again";
 const RETRY_OVERWRITE_HINT: &str =
-    "when that path can be written, run the same command again with --overwrite";
+    "when that path can be written, run the same command again with --overwrite=all";
 
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]

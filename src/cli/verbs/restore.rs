@@ -67,7 +67,7 @@ pub(in crate::cli) struct RestoreArgs {
     pub(in crate::cli) plan: bool,
     /// Restore into a directory that holds something; files in the way are replaced, but newer ones only with --overwrite=all
     ///
-    /// A file is newer if its modification time is later than in the backup. The restore says how many it kept. For a cluster and for a stream, all files are replaced.
+    /// A file is newer if its modification time is later than in the backup. The restore says how many it kept. After an interrupted restore, use --overwrite=all: a file that is written in part is newer. For a cluster and for a stream, all files are replaced.
     #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true, default_missing_value = "older", value_parser = overwrite)]
     overwrite: Option<Overwrite>,
     #[command(flatten)]

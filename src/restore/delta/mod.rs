@@ -148,7 +148,7 @@ impl<'a> Delta<'a> {
                     format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
                 Err(Error::new(ErrorKind::Unsupported, what)
                     .because("a tar of another program has no digests to compare the target with")
-                    .hint("use --overwrite, which writes all files"))
+                    .hint("use --overwrite=all, which writes all files"))
             }
         }
     }
