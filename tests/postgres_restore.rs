@@ -251,7 +251,10 @@ fn nobody_restores_below_a_server_that_runs() {
     let mut server = Command::new("sleep").arg("600").spawn().unwrap();
     let pid = format!("{}\n{}\n", server.id(), place.at("to").display());
     runs::write(place.at("to/postmaster.pid"), &pid);
-    for overwrite in [false, true] {
+    for overwrite in [
+        fullbore::restore::Overwrite::Never,
+        fullbore::restore::Overwrite::All,
+    ] {
         let words = format!("a server runs there, process {}", server.id());
         assert_refused(
             &Restore {
@@ -605,7 +608,10 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         relation(EntryState::Unreadable("gone".into())),
     ] {
         // What is left of the first is no other cluster's.
-        for overwrite in [false, true] {
+        for overwrite in [
+            fullbore::restore::Overwrite::Never,
+            fullbore::restore::Overwrite::All,
+        ] {
             let (names, notes, next) = restored(&place, overwrite);
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
             assert!(
@@ -618,7 +624,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     }
     // Wrong as they are, pages that were stored are there.
     let place = relation(EntryState::BadPages(vec![0]));
-    let (names, notes, _) = restored(&place, false);
+    let (names, notes, _) = restored(&place, fullbore::restore::Overwrite::Never);
     assert!(
         names == "1262 pg_control" && notes.contains("wrong page checksums"),
         "{names} {notes}"
