@@ -317,8 +317,6 @@ impl Visit for ExtraSweep<'_, '_> {
             around.into_iter().for_each(|around| around.whole = false);
             return Ok(false);
         }
-        self.walk.found.planned.extra += 1;
-        self.walk.found.planned.there += 1;
         let is_own = self.walk.own.contains(&(stat.dev, stat.inode));
         let is_mount_boundary = self
             .levels
@@ -333,6 +331,8 @@ impl Visit for ExtraSweep<'_, '_> {
                 .for_each(|around| around.whole = false);
             return Ok(false);
         }
+        self.walk.found.planned.extra += 1;
+        self.walk.found.planned.there += 1;
         match stat.kind {
             FileKind::Directory => self.levels.push(SweptDir::new(stat.dev)),
             _ => self

@@ -652,7 +652,7 @@ fn what_is_deep_is_removed_with_few_descriptors_and_little_stack() {
         openat(&dir, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
         dir = openat(&dir, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
-    let line = "ulimit -n 150; ulimit -s 1024; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --quiet --workers 1";
+    let line = "ulimit -n 150; ulimit -s 1024; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --max-delete 10000 --quiet --workers 1";
     shell(line, args![FULLBORE, place.at("repo"), place.at("to")]).ends_with(0);
     place.assert_restored("deep");
 }
@@ -842,6 +842,12 @@ fn replace(from: &Path, to: &Path) -> Ran {
     fullbore(args!["restore", from, "--to", to, "--delta", "--delete"])
 }
 
+/// As [`replace`], also if most of it does not belong.
+fn replace_all(from: &Path, to: &Path) -> Ran {
+    let all = args!["--delta", "--delete", "--max-delete", "100"];
+    fullbore(args!["restore", from, "--to", to].into_iter().chain(all))
+}
+
 #[test]
 fn a_name_that_belongs_further_down_does_not_belong_further_up() {
     let dir = temp();
@@ -863,7 +869,7 @@ fn a_name_that_belongs_further_down_does_not_belong_further_up() {
         if link {
             symlink("deep", to.join("new")).unwrap();
         }
-        let ran = replace(&repo, &to).ends_with(0);
+        let ran = replace_all(&repo, &to).ends_with(0);
         assert_eq!(
             ran.out,
             "delete: \"deep\"\ndelete: \"x\"\ndelete: \"y\"\ndelete: \"z\"\n"
@@ -991,7 +997,7 @@ fn of_what_is_mounted_and_in_the_backup_the_rest_is_removed() {
 }
 
 #[test]
-fn what_was_excluded_does_not_belong() {
+fn what_was_excluded_stays_unless_that_is_said() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
     ["f", "cache/f"]
@@ -1007,10 +1013,10 @@ fn what_was_excluded_does_not_belong() {
         "-q"
     ])
     .ends_with(0);
-    assert_eq!(
-        replace(&repo, &tree).ends_with(0).out,
-        "delete: \"cache\"\n"
-    );
+    assert_eq!(replace(&repo, &tree).ends_with(0).out, "");
+    let all = args!["--mirror", "--delete-excluded", "--max-delete", "2"];
+    let ran = fullbore(args!["restore", repo, "--to", tree].into_iter().chain(all));
+    assert_eq!(ran.ends_with(0).out, "delete: \"cache\"\n");
 }
 
 #[test]
