@@ -4,6 +4,7 @@ use super::{
     html_chart::{Chart, bytes_a_second, percent},
     limit::RunLimit,
     output::aside,
+    output_file::{EarlierFile, OutputFile},
 };
 use crate::{
     error::{Error, ErrorKind, Result, reason},
@@ -14,11 +15,7 @@ use crate::{
         size::{bytes, seconds},
     },
 };
-use std::{
-    fs::{self, File},
-    io::{self, Read as _, Write as _},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The first bytes of each page. A file that begins otherwise is not a report, and is not replaced.
 const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
@@ -27,44 +24,31 @@ const BEGINS: &str = "<!doctype html>\n<!-- A report of fullbore -->";
 #[derive(Debug)]
 pub(super) struct HtmlReport {
     path: PathBuf,
-    file: File,
-    /// Was the file created for the page, and is it still empty?
-    is_bare: bool,
+    output: OutputFile,
 }
 
 impl HtmlReport {
-    /// Opens the file before the run, so that an error is reported before any work is done. An earlier report in it stays until
-    /// [`ReportFile::write`].
+    /// Looks at the place before the run, so that an error is reported before any work is done. An earlier report stays until the
+    /// page is complete.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the file is not a report; the system's.
+    /// [`ErrorKind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let failed = |e| {
-            Error::io(
-                format!("could not write the report \"{}\"", path.display()),
-                e,
-            )
-        };
-        let is_bare = !path.exists();
-        if !is_bare && !may_be_replaced(path).map_err(failed)? {
-            let what = format!(
-                "could not write the report \"{}\": another file is there",
-                path.display()
-            );
+        let what = format!("could not write the report \"{}\"", path.display());
+        let failed = |e| Error::io(&what, e);
+        let output = OutputFile::new_or_device(path).map_err(failed)?;
+        let earlier = output.earlier(BEGINS.len() as u64).map_err(failed)?;
+        let is_other =
+            |earlier: &EarlierFile| !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes();
+        if earlier.as_ref().is_some_and(is_other) {
+            let what = format!("{what}: another file is there");
             return Err(
                 Error::new(ErrorKind::Usage, what).hint("give the report a name of its own")
             );
         }
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
-            file,
-            is_bare,
+            output,
         })
     }
 
@@ -82,39 +66,15 @@ impl HtmlReport {
         }
     }
 
-    fn write(mut self, page: &[u8]) {
-        let _ = self.file.set_len(0); // fails for a pipe, which has no length
-        if let Err(error) = self.file.write_all(page) {
+    fn write(self, page: &[u8]) {
+        if let Err(error) = self.output.replace(page, None) {
             aside(format!(
                 "warning: could not write the report \"{}\": {}",
                 self.path.display(),
                 reason(&error)
             ));
         }
-        self.is_bare = false;
     }
-}
-
-impl Drop for HtmlReport {
-    /// Deletes the empty file of a run that failed.
-    fn drop(&mut self) {
-        if self.is_bare {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Is the file an earlier report, empty, or not a regular file?
-fn may_be_replaced(path: &Path) -> io::Result<bool> {
-    let found = path.metadata()?;
-    if !found.is_file() || found.len() == 0 {
-        return Ok(true);
-    }
-    let mut start = Vec::new();
-    File::open(path)?
-        .take(BEGINS.len() as u64)
-        .read_to_end(&mut start)?;
-    Ok(start == BEGINS.as_bytes())
 }
 
 /// The text of the page.

@@ -3,20 +3,23 @@
 //! A number that a run does not measure keeps its value from the file: the time of the last success after a failure, the verified
 //! share after a backup. The file is replaced at once, so that a reader never sees a part of it.
 
-use super::output::aside;
+use super::{
+    output::aside,
+    output_file::{EarlierFile, OutputFile},
+};
 use crate::error::{Error, ErrorKind, Result, reason};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 /// The first line. A file that begins otherwise is not replaced.
 const BEGINS: &str = "# Written by fullbore --metrics";
+
+/// Bytes of the file that are read at most.
+const MAX_BYTES: u64 = 1 << 20;
 
 const LAST_SUCCESS: &str = "fullbore_last_success_timestamp_seconds";
 const NEWEST: &str = "fullbore_newest_backup_timestamp_seconds";
@@ -90,6 +93,7 @@ pub(super) struct RunNumbers {
 #[derive(Debug)]
 pub(super) struct MetricsFile {
     path: PathBuf,
+    output: OutputFile,
     profile: String,
 }
 
@@ -111,34 +115,39 @@ impl MetricsFile {
     /// # Errors
     /// [`ErrorKind::Exists`] for another file; [`ErrorKind::NotFound`] without its directory.
     pub(super) fn new(path: &Path, profile: Option<&str>) -> Result<Self> {
-        let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
-        match fs::read_to_string(path) {
-            Ok(text) if !text.is_empty() && !text.starts_with(BEGINS) => {
-                let what = format!("cannot write metrics to {path:?}: another file is there");
-                return Err(Error::new(ErrorKind::Exists, what));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
             let what = format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
+        let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
+        let output = OutputFile::new(path).map_err(failed)?;
+        let earlier = output.earlier(MAX_BYTES).map_err(failed)?;
+        let is_other = |earlier: &EarlierFile| {
+            !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
+        };
+        if earlier.as_ref().is_some_and(is_other) {
+            let what = format!("cannot write metrics to {path:?}: another file is there");
+            return Err(Error::new(ErrorKind::Exists, what));
+        }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);
         Ok(Self {
             path: path.to_owned(),
+            output,
             profile,
         })
     }
 
     /// Replaces the file. A failure is a warning: the run itself is over.
     pub(super) fn write(&self, run: &RunNumbers) {
-        let old = fs::read_to_string(&self.path).unwrap_or_default();
         let now = jiff::Timestamp::now().as_second();
-        let numbers = updated(parse(&old), run, &self.profile, now);
-        if let Err(error) = self.replace(&render(&numbers)) {
+        let numbers = updated(self.earlier(), run, &self.profile, now);
+        // The collector is another user, whatever the umask of this process.
+        let written = self
+            .output
+            .replace(render(&numbers).as_bytes(), Some(0o644));
+        if let Err(error) = written {
             let why = reason(&error);
             aside(format_args!(
                 "warning: could not write the metrics {:?}: {why}",
@@ -147,18 +156,13 @@ impl MetricsFile {
         }
     }
 
-    /// Writes a file beside, which no collector reads, and renames it.
-    fn replace(&self, text: &str) -> io::Result<()> {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{}", std::process::id()));
-        let written = fs::write(&name, text)
-            // The collector is another user, whatever the umask of this process.
-            .and_then(|()| fs::set_permissions(&name, Permissions::from_mode(0o644)))
-            .and_then(|()| fs::rename(&name, &self.path));
-        if written.is_err() {
-            let _ = fs::remove_file(&name);
-        }
-        written
+    /// The numbers of the last run; none from a file that another user has written.
+    fn earlier(&self) -> Numbers {
+        let earlier = self.output.earlier(MAX_BYTES).ok().flatten();
+        let own = earlier.filter(|earlier| earlier.is_trusted);
+        own.map_or_else(Numbers::new, |own| {
+            parse(&String::from_utf8_lossy(&own.bytes))
+        })
     }
 }
 

@@ -16,6 +16,7 @@ mod manual;
 mod metrics_file;
 mod options;
 mod output;
+mod output_file;
 mod profile;
 mod progress;
 mod report;

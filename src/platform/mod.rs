@@ -14,6 +14,7 @@ pub mod batch_read;
 mod blocking;
 pub mod dir;
 pub mod durable;
+pub mod guarded_path;
 pub mod inodes;
 mod machine;
 pub mod memory;
