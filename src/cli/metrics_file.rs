@@ -7,7 +7,10 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::error::{Error, ErrorKind, Result, reason};
+use crate::{
+    command::newest::NewestBackups,
+    error::{Error, ErrorKind, Result, reason},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -86,7 +89,7 @@ pub(super) struct RunNumbers {
     /// The result of the verification, as `--json` prints it.
     pub(super) verify: Option<Value>,
     /// When the newest backup of each source began, if the repository could be read.
-    pub(super) newest: Option<BTreeMap<String, i64>>,
+    pub(super) newest: Option<NewestBackups>,
 }
 
 /// The file, and the value of the label `profile` of all its numbers.
@@ -201,8 +204,10 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         numbers.insert((STEP_SECONDS.into(), labels), *seconds);
     }
     if let Some(newest) = &run.newest {
-        numbers.retain(|(name, _), _| name != NEWEST);
-        for (source, time) in newest {
+        if newest.is_whole {
+            numbers.retain(|(name, _), _| name != NEWEST);
+        }
+        for (source, time) in &newest.seconds {
             let labels = format!("{label},source={}", quoted_label(source));
             numbers.insert((NEWEST.into(), labels), *time as f64);
         }
@@ -254,6 +259,7 @@ fn render(numbers: &Numbers) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     fn good() -> RunNumbers {
         RunNumbers {
@@ -261,7 +267,10 @@ mod tests {
             steps: vec![("backup".into(), 0, 1.0)],
             backup: Some(json!({"bytes": 100, "files": 2, "stored_bytes": 50})),
             verify: Some(json!({"sampled": {"bytes": 5, "of_bytes": 100, "never_bytes": 25}})),
-            newest: Some([("h:/a \"b\"\\".to_owned(), 7)].into()),
+            newest: Some(NewestBackups {
+                seconds: [("h:/a \"b\"\\".to_owned(), 7)].into(),
+                is_whole: true,
+            }),
             ..RunNumbers::default()
         }
     }
@@ -294,7 +303,10 @@ mod tests {
     fn a_source_without_backups_is_no_longer_named() {
         let first = updated(Numbers::new(), &good(), "web", 1000);
         let gone = RunNumbers {
-            newest: Some(BTreeMap::new()),
+            newest: Some(NewestBackups {
+                is_whole: true,
+                ..NewestBackups::default()
+            }),
             ..RunNumbers::default()
         };
         assert!(!render(&updated(first, &gone, "web", 2000)).contains(NEWEST));

@@ -1,6 +1,6 @@
 //! Values of options: their syntax, and the errors for anything else.
 
-use crate::{format::entry::is_safe, text::size};
+use crate::{format::entry::is_safe, repo::open::names_backup, text::size};
 use clap::ValueEnum;
 use std::{
     ffi::OsString,
@@ -149,6 +149,8 @@ pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
 pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     if text.is_empty() {
         Err("a place, and not an empty one".to_owned())
+    } else if names_backup(&text) {
+        Err("a place: @ behind the last / chooses a backup; add a / at the end if the @ is a part of the name".to_owned())
     } else {
         Ok(text)
     }

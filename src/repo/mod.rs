@@ -14,6 +14,7 @@ pub mod annotations;
 pub mod base;
 mod base_search;
 pub mod compare;
+pub mod exact;
 pub mod first_look;
 mod fragmentation;
 pub mod ids;

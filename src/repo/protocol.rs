@@ -276,7 +276,7 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
 pub(super) fn forget_partial(objects: &dyn Objects, id: &str) -> Result<bool> {
     let partial = match objects.get(&key(id, PARTIAL)) {
         Ok(None) => return Ok(false),
-        Ok(Some((partial, _))) => partial,
+        Ok(Some((partial, _))) => unfinished(partial)?,
         Err(error) if error.kind == ErrorKind::Corrupt => word_without_facts(id)?,
         Err(error) => return Err(error),
     };
@@ -284,6 +284,17 @@ pub(super) fn forget_partial(objects: &dyn Objects, id: &str) -> Result<bool> {
     objects.delete(&[key(id, PARTIAL)])?;
     objects.settle(&dir(id))?;
     Ok(true)
+}
+
+/// Takes the end from the root of an interrupted backup, so that it cannot become a listed one.
+fn unfinished(partial: Vec<u8>) -> Result<Vec<u8>> {
+    match open_sealed::<Root>(&partial, PARTIAL) {
+        Ok(root) => seal(&Root {
+            finished: String::new(),
+            ..root
+        }),
+        Err(_) => Ok(partial),
+    }
 }
 
 fn put_forgotten(objects: &dyn Objects, id: &str, document: &[u8]) -> Result<()> {

@@ -78,7 +78,7 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
     assert_eq!(requests(&other_args).0, cached);
     // A backup that another host forgets is not listed from the cache, and its notes are read.
     let beside = store.beside();
-    let forgotten = args!["forget", store.address, ids[1]];
+    let forgotten = args!["forget", "--yes", store.address, ids[1]];
     beside.run(forgotten).ends_with(0);
     beside
         .run(args!["tag", store.named(&ids[2]), "why=this"])

@@ -133,7 +133,12 @@ fn stats_count_what_a_repository_holds() {
     );
     fullbore(args!["verify", repository, "--sample", "100%", "-q"]).ends_with(0);
     let first = listed[0]["id"].as_str().unwrap();
-    fullbore(args!["forget", format!("{}@{first}", repository.display())]).ends_with(0);
+    fullbore(args![
+        "forget",
+        "--yes",
+        format!("{}@{first}", repository.display())
+    ])
+    .ends_with(0);
     let after = stats();
     assert_eq!(
         (&after["backups"], &after["verified_share"]),

@@ -680,7 +680,7 @@ fn a_manifest_that_nothing_reads_any_more_can_be_lost() {
         .iter()
         .for_each(|i| write(tree.join(format!("f{i}")), text(*i, 100)));
     backup();
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     fullbore(args!["prune", repository]).ends_with(0);
     fs::remove_file(repository.join("backups").join(&first).join("manifest")).unwrap();
     backup();
@@ -864,7 +864,7 @@ fn what_holds_no_backup_is_not_sound() {
         );
     }
     fs::rename(home.join("partial.json"), &root).unwrap();
-    fullbore(args!["forget", repository, id]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id]).ends_with(0);
     for args in [
         &args!["verify", repository, "--json"][..],
         &args!["verify", repository, "--sample", "5%"],
@@ -946,7 +946,7 @@ fn a_root_is_missed_though_others_need_all_that_it_had() {
     ])
     .ends_with(0);
     fullbore(args!["verify", copy]).ends_with(0);
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     for args in [
         &args!["prune", repository][..],
         &args!["verify", repository],
@@ -1013,7 +1013,7 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
         &args!["restore", repository, "--to", dir.path().join("to")],
         &args!["diff", repository, "latest"],
         &args!["find", repository, "f"],
-        &args!["forget", repository, id],
+        &args!["forget", "--yes", repository, id],
         &args!["prune", repository],
         &args!["pin", repository],
         &args!["export", repository, "--to", dir.path().join("x.tar")],

@@ -160,7 +160,7 @@ fn what_a_host_keeps_is_for_its_user_and_goes_with_the_backup() {
         assert!(!String::from_utf8_lossy(&bytes).contains("AGE-SECRET-KEY"));
     }
     world
-        .run_as(&me, args!["forget", repository, first, second])
+        .run_as(&me, args!["forget", "--yes", repository, first, second])
         .ends_with(0);
     world.run_as(&me, args!["prune", repository]).ends_with(0);
     let third = world.backup(&repository, &host);
@@ -203,4 +203,18 @@ fn a_host_goes_on_with_its_increments_after_a_rotation() {
     let second = world.backup(&repository, &host);
     assert_eq!(second["bases"][0], first.as_str());
     world.assert_restores(&repository, &me, "over a rotation");
+}
+
+#[test]
+fn find_with_a_put_key_names_the_key_and_denies_nothing() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    world.backup(&repository, &me);
+    world
+        .run_as(&host, args!["find", repository, "*"])
+        .ends_with(1)
+        .has_one_error("the key that was given can add backups and cannot read them");
+    world
+        .run_as(&me, args!["find", repository, "*"])
+        .ends_with(0);
 }

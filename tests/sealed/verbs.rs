@@ -51,7 +51,7 @@ fn every_verb_works_with_a_key_as_in_a_clear_repository() {
     run(args!["restore", at(&first), path, "--to", one].into());
     let restored = fs::read(one.join(&path)).unwrap();
     assert_eq!(restored, fs::read(world.tree().join(&path)).unwrap());
-    run(args!["forget", repository, first].into());
+    run(args!["forget", "--yes", repository, first].into());
     run(args!["prune", repository].into());
     run(args!["verify", repository, "--data"].into());
     world.assert_restores(&repository, &me, "after prune");
@@ -138,7 +138,9 @@ fn without_a_key_backups_are_listed_checked_forgotten_and_pruned_but_not_read() 
         let ran = ran.ends_with(0);
         assert!(ran.err.contains("without a key"), "{}", ran.err);
     }
-    world.run(args!["forget", repository, first]).ends_with(0);
+    world
+        .run(args!["forget", "--yes", repository, first])
+        .ends_with(0);
     world.run(args!["prune", repository]).ends_with(0);
     world
         .run(args!["verify", repository, "--data"])
@@ -166,7 +168,7 @@ fn a_key_of_another_is_refused_by_every_verb() {
         args!["verify", repository].into(),
         args!["restore", repository, "--to", out].into(),
         args!["backup", world.tree(), "--to", repository].into(),
-        args!["forget", repository, first].into(),
+        args!["forget", "--yes", repository, first].into(),
         args!["prune", repository].into(),
         args!["tag", at, "a=b"].into(),
         args!["repair", repository].into(),

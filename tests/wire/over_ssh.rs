@@ -151,7 +151,7 @@ fn every_verb_works_with_a_repository_on_another_host() {
     fullbore(0, &["verify", &copy]);
     let export = dir.path().join("full.tar.zst");
     fullbore(0, &["export", &there, "--to", export.to_str().unwrap()]);
-    fullbore(0, &["forget", &there, &first]);
+    fullbore(0, &["forget", "--yes", &there, &first]);
     fullbore(0, &["prune", &there]);
     fullbore(0, &["verify", &there, "--data"]);
     fullbore(0, &["verify", repository.to_str().unwrap(), "--data"]);
@@ -241,7 +241,7 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
     let before = files(&vault.join("backups"));
     fullbore(0, &["backup", source, "--to", &there]);
     fullbore(0, &["verify", &there, "--data"]);
-    let said = fullbore(1, &["forget", &there, &first]);
+    let said = fullbore(1, &["forget", "--yes", &there, &first]);
     assert!(said.contains("this host may only add backups"), "{said}");
     let latest = format!("{there}@latest");
     for command in [&["pin", &latest][..], &["tag", &latest, "a=b"]] {

@@ -175,7 +175,8 @@ fn measured(args: BackupArgs, file: &Path) -> Result<u8> {
     let to = args.to.clone();
     let mut result = None;
     let code = store(args, &mut result);
-    let newest = newest_backups(&to).ok();
+    let own = profile::of_process().and_then(|profile| profile.own_source());
+    let newest = newest_backups(&to, own.as_ref()).ok();
     file.write(&RunNumbers {
         exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
         seconds: begun.elapsed().as_secs_f64(),
