@@ -7,14 +7,14 @@
 //!
 //! Trusted are root and the user of this process. Others can change a file if it belongs to them or
 //! if its mode lets a group or everybody write. In a sticky directory (`/tmp`) they can change only
-//! names that belong to them.
+//! names that belong to them. On a file system that is mounted read-only the mode does not count.
 
 use super::{
     dir::{FileKind, Stat, stat_fd, through_proc},
     machine::user_id,
 };
 use rustix::{
-    fs::{CWD, Mode, OFlags, openat, readlinkat},
+    fs::{CWD, Mode, OFlags, StatVfsMountFlags, openat, readlinkat},
     io::Errno,
 };
 use std::{
@@ -212,10 +212,15 @@ impl PathWalk {
     fn note(&mut self, stat: &Stat) {
         let is_sticky = stat.kind == FileKind::Directory && stat.mode & STICKY != 0;
         let is_open = stat.mode & OTHERS_WRITE != 0 && !is_sticky;
-        if is_open || !is_trusted(stat.uid) {
+        if is_open && !is_read_only(&self.dir) || !is_trusted(stat.uid) {
             self.changeable.get_or_insert_with(|| self.at.clone());
         }
     }
+}
+
+/// Is the file system mounted read-only, as the volume of a ConfigMap is, whose mode lets all write?
+fn is_read_only(fd: impl AsFd) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {
