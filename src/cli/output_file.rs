@@ -65,7 +65,8 @@ impl OutputFile {
     /// As [`OutputFile::new`], and the system's.
     pub(super) fn new_or_device(path: &Path) -> io::Result<Self> {
         let mut output = Self::new(path)?;
-        output.device = safe_file::open_device_at(&output.dir, &output.name)?;
+        let device = safe_file::open_device_at(&output.dir, &output.name);
+        output.device = device.map_err(in_the_way)?;
         if output.device.is_none() {
             output.can_be_made()?;
         }
@@ -80,14 +81,14 @@ impl OutputFile {
     /// Reads at most `most` bytes of the file that is there; `None` without one, and for a device.
     ///
     /// # Errors
-    /// `InvalidData` for a link or a directory; or the system's.
+    /// `AlreadyExists` for a link or a directory; or the system's.
     pub(super) fn earlier(&self, most: u64) -> io::Result<Option<EarlierFile>> {
         if self.device.is_some() {
             return Ok(None);
         }
         let file = match safe_file::open_at(&self.dir, &self.name) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
+            opened => opened.map_err(in_the_way)?,
         };
         let owner = file.metadata()?.uid();
         let mut bytes = Vec::new();
@@ -136,6 +137,14 @@ impl OutputFile {
     }
 }
 
+/// Whatever is not a regular file is no damage of a file: it has the name that the file should get.
+fn in_the_way(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::InvalidData => io::Error::new(ErrorKind::AlreadyExists, error),
+        _ => error,
+    }
+}
+
 /// A number that another process cannot guess.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
@@ -159,7 +168,7 @@ mod tests {
         let output = OutputFile::new(&link).unwrap();
         assert_eq!(
             output.earlier(99).unwrap_err().kind(),
-            ErrorKind::InvalidData
+            ErrorKind::AlreadyExists
         );
         assert!(OutputFile::new_or_device(&link).is_err());
         output.replace(b"new", Some(0o644)).unwrap();
