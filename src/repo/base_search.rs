@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     archive::{Archive, object::ObjectName},
+    crypt::Access,
     error::{Error, ErrorKind, Result},
     format::{
         root::{Root, SourceInfo},
@@ -150,7 +151,11 @@ impl<'a> BaseSearch<'a> {
             .iter()
             .rev()
             .filter_map(|id| Archive::open_partial(self.objects, id).ok())
-            .find(|archive| self.difference(&archive.root).is_none() && has_manifests(archive));
+            .find(|archive| {
+                self.difference(&archive.root).is_none()
+                    && !self.is_of_other_key(&archive.root.id)
+                    && has_manifests(archive)
+            });
         Ok(interrupted.into_iter().chain(latest).collect())
     }
 
@@ -191,6 +196,7 @@ impl<'a> BaseSearch<'a> {
             }
         };
         match self.difference(&archive.root) {
+            None if self.is_of_other_key(&id) => {}
             None => return Some(archive),
             Some(OTHER_SOURCE) => {}
             Some(why) => {
@@ -239,6 +245,13 @@ impl<'a> BaseSearch<'a> {
 
     fn is_of_source(&self, root: &Root) -> bool {
         self.difference(root) != Some(OTHER_SOURCE)
+    }
+
+    /// Returns whether another key made this backup, which may say any source. A put key reads the lists of its own backups only.
+    fn is_of_other_key(&self, id: &str) -> bool {
+        let sealed = self.objects.as_sealed();
+        sealed
+            .is_some_and(|sealed| sealed.access() == Some(Access::Read) && sealed.is_of_put_key(id))
     }
 
     /// Returns the reason why a backup cannot be the base of this one.

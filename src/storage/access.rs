@@ -4,7 +4,7 @@ use super::{
     CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
     CloudSettings, CoalescedObjects, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
-    server,
+    seen_keys, server,
     ssh::{self, HostSettings},
     wire::{TlsFiles, Wire, WireService},
 };
@@ -197,6 +197,7 @@ pub fn encrypt_new(
         let name = format!("{FIRST_KEY}-{}", number + 2);
         keys::add_key(&*stored, &ring, &name, recipient, Access::Read)?;
     }
+    seen_keys::remember_recipients(&ring, &keys::list_keys(&*stored, Some(&ring))?);
     forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
     let sealed: Arc<dyn Objects> = Arc::new(SealedObjects::new(stored, Arc::new(ring)));
     OPEN.locked().insert(location.to_string(), sealed.clone());

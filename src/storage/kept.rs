@@ -62,7 +62,7 @@ impl<'a> KeptFile<'a> {
 }
 
 /// The state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.
-fn state_dir() -> Option<PathBuf> {
+pub(super) fn state_dir() -> Option<PathBuf> {
     let of = |name| env::var_os(name).filter(|value| !value.is_empty());
     if let Some(dir) = of(STATE_VARIABLE) {
         return Some(dir.into());
@@ -147,7 +147,7 @@ impl KeptBackups {
 }
 
 /// A new file beside `path`, which only this user reads. One that a killed process left is replaced.
-fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
+pub(super) fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new()
         .recursive(true)

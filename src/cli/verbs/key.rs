@@ -2,15 +2,15 @@
 
 use crate::cli::{options::EXIT_CODES, output::told, values::destination};
 use crate::{
-    command::key::{KeyChange, KeyCommand, NewRecipient},
+    command::key::{Agreement, KeyChange, KeyCommand, NewRecipient},
     crypt::{Access, KeyOptions},
-    error::Result,
+    error::{Error, Result},
     text::arguments::any_bytes,
 };
 use clap::{Args, Subcommand, ValueHint};
 use std::{
     ffi::OsString,
-    io::{IsTerminal, stdin},
+    io::{IsTerminal, Write, stderr, stdin},
     path::PathBuf,
 };
 
@@ -79,6 +79,17 @@ enum KeyVerb {
     Rotate {
         #[command(flatten)]
         at: KeyRepository,
+        /// Agree to keys that this user has not seen before
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Let a backup count that a removed or old key sealed
+    Accept {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The id of the backup
+        #[arg(value_name = "BACKUP")]
+        backup: String,
     },
 }
 
@@ -123,11 +134,28 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
             let access = if put { Access::Put } else { Access::Read };
             (at, KeyChange::Remove { name, access })
         }
-        KeyVerb::Rotate { at } => (at, KeyChange::Rotate),
+        KeyVerb::Rotate { at, yes } => {
+            let agreement = match yes {
+                true => Agreement::Given,
+                false if stdin().is_terminal() => Agreement::Asked(asked),
+                false => Agreement::Impossible,
+            };
+            (at, KeyChange::Rotate { agreement })
+        }
+        KeyVerb::Accept { at, backup } => (at, KeyChange::Accept { backup }),
     };
     let command = KeyCommand {
         repository: at.repository,
         change,
     };
     told(|out| command.run(out).map(|()| 0))
+}
+
+/// Asks a person on the terminal.
+fn asked(question: &str) -> Result<bool> {
+    let failed = |error| Error::io("could not ask", error);
+    write!(stderr(), "{question} [y/N] ").map_err(failed)?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
