@@ -34,7 +34,7 @@ use crate::{
         verify_memory::CheckedShare,
     },
     report::damage::{Damage, Report, damage_lines},
-    storage::Objects,
+    storage::{Objects, sealed::changed_key_files},
 };
 use data::ContentCheck;
 use losses::{DamageSet, EntryLoss, blame};
@@ -288,7 +288,6 @@ impl<'a> RunningCheck<'a> {
 
     /// Checks the annotations of the backups.
     fn notes(&self, repository: &dyn Objects) -> Result<()> {
-        let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
         let lost =
             "tags that were added later are lost, and it is unknown whether the backup is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
@@ -298,11 +297,32 @@ impl<'a> RunningCheck<'a> {
                 error.line()
             ));
         }
-        self.stock
-            .archives
-            .iter()
-            .filter_map(damage)
-            .try_for_each(|error| self.report.add((error.detail(lost), Vec::new())))
+        for archive in &self.stock.archives {
+            let id = &archive.root.id;
+            match Annotations::read(repository, id) {
+                Err(error) => self.report.add((error.detail(lost), Vec::new()))?,
+                Ok(notes) => {
+                    let line = notes.keyless_line().map(|line| {
+                        format!("backup {id:?} has notes that were set without a key: {line}")
+                    });
+                    line.into_iter().for_each(|line| self.report.note(line));
+                }
+            }
+        }
+        self.key_files(repository)
+    }
+
+    /// Checks the key files of an encrypted repository against the list of members.
+    fn key_files(&self, repository: &dyn Objects) -> Result<()> {
+        for (file, why) in changed_key_files(repository)? {
+            let error = Error::corrupt(format!("{file:?} is damaged"))
+                .because(why)
+                .hint(
+                    "whoever has this key cannot use the repository: remove it, and add it again",
+                );
+            self.report.add((error, Vec::new()))?;
+        }
+        Ok(())
     }
 
     /// Returns whether the verdict is good, or all checked backups still exist. Objects of a backup
