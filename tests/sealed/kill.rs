@@ -41,7 +41,7 @@ fn a_rotation_that_is_killed_at_any_moment_locks_nobody_out_and_the_next_one_com
     ];
     world.run_as(&me, put).ends_with(0);
     world.backup(&repository, &me);
-    let rotate = args!["key", "rotate", repository, "--key", me.key];
+    let rotate = args!["key", "rotate", repository, "--yes", "--key", me.key];
     let mut killed = 0;
     for when in 1..MOST {
         let ran = tampered(
