@@ -365,9 +365,9 @@ fn notes_without_a_key_take_nothing_from_those_of_a_person() {
     let notes = repository.join("backups").join(&id).join("notes.json");
     let text = fs::read_to_string(&notes).unwrap();
     let (before, _) = text.rsplit_once("\n\"blake3\"").unwrap();
-    let before = before.replace("\"pinned\":true", "\"pinned\":false") + "\n";
+    let before = before.replace("\"pinned\":true", "\"pinned\":false");
     let digest = blake3::hash(before.as_bytes()).to_hex();
-    fs::write(&notes, format!("{before}\"blake3\": \"{digest}\"\n}}\n")).unwrap();
+    fs::write(&notes, format!("{before}\n\"blake3\": \"{digest}\"\n}}\n")).unwrap();
     let ran = world.run_as(&me, args!["forget", repository, id]);
     assert_ne!(ran.code, 0, "{text}");
     assert!(ran.err.contains("notes.json"), "{}", ran.err);

@@ -594,15 +594,19 @@ fn every_byte_of_a_root_that_is_flipped_is_found_and_so_is_a_root_of_another() {
         memory.clone(),
         Arc::new(ring.for_putting(Author::random().unwrap())),
     );
-    put(&memory, &key, &seal(&later).unwrap());
-    assert_eq!(
-        kind_of(putting.get(&key)),
-        ErrorKind::Corrupt,
-        "a key that only adds checks roots too"
-    );
     put(&memory, &key, &stored);
     assert_eq!(sealed.get(&key).unwrap().unwrap().0, root);
+    assert!(putting.get(&key).is_ok(), "only people can check it");
+    // A key that only adds checks what it stored itself.
+    putting.put(&key, &root, &PutIf::Always).unwrap();
     assert!(putting.get(&key).is_ok());
+    let own = get(&memory, &key).unwrap();
+    let mut later: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&own).unwrap();
+    later.remove("blake3");
+    later.insert("time".into(), "2027-01-01T00:00:00Z".into());
+    put(&memory, &key, &seal(&later).unwrap());
+    assert_eq!(kind_of(putting.get(&key)), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -822,9 +826,8 @@ fn a_put_key_seals_nothing_in_the_name_of_another_one() {
         let text = String::from_utf8(stored.clone()).unwrap();
         let text = text.replace(&one.to_string(), &name.to_string());
         let (before, _) = text.rsplit_once("\n\"blake3\"").unwrap();
-        let before = format!("{before}\n");
         let digest = blake3::hash(before.as_bytes()).to_hex();
-        let forged = format!("{before}\"blake3\": \"{digest}\"\n}}\n");
+        let forged = format!("{before}\n\"blake3\": \"{digest}\"\n}}\n");
         put(&memory, &root_key(ID), forged.as_bytes());
         let error = sealed.get(&root_key(ID)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{}", error.line());
