@@ -37,6 +37,21 @@ impl fmt::Display for NoInodes {
 
 impl std::error::Error for NoInodes {}
 
+/// Something was sealed with keys other than those that this command has.
+#[derive(Debug)]
+pub struct OtherKeys(
+    /// How this is known.
+    pub String,
+);
+
+impl fmt::Display for OtherKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OtherKeys {}
+
 /// Returns whether the error is [`NoInodes`].
 pub fn is_inode_shortage(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoInodes>())
@@ -164,6 +179,13 @@ impl Error {
             .map(|Reason(error)| error)
     }
 
+    /// Returns whether the cause is [`OtherKeys`]: a flipped bit is not the reason, and another key may be.
+    pub fn is_of_other_keys(&self) -> bool {
+        self.source
+            .as_ref()
+            .is_some_and(|source| source.is::<OtherKeys>())
+    }
+
     /// Returns `what` and the cause on one line.
     pub fn line(&self) -> String {
         match &self.source {
@@ -218,4 +240,18 @@ impl std::error::Error for Reason {}
 /// Returns a name in quotes for messages; bytes that are not UTF-8 are replaced.
 pub fn quoted(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
+}
+
+/// Returns text of another host on one line: control characters are escaped, so that a part of it
+/// cannot look like a line of this program.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }

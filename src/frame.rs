@@ -135,6 +135,21 @@ pub struct Scanned {
     pub known: Option<BaseEntry>,
     /// Whether this backup had the content read into the page cache ahead of the reader.
     pub is_read_ahead: bool,
+    /// Whether the scan delivers the objects in this directory.
+    pub content: ContentScope,
+}
+
+/// Whether a scan delivers the objects in a directory. Of those that it does not deliver, nothing is
+/// known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContentScope {
+    /// It delivers them, except those that a pattern leaves out.
+    #[default]
+    Delivered,
+    /// A name in the directory leaves them out, such as `CACHEDIR.TAG`.
+    Marked,
+    /// The directory is on another file system, or belongs to another stream.
+    Beyond,
 }
 
 impl Scanned {
@@ -149,6 +164,7 @@ impl Scanned {
             is_first: false,
             known: None,
             is_read_ahead: false,
+            content: ContentScope::default(),
         }
     }
 }

@@ -7,8 +7,10 @@
 //!
 //! Belongs here: waiting and waking. Does not belong here: the work of the threads.
 
+mod byte_budget;
 mod rate_limit;
 
+pub use byte_budget::{ByteBudget, ByteRoom};
 pub use rate_limit::RateLimit;
 
 use crate::{
@@ -157,7 +159,7 @@ pub struct Monitor<T> {
 
 impl<T> Monitor<T> {
     /// Creates a monitor with this state.
-    pub fn new(state: T) -> Self {
+    pub const fn new(state: T) -> Self {
         Self {
             state: Mutex::new((state, 0)),
             changed: Condvar::new(),

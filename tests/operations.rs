@@ -82,7 +82,7 @@ fn restore_to(to: &Path) -> Restore {
         to: to.to_owned(),
         paths: vec![b"sub/file".to_vec()],
         patterns: EntryPatterns::default(),
-        overwrite: false,
+        overwrite: fullbore::restore::Overwrite::Never,
         keep_going: false,
         numeric_owner: false,
         postgres: ClusterOptions::default(),

@@ -251,7 +251,10 @@ fn nobody_restores_below_a_server_that_runs() {
     let mut server = Command::new("sleep").arg("600").spawn().unwrap();
     let pid = format!("{}\n{}\n", server.id(), place.at("to").display());
     runs::write(place.at("to/postmaster.pid"), &pid);
-    for overwrite in [false, true] {
+    for overwrite in [
+        fullbore::restore::Overwrite::Never,
+        fullbore::restore::Overwrite::All,
+    ] {
         let words = format!("a server runs there, process {}", server.id());
         assert_refused(
             &Restore {
@@ -284,7 +287,7 @@ fn nobody_restores_below_a_server_that_runs() {
     let words = format!("a server runs there, process {}", server.id());
     assert_refused(
         &Restore {
-            overwrite: true,
+            overwrite: fullbore::restore::Overwrite::All,
             ..place.plan()
         },
         ErrorKind::Exists,
@@ -298,7 +301,7 @@ fn nobody_restores_below_a_server_that_runs() {
     // `pg_ctl stop` has returned, and the server ends.
     let mut server = start("2");
     run(&Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();
@@ -311,7 +314,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     fs::create_dir(place.at("to")).unwrap();
     runs::make_fifo(&place.at("to/postmaster.pid"));
     let again = Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
@@ -322,7 +325,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     };
     run(&place.plan()).unwrap();
@@ -462,7 +465,7 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
             assert_ne!(ran.code, 0, "{calls} {when}");
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
             run(&Restore {
-                overwrite: true,
+                overwrite: fullbore::restore::Overwrite::All,
                 ..place.plan()
             })
             .unwrap();
@@ -605,7 +608,10 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         relation(EntryState::Unreadable("gone".into())),
     ] {
         // What is left of the first is no other cluster's.
-        for overwrite in [false, true] {
+        for overwrite in [
+            fullbore::restore::Overwrite::Never,
+            fullbore::restore::Overwrite::All,
+        ] {
             let (names, notes, next) = restored(&place, overwrite);
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
             assert!(
@@ -618,7 +624,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     }
     // Wrong as they are, pages that were stored are there.
     let place = relation(EntryState::BadPages(vec![0]));
-    let (names, notes, _) = restored(&place, false);
+    let (names, notes, _) = restored(&place, fullbore::restore::Overwrite::Never);
     assert!(
         names == "1262 pg_control" && notes.contains("wrong page checksums"),
         "{names} {notes}"
@@ -653,7 +659,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     );
     assert!(!place.at("to/global/pg_control").exists());
     run(&Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();

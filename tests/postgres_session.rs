@@ -181,6 +181,7 @@ fn a_refusal_says_who_where_and_why_and_not_the_password() {
         error.line().ends_with("database \"none\" does not exist"),
         "{error:?}"
     );
+    assert!(error.hint.unwrap().contains("postgres:///NAME"));
     let error = try_connect(
         &server.socket_url().replace("user=postgres", "user=you"),
         &[],

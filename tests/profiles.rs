@@ -43,6 +43,7 @@ impl Host {
         let mut command = command(runs::args(line.split(' ')));
         command.env("XDG_CONFIG_HOME", self.path("config"));
         command.env("XDG_CACHE_HOME", self.path("cache"));
+        command.env("FULLBORE_STATE_DIR", self.path("state"));
         command.envs(variables.iter().copied());
         command.current_dir(self.dir.path());
         command.output().unwrap().into()
@@ -177,6 +178,22 @@ fn config_check_prints_the_commands_and_refuses_bad_values() {
     let all = host.run("config check").ends_with(2);
     assert!(all.out.contains("web: "), "{}", all.out);
     all.has_one_error("`fullbore backup` cannot run");
+}
+
+#[test]
+fn a_hook_gets_no_credentials() {
+    let host = Host::new();
+    host.profile("web", "[hooks]\nbefore = 'env > before.env'\n");
+    host.run("init -P web").ends_with(0);
+    let variables = [
+        ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+        ("AZURE_STORAGE_KEY", "hunter2"),
+        ("AWS_REGION", "kept"),
+    ];
+    host.run_with("run web", &variables).ends_with(0);
+    let said = fs::read_to_string(host.path("before.env")).unwrap();
+    assert!(said.contains("AWS_REGION=kept"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }
 
 #[test]
@@ -352,7 +369,7 @@ fn hooks_of_a_file_that_others_may_change_are_refused() {
     set_mode(&host.path("config/fullbore/web.toml"), 0o666);
     host.run("run web")
         .ends_with(1)
-        .has_one_error("another user may change it");
+        .has_one_error("another user may change");
     assert!(!host.path("ran").exists());
 }
 
@@ -555,4 +572,152 @@ fn the_example_for_kubernetes_has_the_shape_of_a_cron_job_and_runs_commands_that
         checked.contains("fullbore backup") && checked.contains("fullbore forget"),
         "{checked}"
     );
+}
+
+/// Has this process the rights of root, as the tests of other users' files need?
+fn is_root() -> bool {
+    or_skip(
+        shell("test \"$(id -u)\" = 0", args![]).code == 0,
+        "only root can make files of another user",
+    )
+}
+
+#[test]
+fn root_refuses_a_profile_that_another_user_may_change_and_others_are_warned() {
+    let host = Host::new();
+    host.profile("web", &format!("ssh = '{}'\n", host.path("evil").display()));
+    let profile = host.path("config/fullbore/web.toml");
+    let dir = host.path("config/fullbore");
+    let is_root = is_root();
+    for (path, mode, usual) in [(&profile, 0o666, 0o644), (&dir, 0o777, 0o755)] {
+        set_mode(path, mode);
+        for line in ["list -P web", "config check web", "run web"] {
+            let ran = host.run(line);
+            let said = "another user may change";
+            assert!(ran.err.contains(said), "{line}: {}", ran.err);
+            if is_root {
+                ran.ends_with(1).has_one_error("cannot read the profile");
+            }
+        }
+        set_mode(path, usual);
+    }
+    if !is_root {
+        return;
+    }
+    host.run("init -P web").ends_with(0);
+    let owned = shell("chown 12345 \"$1\"", args![profile]);
+    owned.ends_with(0);
+    host.run("list -P web")
+        .ends_with(1)
+        .has_one_error("cannot read the profile");
+}
+
+#[test]
+fn hooks_behind_a_link_that_its_owner_exchanges_never_run_as_root() {
+    if !is_root() {
+        return;
+    }
+    let host = Host::new();
+    host.profile("web", "[hooks]\nbefore = 'touch ran'\n");
+    let foreign = host.path("foreign");
+    fs::create_dir(&foreign).unwrap();
+    let good = host.path("config/fullbore/web.toml");
+    fs::copy(&good, foreign.join("bad.toml")).unwrap();
+    let line = "{ chown -R 12345 \"$1\" && cd \"$1\" && for i in $(seq 20000); do \
+                ln -sfn \"$2\" web.toml; ln -sfn bad.toml web.toml; done; } >/dev/null 2>&1 & echo $!";
+    let swapper = shell(line, args![foreign, good]);
+    for _ in 0..40 {
+        let ran = host.run("run --config foreign/web.toml");
+        assert!(ran.code != 0, "{}", ran.err);
+    }
+    assert!(!host.path("ran").exists());
+    shell("kill $1 2>/dev/null; true", args![swapper.out.trim()]);
+}
+
+#[test]
+fn metrics_are_not_written_through_links() {
+    let host = Host::new();
+    write(host.path("victim"), "root's own");
+    set_mode(&host.path("victim"), 0o600);
+    fs::create_dir(host.path("collected")).unwrap();
+    std::os::unix::fs::symlink(host.path("victim"), host.path("collected/x.prom")).unwrap();
+    host.run("backup src --to repo --metrics collected/x.prom")
+        .ends_with(1);
+    host.run("backup src --to repo --report collected/x.prom")
+        .ends_with(1);
+    fs::remove_file(host.path("collected/x.prom")).unwrap();
+    // Links for the names that were tried before: FILE and the number of the process.
+    let line = "for i in $(seq 400); do ln -s ../victim x.prom.$(($$ + i)); done";
+    shell(
+        &format!("cd \"$1\" && {line}"),
+        args![host.path("collected")],
+    )
+    .ends_with(0);
+    host.run("backup src --to repo --metrics collected/x.prom")
+        .ends_with(0);
+    assert_eq!(fs::read(host.path("victim")).unwrap(), b"root's own");
+    let mode = |name: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(host.path(name)).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(mode("victim"), 0o600);
+    assert_eq!(mode("collected/x.prom"), 0o644);
+    // A directory that another user could have led elsewhere.
+    set_mode(&host.path("collected"), 0o777);
+    std::os::unix::fs::symlink("../config", host.path("collected/more")).unwrap();
+    fs::create_dir_all(host.path("config")).unwrap();
+    host.run("backup src --to repo --metrics collected/more/x.prom")
+        .ends_with(1);
+    assert!(!host.path("config/x.prom").exists());
+}
+
+#[test]
+fn the_time_of_the_newest_backup_stays_while_the_disk_is_not_there() {
+    let host = Host::new();
+    host.profile("web", "metrics = 'web.prom'\n");
+    host.run("init -P web").ends_with(0);
+    host.run("run web").ends_with(0);
+    let newest = || {
+        let numbers = fs::read_to_string(host.path("web.prom")).unwrap();
+        let mut lines = numbers.lines().map(str::to_owned);
+        lines.find(|line| line.starts_with("fullbore_newest_backup_timestamp_seconds{"))
+    };
+    let before = newest().unwrap();
+    for makes_mount_point in [false, true] {
+        fs::rename(host.path("repo"), host.path("away")).unwrap();
+        if makes_mount_point {
+            fs::create_dir(host.path("repo")).unwrap();
+        }
+        host.run("run web").ends_with(1);
+        host.run("backup -P web --no-create").ends_with(1);
+        assert_eq!(newest().as_ref(), Some(&before));
+        let _ = fs::remove_dir(host.path("repo"));
+        fs::rename(host.path("away"), host.path("repo")).unwrap();
+    }
+}
+
+#[test]
+fn a_profile_means_its_own_source_after_its_paths_have_changed() {
+    let host = Host::new();
+    host.profile("web", "metrics = 'web.prom'\n");
+    host.run("init -P web").ends_with(0);
+    host.run("run web").ends_with(0);
+    write(host.path("more/b.txt"), "more");
+    let dir = host.dir.path().display();
+    let text = format!(
+        "repository = '{dir}/repo'\nsources = ['{dir}/src', '{dir}/more']\nmetrics = 'web.prom'\n"
+    );
+    write(host.path("config/fullbore/web.toml"), text);
+    host.run("run web").ends_with(0);
+    host.run("cat -P web more/b.txt").ends_with(0);
+    host.run("show -P web @latest").ends_with(0);
+    host.run("restore -P web --to back").ends_with(0);
+    assert!(host.path("back/more/b.txt").exists());
+    let numbers = fs::read_to_string(host.path("web.prom")).unwrap();
+    let newest = numbers
+        .lines()
+        .filter(|line| line.starts_with("fullbore_newest_backup_timestamp_seconds{"));
+    assert_eq!(newest.count(), 1, "{numbers}");
+    // Without the profile the choice is still the user's.
+    host.run("show repo").ends_with(2);
 }

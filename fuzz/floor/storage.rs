@@ -13,8 +13,8 @@ pub struct ListedObject {
 pub struct Version(String);
 
 impl Version {
-    pub fn new(version: String) -> Self {
-        Self(version)
+    pub fn new(version: impl Into<String>) -> Self {
+        Self(version.into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -36,6 +36,11 @@ pub enum Take {
     Dead,
     DeadOrNew,
 }
+
+#[allow(dead_code)]
+#[path = "../../src/storage/key.rs"]
+mod key;
+pub use key::MAX_NAME_BYTES;
 
 #[path = "wire.rs"]
 pub mod wire;

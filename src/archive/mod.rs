@@ -9,6 +9,7 @@
 pub mod block_digests;
 pub(crate) mod extents;
 pub(crate) mod frame_cache;
+pub mod held_bytes;
 pub(crate) mod missing;
 pub mod object;
 pub(crate) mod preview;
@@ -32,6 +33,7 @@ use crate::{
     stage::codec::Codec,
     storage::Objects,
 };
+use held_bytes::HeldBytes;
 use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects, Sealing};
 pub use records::Records;
 use records::settled;
@@ -298,6 +300,30 @@ impl Archive {
         self.store
             .read_at(&object, frame.offset, frame.stored_len as usize, out)
             .map_err(missing_is_damage)
+    }
+
+    /// As [`Archive::fetch`], from stored bytes of the segment if they are held and have the frame.
+    ///
+    /// # Errors
+    /// As [`Archive::fetch`].
+    pub fn fetch_held(
+        &self,
+        segment: &SegmentId,
+        frame: &FrameAt,
+        held: &HeldBytes,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let is_small = frame.stored_len.max(frame.plain_len) <= MAX_FRAME_BYTES;
+        let len = frame.stored_len as usize;
+        let object = ObjectName::Segment(segment.clone());
+        if is_small
+            && self
+                .store
+                .open_held(&object, held, frame.offset, len, out)?
+        {
+            return Ok(());
+        }
+        self.fetch(segment, frame, out)
     }
 
     /// Returns the page at `index` of the root's list.

@@ -3,8 +3,12 @@
 //! All reads are at an offset, from any thread. This module does not interpret the bytes, except
 //! the end of a one-file archive, which contains the place of its root.
 
+use super::held_bytes::HeldBytes;
 use crate::{
-    crypt::{Access, KIND_BYTES, SealedFile, is_sealed, plain_object_range, stored_object_bytes},
+    crypt::{
+        Access, KIND_BYTES, SealedFile, is_sealed, plain_object_range, stored_object_bytes,
+        stored_object_range,
+    },
     error::{Error, ErrorKind, Result},
     format::{
         layout,
@@ -71,6 +75,14 @@ impl Sealing {
         }
     }
 
+    /// The stored bytes that these plain ones depend on. The end may be behind that of the object.
+    pub fn stored_range(self, plain: (u64, u64)) -> (u64, u64) {
+        match self {
+            Self::Clear => plain,
+            Self::Opened | Self::Locked => stored_object_range(plain),
+        }
+    }
+
     /// The bytes of an object of `plain` bytes that depend on these stored ones.
     pub fn plain_range(self, stored: (u64, u64), plain: u64) -> (u64, u64) {
         match self {
@@ -113,6 +125,22 @@ pub trait ObjectReader: Send + Sync {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         self.read_at(object, offset, len, out)
+    }
+
+    /// As [`ObjectReader::read_at`], from stored bytes of the object. False if they do not have all that is needed, or are not as
+    /// they were sealed; then `out` is undefined.
+    ///
+    /// # Errors
+    /// Those of reading what opens a sealed object.
+    fn open_held(
+        &self,
+        _object: &ObjectName,
+        held: &HeldBytes,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        Ok(held.copy(offset, len, out))
     }
 
     /// Refuses to read content, if it is encrypted and no key was given that opens it.
@@ -280,6 +308,21 @@ impl ObjectReader for BackupObjects {
         stored
             .read_at(&self.key(object), offset, len, out)
             .map_err(|error| self.gone_or(error))
+    }
+
+    fn open_held(
+        &self,
+        object: &ObjectName,
+        held: &HeldBytes,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let Some(sealed) = self.objects.as_sealed() else {
+            return Ok(held.copy(offset, len, out));
+        };
+        let stored = |from, len| held.get(from, len);
+        sealed.open_held(&self.key(object), stored, (offset, len), out)
     }
 
     fn check_readable(&self) -> Result<()> {

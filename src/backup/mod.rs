@@ -118,6 +118,8 @@ pub struct Outcome {
     pub unlike: Option<Unlike>,
     /// Whether this backup made its repository.
     pub is_new_repository: bool,
+    /// Whether the repository has backups of other sources, and this is the first one of its source.
+    pub is_new_source: bool,
     /// Damage to earlier backups that the base needs; the new backup stores the affected data
     /// again.
     pub damage: Vec<String>,
@@ -156,6 +158,7 @@ impl Backup {
             base,
             unlike,
             mut damage,
+            is_new_source,
         } = match found {
             Ok(found) => found,
             Err(error) => {
@@ -191,6 +194,7 @@ impl Backup {
                     verdict: meter.verdict(),
                     unlike,
                     is_new_repository,
+                    is_new_source,
                     damage: damage.into_iter().collect(),
                     warnings: run.subject.warnings(),
                 })

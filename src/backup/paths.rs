@@ -41,7 +41,8 @@ pub struct Scope {
     ///
     /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH.
     /// Another one that begins with / is at the root of the backup, as `fullbore list` prints
-    /// paths. One that matched nothing is named at the end.
+    /// paths. One that matched nothing is named at the end. `!` before a pattern takes back what
+    /// it matches, but nothing in a directory that is left out itself.
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     pub exclude: Vec<OsString>,
     /// Leave out what matches a pattern in this file; those of --exclude come after them, as

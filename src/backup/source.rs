@@ -20,6 +20,7 @@ use crate::{
         self, OpenAhead, Source,
         backup::StoredBackup,
         command_output::CommandOutput,
+        patterns::Patterns,
         stdin::Stdin,
         tree::{Own, TreeRules},
     },
@@ -265,10 +266,13 @@ impl OpenedSubject {
         if let Some(far) = &self.far {
             return far.warnings();
         }
-        let unmatched: Vec<&[u8]> = self
-            .rules
-            .iter()
-            .flat_map(|rules| rules.exclude.unmatched())
+        let patterns = || self.rules.iter().map(|rules| &rules.exclude);
+        let idle = patterns().flat_map(Patterns::idle_warnings);
+        let explained = patterns().flat_map(Patterns::idle_negations);
+        let explained: Vec<&[u8]> = explained.map(|(pattern, _)| pattern).collect();
+        let unmatched: Vec<&[u8]> = patterns()
+            .flat_map(Patterns::unmatched)
+            .filter(|pattern| !explained.contains(pattern))
             .collect();
         let names: Vec<String> = unmatched
             .iter()
@@ -285,7 +289,9 @@ impl OpenedSubject {
                 "{n} patterns matched nothing, the first are {names}; {place}"
             )),
         };
-        self.warnings.iter().cloned().chain(warning).collect()
+        let cluster = self.cluster.iter().flat_map(|cluster| cluster.warnings());
+        let warnings = self.warnings.iter().cloned();
+        warnings.chain(cluster).chain(warning).chain(idle).collect()
     }
 
     /// Makes the sources report unchanged data that `base` has. The server is not asked for changes

@@ -4,6 +4,7 @@
 
 use crate::{
     error::{Error, Result},
+    platform::child_environment::without_secrets,
     queue::start,
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -163,6 +164,7 @@ pub(super) fn run_hook(words: &[String], input: String, timeout: Duration) -> Re
     let mut command = Command::new(program);
     let arguments = words.iter().skip(1).map(OsString::from);
     let out = io::stderr().as_fd().try_clone_to_owned().map_err(failed)?;
+    without_secrets(&mut command);
     command.args(arguments).stdin(Stdio::piped()).stdout(out);
     // A group of its own, so that a shell ends with the programs that it started.
     let mut child = command.process_group(0).spawn().map_err(failed)?;

@@ -6,6 +6,7 @@ use super::{
     html_page::{BEGINS, ReportNumbers},
     limit::RunLimit,
     output::aside,
+    output_file::{EarlierFile, OutputFile},
 };
 use crate::{
     command::serve::FAR_NUMBERS,
@@ -19,8 +20,8 @@ use crate::{
 };
 use std::{
     ffi::OsStr,
-    fs::{self, File},
-    io::{self, Read as _, Write as _},
+    fs::File,
+    io::{self, Write as _},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -29,58 +30,44 @@ use std::{
 #[derive(Debug)]
 pub(super) struct HtmlReport {
     path: PathBuf,
-    file: File,
-    /// Was the file created for the page, and is it still empty?
-    is_bare: bool,
-    /// Are the numbers wanted, and not the page?
-    is_numbers: bool,
+    output: ReportOutput,
+}
+
+#[derive(Debug)]
+enum ReportOutput {
+    /// The page.
+    Page(OutputFile),
+    /// The numbers, to the host that has started this command.
+    Numbers(File),
 }
 
 impl HtmlReport {
-    /// Opens the file before the run, so that an error is reported before any work is done. An earlier report in it stays until
-    /// [`ReportFile::write`].
+    /// Looks at the place before the run, so that an error is reported before any work is done. An earlier report stays until the
+    /// page is complete.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the file is not a report; the system's.
+    /// [`ErrorKind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let numbers = far_numbers(path);
-        let (path, is_numbers) = (numbers.unwrap_or(path), numbers.is_some());
-        let failed = |e| {
-            Error::io(
-                format!("could not write the report \"{}\"", path.display()),
-                e,
-            )
+        let what = format!("could not write the report \"{}\"", path.display());
+        let failed = |e| Error::io(&what, e);
+        let output = match far_numbers(path) {
+            Some(path) => {
+                ReportOutput::Numbers(File::options().write(true).open(path).map_err(failed)?)
+            }
+            None => ReportOutput::Page(page_file(path, &what)?),
         };
-        let is_bare = !path.exists();
-        if !is_bare && !may_be_replaced(path).map_err(failed)? {
-            let what = format!(
-                "could not write the report \"{}\": another file is there",
-                path.display()
-            );
-            return Err(
-                Error::new(ErrorKind::Usage, what).hint("give the report a name of its own")
-            );
-        }
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
-            file,
-            is_bare,
-            is_numbers,
+            output,
         })
     }
 
     /// Writes the page. A failure is a warning: the run itself succeeded.
     pub(super) fn print(self, page: &HtmlPage<'_>) {
         let numbers = page.numbers();
-        let text = match self.is_numbers {
-            true => numbers.to_json(),
-            false => numbers.render(),
+        let text = match self.output {
+            ReportOutput::Numbers(_) => numbers.to_json(),
+            ReportOutput::Page(_) => numbers.render(),
         };
         self.write(text.as_bytes());
     }
@@ -93,26 +80,37 @@ impl HtmlReport {
         }
     }
 
-    fn write(mut self, page: &[u8]) {
-        let _ = self.file.set_len(0); // fails for a pipe, which has no length
-        if let Err(error) = self.file.write_all(page) {
+    fn write(self, text: &[u8]) {
+        let written = match &self.output {
+            ReportOutput::Page(file) => file.replace(text, None),
+            ReportOutput::Numbers(file) => write_all(file, text),
+        };
+        if let Err(error) = written {
             aside(format!(
                 "warning: could not write the report \"{}\": {}",
                 self.path.display(),
                 reason(&error)
             ));
         }
-        self.is_bare = false;
     }
 }
 
-impl Drop for HtmlReport {
-    /// Deletes the empty file of a run that failed.
-    fn drop(&mut self) {
-        if self.is_bare {
-            let _ = fs::remove_file(&self.path);
-        }
+fn write_all(mut file: &File, text: &[u8]) -> io::Result<()> {
+    file.write_all(text)
+}
+
+/// The place of a page, unless another file is there.
+fn page_file(path: &Path, what: &str) -> Result<OutputFile> {
+    let failed = |e| Error::io(what, e);
+    let output = OutputFile::new_or_device(path).map_err(failed)?;
+    let earlier = output.earlier(BEGINS.len() as u64).map_err(failed)?;
+    let is_other =
+        |earlier: &EarlierFile| !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes();
+    if earlier.as_ref().is_some_and(is_other) {
+        let what = format!("{what}: another file is there");
+        return Err(Error::new(ErrorKind::Usage, what).hint("give the report a name of its own"));
     }
+    Ok(output)
 }
 
 /// The path behind the word that asks for numbers.
@@ -120,19 +118,6 @@ fn far_numbers(path: &Path) -> Option<&Path> {
     let word = path.as_os_str().as_bytes();
     let rest = word.strip_prefix(FAR_NUMBERS.as_bytes())?;
     Some(Path::new(OsStr::from_bytes(rest)))
-}
-
-/// Is the file an earlier report, empty, or not a regular file?
-fn may_be_replaced(path: &Path) -> io::Result<bool> {
-    let found = path.metadata()?;
-    if !found.is_file() || found.len() == 0 {
-        return Ok(true);
-    }
-    let mut start = Vec::new();
-    File::open(path)?
-        .take(BEGINS.len() as u64)
-        .read_to_end(&mut start)?;
-    Ok(start == BEGINS.as_bytes())
 }
 
 /// The text of the page.

@@ -58,7 +58,7 @@ const VARIABLES: [(&str, &str); 9] = [
     ),
     (
         "FULLBORE_STATE_DIR",
-        "The directory for lists of a host that only adds backups.",
+        "The directory for what is remembered of repositories, and for lists of a host that only adds backups.",
     ),
     (
         "FULLBORE_NO_TRICKS, FULLBORE_DEBUG",
@@ -86,7 +86,7 @@ const FILES: [(&str, &str); 4] = [
     ),
     (
         "~/.local/state/fullbore",
-        "Lists of a host that only adds backups.",
+        "What is remembered of repositories, and lists of a host that only adds backups.",
     ),
     (
         "~/.pgpass, ~/.pg_service.conf",

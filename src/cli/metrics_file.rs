@@ -3,20 +3,26 @@
 //! A number that a run does not measure keeps its value from the file: the time of the last success after a failure, the verified
 //! share after a backup. The file is replaced at once, so that a reader never sees a part of it.
 
-use super::output::aside;
-use crate::error::{Error, ErrorKind, Result, reason};
+use super::{
+    output::aside,
+    output_file::{EarlierFile, OutputFile},
+};
+use crate::{
+    command::newest::NewestBackups,
+    error::{Error, ErrorKind, Result, reason},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 /// The first line. A file that begins otherwise is not replaced.
 const BEGINS: &str = "# Written by fullbore --metrics";
+
+/// Bytes of the file that are read at most.
+const MAX_BYTES: u64 = 1 << 20;
 
 const LAST_SUCCESS: &str = "fullbore_last_success_timestamp_seconds";
 const NEWEST: &str = "fullbore_newest_backup_timestamp_seconds";
@@ -83,13 +89,14 @@ pub(super) struct RunNumbers {
     /// The result of the verification, as `--json` prints it.
     pub(super) verify: Option<Value>,
     /// When the newest backup of each source began, if the repository could be read.
-    pub(super) newest: Option<BTreeMap<String, i64>>,
+    pub(super) newest: Option<NewestBackups>,
 }
 
 /// The file, and the value of the label `profile` of all its numbers.
 #[derive(Debug)]
 pub(super) struct MetricsFile {
     path: PathBuf,
+    output: OutputFile,
     profile: String,
 }
 
@@ -111,34 +118,39 @@ impl MetricsFile {
     /// # Errors
     /// [`ErrorKind::Exists`] for another file; [`ErrorKind::NotFound`] without its directory.
     pub(super) fn new(path: &Path, profile: Option<&str>) -> Result<Self> {
-        let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
-        match fs::read_to_string(path) {
-            Ok(text) if !text.is_empty() && !text.starts_with(BEGINS) => {
-                let what = format!("cannot write metrics to {path:?}: another file is there");
-                return Err(Error::new(ErrorKind::Exists, what));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
             let what = format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
+        let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
+        let output = OutputFile::new(path).map_err(failed)?;
+        let earlier = output.earlier(MAX_BYTES).map_err(failed)?;
+        let is_other = |earlier: &EarlierFile| {
+            !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
+        };
+        if earlier.as_ref().is_some_and(is_other) {
+            let what = format!("cannot write metrics to {path:?}: another file is there");
+            return Err(Error::new(ErrorKind::Exists, what));
+        }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);
         Ok(Self {
             path: path.to_owned(),
+            output,
             profile,
         })
     }
 
     /// Replaces the file. A failure is a warning: the run itself is over.
     pub(super) fn write(&self, run: &RunNumbers) {
-        let old = fs::read_to_string(&self.path).unwrap_or_default();
         let now = jiff::Timestamp::now().as_second();
-        let numbers = updated(parse(&old), run, &self.profile, now);
-        if let Err(error) = self.replace(&render(&numbers)) {
+        let numbers = updated(self.earlier(), run, &self.profile, now);
+        // The collector is another user, whatever the umask of this process.
+        let written = self
+            .output
+            .replace(render(&numbers).as_bytes(), Some(0o644));
+        if let Err(error) = written {
             let why = reason(&error);
             aside(format_args!(
                 "warning: could not write the metrics {:?}: {why}",
@@ -147,18 +159,13 @@ impl MetricsFile {
         }
     }
 
-    /// Writes a file beside, which no collector reads, and renames it.
-    fn replace(&self, text: &str) -> io::Result<()> {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{}", std::process::id()));
-        let written = fs::write(&name, text)
-            // The collector is another user, whatever the umask of this process.
-            .and_then(|()| fs::set_permissions(&name, Permissions::from_mode(0o644)))
-            .and_then(|()| fs::rename(&name, &self.path));
-        if written.is_err() {
-            let _ = fs::remove_file(&name);
-        }
-        written
+    /// The numbers of the last run; none from a file that another user has written.
+    fn earlier(&self) -> Numbers {
+        let earlier = self.output.earlier(MAX_BYTES).ok().flatten();
+        let own = earlier.filter(|earlier| earlier.is_trusted);
+        own.map_or_else(Numbers::new, |own| {
+            parse(&String::from_utf8_lossy(&own.bytes))
+        })
     }
 }
 
@@ -197,8 +204,10 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         numbers.insert((STEP_SECONDS.into(), labels), *seconds);
     }
     if let Some(newest) = &run.newest {
-        numbers.retain(|(name, _), _| name != NEWEST);
-        for (source, time) in newest {
+        if newest.is_whole {
+            numbers.retain(|(name, _), _| name != NEWEST);
+        }
+        for (source, time) in &newest.seconds {
             let labels = format!("{label},source={}", quoted_label(source));
             numbers.insert((NEWEST.into(), labels), *time as f64);
         }
@@ -250,6 +259,7 @@ fn render(numbers: &Numbers) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     fn good() -> RunNumbers {
         RunNumbers {
@@ -257,7 +267,10 @@ mod tests {
             steps: vec![("backup".into(), 0, 1.0)],
             backup: Some(json!({"bytes": 100, "files": 2, "stored_bytes": 50})),
             verify: Some(json!({"sampled": {"bytes": 5, "of_bytes": 100, "never_bytes": 25}})),
-            newest: Some([("h:/a \"b\"\\".to_owned(), 7)].into()),
+            newest: Some(NewestBackups {
+                seconds: [("h:/a \"b\"\\".to_owned(), 7)].into(),
+                is_whole: true,
+            }),
             ..RunNumbers::default()
         }
     }
@@ -290,7 +303,10 @@ mod tests {
     fn a_source_without_backups_is_no_longer_named() {
         let first = updated(Numbers::new(), &good(), "web", 1000);
         let gone = RunNumbers {
-            newest: Some(BTreeMap::new()),
+            newest: Some(NewestBackups {
+                is_whole: true,
+                ..NewestBackups::default()
+            }),
             ..RunNumbers::default()
         };
         assert!(!render(&updated(first, &gone, "web", 2000)).contains(NEWEST));

@@ -7,6 +7,7 @@ mod args;
 mod child;
 mod color;
 mod command_line;
+mod encryption;
 mod examples;
 mod help;
 mod html_chart;
@@ -17,6 +18,7 @@ mod manual;
 mod metrics_file;
 mod options;
 mod output;
+mod output_file;
 mod profile;
 mod progress;
 mod report;
@@ -35,6 +37,10 @@ use args::Command;
 use output::aside;
 use std::process::ExitCode;
 
+/// Printed once, after a run on CIFS, vboxsf or 9p.
+const UNSYNCED_DIRECTORY: &str = "warning: the file system cannot sync directories: after a power failure, files that were just \
+    written may be missing";
+
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = platform::memory::prepare() {
@@ -52,6 +58,9 @@ pub fn main() -> ExitCode {
             signals::watch(&cli.command);
         })
         .and_then(|cli| run(cli.command));
+    if platform::durable::has_refused_directory() {
+        aside(UNSYNCED_DIRECTORY);
+    }
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

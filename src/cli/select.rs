@@ -1,12 +1,15 @@
 //! The options that select backups of a repository.
 
-use super::command_line;
+use super::{
+    command_line,
+    profile::{self, NamedProfile},
+};
 use crate::{
     backup::paths::source_path,
     error::Result,
     repo::{
         retention::TagRule,
-        select::{BackupFilter, RetryLine},
+        select::{BackupFilter, OwnSource, RetryLine},
     },
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
@@ -39,7 +42,7 @@ impl SelectArgs {
     /// # Errors
     /// The system's, if a path is relative and the current directory cannot be read.
     pub(super) fn filter(self, from: &OsStr, takes_id: bool) -> Result<BackupFilter> {
-        let paths = self
+        let paths: Vec<OsString> = self
             .path
             .into_iter()
             .map(source_name)
@@ -49,10 +52,12 @@ impl SelectArgs {
             ..retry(from, takes_id)
         };
         Ok(BackupFilter {
+            own: own_source_unless(self.host.is_some() || !paths.is_empty()),
             host: self.host,
             paths,
             tags: self.tag,
             retry,
+            ..BackupFilter::default()
         })
     }
 }
@@ -61,8 +66,16 @@ impl SelectArgs {
 pub(super) fn no_filter(from: &OsStr, takes_id: bool) -> BackupFilter {
     BackupFilter {
         retry: retry(from, takes_id),
+        own: own_source_unless(false),
         ..BackupFilter::default()
     }
+}
+
+/// The source of the profile of this process, unless the command line selects another one.
+fn own_source_unless(is_selected: bool) -> Option<OwnSource> {
+    profile::of_process()
+        .filter(|_| !is_selected)
+        .and_then(NamedProfile::own_source)
 }
 
 /// Converts a path to the name that a source has in the repository.

@@ -1,32 +1,23 @@
-//! Options for object stores and encryption, and the decision whether a new repository is encrypted.
+//! Options with which every command reaches storages and opens what is encrypted.
 
 use super::{args::Command, values::rate};
 use crate::{
-    archive::object::Sealing,
-    crypt::{KeyOptions, UserRecipient, parse_recipients},
-    error::{Error, ErrorKind, Result},
+    crypt::{KeyOptions, parse_fingerprint},
+    error::Result,
     format::layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
-    plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
-    repo::{open::place, writer::must_be_possible},
     storage::{
-        CacheSpec, CloudEnvironment, CloudSettings, Location,
-        access::{
-            StorageAccess, encrypt_new, has_keys, new_passphrase, set_access, stored_objects,
-        },
-        keys::is_encrypted,
-        probe,
+        CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
+        access::{StorageAccess, set_access},
         ssh::HostSettings,
+        state_dir,
         wire::{TlsFiles, WireLimits},
     },
 };
 use clap::Args;
 use std::{
     env,
-    ffi::OsStr,
-    fs,
     io::{IsTerminal, stdin},
     num::{NonZeroU64, NonZeroUsize},
-    os::unix::ffi::OsStrExt,
     path::PathBuf,
 };
 
@@ -40,6 +31,12 @@ pub(super) struct StorageArgs {
     /// Read an encrypted repository with the passphrase in this file
     #[arg(long, value_name = "FILE", global = true, display_order = 911)]
     passphrase_file: Option<PathBuf>,
+    /// Use an encrypted repository only if its keys have this fingerprint, which `init` and `key list` print; can be repeated
+    ///
+    /// This host remembers the fingerprint of each repository, and refuses other keys by itself. Give it where nothing is remembered,
+    /// or to accept other keys.
+    #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint, global = true, display_order = 911, hide_short_help = true)]
+    expect_keys: Vec<String>,
     /// A setting of object stores, such as endpoint=URL or region=NAME; can be repeated
     #[arg(
         long,
@@ -196,6 +193,28 @@ fn default_cache_dir(environment: &CloudEnvironment) -> Option<PathBuf> {
 #[derive(Debug, Clone, Copy)]
 struct Connections(Option<NonZeroUsize>);
 
+/// Whether a command may use a clear repository beside a key.
+fn clear_use(command: &Command) -> ClearUse {
+    let encrypt = match command {
+        Command::Backup(args) => Some(&args.encrypt),
+        Command::Init(args) => Some(&args.encrypt),
+        Command::Export(args) => Some(&args.encrypt),
+        Command::Copy(args) => Some(args.encrypt()),
+        _ => None,
+    };
+    match command {
+        _ if encrypt.is_some_and(|encrypt| encrypt.no_encryption) => ClearUse::Decided,
+        Command::Copy(_) | Command::Export(_) => ClearUse::OneOfTwo,
+        _ => ClearUse::Refused,
+    }
+}
+
+fn fingerprint(text: &str) -> Result<String, String> {
+    parse_fingerprint(text).ok_or_else(|| {
+        "32 hexadecimal digits in groups of four, as `fullbore key list` prints them".to_owned()
+    })
+}
+
 fn connections(text: &str) -> Result<Connections, String> {
     if text == "auto" {
         return Ok(Connections(None));
@@ -239,7 +258,14 @@ impl StorageArgs {
             },
         };
         let cache = self.cache(&environment, CacheUse::of(command));
+        let trust = RepositoryTrust {
+            state_dir: state_dir(),
+            expected_keys: self.expect_keys.clone(),
+            accepts_others: matches!(command, Command::Init(_)),
+            clear: clear_use(command),
+        };
         set_access(StorageAccess {
+            trust,
             cloud,
             keys,
             cache,
@@ -259,194 +285,4 @@ impl StorageArgs {
             is_kept: of.is_kept()?,
         })
     }
-}
-
-/// Whether a new repository or an archive is encrypted. It stays so for ever.
-#[derive(Debug, Args, Clone, Default)]
-#[command(next_help_heading = "Storage")]
-pub(super) struct EncryptArgs {
-    /// Encrypt a new repository or an archive to age1…, "ssh-ed25519 AAAA…", or the recipients in @FILE; can be repeated
-    #[arg(long, value_name = "RECIPIENT", conflicts_with_all = ["passphrase", "no_encryption"])]
-    encrypt_to: Vec<String>,
-    /// Encrypt a new repository or an archive with a passphrase: of --passphrase-file, FULLBORE_PASSPHRASE or the terminal
-    #[arg(long, conflicts_with = "no_encryption")]
-    passphrase: bool,
-    /// Do not encrypt a new repository. In an object store, or beside a key, this option or one of the other two is needed
-    #[arg(long)]
-    no_encryption: bool,
-}
-
-impl EncryptArgs {
-    fn is_wanted(&self) -> bool {
-        self.passphrase || !self.encrypt_to.is_empty()
-    }
-
-    /// Whether [`EncryptArgs::apply`] depends on whether the destination is new.
-    ///
-    /// # Errors
-    /// As [`Location::parse`].
-    pub(super) fn asks_for_new(&self, word: &OsStr) -> Result<bool> {
-        let is_cloud = matches!(Location::parse(word)?, Location::Cloud { .. });
-        Ok(self.is_wanted() || is_cloud || has_keys())
-    }
-
-    /// Makes a destination encrypted if it is new and that is wanted. A dry run changes nothing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if a repository that exists is clear, if a new one in an object store comes without a decision, and for
-    /// other destinations.
-    pub(super) fn apply(
-        &self,
-        to: SinkSpec,
-        word: &OsStr,
-        is_new: bool,
-        no_create: bool,
-        dry_run: bool,
-    ) -> Result<SinkSpec> {
-        let location = Location::parse(word)?;
-        let refused = |why: &str| {
-            Err(Error::new(ErrorKind::Usage, format!("cannot encrypt {location}")).because(why))
-        };
-        let keep_clear = |error: Error| {
-            error.hint("make an encrypted one with `fullbore init`, and copy the backups with `fullbore copy`")
-        };
-        if to.storage().is_none() {
-            return self.apply_to_stream(to, word);
-        }
-        let stored = stored_objects(&location)?;
-        if !is_new {
-            return match self.is_wanted() && !is_encrypted(&*stored)? {
-                true => refused("it is a repository that is not encrypted, and stays so")
-                    .map_err(keep_clear),
-                false => Ok(to),
-            };
-        }
-        self.check_decision(&location, no_create)?;
-        if !self.is_wanted() || dry_run {
-            return Ok(to);
-        }
-        must_be_possible(&*stored, no_create)?;
-        if stored.as_local().is_none() && !probe(&*stored)? {
-            return refused("its storage has no conditional writes, which the keys need");
-        }
-        let recipients = self.recipients()?;
-        let Some((first, others)) = recipients.split_first() else {
-            return refused("no recipient was given");
-        };
-        let sealed = encrypt_new(&location, first, others)?;
-        Ok(SinkSpec::Repository(OpenStorage(sealed)))
-    }
-
-    /// Encrypts an archive or standard output. The name of an archive says whether it is.
-    fn apply_to_stream(&self, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
-        let refused = |what: &str| Error::new(ErrorKind::Usage, format!("{what} {word:?}"));
-        let has_ending = word.as_bytes().ends_with(SEALED_ENDING.as_bytes());
-        match (&to, has_ending, self.is_wanted()) {
-            (SinkSpec::Null, _, true) => {
-                Err(refused("cannot encrypt").because("nothing is stored there"))
-            }
-            (SinkSpec::File(_), true, false) => Err(refused("cannot write")
-                .because("its name says that it is encrypted")
-                .hint("use --encrypt-to RECIPIENT or --passphrase, or leave .age out of the name")),
-            (SinkSpec::File(_), false, true) => Err(refused("cannot encrypt")
-                .because("the name of an encrypted archive ends in .age")
-                .hint("use a name such as data.tar.zst.age")),
-            (_, _, false) => Ok(to),
-            (_, _, true) => {
-                let recipients = self.recipients()?;
-                if recipients.is_empty() {
-                    return Err(refused("cannot encrypt").because("no recipient was given"));
-                }
-                Ok(SinkSpec::Sealed(to.into(), Recipients(recipients.into())))
-            }
-        }
-    }
-
-    /// As [`EncryptArgs::apply`], for the destination of a copy. What is encrypted does not become clear without a decision; a new
-    /// destination of what no key was given for gets the same keys.
-    ///
-    /// # Errors
-    /// As [`EncryptArgs::apply`].
-    pub(super) fn apply_to_copy(
-        &self,
-        from: Sealing,
-        to: SinkSpec,
-        word: &OsStr,
-        is_new: bool,
-        no_create: bool,
-    ) -> Result<SinkSpec> {
-        if !is_new || no_create || from == Sealing::Clear {
-            return self.apply(to, word, is_new, no_create, false);
-        }
-        if from == Sealing::Opened && (self.is_wanted() || self.no_encryption) {
-            return self.apply(to, word, is_new, no_create, false);
-        }
-        let location = Location::parse(word)?;
-        let what =
-            format!("cannot make a repository at {location}: decide whether it is encrypted");
-        match from {
-            Sealing::Opened => Err(Error::new(ErrorKind::Usage, what)
-                .because("the backup is encrypted")
-                .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later")),
-            _ if self.is_wanted() || self.no_encryption => {
-                Err(Error::new(ErrorKind::Permission, format!("cannot store it otherwise at {location}"))
-                    .because("the backup is encrypted, and no key was given that reads it")
-                    .hint("give its key: --key FILE, or --passphrase-file FILE"))
-            }
-            _ => Ok(to),
-        }
-    }
-
-    /// A new repository needs a decision in an object store, and wherever a key is given, which it would not be encrypted for.
-    fn check_decision(&self, location: &Location, no_create: bool) -> Result<()> {
-        if no_create || self.is_wanted() || self.no_encryption {
-            return Ok(());
-        }
-        let why = if matches!(location, Location::Cloud { .. }) {
-            "whoever has access to the store could read it"
-        } else if has_keys() {
-            "a key or passphrase only opens a repository that is encrypted"
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(
-            ErrorKind::Usage,
-            format!("cannot make a repository at {location}: decide whether it is encrypted"),
-        )
-        .because(why)
-        .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later"))
-    }
-
-    fn recipients(&self) -> Result<Vec<UserRecipient>> {
-        if self.passphrase {
-            return Ok(vec![new_passphrase()?]);
-        }
-        let mut recipients = Vec::new();
-        for text in &self.encrypt_to {
-            match text.strip_prefix('@') {
-                Some(path) => {
-                    let lines = fs::read_to_string(path)
-                        .map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-                    recipients.extend(parse_recipients(&lines, &format!("{path:?}"))?);
-                }
-                None => recipients.push(UserRecipient::parse(text)?),
-            }
-        }
-        Ok(recipients)
-    }
-}
-
-/// Returns whether the backup that is copied is encrypted.
-///
-/// # Errors
-/// The storage's.
-pub(super) fn sealing_of(from: &OsStr) -> Result<Sealing> {
-    if from == "-" {
-        return Ok(Sealing::Clear);
-    }
-    let (location, _) = place(from)?;
-    if !location.is_repository() {
-        return Ok(Sealing::Clear);
-    }
-    Ok(Sealing::of(&*location.objects()?))
 }

@@ -1,8 +1,14 @@
 //! Values of options: their syntax, and the errors for anything else.
 
-use crate::{format::entry::is_safe, text::size};
+use crate::{
+    error::{Error, ErrorKind},
+    format::entry::is_safe,
+    repo::open::names_backup,
+    text::size,
+};
 use clap::ValueEnum;
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
     os::unix::ffi::OsStrExt,
@@ -149,6 +155,8 @@ pub(super) fn stream_name(text: OsString) -> Result<OsString, String> {
 pub(super) fn destination(text: OsString) -> Result<OsString, String> {
     if text.is_empty() {
         Err("a place, and not an empty one".to_owned())
+    } else if names_backup(&text) {
+        Err("a place: @ behind the last / chooses a backup; add a / at the end if the @ is a part of the name".to_owned())
     } else {
         Ok(text)
     }
@@ -168,6 +176,25 @@ pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     } else {
         Ok((key.to_owned(), value.to_owned()))
     }
+}
+
+/// Returns tags that were given one by one.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if a key has two values, of which one would be lost.
+pub(super) fn distinct_tags(
+    tags: Vec<(String, String)>,
+) -> Result<BTreeMap<String, String>, Error> {
+    let mut distinct = BTreeMap::new();
+    for (key, value) in tags {
+        let earlier = distinct.insert(key.clone(), value.clone());
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != value) {
+            let what = format!("cannot give the tag {key:?} two values, {earlier:?} and {value:?}");
+            let hint = format!("use another key, or one value such as {key}={earlier},{value}");
+            return Err(Error::new(ErrorKind::Usage, what).hint(hint));
+        }
+    }
+    Ok(distinct)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::text::source_text;
 use crate::{
-    archive::{Archive, Selection},
-    error::{Error, ErrorKind, Result, quoted},
+    archive::{Archive, Selection, source_paths::selection_in_either},
+    error::{Error, ErrorKind, Result},
     format::{
         entry::{EntryKind, order},
         root::{EntryName, PageAt, Root},
@@ -133,15 +133,7 @@ impl Diff {
             .a
             .as_ref()
             .map_or_else(|| named(&self.previous_backup(&b.root)?), |a| named(a))?;
-        let selection = Selection::new(&self.paths)?;
-        for path in selection.paths() {
-            if !a.has(path)? && !b.has(path)? {
-                let a = &a.root.id;
-                let b = &b.root.id;
-                let what = format!("could not find {} in backup {a:?} or {b:?}", quoted(path));
-                return Err(Error::new(ErrorKind::NotFound, what));
-            }
-        }
+        let selection = selection_in_either([&a, &b], &self.paths)?;
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
         let totals = DiffTotals {

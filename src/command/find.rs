@@ -5,16 +5,21 @@
 //! no unread page can hold it: memory holds the records of a few pages, whatever the number of
 //! matches.
 
-use super::list::kind_parts;
+use super::{
+    find_pattern::{FindPattern, check_pattern},
+    list::kind_parts,
+};
 use crate::text::source_text;
 use crate::{
-    archive::{Archive, Selection},
+    archive::{Archive, object::Sealing},
+    crypt::only_adds,
     error::{Error, ErrorKind, Result},
     format::{
         digest::Digest,
         entry::{self, EntryPath, Time, order},
+        layout::BACKUPS,
         page::Record,
-        root::EntryName,
+        root::{EntryName, SourceInfo},
     },
     repo::{
         inventory::{PageRef, sheets},
@@ -27,14 +32,8 @@ use crate::{
 };
 use serde::Serialize;
 use std::{
-    cmp::Ordering,
-    collections::BTreeMap,
-    ffi::{OsStr, OsString},
-    io::Write,
-    iter::Peekable,
-    ops::RangeInclusive,
-    os::unix::ffi::OsStrExt,
-    sync::Arc,
+    cmp::Ordering, collections::BTreeMap, ffi::OsString, io::Write, iter::Peekable,
+    ops::RangeInclusive, sync::Arc,
 };
 
 /// The pattern and the backups to search.
@@ -102,26 +101,22 @@ impl Find {
     /// [`ErrorKind::Usage`] for an invalid pattern; [`ErrorKind::NotFound`] without a match; errors
     /// of the repository, of damaged pages and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let pattern = pattern(&self.pattern)?;
-        let selection = Selection::new(&prefix(self.pattern.as_bytes()))?;
+        check_pattern(&self.pattern)?;
         let (_, backup) = place(&self.repository)?;
         let repository = &repository_at(without_backup(&self.repository))?;
         let only = backup
             .map(|backup| pick(repository, Some(backup), &self.filter))
             .transpose()?;
-        let (sources, code) = self.open_sources(repository, only.as_deref(), out)?;
+        let opened = self.open_sources(repository, only.as_deref(), out)?;
+        let (code, locked) = (opened.code, opened.locked);
+        let sources = opened.sources.into_iter();
         let sources = sources
-            .into_iter()
-            .map(|(name, archives)| FindSource {
-                name,
-                ids: archives
-                    .iter()
-                    .map(|archive| archive.root.id.clone())
-                    .collect(),
-                found: PathSweep::new(repository, archives, &pattern, &selection).peekable(),
-            })
-            .collect();
+            .map(|(name, archives)| self.source(repository, name, archives))
+            .collect::<Result<_>>()?;
         let found = self.print_matches(sources, out)?;
+        if locked > 0 {
+            return Err(locked_error(repository, locked));
+        }
         if code == 0 && !found {
             let what = format!(
                 "could not find {:?} in any backup of {:?}",
@@ -132,16 +127,30 @@ impl Find {
         Ok(code)
     }
 
-    /// Opens the selected backups by source, and prints those that cannot be opened. Also returns
-    /// the exit code so far.
+    fn source<'a>(
+        &self,
+        repository: &'a Arc<dyn Objects>,
+        name: String,
+        archives: Vec<Archive>,
+    ) -> Result<FindSource<'a>> {
+        let first = archives.first().map(|archive| &archive.root.source);
+        let pattern = FindPattern::new(&self.pattern, first.unwrap_or(&SourceInfo::default()))?;
+        let ids = archives.iter().map(|archive| archive.root.id.clone());
+        Ok(FindSource {
+            name,
+            ids: ids.collect(),
+            found: PathSweep::new(repository, archives, pattern).peekable(),
+        })
+    }
+
+    /// Opens the selected backups by source, and prints those that cannot be opened.
     fn open_sources(
         &self,
         repository: &Arc<dyn Objects>,
         only: Option<&str>,
         out: &mut dyn Write,
-    ) -> Result<(BTreeMap<String, Vec<Archive>>, u8)> {
-        let mut sources: BTreeMap<String, Vec<Archive>> = BTreeMap::new();
-        let mut code = 0;
+    ) -> Result<OpenedSources> {
+        let mut opened = OpenedSources::default();
         let mut is_any = self.filter.is_empty();
         for (id, mut root) in list_backups(repository)? {
             if only.is_some_and(|only| only != id) {
@@ -156,20 +165,22 @@ impl Find {
             }
             is_any = true;
             match root.and_then(|_| Archive::open_backup(repository, &id)) {
-                Ok(archive) => sources
+                Ok(archive) if is_locked(&archive) => opened.locked += 1,
+                Ok(archive) => opened
+                    .sources
                     .entry(source_text(&archive.root.source))
                     .or_default()
                     .push(archive),
                 // Forgotten since it was listed.
                 Err(error) if is_listed && error.kind == ErrorKind::NotFound => {}
                 Err(error) => {
-                    code = error.exit_code().max(code);
+                    opened.code = error.exit_code().max(opened.code);
                     self.print_error(&id, &error, out)?;
                 }
             }
         }
         if is_any {
-            Ok((sources, code))
+            Ok(opened)
         } else {
             Err(self.filter.none_selected(repository)?)
         }
@@ -218,36 +229,28 @@ impl Find {
     }
 }
 
-fn pattern(text: &OsStr) -> Result<Patterns> {
-    let pattern = Patterns::of(text.as_bytes());
-    if pattern.can_match() {
-        return Ok(pattern);
-    }
-    Err(
-        Error::new(ErrorKind::Usage, format!("cannot search for {text:?}"))
-            .because("it is not a valid pattern".to_owned())
-            .hint("write \\! or \\# for a name that starts with ! or #"),
-    )
+/// The selected backups of a repository.
+#[derive(Default)]
+struct OpenedSources {
+    sources: BTreeMap<String, Vec<Archive>>,
+    /// The exit code for those that could not be opened.
+    code: u8,
+    /// How many have lists that the key does not open.
+    locked: u64,
 }
 
-/// Returns the directory that contains all matches, if the pattern names one: the parts before the
-/// first wildcard.
-fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
-    let parts = || {
-        pattern
-            .split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty())
-    };
-    let is_anchored = pattern.starts_with(b"/") || parts().nth(1).is_some();
-    let is_plain = |part: &&[u8]| {
-        !part.iter().any(|byte| b"*?[\\\n".contains(byte)) && part.trim_ascii() == *part
-    };
-    let plain: Vec<&[u8]> = parts().take_while(is_plain).collect();
-    if is_anchored && !plain.is_empty() {
-        vec![plain.join(&b'/')]
-    } else {
-        Vec::new()
-    }
+/// The error of backups that may have the path, and whose lists the key does not open.
+fn locked_error(repository: &Arc<dyn Objects>, locked: u64) -> Error {
+    let sealed = repository.as_sealed();
+    let refused = sealed.and_then(|sealed| sealed.check_readable(BACKUPS).err());
+    let error = refused.unwrap_or_else(|| only_adds(&repository.describe(BACKUPS)));
+    let backups = text::counted(locked, "backup");
+    error.detail(format!("the lists of {backups} were not searched"))
+}
+
+/// Returns whether the pages of a backup are encrypted, and the key does not open them.
+fn is_locked(archive: &Archive) -> bool {
+    archive.store().sealing() == Sealing::Locked && archive.root.pages.is_empty()
 }
 
 /// A source: its name, the IDs of its backups, oldest first, and their matches.
@@ -265,7 +268,7 @@ struct PathSweep<'a> {
     repository: &'a Arc<dyn Objects>,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
-    pattern: &'a Patterns,
+    pattern: Arc<FindPattern>,
     /// The pages to read, the next one last.
     sheets: Vec<PageRef>,
     met: BTreeMap<ArchiveOrder, Vec<HeldVersion>>,
@@ -288,19 +291,15 @@ impl PartialOrd for ArchiveOrder {
 }
 
 impl<'a> PathSweep<'a> {
-    fn new(
-        repository: &'a Arc<dyn Objects>,
-        archives: Vec<Archive>,
-        pattern: &'a Patterns,
-        selection: &Selection,
-    ) -> Self {
+    fn new(repository: &'a Arc<dyn Objects>, archives: Vec<Archive>, pattern: FindPattern) -> Self {
+        let selection = &pattern.selection;
         let wanted = |archive: &Archive| archive.pages(selection).into_iter().flatten().collect();
         let mut sheets = sheets(&archives, wanted);
         sheets.sort_by(|a, b| order(first_path(&archives, b), first_path(&archives, a)));
         Self {
             repository,
             archives,
-            pattern,
+            pattern: Arc::new(pattern),
             sheets,
             met: BTreeMap::new(),
         }
@@ -326,12 +325,13 @@ impl<'a> PathSweep<'a> {
         let is_held = |record: &&Record| {
             !record.more && (record.state.is_stored() || !record.entry.is_file())
         };
+        let pattern = self.pattern.clone();
         let mut links = Vec::new();
         for record in page
             .records
             .iter()
             .filter(is_held)
-            .filter(|record| matches(self.pattern, record))
+            .filter(|record| matches(&pattern.patterns, record))
         {
             match &record.entry.kind {
                 entry::EntryKind::HardLink(target) => links.push((record, target)),
@@ -497,25 +497,4 @@ fn plain(
         "{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}",
         text::name(path)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_can_hold_the_pattern_is_read() {
-        let of = |pattern: &str| {
-            prefix(pattern.as_bytes())
-                .into_iter()
-                .map(|path| String::from_utf8(path).unwrap())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(of("etc/ssh/*.conf"), ["etc/ssh"]);
-        assert_eq!(of("/etc/passwd"), ["etc/passwd"]);
-        assert_eq!(of("/etc"), ["etc"]);
-        for anywhere in ["*.conf", "passwd", "**/a/b", "dir/", "a*/b", "\\!a/b"] {
-            assert_eq!(of(anywhere), [""; 0], "{anywhere}");
-        }
-    }
 }

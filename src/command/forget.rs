@@ -10,7 +10,8 @@ use crate::{
     format::{layout::is_of_future, root::Root},
     repo::{
         annotations::Annotations,
-        open::{forgettable, list_backups, read_repository, repository_at},
+        exact::forgettable,
+        open::{list_backups, read_repository, repository_at},
         protocol,
         prune::{ObjectCount, prune_forecast},
         retention::{RetentionCandidate, RetentionRules},
@@ -50,6 +51,15 @@ pub struct Forget {
     pub has_header: bool,
     /// Whether to print JSON, one object a line.
     pub json: bool,
+}
+
+/// The backups that words name, before they are forgotten.
+#[derive(Debug, Default)]
+pub struct NamedBackups {
+    /// Their full ids, each once.
+    pub ids: Vec<String>,
+    /// The sources that would have no backup afterwards.
+    pub emptied: Vec<String>,
 }
 
 /// The decision on one backup.
@@ -125,6 +135,33 @@ impl Forget {
             }
         }
         Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    /// Returns which backups `ids` names, so that the user can be asked about the last ones of a
+    /// source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Usage`] if a word does not name one backup; errors of
+    /// the storage.
+    pub fn named(&self) -> Result<NamedBackups> {
+        let objects = &repository_at(&self.repository)?;
+        read_repository(&**objects)?;
+        let mut ids = BTreeSet::new();
+        for word in &self.ids {
+            ids.insert(forgettable(objects, word, &self.filter)?);
+        }
+        let mut left: BTreeMap<Identity, (String, bool)> = BTreeMap::new();
+        for (id, root) in list_backups(objects)? {
+            let Ok(root) = root else { continue };
+            let source = || (source_text(&root.source), false);
+            let kept = left.entry(identity_of(&root)?).or_insert_with(source);
+            kept.1 |= !ids.contains(&id);
+        }
+        let emptied = left.into_values().filter(|(_, is_kept)| !is_kept);
+        Ok(NamedBackups {
+            ids: ids.into_iter().collect(),
+            emptied: emptied.map(|(source, _)| source).collect(),
+        })
     }
 
     /// Forgets the backups decided on, after the names of those that stay are durable.
@@ -245,19 +282,7 @@ impl Forget {
         if !self.by_source {
             return Ok(Identity::default());
         }
-        if root.source.is_unknown() {
-            return Ok((None, root.id.clone()));
-        }
-        match &root.postgres {
-            Some(cluster) => Ok((
-                Some(cluster.system_identifier.clone()),
-                root.source.host.clone(),
-            )),
-            None => {
-                let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
-                Ok((None, serde_json::to_string(&root.source).map_err(bug)?))
-            }
-        }
+        identity_of(root)
     }
 
     fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
@@ -328,6 +353,24 @@ impl Forget {
             "frees"
         };
         text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
+    }
+}
+
+/// Returns the source that a backup is of.
+fn identity_of(root: &Root) -> Result<Identity> {
+    if root.source.is_unknown() {
+        return Ok((None, root.id.clone()));
+    }
+    match &root.postgres {
+        // Another host cannot push out its backups by claiming the cluster.
+        Some(cluster) => Ok((
+            Some(cluster.system_identifier.clone()),
+            root.source.host.clone(),
+        )),
+        None => {
+            let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
+            Ok((None, serde_json::to_string(&root.source).map_err(bug)?))
+        }
     }
 }
 

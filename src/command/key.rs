@@ -1,12 +1,16 @@
 //! Lists and changes the keys of an encrypted repository.
 
 use crate::{
-    crypt::{Access, KeyOptions, UserRecipient},
-    error::Result,
+    crypt::{Access, KeyOptions, KeyRing, UserRecipient, recipients_of_word},
+    error::{Error, ErrorKind, Result},
+    format::layout::{ROOT, is_backup_id},
+    repo::roots,
     storage::{
-        Location,
-        access::{new_passphrase, opened_key, stored_and_key},
-        keys::{add_key, list_keys, remove_key, rotate_key},
+        Location, Objects,
+        access::{new_passphrase, opened_key, saved_key, stored_and_key},
+        keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
+        lost_keys::restore_keys,
+        seen_keys::{new_recipients, remember_recipients},
     },
     text,
 };
@@ -25,7 +29,7 @@ pub struct KeyCommand {
 /// Who uses a new key.
 #[derive(Debug, Clone)]
 pub enum NewRecipient {
-    /// Whoever has the key of this recipient.
+    /// Whoever has the key of this recipient, or of the one in `@FILE`.
     Named(String),
     /// Whoever knows the passphrase that these options give.
     Passphrase(KeyOptions),
@@ -52,11 +56,37 @@ pub enum KeyChange {
     Remove {
         /// Its name.
         name: String,
-        /// What it permits.
-        access: Access,
+        /// What it permits, if two keys have the name.
+        access: Option<Access>,
+    },
+    /// Writes the keys anew, from a copy of the repository's key.
+    Restore {
+        /// The name of the first key.
+        name: String,
+        /// Who uses it.
+        recipient: NewRecipient,
     },
     /// Seals with a new key from now on.
-    Rotate,
+    Rotate {
+        /// How the user agrees to recipients that are new to this user.
+        agreement: Agreement,
+    },
+    /// Lets a backup count that was sealed by a key that does not.
+    Accept {
+        /// Its id.
+        backup: String,
+    },
+}
+
+/// How a user agrees to something that was shown.
+#[derive(Debug, Clone, Copy)]
+pub enum Agreement {
+    /// By an option.
+    Given,
+    /// By an answer to a question.
+    Asked(fn(&str) -> Result<bool>),
+    /// In no way: nobody is there to answer.
+    Impossible,
 }
 
 impl KeyCommand {
@@ -74,48 +104,183 @@ impl KeyCommand {
                 access,
             } => {
                 let (stored, ring) = opened_key(&location)?;
-                let recipient = match recipient {
-                    NewRecipient::Named(text) => UserRecipient::parse(text)?,
-                    NewRecipient::Passphrase(options) => options.new_passphrase()?.into(),
-                };
-                add_key(&*stored, &ring, name, &recipient, *access)?;
-                text::line(out, &format!("key {name:?} was added"))
+                add_key(&*stored, &ring, name, &recipient.get()?, *access)?;
+                text::line(out, &format!("key {name:?} was added"))?;
+                show_all(&*stored, &ring, out)
             }
             KeyChange::Remove { name, access } => {
                 let (stored, ring) = opened_key(&location)?;
-                remove_key(&*stored, Some(&ring), name, *access)?;
+                let access = access_of(&*stored, name, *access)?;
+                remove_key(&*stored, Some(&ring), name, access)?;
                 text::line(out, &format!("key {name:?} was removed"))?;
+                text::line(out, after_removal(access))
+            }
+            KeyChange::Restore { name, recipient } => {
+                let (stored, ring) = saved_key(&location)?;
+                restore_keys(&stored, &ring, name, &recipient.get()?)?;
+                remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
                 text::line(
                     out,
-                    "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key",
-                )
+                    &format!("the keys were written anew, with key {name:?}"),
+                )?;
+                text::line(out, &fingerprint_line(&ring))
             }
-            KeyChange::Rotate => {
+            KeyChange::Rotate { agreement } => {
                 let (stored, ring) = opened_key(&location)?;
-                rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
+                agree(&list_keys(&*stored, Some(&ring))?, &ring, *agreement, out)?;
+                let ring = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
+                remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
                 text::line(out, "later backups are sealed with a new key")
             }
+            KeyChange::Accept { backup } => {
+                let (stored, ring) = opened_key(&location)?;
+                accept(&*stored, &ring, backup, out)
+            }
         }
+    }
+}
+
+impl NewRecipient {
+    fn get(&self) -> Result<UserRecipient> {
+        let text = match self {
+            Self::Passphrase(options) => return Ok(options.new_passphrase()?.into()),
+            Self::Named(text) => text,
+        };
+        let mut recipients = recipients_of_word(text)?;
+        match (recipients.pop(), recipients.is_empty()) {
+            (Some(recipient), true) => Ok(recipient),
+            _ => Err(Error::new(
+                ErrorKind::Usage,
+                format!("cannot make one key for {text:?}"),
+            )
+            .because("the file has several public keys")
+            .hint("make a key with a name of its own for each of them")),
+        }
+    }
+}
+
+/// Which of the keys of a name is meant.
+fn access_of(stored: &dyn Objects, name: &str, wanted: Option<Access>) -> Result<Access> {
+    let named = list_keys(stored, None)?
+        .into_iter()
+        .filter(|key| key.name == name);
+    let found: Vec<_> = named.map(|key| key.access).collect();
+    match (wanted, &found[..]) {
+        (Some(access), _) | (None, &[access]) => Ok(access),
+        (None, []) => Ok(Access::Read), // the removal says that there is none
+        (None, _) => Err(Error::new(ErrorKind::Usage, format!("cannot tell which key {name:?} is meant"))
+            .because("one of this name reads, and another one only adds backups")
+            .hint("--put removes the one that only adds; afterwards the same command without it removes the other one")),
+    }
+}
+
+fn after_removal(access: Access) -> &'static str {
+    match access {
+        Access::Read => {
+            "its owner can read what was stored before; `fullbore key rotate` seals later backups with a new key"
+        }
+        Access::Put => {
+            "what it added so far still counts, and what it adds from now on does not; `fullbore key rotate` makes its old key useless"
+        }
+    }
+}
+
+fn fingerprint_line(ring: &KeyRing) -> String {
+    format!("fingerprint of the keys: {}", ring.fingerprint())
+}
+
+/// Shows for whom a repository has keys.
+fn show_all(stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
+    let files = list_keys(stored, Some(ring))?;
+    text::line(out, "keys of this repository:")?;
+    for file in &files {
+        text::line(out, &format!("  {}", line_of(file)))?;
+    }
+    remember_recipients(ring, &files);
+    Ok(())
+}
+
+/// Shows all that get the next key, and asks if some are new to this user.
+fn agree(files: &[KeyFile], ring: &KeyRing, by: Agreement, out: &mut dyn Write) -> Result<()> {
+    text::line(out, "the new key is wrapped for:")?;
+    let new = new_recipients(ring, files);
+    for file in files {
+        let mark = if new.contains(&file) {
+            "  new to this user"
+        } else {
+            ""
+        };
+        text::line(out, &format!("  {}{mark}", line_of(file)))?;
+    }
+    let names: Vec<&str> = new.iter().map(|file| &file.name[..]).collect();
+    let is_agreed = new.is_empty()
+        || match by {
+            Agreement::Given => true,
+            Agreement::Asked(ask) => ask("Give the new key to all of them?")?,
+            Agreement::Impossible => false,
+        };
+    if is_agreed {
+        remember_recipients(ring, files);
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Usage, "cannot rotate the key")
+        .because(format!("keys that this user has not seen before would get it: {}", names.join(", ")))
+        .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
+}
+
+fn accept(stored: &dyn Objects, ring: &KeyRing, backup: &str, out: &mut dyn Write) -> Result<()> {
+    let cannot = |why: &str| {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("cannot accept backup {backup:?}"),
+        )
+        .because(why.to_owned())
+    };
+    if !is_backup_id(backup) {
+        return Err(cannot("it is not the id of a backup"));
+    }
+    if accept_root(stored, ring, &roots::key(backup, ROOT))? {
+        return text::line(out, &format!("backup {backup:?} counts from now on"));
+    }
+    Err(cannot(
+        "there is no root of this id that a key of this repository sealed",
+    ))
+}
+
+fn line_of(file: &KeyFile) -> String {
+    let access = access_word(file.access);
+    let recipient = file.recipient.as_deref().unwrap_or("");
+    format!("{:<20} {access:<5} {recipient}", file.name)
+        .trim_end()
+        .to_owned()
+}
+
+fn access_word(access: Access) -> &'static str {
+    match access {
+        Access::Read => "read",
+        Access::Put => "add",
     }
 }
 
 fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
     let (stored, ring) = stored_and_key(location)?;
     for key in list_keys(&*stored, ring.as_ref())? {
-        let access = match key.access {
-            Access::Read => "read",
-            Access::Put => "add",
-        };
-        let recipient = key.recipient.as_deref().unwrap_or("");
+        let access = access_word(key.access);
         if as_json {
             text::json(
                 out,
                 &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
             )?;
         } else {
-            let line = format!("{:<20} {access:<5} {recipient}", key.name);
-            text::line(out, line.trim_end())?;
+            text::line(out, &line_of(&key))?;
         }
     }
-    Ok(())
+    match (ring, as_json) {
+        (None, _) => Ok(()),
+        (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
+        (Some(ring), true) => {
+            let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
+            text::json(out, &fingerprint)
+        }
+    }
 }

@@ -1,34 +1,60 @@
 //! When the newest backup of each source in a repository began.
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     repo::{
         counted::counted_backups,
         open::{is_repository, repository_at},
+        select::OwnSource,
     },
+    storage::{Found, Location},
     text::source_text,
 };
 use std::{collections::BTreeMap, ffi::OsStr};
 
-/// Seconds since 1970 at which the newest complete backup of each source began; empty for what is no repository. A backup that
-/// cannot be read is left out.
+/// Times of the newest backups.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NewestBackups {
+    /// Seconds since 1970 at which the newest backup of each source began.
+    pub seconds: BTreeMap<String, i64>,
+    /// Whether every backup could be read, so that a source that is not named has none.
+    pub is_whole: bool,
+}
+
+/// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.
 ///
 /// # Errors
-/// The storage's.
-pub fn newest_backups(repository: &OsStr) -> Result<BTreeMap<String, i64>> {
-    let mut newest = BTreeMap::new();
+/// [`crate::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
+pub fn newest_backups(repository: &OsStr, own: Option<&OwnSource>) -> Result<NewestBackups> {
+    let mut newest = NewestBackups::default();
     if !is_repository(repository) {
-        return Ok(newest);
+        return must_exist(repository).map(|()| newest);
     }
+    newest.is_whole = true;
     for (_, root) in counted_backups(&repository_at(repository)?)? {
         let Ok(root) = root else {
+            newest.is_whole = false;
             continue;
         };
-        let Ok(time) = root.time.parse::<jiff::Timestamp>() else {
-            continue;
-        };
-        let seconds = newest.entry(source_text(&root.source)).or_insert(i64::MIN);
-        *seconds = time.as_second().max(*seconds);
+        let time = root.time.parse::<jiff::Timestamp>();
+        let is_wanted = own.is_none_or(|own| own.is(&root.source));
+        if let Some(time) = time.ok().filter(|_| is_wanted) {
+            let of_source = newest.seconds.entry(source_text(&root.source));
+            let seconds = of_source.or_insert(i64::MIN);
+            *seconds = time.as_second().max(*seconds);
+        }
     }
     Ok(newest)
+}
+
+/// Refuses an empty mount point and a path that is not there.
+fn must_exist(repository: &OsStr) -> Result<()> {
+    let location = Location::parse(repository)?;
+    match location.look() {
+        Found::Nothing | Found::Directory if location.as_local().is_some() => {
+            let what = format!("could not find a repository at {location}");
+            Err(Error::new(crate::error::ErrorKind::NotFound, what))
+        }
+        _ => Ok(()),
+    }
 }

@@ -13,9 +13,9 @@ use crate::{
         Allowed, AppendRules, Confined, Location, Objects,
         access::stored_objects,
         wire::{
-            ArrivedEnds, AskTopic, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide, SessionDoor,
-            TlsFiles, Wire, WireService, WireStreams, WireTimes, listen_for_sessions, not_offered,
-            relay_to_session,
+            ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide,
+            SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams,
+            WireTimes, listen_for_sessions, not_offered, relay_to_session,
         },
     },
 };
@@ -156,6 +156,14 @@ impl Serve {
         })
     }
 
+    /// What is served to a host whose certificate has this name.
+    fn for_certificate(&self, name: Option<String>) -> Self {
+        Self {
+            rules: self.rules.for_certificate(name),
+            ..self.clone()
+        }
+    }
+
     /// Refuses options that change nothing.
     ///
     /// # Errors
@@ -198,17 +206,17 @@ impl Serve {
         arrived.begin(Arc::new(self.clone()), &times)?.wait()
     }
 
-    /// Serves everyone who comes with a certificate of the authority, until a signal ends this process.
+    /// Serves everyone who comes with a certificate that `clients` admits, until a signal ends this process.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if nothing is allowed, or for files of TLS that cannot be used; the address cannot be listened at.
-    pub fn listen(&self, address: SocketAddr, files: &TlsFiles) -> Result<()> {
+    pub fn listen(&self, address: SocketAddr, files: TlsFiles, clients: TlsClients) -> Result<()> {
         let allowed = self.allowed.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
         self.check_rules()?;
-        let config = files.server()?;
+        let tls = TlsServer::new(files, clients)?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let at = listener.local_addr().map_err(failed)?;
@@ -219,11 +227,14 @@ impl Serve {
         let location = Location::parse(&allowed.location)?;
         eprintln!("serving {location} at fullbore://{at}");
         let door = Arc::new(SessionDoor::default());
-        let service: Arc<dyn WireService> = Arc::new(ListeningService {
-            serve: self.clone(),
-            door: door.clone(),
-        });
-        listen_for_sessions(&listener, &config, &service, &door, || {
+        let (serve, of) = (self.clone(), door.clone());
+        let service_of = move |name: Option<String>| -> Arc<dyn WireService> {
+            Arc::new(ListeningService {
+                serve: serve.for_certificate(name),
+                door: of.clone(),
+            })
+        };
+        listen_for_sessions(&listener, tls, Box::new(service_of), door, || {
             is_over.load(Relaxed)
         })
     }
@@ -253,7 +264,34 @@ fn same_place(a: &Location, b: &Location) -> bool {
     }
 }
 
+/// Bytes of an object that a host puts at once which only adds backups: the root of a backup of 32 TiB. The gate of roots decides by the size of the backup.
+const ADDED_BYTES: u64 = 64 << 20;
+
+/// Bytes of the data of a call that a host may send which is limited to this.
+fn limited_body(allowed: Allowed, body: CallBody) -> Result<u64> {
+    let is_change = matches!(
+        body,
+        CallBody::Object | CallBody::Amendment | CallBody::Keys | CallBody::Intent
+    );
+    match allowed {
+        _ if !is_change => Err(body.not_offered()),
+        Allowed::Read => {
+            let what = "cannot change anything there: this host may only read";
+            Err(Error::new(ErrorKind::Permission, what))
+        }
+        Allowed::Append if body == CallBody::Object => Ok(ADDED_BYTES),
+        _ => Ok(body.max_bytes()),
+    }
+}
+
 impl WireService for Serve {
+    fn body_limit(&self, body: CallBody) -> Result<u64> {
+        match &self.allowed {
+            Some(allowed) => limited_body(allowed.allowed, body),
+            None => Ok(body.max_bytes()),
+        }
+    }
+
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
         if !self.sources_below.is_empty() {
             return Err(not_offered("a repository"));
@@ -322,6 +360,10 @@ struct ListeningService {
 }
 
 impl WireService for ListeningService {
+    fn body_limit(&self, body: CallBody) -> Result<u64> {
+        self.serve.body_limit(body)
+    }
+
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
         self.serve.open(location)
     }

@@ -31,16 +31,17 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (root, pinned) = match look(&self.from, &self.filter)? {
-            InspectedInput::Stream(input) => (stream::root(input)?, false),
-            InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, false),
+        let (root, notes) = match look(&self.from, &self.filter)? {
+            InspectedInput::Stream(input) => (stream::root(input)?, None),
+            InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
             InspectedInput::Backup(archive) => {
                 let notes = place(&self.from).and_then(|(location, _)| {
                     Annotations::read(&*location.objects()?, &archive.root.id)
                 });
-                (archive.root, notes.is_ok_and(|notes| notes.pinned))
+                (archive.root, notes.ok())
             }
         };
+        let pinned = notes.as_ref().is_some_and(|notes| notes.pinned);
         if self.json {
             return text::json(
                 out,
@@ -51,7 +52,9 @@ impl Show {
             );
         }
         let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
-        for (name, value) in fact_lines(&root).into_iter().chain(pin) {
+        let keyless = notes.and_then(|notes| notes.keyless_line());
+        let keyless = keyless.map(|line| ("without key", line));
+        for (name, value) in fact_lines(&root).into_iter().chain(pin).chain(keyless) {
             text::line(out, &format!("{name:<13} {value}"))?;
         }
         print_segments(&root, out)?;

@@ -10,7 +10,7 @@ use crate::{
         open::{ids_of, listed_roots, read_repository, repository_at},
         prune::prune_forecast,
         roots::{BackupState, Document, Documents, backup_files},
-        verify_memory::{CheckedShare, VerifyMemory},
+        verify_memory::CheckedShare,
     },
     text::{
         self,
@@ -18,11 +18,10 @@ use crate::{
         source_text,
     },
 };
-use jiff::Timestamp;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io::Write,
 };
 
@@ -61,6 +60,8 @@ struct RepositoryStats {
     verified_share: f64,
     /// When data was checked last, in seconds since 1970.
     last_verified: Option<u64>,
+    /// Bytes of stored data around damage that the last verification of them found.
+    damaged_bytes: u64,
 }
 
 impl Stats {
@@ -110,6 +111,7 @@ impl Stats {
         let checked = CheckedShare::read(&*objects, &segments, PART_BYTES);
         stats.verified_share = checked.share;
         stats.last_verified = checked.last;
+        stats.damaged_bytes = checked.damaged_bytes;
         match self.json {
             true => text::json(out, &stats)?,
             false => print(&stats, out)?,
@@ -127,27 +129,6 @@ fn add_segments(root: &Root, segments: &mut BTreeMap<SegmentId, u64>) {
         }
         segments.insert(segment, live.of_bytes);
     }
-}
-
-/// Remembers that all data of the backups that ended before `begun` was checked, for later verifications of a share.
-///
-/// # Errors
-/// Those of the repository; one that cannot be written to does not remember.
-pub fn remember_checked(repository: &OsStr, begun: Timestamp) -> Result<()> {
-    let objects = repository_at(repository)?;
-    let files = backup_files(&*objects)?;
-    let mut segments = BTreeMap::new();
-    for (_, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
-        let root = root?;
-        let finished: Option<Timestamp> = root.finished.parse().ok();
-        if finished.is_some_and(|finished| finished < begun) {
-            add_segments(&root, &mut segments);
-        }
-    }
-    let time = u64::try_from(begun.as_second()).unwrap_or_default();
-    let mut memory = VerifyMemory::read(&*objects);
-    memory.note_all(&segments, PART_BYTES, time);
-    memory.write(&*objects)
 }
 
 fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
@@ -189,9 +170,20 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
         ),
     };
     lines.push(("verified", verified));
+    lines.extend(damage(stats).map(|damage| ("damaged", damage)));
     lines
         .iter()
         .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+/// Returns what verifications found, if that was damage.
+fn damage(stats: &RepositoryStats) -> Option<String> {
+    (stats.damaged_bytes > 0).then(|| {
+        format!(
+            "at least one place in {} of the data; `fullbore verify --data` names it",
+            text::bytes(stats.damaged_bytes)
+        )
+    })
 }
 
 fn forgotten(stats: &RepositoryStats) -> String {

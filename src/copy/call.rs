@@ -5,22 +5,33 @@
 
 use super::rules::CopyRules;
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Result, one_line},
     format::{
+        cbor::decode_bounded,
         entry::Entry,
         page::Record,
         pax::{PaxReader, TarItem, write_header},
     },
     frame::Frame,
+    queue::{ByteBudget, ByteRoom},
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
-use std::{borrow::Cow, ops::Range};
+use std::{
+    borrow::Cow,
+    ops::{Deref, Range},
+};
 
 /// Bytes of the content of a large file that are compared by one digest.
 pub(crate) const BLOCK: usize = 64 << 10;
 
 /// Bytes of a tar that is decompressed, and of a small file, at most.
 pub(super) const MAX_TAR: usize = 64 << 20;
+
+/// Values in a question or in an answer at most, its body aside: refused paths of a batch that removes 87,000 of them.
+const MAX_VALUES: usize = 1 << 18;
+
+/// Room for all bodies that this process has decompressed: some 10 honest ones, or one of the largest size.
+static DECOMPRESSED: ByteBudget = ByteBudget::new(MAX_TAR);
 
 /// Bytes of a digest of content.
 pub(super) const DIGEST_BYTES: usize = 32;
@@ -96,24 +107,27 @@ pub enum CopyCall {
         /// Whether the whole file was written.
         #[n(1)]
         is_complete: bool,
+        /// Its size, if it has shrunk since its header was made.
+        #[n(2)]
+        shrunk: Option<u64>,
     },
     /// Makes hard links; the body has the path of each, then that of its file, each closed by a NUL.
     #[n(10)]
     Link,
-    /// Removes the paths in the body, each closed by a NUL.
+    /// Removes the paths in the body, each closed by a NUL; with everything below them, if no rule
+    /// can leave out a part of it. Only with [`OpenTarget::delete`].
     #[n(11)]
-    Remove {
-        /// Whether what is below them is removed too.
-        #[n(0)]
-        with_content: bool,
-    },
+    Remove,
     /// Gives directories their metadata, and makes everything durable. The last question.
     #[n(12)]
     Finish,
+    /// Begins the list of entries again, before anything is written.
+    #[n(13)]
+    Rewind,
 }
 
 /// The tree to write to.
-#[derive(Debug, Clone, Default, Encode, Decode)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct OpenTarget {
     /// Its path, or nothing.
     #[cbor(n(0), with = "minicbor::bytes")]
@@ -130,6 +144,37 @@ pub struct OpenTarget {
     /// Whether the content of all files is compared.
     #[n(4)]
     pub checksum: bool,
+    /// Whether files are deleted that only the target has.
+    #[n(5)]
+    pub delete: bool,
+    /// Whether files are deleted that patterns and marks leave out.
+    #[n(6)]
+    pub delete_excluded: bool,
+}
+
+impl OpenTarget {
+    /// Returns whether both ask for the same. The paths may differ, and the names of the source: the
+    /// side that chose the target uses its own.
+    pub(super) fn has_rights_of(&self, granted: &Self) -> bool {
+        self.rights() == granted.rights()
+    }
+
+    fn rights(&self) -> Self {
+        let rules = CopyRules {
+            names: Vec::new(),
+            ..self.rules.clone()
+        };
+        Self {
+            path: Vec::new(),
+            rules,
+            ..self.clone()
+        }
+    }
+
+    /// The rules for what is deleted.
+    pub(super) fn deletion_rules(&self) -> CopyRules {
+        self.rules.of_deletion(self.delete_excluded)
+    }
 }
 
 /// An answer.
@@ -228,19 +273,16 @@ pub(super) fn read_headers(mut body: &[u8]) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Reads paths that are closed by NULs.
+/// Reads paths that are closed by NULs, one by one.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for a path that leaves the tree.
-pub(super) fn read_paths(body: &[u8]) -> Result<Vec<&[u8]>> {
-    let Some(body) = body.strip_suffix(&[0]) else {
-        return if body.is_empty() {
-            Ok(Vec::new())
-        } else {
-            Err(not_understood())
-        };
-    };
-    body.split(|c| *c == 0).map(checked_path).collect()
+/// [`ErrorKind::Corrupt`] if the last one is not closed. In place of a path, for one that leaves the tree.
+pub(super) fn read_paths(body: &[u8]) -> Result<impl Iterator<Item = Result<&[u8]>>> {
+    if !matches!(body.last(), None | Some(0)) {
+        return Err(not_understood());
+    }
+    let closed = body.split_inclusive(|c| *c == 0);
+    Ok(closed.map(|path| checked_path(&path[..path.len() - 1])))
 }
 
 /// Returns the path of an object below the root.
@@ -258,6 +300,15 @@ pub(super) fn not_understood() -> Error {
         ErrorKind::Corrupt,
         "cannot go on with the copy: the other side says something that is not understood",
     )
+}
+
+/// The error for a question that asks for more than this side allows.
+pub(super) fn not_allowed() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "cannot go on with the copy: the other side asks for a change that is not allowed here",
+    )
+    .because("the options of the command on this host do not include it")
 }
 
 /// Marks the length of a question whose body is one zstd frame.
@@ -293,16 +344,44 @@ pub(super) fn compressed(plain: &[u8], level: i32) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Decompresses a frame of at most [`MAX_TAR`] bytes.
+/// The body of a question, and the room that it takes if it was decompressed.
+#[derive(Debug)]
+pub(super) struct QuestionBody<'b> {
+    bytes: Cow<'b, [u8]>,
+    room: Option<ByteRoom<'static>>,
+}
+
+impl Deref for QuestionBody<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl QuestionBody<'_> {
+    /// Is it in the bytes of the question itself?
+    fn is_plain(&self) -> bool {
+        self.room.is_none()
+    }
+}
+
+/// Decompresses a frame of at most [`MAX_TAR`] bytes. Waits while other questions take the room that all have together; a question that
+/// has room must not ask for more.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`].
-pub(super) fn decompressed(body: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn decompressed(body: &[u8]) -> Result<QuestionBody<'static>> {
     let size = zstd_safe::get_frame_content_size(body).ok().flatten();
     let size = size.filter(|size| *size <= MAX_TAR as u64);
-    let mut plain = Vec::with_capacity(size.ok_or_else(not_understood)? as usize);
+    let size = size.ok_or_else(not_understood)? as usize;
+    let room = DECOMPRESSED.take(size);
+    let mut plain = Vec::with_capacity(size);
     zstd_safe::decompress(&mut plain, body).map_err(|_| not_understood())?;
-    Ok(plain)
+    Ok(QuestionBody {
+        bytes: Cow::Owned(plain),
+        room: Some(room),
+    })
 }
 
 /// A question and its body in bytes: the length of the question in 4 bytes, the question, the body.
@@ -320,15 +399,46 @@ pub fn encode_call(call: &CopyCall, body: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`].
-pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, Cow<'_, [u8]>)> {
+pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, QuestionBody<'_>)> {
     let (word, rest) = bytes.split_first_chunk().ok_or_else(not_understood)?;
     let word = u32::from_le_bytes(*word);
     let len = (word & !PACKED) as usize;
     let (call, body) = rest.split_at_checked(len).ok_or_else(not_understood)?;
-    let call = minicbor::decode(call).map_err(|error| not_understood().because(error))?;
+    let call = decode_bounded(call, MAX_VALUES).map_err(|error| not_understood().because(error))?;
     let body = match word & PACKED {
-        0 => Cow::Borrowed(body),
-        _ => Cow::Owned(decompressed(body)?),
+        0 => QuestionBody {
+            bytes: Cow::Borrowed(body),
+            room: None,
+        },
+        _ => decompressed(body)?,
     };
+    // Its tar is compressed by itself.
+    if matches!(call, CopyCall::Put { .. }) && !body.is_plain() {
+        return Err(not_understood());
+    }
     Ok((call, body))
+}
+
+/// An answer in bytes.
+pub(super) fn encode_answer(answer: &CopyAnswer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A `Vec` takes all bytes.
+    let _ = minicbor::encode(answer, &mut bytes);
+    bytes
+}
+
+/// Reads an answer. Its words are those of another host.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`].
+pub(super) fn decode_answer(bytes: &[u8]) -> Result<CopyAnswer> {
+    let answer = decode_bounded(bytes, MAX_VALUES);
+    let mut answer: CopyAnswer = answer.map_err(|error| not_understood().because(error))?;
+    for line in &mut answer.warnings {
+        *line = one_line(line);
+    }
+    for (_, line) in &mut answer.refused {
+        *line = one_line(line);
+    }
+    Ok(answer)
 }

@@ -7,6 +7,7 @@
 use super::{
     LARGE_FILE,
     attributes::AttributeReader,
+    kept::KeptPaths,
     plan::{CopyPlan, Replaced},
 };
 use crate::{
@@ -24,7 +25,7 @@ use std::{
     cmp::Ordering,
     collections::{BTreeMap, VecDeque},
     iter::Peekable,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 /// New files that wait until all files of the target are known, and files of the target that may be
@@ -40,6 +41,7 @@ pub(super) struct Differences {
     target: Peekable<Stream<Record>>,
     plan: Arc<CopyPlan>,
     attributes: AttributeReader,
+    kept: KeptPaths,
     /// The directories on the path to the last entry.
     levels: Vec<DirectoryLevel>,
     ready: VecDeque<Scanned>,
@@ -63,16 +65,17 @@ type UnneededFiles = BTreeMap<(u64, Time), Entry>;
 
 impl Differences {
     pub(super) fn new(
-        scan: Stream<Scanned>,
-        target: Stream<Record>,
+        (scan, target): (Stream<Scanned>, Stream<Record>),
         plan: Arc<CopyPlan>,
         attributes: AttributeReader,
+        kept: KeptPaths,
     ) -> Self {
         Self {
             scan,
             target: target.peekable(),
             plan,
             attributes,
+            kept,
             levels: Vec::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
@@ -86,6 +89,7 @@ impl Differences {
     fn advance(&mut self) -> Result<()> {
         let Some(scanned) = self.scan.next().transpose()? else {
             while let Some(record) = self.target.next().transpose()? {
+                self.plan.counts.count_there(&record.entry.path);
                 self.note_unneeded(record)?;
             }
             self.is_at_end = true;
@@ -93,7 +97,9 @@ impl Differences {
         };
         let path = &scanned.entry.path;
         let mut there = None;
+        self.plan.counts.count_source(path);
         while let Some(record) = self.next_up_to(path)? {
+            self.plan.counts.count_there(&record.entry.path);
             match record.entry.path == *path {
                 true => there = Some(record),
                 false => self.note_unneeded(record)?,
@@ -115,14 +121,15 @@ impl Differences {
 
     /// Notes an entry that only the target has.
     fn note_unneeded(&mut self, record: Record) -> Result<()> {
-        let entry = record.entry;
-        if !self.plan.options.delete {
+        if !self.plan.options.delete || self.is_kept(&record) {
             return Ok(());
         }
+        let entry = record.entry;
         if is_partial(&entry.path) {
             self.touch_parent(&entry.path);
             return self.plan.note_leftover(&entry.path);
         }
+        self.plan.counts.extra.fetch_add(1, Relaxed);
         let is_file = entry.is_file() && entry.size() >= LEAST_RENAMED;
         let path = entry.path.clone();
         let is_directory = entry.kind == EntryKind::Directory;
@@ -140,6 +147,15 @@ impl Differences {
             self.gone = Some(path);
         }
         Ok(())
+    }
+
+    /// Returns whether an entry that the source does not deliver is kept.
+    fn is_kept(&mut self, record: &Record) -> bool {
+        let path = &record.entry.path;
+        let around = |level: &&DirectoryLevel| is_within(path, &level.scanned.entry.path);
+        let level = self.levels.iter().rev().find(around);
+        let is_unknown = level.is_some_and(|level| self.kept.is_unknown(&level.scanned));
+        is_unknown || self.kept.keeps(record)
     }
 
     /// Sends the metadata of the directory of `path` again, because the directory changes.

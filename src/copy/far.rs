@@ -1,15 +1,18 @@
 //! The side that writes, on another host: questions go over a connection.
 
 use super::call::{
-    CopyAnswer, CopyCall, CopyTarget, TargetPage, compressed, decode_call, encode_call,
-    encode_packed_call, member_ranges, not_understood,
+    CopyAnswer, CopyCall, CopyTarget, TargetPage, compressed, decode_answer, decode_call,
+    encode_answer, encode_call, encode_packed_call, member_ranges, not_understood,
 };
 use crate::{error::Result, format::page::ManifestPage, frame::Frame, queue::Locked};
 use minicbor::bytes::ByteVec;
 use std::{collections::VecDeque, sync::Mutex};
 
 /// Bytes of the answer to a question at most.
-pub const MAX_ANSWER: u64 = 64 << 20;
+pub const MAX_ANSWER: u64 = 16 << 20;
+
+/// Bytes of a page of the tree at most, decompressed. Honest ones have a few MiB.
+const MAX_PAGE: u64 = 64 << 20;
 
 /// Pages of an answer at most: the entries of most trees come with the first one.
 const ANSWER_PAGES: usize = 4;
@@ -71,14 +74,14 @@ impl FarTarget {
 
     fn answer_to(&self, question: &[u8]) -> Result<CopyAnswer> {
         let answer = (self.ask)(question, MAX_ANSWER)?;
-        minicbor::decode(&answer).map_err(|error| not_understood().because(error))
+        decode_answer(&answer)
     }
 }
 
 impl CopyTarget for FarTarget {
     fn ask(&self, call: CopyCall, body: &[u8]) -> Result<CopyAnswer> {
         let answer = self.answer_to(&self.encode(&call, body)?)?;
-        if matches!(call, CopyCall::Open(_) | CopyCall::List) && !answer.pages.is_empty() {
+        if is_list(&call) && !answer.pages.is_empty() {
             // The first pages come without a question of their own.
             *self.listed.locked() = ListedTree {
                 pages: answer.pages.into(),
@@ -98,6 +101,10 @@ impl CopyTarget for FarTarget {
         }
         let mut listed = self.listed.locked();
         let page = listed.pages.pop_front().ok_or_else(not_understood)?;
+        let size = zstd_safe::get_frame_content_size(&page).ok().flatten();
+        if size.is_none_or(|size| size > MAX_PAGE) {
+            return Err(not_understood());
+        }
         Ok(TargetPage {
             records: ManifestPage::decode(&page)?.records,
             has_more: listed.has_more || !listed.pages.is_empty(),
@@ -132,14 +139,19 @@ impl CopyTarget for FarTarget {
     }
 }
 
+/// Returns whether pages of the tree are the answer.
+fn is_list(call: &CopyCall) -> bool {
+    matches!(call, CopyCall::Open(_) | CopyCall::List | CopyCall::Rewind)
+}
+
 /// Answers a question of another host.
 ///
 /// # Errors
 /// Those of the question; [`ErrorKind::Corrupt`] for anything else.
 pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
     let (call, body) = decode_call(question)?;
-    let is_first = matches!(call, CopyCall::Open(_));
-    let lists = is_first || matches!(call, CopyCall::List);
+    let is_first = matches!(call, CopyCall::Open(_) | CopyCall::Rewind);
+    let lists = is_list(&call);
     let mut answer = target.ask(call, &body)?;
     if is_first && answer.has_content {
         answer = target.ask(CopyCall::List, b"")?;
@@ -149,8 +161,5 @@ pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
         answer.pages.extend(next.pages);
         answer.has_content = next.has_content;
     }
-    let mut bytes = Vec::new();
-    // A `Vec` takes all bytes.
-    let _ = minicbor::encode(&answer, &mut bytes);
-    Ok(bytes)
+    Ok(encode_answer(&answer))
 }

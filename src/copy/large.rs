@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result, quoted},
     format::{
         digest::{Digest, digests},
-        entry::{ByteRun, Entry, EntryPath},
+        entry::{ByteRun, Entry, EntryKind, EntryPath},
     },
     platform::write,
     queue::Locked,
@@ -159,7 +159,8 @@ impl LargeTargets {
         Ok(CopyAnswer::default())
     }
 
-    /// Completes a file, or gives it up.
+    /// Completes a file, or gives it up if there is no `end`. The end is the size of a file that has
+    /// shrunk since its header was made.
     ///
     /// # Errors
     /// The system's.
@@ -167,15 +168,17 @@ impl LargeTargets {
         &self,
         tree: &Arc<TargetTree>,
         path: &[u8],
-        is_complete: bool,
+        end: Option<Option<u64>>,
     ) -> Result<CopyAnswer> {
         let file = self.get(path)?;
         self.0.locked().remove(path);
-        if !is_complete || file.has_failed.load(Relaxed) {
-            return Ok(CopyAnswer::default());
-        }
+        let shrunk = match end {
+            Some(shrunk) if !file.has_failed.load(Relaxed) => shrunk,
+            _ => return Ok(CopyAnswer::default()),
+        };
+        let entry = file.shrunk_entry(shrunk)?;
         let mut writer = TargetWriter::new(tree);
-        match file.finish(&mut writer) {
+        match file.finish(&mut writer, &entry) {
             Ok(()) => Ok(CopyAnswer::default()),
             Err(error) => refused(path, error),
         }
@@ -219,8 +222,20 @@ impl LargeTarget {
         Ok(self.copied.get_or_init(|| made))
     }
 
-    fn finish(&self, writer: &mut TargetWriter) -> Result<()> {
-        let entry = &self.entry;
+    /// Returns the entry with the size of a file that has shrunk.
+    fn shrunk_entry(&self, shrunk: Option<u64>) -> Result<Entry> {
+        let mut entry = self.entry.clone();
+        let Some(size) = shrunk else {
+            return Ok(entry);
+        };
+        if entry.is_sparse() || size > entry.size() {
+            return Err(not_understood());
+        }
+        entry.kind = EntryKind::File { size, map: None };
+        Ok(entry)
+    }
+
+    fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<()> {
         let is_unchanged = self.copied.get().is_none() && self.patch.stat().size == entry.size();
         let is_kept = !self.is_writable && is_unchanged && !entry.is_sparse();
         let patch = match is_kept {

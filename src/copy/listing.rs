@@ -1,18 +1,22 @@
 //! The entries of the tree that a copy writes, as they are before it.
 
-use super::attributes::AttributeReader;
+use super::{attributes::AttributeReader, call::OpenTarget};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     format::{
-        entry::{Entry, EntryKind},
+        entry::{Entry, EntryKind, split},
         page::{EntryState, Record},
     },
     frame::Scanned,
-    source::Stream,
+    platform::dir::{LOST_AND_FOUND, is_mount_root, open_dir, open_root},
+    source::{Source, Stream},
 };
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
+    os::fd::OwnedFd,
+    path::Path,
+    sync::Arc,
 };
 
 /// Bytes of the texts of an entry at most; attributes beyond it are left out.
@@ -53,9 +57,34 @@ impl ListedFiles {
 
 /// The entries of a tree that are not listed yet.
 pub(super) struct TreeListing {
-    pub(super) scan: Stream<Scanned>,
+    scan: Stream<Scanned>,
+    root: OwnedFd,
     /// `None` if the content of all files is compared: their attributes are compared then, too.
     pub(super) attributes: Option<AttributeReader>,
+}
+
+impl TreeListing {
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(path: &Path, wanted: &OpenTarget) -> Result<Self> {
+        let root = open_root(path);
+        Ok(Self {
+            scan: wanted.deletion_rules().open(path, Arc::default())?.scan()?,
+            root: root.map_err(|e| Error::io(format!("could not open {path:?}"), e))?,
+            attributes: match wanted.checksum {
+                true => None,
+                false => Some(AttributeReader::open(path)?),
+            },
+        })
+    }
+
+    /// Returns whether this is the `lost+found` of a file system, which is no part of the tree.
+    fn is_of_file_system(&self, entry: &Entry) -> bool {
+        let (parent, name) = split(&entry.path);
+        name == LOST_AND_FOUND
+            && entry.kind == EntryKind::Directory
+            && open_dir(&self.root, parent).is_ok_and(is_mount_root)
+    }
 }
 
 impl Iterator for TreeListing {
@@ -64,13 +93,18 @@ impl Iterator for TreeListing {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let Scanned {
-                mut entry, state, ..
+                mut entry,
+                mut state,
+                ..
             } = match self.scan.next()? {
                 Ok(scanned) => scanned,
                 Err(error) => return Some(Err(error)),
             };
             if state == EntryState::Vanished {
                 continue;
+            }
+            if self.is_of_file_system(&entry) {
+                state = EntryState::Noted;
             }
             if let Some(attributes) = self.attributes.as_mut().filter(|_| entry.is_file()) {
                 // An error makes the entry differ: then it is written again, which reports it.

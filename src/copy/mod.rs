@@ -8,15 +8,19 @@
 //! come hard links; last, directories get their metadata, and everything is made durable. A copy that
 //! was interrupted is repeated: complete files are the same then, and large ones are continued.
 
+pub(crate) mod apart;
 pub(crate) mod attributes;
 pub mod call;
 pub(crate) mod compare;
 pub mod far;
+pub(crate) mod held;
+pub(crate) mod kept;
 pub(crate) mod large;
 pub(crate) mod listing;
 pub(crate) mod members;
 pub mod near;
 pub(crate) mod plan;
+pub(crate) mod removal;
 pub mod rules;
 pub(crate) mod spool;
 pub(crate) mod work;
@@ -24,7 +28,7 @@ pub(crate) mod work;
 pub use call::CopyTarget;
 
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     format::{
         acl,
         entry::{Entry, Xattr},
@@ -40,11 +44,11 @@ use crate::{
     queue::{Queue, start},
     source::tree::Own,
     source::{Source, Stream},
-    target::metadata::has_only_xattrs,
+    target::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
 };
-use attributes::AttributeReader;
+use apart::check_apart;
 use call::{CopyCall, OpenTarget};
-use compare::{Differences, in_order};
+use held::CopyEnds;
 use plan::CopyPlan;
 use rules::CopyRules;
 use std::{
@@ -83,13 +87,34 @@ pub struct CopyOptions {
     pub dry_run: bool,
     /// Whether owners are set and compared by number.
     pub numeric_owner: bool,
+    /// Whether files are deleted that patterns and marks leave out.
+    pub delete_excluded: bool,
+    /// How much may be deleted.
+    pub limit: DeletionLimit,
 }
 
 impl CopyOptions {
-    /// Returns whether a directory that only the target has can be removed with all of its content:
-    /// nothing in it can be left out.
+    /// The rights that such a copy needs to the target at `path`, which may be empty if the other
+    /// side chooses it.
+    pub fn target(&self, path: &Path) -> OpenTarget {
+        use std::os::unix::ffi::OsStrExt;
+        OpenTarget {
+            path: path.as_os_str().as_bytes().to_vec(),
+            rules: self.rules.clone(),
+            numeric_owner: self.numeric_owner,
+            dry_run: self.dry_run,
+            checksum: self.checksum,
+            delete: self.delete,
+            delete_excluded: self.delete_excluded,
+        }
+    }
+
+    fn deletion_rules(&self) -> CopyRules {
+        self.rules.of_deletion(self.delete_excluded)
+    }
+
     fn removes_whole_directories(&self) -> bool {
-        !self.rules.may_leave_out() && !self.rules.one_file_system
+        self.deletion_rules().removes_whole_directories()
     }
 
     /// Returns whether the content of both files is compared before they count as changed.
@@ -176,36 +201,45 @@ impl TreeCopy {
     ) -> Result<CopySummary> {
         let begun = Instant::now();
         meter.begin();
-        self.check_apart()?;
+        if let Some(to) = self.to.as_deref().filter(|_| self.is_near) {
+            check_apart(&self.from, to)?;
+        }
         let own = Own::default();
         let source = self.options.rules.open(&self.from, own)?;
         let scan = source.scan()?;
-        let opened = target.ask(CopyCall::Open(self.open_target()), b"")?;
-        let plan = CopyPlan::new(self.options.clone(), target.clone(), watch);
-        let entries = match opened.has_content {
-            true => listed_ahead(&target)?,
-            false => Box::new(std::iter::empty()),
+        let path = self.to.as_deref().unwrap_or(Path::new(""));
+        let opened = target.ask(CopyCall::Open(self.options.target(path)), b"")?;
+        let ends = CopyEnds {
+            source: &source,
+            scan: Some(scan),
+            target: &target,
+            watch,
         };
-        let attributes = AttributeReader::open(&self.from)?;
-        let differences = Differences::new(scan, in_order(entries), plan.clone(), attributes);
+        let (plan, differences) = self.allowed_differences(ends, opened.has_content)?;
         let mut summary = CopySummary::default();
         if self.options.dry_run {
             for scanned in differences {
                 scanned?;
             }
             summary.deleted = plan.remove_unneeded()?;
+            let refusal = self.check_deletions(&plan).err();
+            let warn = |error: Error| format!("without --dry-run: {}", error.line());
+            summary.warnings = refusal.map(warn).into_iter().collect();
         } else {
             let copy = TreeWork {
                 plan: &plan,
                 source: &source,
                 meter,
             };
-            copy.run(Box::new(differences))?;
+            copy.run(differences)?;
             summary.deleted = plan.remove_unneeded()?;
             copy.run(Box::new(plan.take_later().into_iter().map(Ok)))?;
             plan.make_links()?;
             summary.warnings = plan.ask(CopyCall::Finish, b"")?.warnings;
         }
+        summary
+            .warnings
+            .extend(self.options.rules.patterns()?.warnings());
         let skipped = plan.take_skipped();
         Ok(CopySummary {
             new: plan.counts.new.load(Relaxed),
@@ -218,44 +252,6 @@ impl TreeCopy {
             ..summary
         })
     }
-
-    fn open_target(&self) -> OpenTarget {
-        use std::os::unix::ffi::OsStrExt;
-        let path = self.to.as_deref().unwrap_or(Path::new(""));
-        OpenTarget {
-            path: path.as_os_str().as_bytes().to_vec(),
-            rules: self.options.rules.clone(),
-            numeric_owner: self.options.numeric_owner,
-            dry_run: self.options.dry_run,
-            checksum: self.options.checksum,
-        }
-    }
-
-    /// Refuses a source within the target, or a target within the source.
-    fn check_apart(&self) -> Result<()> {
-        let Some(to) = self.to.as_deref().filter(|_| self.is_near) else {
-            return Ok(());
-        };
-        let (from, to) = (real(&self.from), real(to));
-        if !from.starts_with(&to) && !to.starts_with(&from) {
-            return Ok(());
-        }
-        let what = format!("cannot copy {from:?} to {to:?}");
-        let why = "they are the same directory, or one contains the other";
-        Err(Error::new(ErrorKind::Usage, what).because(why))
-    }
-}
-
-/// Returns the real path of what is there of a path, with the rest of it.
-fn real(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for above in absolute.ancestors() {
-        if let Ok(found) = above.canonicalize() {
-            let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
-            return found.join(rest);
-        }
-    }
-    absolute
 }
 
 /// Lists the target in a thread of its own, some pages ahead.

@@ -1,32 +1,34 @@
 //! The side that writes: answers the questions of a copy, for a tree of this machine.
 //!
 //! Whoever asks is not trusted: each path is resolved beneath the root, without following links, and
-//! what is open or waits is bounded by what the tree holds. Files get their names when they are
+//! what is open or waits is bounded by what the tree holds. A target that this side chose is opened
+//! only as the command line of this side says. Paths that it leaves out are not written, and removal
+//! exists only with `--delete` (`removal.rs`). Files get their names when they are
 //! complete. Only large files that are there are changed in place, block by block: until one is
 //! finished it may hold old and new blocks, and its time is that of the change, so that the next copy
 //! goes on with it.
 
 use super::{
     LARGE_FILE,
-    attributes::AttributeReader,
     call::{
         CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage, checked_path,
-        decompressed, not_understood, read_headers, read_paths,
+        decompressed, not_allowed, not_understood, read_headers, read_paths,
     },
     large::LargeTargets,
     listing::{ListedFiles, TreeListing},
     members::{MemberWriter, WriterPool},
+    removal::TreeRemoval,
+    rules::LeftOutPatterns,
 };
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        entry::Entry,
+        entry::{Entry, EntryKind},
         page::{MAX_RECORDS, ManifestPage},
         pax::{PaxReader, TarItem, skip_padding},
     },
     frame::{Frame, FrameContent},
     queue::Locked,
-    source::Source,
     target::{
         layout::TargetLayout,
         tree::{TargetOptions, TargetTree},
@@ -45,14 +47,20 @@ const PAGE_TEXT: usize = 1 << 20;
 /// A tree of this machine. Opened by the first question.
 #[derive(Debug, Default)]
 pub struct NearTarget {
-    /// The path, if this side chooses it.
-    path: Option<PathBuf>,
+    /// How it may be opened, if this side chooses that.
+    granted: Option<OpenTarget>,
     open: OnceLock<OpenTree>,
 }
 
 struct OpenTree {
+    path: PathBuf,
+    opened_as: OpenTarget,
     /// `None` if nothing is written.
     tree: Option<Arc<TargetTree>>,
+    /// Patterns of paths that are not written.
+    left_out: LeftOutPatterns,
+    /// `None` if nothing is deleted.
+    removal: Option<TreeRemoval>,
     listing: Mutex<Option<TreeListing>>,
     /// Listed files whose content may be compared.
     listed: Mutex<ListedFiles>,
@@ -67,23 +75,26 @@ impl std::fmt::Debug for OpenTree {
 }
 
 impl NearTarget {
-    /// A tree at a path that this side chooses.
-    pub fn at(path: &Path) -> Self {
+    /// A tree that this side chooses: whoever asks has these rights, and no others.
+    pub fn granted(granted: OpenTarget) -> Self {
         Self {
-            path: Some(path.to_owned()),
+            granted: Some(granted),
             open: OnceLock::new(),
         }
     }
 
     fn open(&self, wanted: &OpenTarget) -> Result<CopyAnswer> {
         use std::os::unix::ffi::OsStrExt;
-        let named = Path::new(std::ffi::OsStr::from_bytes(&wanted.path));
-        let path = match &self.path {
-            Some(path) => path,
-            None if named.is_absolute() => named,
-            None => return Err(not_understood()),
+        let opened_as = match &self.granted {
+            Some(granted) if !wanted.has_rights_of(granted) => return Err(not_allowed()),
+            Some(granted) => granted,
+            None => wanted,
         };
-        let opened = OpenTree::open(path, wanted)?;
+        let path = Path::new(std::ffi::OsStr::from_bytes(&opened_as.path));
+        if self.granted.is_none() && !path.is_absolute() {
+            return Err(not_understood());
+        }
+        let opened = OpenTree::open(path, opened_as)?;
         let has_content = opened.listing.locked().is_some();
         self.open.set(opened).map_err(|_| not_understood())?;
         Ok(CopyAnswer {
@@ -121,10 +132,7 @@ impl CopyTarget for NearTarget {
             CopyCall::Directories => tree.put_headers(body),
             CopyCall::Check { digests } => tree.check(&digests, body),
             CopyCall::Describe => tree.describe(body),
-            CopyCall::Begin { from } => {
-                let from = from.as_deref().map(|from| checked_path(from)).transpose()?;
-                tree.begin(body, from)
-            }
+            CopyCall::Begin { from } => tree.begin(body, from.as_deref().map(|from| &from[..])),
             CopyCall::Compare { path, offset, len } => {
                 tree.large.compare(checked_path(&path)?, offset, len, body)
             }
@@ -132,13 +140,18 @@ impl CopyTarget for NearTarget {
                 tree.large
                     .write(tree.written()?, checked_path(&path)?, &pieces, body)
             }
-            CopyCall::End { path, is_complete } => {
-                tree.large
-                    .end(tree.written()?, checked_path(&path)?, is_complete)
+            CopyCall::End {
+                path,
+                is_complete,
+                shrunk,
+            } => {
+                let end = is_complete.then_some(shrunk);
+                tree.large.end(tree.written()?, checked_path(&path)?, end)
             }
             CopyCall::Link => tree.link(body),
-            CopyCall::Remove { with_content } => tree.remove(with_content, body),
+            CopyCall::Remove => tree.remove(body),
             CopyCall::Finish => tree.finish(),
+            CopyCall::Rewind => tree.rewind(),
         }
     }
 
@@ -181,19 +194,20 @@ impl OpenTree {
             };
             Some(TargetTree::create(&TargetLayout::plain(path), options)?)
         };
-        let listing = if is_vacant {
-            None
-        } else {
-            Some(TreeListing {
-                scan: wanted.rules.open(path, Arc::default())?.scan()?,
-                attributes: match wanted.checksum {
-                    true => None,
-                    false => Some(AttributeReader::open(path)?),
-                },
-            })
+        let listing = match is_vacant {
+            true => None,
+            false => Some(TreeListing::open(path, wanted)?),
+        };
+        let removal = match wanted.delete && !wanted.dry_run {
+            true => Some(TreeRemoval::open(path, wanted)?),
+            false => None,
         };
         Ok(Self {
+            path: path.to_owned(),
+            opened_as: wanted.clone(),
             tree,
+            left_out: wanted.rules.patterns()?,
+            removal,
             listing: Mutex::new(listing),
             listed: Mutex::default(),
             writers: WriterPool::default(),
@@ -207,6 +221,32 @@ impl OpenTree {
 
     fn members(&self) -> Result<MemberWriter<'_>> {
         Ok(MemberWriter::new(self.written()?, &self.writers))
+    }
+
+    fn rewind(&self) -> Result<CopyAnswer> {
+        *self.listing.locked() = Some(TreeListing::open(&self.path, &self.opened_as)?);
+        Ok(CopyAnswer {
+            has_content: true,
+            ..CopyAnswer::default()
+        })
+    }
+
+    /// Reads headers of entries that may be written.
+    fn headers(&self, body: &[u8]) -> Result<Vec<Entry>> {
+        let entries = read_headers(body)?;
+        entries
+            .iter()
+            .try_for_each(|entry| self.check_entry(entry))?;
+        Ok(entries)
+    }
+
+    /// Checks that no pattern leaves an entry out.
+    fn check_entry(&self, entry: &Entry) -> Result<()> {
+        let is_directory = entry.kind == EntryKind::Directory;
+        match self.left_out.leave_out(&entry.path, is_directory) {
+            true => Err(not_allowed()),
+            false => Ok(()),
+        }
     }
 
     fn list(&self) -> Result<TargetPage> {
@@ -236,20 +276,15 @@ impl OpenTree {
 
     fn put_headers(&self, body: &[u8]) -> Result<CopyAnswer> {
         let mut members = self.members()?;
-        for entry in read_headers(body)? {
+        for entry in self.headers(body)? {
             members.put(&entry, b"")?;
         }
         Ok(members.answer())
     }
 
     fn put_tar(&self, is_compressed: bool, body: &[u8]) -> Result<CopyAnswer> {
-        let mut plain = Vec::new();
-        let mut tar = if is_compressed {
-            plain = decompressed(body)?;
-            &plain[..]
-        } else {
-            body
-        };
+        let plain = is_compressed.then(|| decompressed(body)).transpose()?;
+        let mut tar = plain.as_deref().unwrap_or(body);
         let mut members = self.members()?;
         let mut reader = PaxReader::new();
         while !tar.is_empty() {
@@ -261,16 +296,16 @@ impl OpenTree {
             if content.len() as u64 != member.entry.data_len() {
                 return Err(not_understood());
             }
+            self.check_entry(&member.entry)?;
             members.put(&member.entry, content)?;
             tar = rest;
             skip_padding(&mut tar, member.stored_len)?;
         }
-        drop(plain);
         Ok(members.answer())
     }
 
     fn check(&self, expected: &[u8], body: &[u8]) -> Result<CopyAnswer> {
-        let entries = read_headers(body)?;
+        let entries = self.headers(body)?;
         let (expected, rest) = expected.as_chunks::<DIGEST_BYTES>();
         if expected.len() != entries.len() || !rest.is_empty() {
             return Err(not_understood());
@@ -299,7 +334,7 @@ impl OpenTree {
 
     fn describe(&self, body: &[u8]) -> Result<CopyAnswer> {
         let mut members = self.members()?;
-        for (at, entry) in read_headers(body)?.iter().enumerate() {
+        for (at, entry) in self.headers(body)?.iter().enumerate() {
             let is_done = members.describe(entry);
             members.note(at, &entry.path, is_done)?;
         }
@@ -307,11 +342,16 @@ impl OpenTree {
     }
 
     fn begin(&self, body: &[u8], from: Option<&[u8]>) -> Result<CopyAnswer> {
-        let entries = read_headers(body)?;
+        let entries = self.headers(body)?;
         let [entry] = &entries[..] else {
             return Err(not_understood());
         };
         checked_path(&entry.path)?;
+        // The other file loses its name.
+        if let Some(from) = from {
+            let removal = self.removal.as_ref().ok_or_else(not_allowed)?;
+            removal.check(checked_path(from)?)?;
+        }
         let mut members = self.members()?;
         let begun = self.large.begin(&mut members.writer, entry, from);
         members.answer.has_content = members.unless_refused(&entry.path, begun)?.unwrap_or(false);
@@ -319,30 +359,28 @@ impl OpenTree {
     }
 
     fn link(&self, body: &[u8]) -> Result<CopyAnswer> {
-        let paths = read_paths(body)?;
+        let mut paths = read_paths(body)?;
         let mut members = self.members()?;
-        let (pairs, rest) = paths.as_chunks::<2>();
-        if !rest.is_empty() {
-            return Err(not_understood());
+        let is_left_out = |path: Result<&[u8]>| Ok(self.left_out.leave_out(path?, false));
+        for path in read_paths(body)?.step_by(2) {
+            if is_left_out(path)? {
+                return Err(not_allowed());
+            }
         }
-        for [path, target] in pairs {
+        while let Some(path) = paths.next() {
+            let (path, target) = (path?, paths.next().ok_or_else(not_understood)??);
             let linked = members.writer.link(target, path);
             members.unless_refused(path, linked)?;
         }
         Ok(members.answer())
     }
 
-    fn remove(&self, with_content: bool, body: &[u8]) -> Result<CopyAnswer> {
+    fn remove(&self, body: &[u8]) -> Result<CopyAnswer> {
+        let removal = self.removal.as_ref().ok_or_else(not_allowed)?;
         let mut members = self.members()?;
         // No writer may go on in a directory that is removed.
         self.writers.leave_directories();
-        for path in read_paths(body)? {
-            let removed = match with_content {
-                true => self.written()?.remove_all(path),
-                false => unless_in_use(members.writer.remove(path)),
-            };
-            members.unless_refused(path, removed)?;
-        }
+        removal.remove(self.written()?, &mut members, body)?;
         members.writer.leave();
         Ok(members.answer())
     }
@@ -360,21 +398,6 @@ impl OpenTree {
         tree.sync()?;
         members.answer.warnings = tree.notes.lines();
         Ok(members.answer())
-    }
-}
-
-/// A directory that is not empty holds something that was left out on both sides.
-fn unless_in_use(removed: Result<()>) -> Result<()> {
-    use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
-    match removed {
-        Err(error)
-            if error
-                .system()
-                .is_some_and(|e| matches!(e.kind(), DirectoryNotEmpty | NotFound)) =>
-        {
-            Ok(())
-        }
-        removed => removed,
     }
 }
 

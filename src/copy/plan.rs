@@ -3,6 +3,7 @@
 use super::{
     CopyOptions, CopyWatch,
     call::{CopyAnswer, CopyCall, CopyTarget, headers},
+    held::HeldChanges,
     spool::PathSpool,
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     },
     frame::Scanned,
     queue::Locked,
-    target::partial::is_partial,
+    target::{deletion_limit::PlannedDeletions, partial::is_partial},
 };
 use std::{
     collections::HashMap,
@@ -41,6 +42,8 @@ pub(super) struct CopyPlan {
     /// Directories whose files are being compared, by path.
     awaited: Mutex<HashMap<EntryPath, AwaitedDirectory>>,
     skipped: Mutex<SkippedLines>,
+    /// Changes that wait until deletions are allowed; `None` if none have to wait.
+    held: Mutex<Option<HeldChanges>>,
     is_unlisted: AtomicBool,
     has_leftovers: AtomicBool,
 }
@@ -68,7 +71,25 @@ pub(super) struct CopyCounters {
     pub(super) new: AtomicU64,
     pub(super) changed: AtomicU64,
     pub(super) unneeded: AtomicU64,
+    /// Entries that only the target has, each with those below it.
+    pub(super) extra: AtomicU64,
+    /// Entries of the target, without its root.
+    pub(super) there: AtomicU64,
+    /// Entries of the source, without its root.
+    pub(super) source: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+}
+
+impl CopyCounters {
+    /// Counts an entry of the target, but not its root.
+    pub(super) fn count_there(&self, path: &[u8]) {
+        self.there.fetch_add(u64::from(!path.is_empty()), Relaxed);
+    }
+
+    /// Counts an entry of the source, but not its root.
+    pub(super) fn count_source(&self, path: &[u8]) {
+        self.source.fetch_add(u64::from(!path.is_empty()), Relaxed);
+    }
 }
 
 /// Lines about entries that could not be copied.
@@ -83,6 +104,7 @@ impl CopyPlan {
         options: CopyOptions,
         target: Arc<dyn CopyTarget>,
         watch: Arc<dyn CopyWatch>,
+        held: Option<HeldChanges>,
     ) -> Arc<Self> {
         Arc::new(Self {
             options,
@@ -95,6 +117,7 @@ impl CopyPlan {
             later: Mutex::default(),
             awaited: Mutex::default(),
             skipped: Mutex::default(),
+            held: Mutex::new(held),
             is_unlisted: AtomicBool::new(false),
             has_leftovers: AtomicBool::new(false),
         })
@@ -112,7 +135,30 @@ impl CopyPlan {
             &self.counts.changed
         };
         counter.fetch_add(1, Relaxed);
-        self.watch.entry(if is_new { '+' } else { '~' }, path);
+        let sign = if is_new { '+' } else { '~' };
+        match &mut *self.held.locked() {
+            // The copy goes on if its output cannot be kept.
+            Some(held) => drop(held.told.add(&[&[&[sign as u8], path].concat()])),
+            None => self.watch.entry(sign, path),
+        }
+    }
+
+    /// Lets the changes go on that waited.
+    pub(super) fn release(&self) -> Result<()> {
+        let held = self.held.locked().take();
+        held.map_or(Ok(()), |held| held.release(self))
+    }
+
+    /// The deletions, after both trees were compared.
+    pub(super) fn planned_deletions(&self) -> PlannedDeletions {
+        if self.is_unlisted.load(Relaxed) {
+            return PlannedDeletions::default();
+        }
+        PlannedDeletions {
+            extra: self.counts.extra.load(Relaxed),
+            there: self.counts.there.load(Relaxed),
+            is_source_empty: self.counts.source.load(Relaxed) == 0,
+        }
     }
 
     /// Notes a path that only the target has. What is below it is not noted by itself.
@@ -181,6 +227,10 @@ impl CopyPlan {
         if self.options.dry_run {
             return Ok(());
         }
+        if let Some(held) = &mut *self.held.locked() {
+            held.directories.push(entry.clone());
+            return Ok(());
+        }
         self.ask(CopyCall::Directories, &headers([entry])?)
             .map(drop)
     }
@@ -206,8 +256,14 @@ impl CopyPlan {
 
     /// Notes an entry that could not be read.
     pub(super) fn note_unread(&self, path: &[u8], state: &EntryState) {
-        if let EntryState::Unreadable(why) = state {
-            self.skip(format!("could not read {}: {why}", quoted(path)));
+        match state {
+            EntryState::Unreadable(why) => {
+                self.skip(format!("could not read {}: {why}", quoted(path)));
+            }
+            EntryState::Changed => {
+                self.skip(format!("{} changed while it was read", quoted(path)));
+            }
+            _ => {}
         }
     }
 
@@ -249,7 +305,7 @@ impl CopyPlan {
         let mut removed = self.counts.unneeded.load(Relaxed);
         let with_content = self.options.removes_whole_directories();
         let mut remove = |batch: &[u8]| -> Result<()> {
-            let answer = self.ask(CopyCall::Remove { with_content }, batch)?;
+            let answer = self.ask(CopyCall::Remove, batch)?;
             removed = removed.saturating_sub(answer.refused.len() as u64);
             Ok(())
         };

@@ -17,6 +17,7 @@ use crate::{
     frame::{Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
     known::BaseEntry,
     metrics::meter::Meter,
+    platform::dir,
     queue::Locked,
     source::Source,
 };
@@ -26,7 +27,7 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{
             AtomicU64,
-            Ordering::{AcqRel, Relaxed},
+            Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
 };
@@ -160,6 +161,9 @@ impl<'a> CopyWork<'a> {
         self.meter.entries.fetch_add(1, Relaxed);
         if !state.is_stored() && entry.kind != EntryKind::Directory {
             return self.plan.note_unread(&entry.path, state);
+        }
+        if *state == EntryState::Changed {
+            self.plan.note_unread(&entry.path, state);
         }
         if part.runs.is_some() {
             sorted.describe.push(at);
@@ -330,16 +334,28 @@ impl<'a> CopyWork<'a> {
         if let Some(why) = failed {
             let state = EntryState::Unreadable(why.clone());
             self.plan.note_unread(&entry.path, &state);
+        } else if file.changed.load(Acquire) {
+            self.plan.note_unread(&entry.path, &EntryState::Changed);
         }
         self.large.locked().remove(&entry.path);
-        let path = entry.path.clone().into();
-        let is_complete = failed.is_none();
-        self.plan
-            .ask(CopyCall::End { path, is_complete }, b"")
-            .map(drop)?;
+        let end = CopyCall::End {
+            path: entry.path.clone().into(),
+            is_complete: failed.is_none(),
+            shrunk: shrunk_size(file, entry),
+        };
+        self.plan.ask(end, b"").map(drop)?;
         self.meter.files.fetch_add(1, Relaxed);
         Ok(())
     }
+}
+
+/// Returns the size of a large file that has shrunk since the scan. Holes are not cut off: their
+/// places are those of the scan.
+fn shrunk_size(file: &LargeFile, entry: &Entry) -> Option<u64> {
+    let (fd, _) = file.opened.get()?.as_ref().ok()?;
+    let size = dir::stat_fd(fd).ok()?.size;
+    let has_shrunk = file.changed.load(Acquire) && !entry.is_sparse() && size < entry.size();
+    has_shrunk.then_some(size)
 }
 
 /// Returns whether the target had another time for a file.

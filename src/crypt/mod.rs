@@ -8,6 +8,7 @@
 //! leaves it out, and clear their memory when they are dropped.
 
 mod archive;
+mod author;
 mod identity;
 mod object;
 mod options;
@@ -22,10 +23,11 @@ pub use archive::{
     KIND_BYTES, OpeningReader, PositionalBytes, SealedFile, SealingWriter, is_sealed,
     wants_passphrase,
 };
+pub use author::Author;
 pub use identity::{UserIdentity, parse_identities};
 pub use object::{
-    OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_object, plain_object_bytes,
-    plain_object_range, seal_object, stored_object_bytes,
+    OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_by_person, open_object,
+    plain_object_bytes, plain_object_range, seal_object, stored_object_bytes, stored_object_range,
 };
 pub(crate) use object::{damaged_chunk, no_object};
 pub use options::{KeyOptions, Passphrase, Prompt};
@@ -33,9 +35,9 @@ pub use payload::{
     CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
     sealed_bytes,
 };
-pub use recipient::{UserRecipient, parse_recipients};
+pub use recipient::{UserRecipient, parse_recipients, recipients_of_word};
 pub(crate) use ring::only_adds;
-pub use ring::{Access, Generation, KeyRing};
+pub use ring::{Access, Generation, KeyRing, parse_fingerprint};
 pub use secret::Secret;
 pub use ssh::SshRecipient;
 

@@ -4,21 +4,22 @@
 //! age-encryption.org/v1
 //! -> X25519 <share>                      the file key, wrapped for the repository's recipient
 //! <wrapped file key>
-//! -> fullbore/object <generation>        age skips stanzas that it does not know
+//! -> fullbore/object <generation> <author>     age skips stanzas that it does not know
 //! <proof>
 //! --- <code of the header>
 //! <salt, 16 bytes><chunks>
 //! ```
 //! The proof is a keyed BLAKE3 of the object's key and of the stanza above it. A storage has not the secret of that hash: it cannot
-//! make an object, nor give one the key of another. The stanza determines the file key, that determines code, salt and chunks.
+//! make an object, nor give one the key of another. Each put key has a secret of its own, and people have one together. The stanza determines the file key, that determines code, salt and chunks.
 //! As the length of the header is fixed, the plain length of an object follows from its stored length.
 
 use super::{
+    Author, Secret,
     payload::{
         CHUNK_BYTES, ChunkOpener, ChunkSealer, PayloadWriter, SALT_BYTES, SEALED_CHUNK_BYTES,
         SealObserver, plain_bytes, sealed_bytes,
     },
-    ring::{Generation, KeyRing},
+    ring::KeyRing,
     secret::fill_random,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -55,6 +56,8 @@ const HEADER_BYTES: usize = VERSION_LINE.len()
     + 1
     + 8
     + 1
+    + 16
+    + 1
     + WORD_BYTES
     + 1
     + 4
@@ -83,10 +86,22 @@ pub fn plain_object_range((from, to): (u64, u64), plain: u64) -> (u64, u64) {
     (at(first), at(end))
 }
 
+/// The stored bytes of an object that its plain bytes from `from` to `to` depend on. The end may be behind that of the object, whose last
+/// chunk is shorter.
+pub fn stored_object_range((from, to): (u64, u64)) -> (u64, u64) {
+    let at = |chunk: u64| {
+        let bytes = chunk.saturating_mul(SEALED_CHUNK_BYTES as u64);
+        bytes.saturating_add(OBJECT_PREFIX_BYTES as u64)
+    };
+    let chunk_bytes = CHUNK_BYTES as u64;
+    (at(from / chunk_bytes), at(to.div_ceil(chunk_bytes)))
+}
+
 /// The header of an object as its lines say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectHeader {
     generation: u32,
+    author: Author,
     share: [u8; 32],
     wrapped: [u8; 32],
     proof: [u8; 32],
@@ -118,16 +133,19 @@ impl ObjectHeader {
                 .get(1..)?,
         )?;
         let wrapped = unword(lines.next()?)?;
-        let generation = lines
+        let (generation, author) = lines
             .next()?
             .strip_prefix("-> ")?
             .strip_prefix(PROOF_TAG)?
-            .get(1..)?;
+            .get(1..)?
+            .split_once(' ')?;
         let generation = u32::from_str_radix(generation, 16).ok()?;
+        let author = Author::parse(author)?;
         let proof = unword(lines.next()?)?;
         let code = unword(lines.next()?.strip_prefix("--- ")?)?;
         let header = Self {
             generation,
+            author,
             share,
             wrapped,
             proof,
@@ -142,13 +160,19 @@ impl ObjectHeader {
         self.generation
     }
 
+    /// Who sealed the object.
+    pub fn author(&self) -> Author {
+        self.author
+    }
+
     /// The lines that the code is made from.
     fn text_before_code(&self) -> String {
         format!(
-            "{VERSION_LINE}\n-> {RECIPIENT_TAG} {}\n{}\n-> {PROOF_TAG} {:08x}\n{}\n---",
+            "{VERSION_LINE}\n-> {RECIPIENT_TAG} {}\n{}\n-> {PROOF_TAG} {:08x} {}\n{}\n---",
             word(&self.share),
             word(&self.wrapped),
             self.generation,
+            self.author,
             word(&self.proof),
         )
     }
@@ -158,10 +182,11 @@ impl ObjectHeader {
         [text.as_bytes(), &self.salt].concat()
     }
 
-    fn proof_for(&self, key: &str, generation: &Generation) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(generation.proof_secret().expose());
+    fn proof_for(&self, key: &str, secret: &Secret) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(secret.expose());
         hasher.update(PROOF_CONTEXT);
         hasher.update(&self.generation.to_le_bytes());
+        hasher.update(&self.author.bytes());
         hasher.update(&self.share);
         hasher.update(&self.wrapped);
         hasher.update(key.as_bytes());
@@ -175,14 +200,15 @@ impl ObjectHeader {
         hmac::sign(&key, self.text_before_code().as_bytes())
     }
 
-    /// Was the object written under this key, by a holder of a key of this repository?
+    /// Was the object written under this key, by the holder of a key of this repository that it names?
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if not, [`ErrorKind::Permission`] if the ring has not the generation.
+    /// [`ErrorKind::Corrupt`] if not, [`ErrorKind::Permission`] if the ring has not the generation, or is the put key of another author.
     pub fn check(&self, key: &str, ring: &KeyRing, name: &str) -> Result<()> {
-        let generation = ring.generation(self.generation, name)?;
+        let secret = ring.secret_of(self.author, self.generation, name)?;
+        let secret = secret.ok_or_else(|| super::ring::only_adds(name))?;
         // The comparison of hashes takes the same time wherever they differ.
-        if self.proof_for(key, generation) == blake3::Hash::from_bytes(self.proof) {
+        if self.proof_for(key, &secret) == blake3::Hash::from_bytes(self.proof) {
             return Ok(());
         }
         Err(Error::corrupt(format!("{name} is damaged")).because(
@@ -261,13 +287,14 @@ impl ObjectSealer {
         let (sealer, salt) = ChunkSealer::new(&file_key, observer)?;
         let mut header = ObjectHeader {
             generation: generation.number(),
+            author: ring.author(),
             share,
             wrapped,
             proof: [0; 32],
             code: [0; 32],
             salt,
         };
-        header.proof = *header.proof_for(key, generation).as_bytes();
+        header.proof = *header.proof_for(key, generation.proof_secret()).as_bytes();
         let code = header.code_for(&file_key);
         header.code.copy_from_slice(code.as_ref());
         Ok(Self(PayloadWriter::new(sealer, &header.bytes())))
@@ -342,6 +369,23 @@ pub fn open_object(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> Resu
     } else {
         Err(damaged_chunk(name))
     }
+}
+
+/// The plain bytes of a small object that a person sealed with the newest generation: no put key, and nobody who was removed.
+///
+/// # Errors
+/// As [`open_object`]; [`ErrorKind::Corrupt`] if another key sealed it.
+pub fn open_by_person(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> Result<Vec<u8>> {
+    let header = stored
+        .get(..OBJECT_PREFIX_BYTES)
+        .and_then(ObjectHeader::parse);
+    let header = header.ok_or_else(|| no_object(name))?;
+    if !header.author.is_person() || header.generation != ring.newest().number() {
+        return Err(Error::corrupt(format!("{name} is damaged")).because(
+            "a put key or an old generation of the repository's key has sealed it, which may not write it",
+        ));
+    }
+    open_object(key, stored, ring, name)
 }
 
 /// The error for an object without a header of ours.

@@ -1,6 +1,9 @@
 //! The keys that a command was given: files, a passphrase, the environment, a person at a terminal.
 
-use super::identity::{UserIdentity, parse_identities};
+use super::{
+    identity::{UserIdentity, parse_identities},
+    ring::KeyRing,
+};
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
     platform::{debug, secrecy},
@@ -10,6 +13,7 @@ use age::{
     secrecy::{ExposeSecret, SecretString},
 };
 use std::{
+    collections::BTreeSet,
     env, fmt,
     fs::File,
     io::Read,
@@ -20,6 +24,12 @@ use zeroize::Zeroizing;
 
 /// Bytes of a file with keys or a passphrase at most.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Characters of a new passphrase at least. At scrypt's cost of 2^18 a processor tries one or two passphrases a second; 12 random
+/// letters are 56 bits, which 10,000 processors do not find in 100,000 years. Four words from a list of 7,776 are 51 bits.
+const MIN_PASSPHRASE_CHARS: usize = 12;
+/// Different characters of a new passphrase at least: "aaaaaaaaaaaa" is long and is found at once.
+const MIN_DIFFERENT_CHARS: usize = 6;
 
 /// The variable that names a file with keys.
 const KEY_FILE_VARIABLE: &str = "FULLBORE_KEY_FILE";
@@ -53,6 +63,21 @@ impl Passphrase {
     /// From its text.
     pub fn new(text: &str) -> Self {
         Self(SecretString::from(text.to_owned()))
+    }
+
+    /// Refuses a passphrase that is easily guessed. Whoever may fetch a key file from a storage can try passphrases without end.
+    fn check_strength(&self) -> Result<()> {
+        let text = self.0.expose_secret();
+        let different: BTreeSet<char> = text.chars().collect();
+        if text.chars().count() >= MIN_PASSPHRASE_CHARS && different.len() >= MIN_DIFFERENT_CHARS {
+            return Ok(());
+        }
+        let why = format!(
+            "it is easily guessed: it needs at least {MIN_PASSPHRASE_CHARS} characters, {MIN_DIFFERENT_CHARS} of them different"
+        );
+        Err(Error::new(ErrorKind::Usage, "cannot set this passphrase")
+            .because(why)
+            .hint("take five random words, or use a key instead: age-keygen, and --encrypt-to or --for"))
     }
 
     fn expose(&self) -> Zeroizing<String> {
@@ -99,9 +124,28 @@ impl KeyOptions {
         let mut identities = Vec::new();
         for path in &self.key_files {
             let bytes = read_small(path)?;
+            if KeyRing::is_text_without_identity(&bytes) {
+                continue; // of use to `saved_rings` alone
+            }
             identities.extend(parse_identities(&bytes, &name_of(path), &prompt)?);
         }
         Ok(identities)
+    }
+
+    /// The keys of repositories among the files: each is the text of a ring, as a key file in a repository holds it.
+    ///
+    /// # Errors
+    /// As [`KeyRing::parse`], or the system's.
+    pub fn saved_rings(&self) -> Result<Vec<KeyRing>> {
+        let mut rings = Vec::new();
+        for path in &self.key_files {
+            let bytes = read_small(path)?;
+            let text = std::str::from_utf8(&bytes).unwrap_or_default();
+            if KeyRing::is_text(&bytes) {
+                rings.push(KeyRing::parse(text, &name_of(path))?);
+            }
+        }
+        Ok(rings)
     }
 
     /// The passphrase that was given, or that a person at the terminal gives for `name`.
@@ -121,11 +165,17 @@ impl KeyOptions {
     /// A new passphrase: the one that was given, or one that a person at the terminal types twice.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if there is none, or if the two differ.
+    /// [`ErrorKind::Usage`] if there is none, if the two differ, or if it is easily guessed.
     pub fn new_passphrase(&self) -> Result<Passphrase> {
-        if let Some(passphrase) = self.given_passphrase()? {
-            return Ok(passphrase);
-        }
+        let passphrase = match self.given_passphrase()? {
+            Some(passphrase) => passphrase,
+            None => self.ask_twice()?,
+        };
+        passphrase.check_strength()?;
+        Ok(passphrase)
+    }
+
+    fn ask_twice(&self) -> Result<Passphrase> {
         let refused = |why| Error::new(ErrorKind::Usage, "cannot set a passphrase").because(why);
         let first = if self.may_ask {
             ask("new passphrase")?
@@ -179,11 +229,14 @@ fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     protect();
     let failed = |error| Error::io(format!("could not read {}", name_of(path)), error);
     let file = File::open(path).map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    if !secrecy::is_private(&facts) {
+        let what = format!("cannot use {}: others can read it", name_of(path));
+        return Err(Error::new(ErrorKind::Permission, what)
+            .hint(format!("make it 0600: chmod 600 {}", name_of(path))));
+    }
     // With all room from the start: a vector that grows leaves copies of a secret behind. A pipe has no length.
-    let room = file
-        .metadata()
-        .map_or(0, |metadata| metadata.len())
-        .clamp(4096, MAX_FILE_BYTES);
+    let room = facts.len().clamp(4096, MAX_FILE_BYTES);
     let mut bytes = Zeroizing::new(Vec::with_capacity(room as usize + 1));
     file.take(MAX_FILE_BYTES)
         .read_to_end(&mut bytes)

@@ -3,7 +3,7 @@
 use super::{options::Prompt, ssh::SshRecipient};
 use crate::error::{Error, ErrorKind, Result, quoted};
 use age::{plugin, scrypt, secrecy::SecretString, x25519};
-use std::fmt;
+use std::{fmt, fs, path::Path};
 
 /// Scrypt's cost as a power of two, as stock age has it: 256 MiB and a second or so.
 const SCRYPT_LOG_COST: u8 = 18;
@@ -50,7 +50,10 @@ impl UserRecipient {
             let shown: String = text.chars().take(80).collect();
             Error::new(ErrorKind::Usage, format!("cannot encrypt to {}", quoted(shown.as_bytes())))
                 .because(why)
-                .hint("recipients are age1… (age-keygen makes one), ssh-ed25519 AAAA…, or @FILE with one on each line")
+                .hint(match Path::new(text).is_file() {
+                    true => "it is a file: @FILE takes the public keys in one; `age-keygen -y FILE` prints the public key of a key",
+                    false => "recipients are age1… (age-keygen makes one), ssh-ed25519 AAAA…, or @FILE with one on each line",
+                })
         };
         // An identity in place of a recipient is a secret: it is not repeated in a message.
         if text.to_ascii_uppercase().starts_with("AGE-SECRET-KEY-")
@@ -101,6 +104,20 @@ impl UserRecipient {
             }
         })
     }
+}
+
+/// Reads a word of the command line: a recipient, or `@FILE` with one on each line.
+///
+/// # Errors
+/// As [`UserRecipient::parse`]; those of the file, and if it has none.
+pub fn recipients_of_word(word: &str) -> Result<Vec<UserRecipient>> {
+    let Some(path) = word.strip_prefix('@') else {
+        return Ok(vec![UserRecipient::parse(word)?]);
+    };
+    let name = quoted(path.as_bytes());
+    let lines =
+        fs::read_to_string(path).map_err(|e| Error::io(format!("could not read {name}"), e))?;
+    parse_recipients(&lines, &name)
 }
 
 /// Reads a file of recipients, one on each line; empty lines and those with `#` in front are skipped. Messages call it `name`.

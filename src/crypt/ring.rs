@@ -10,11 +10,17 @@
 //! # fullbore-generation: 1 <64 hexadecimal digits> age1…
 //! AGE-SECRET-KEY-1…
 //! ```
-//! The key of a host that only adds backups is the same text without the lines that begin with `AGE-SECRET-KEY-1`.
+//! The key of a host that only adds backups has no lines that begin with `AGE-SECRET-KEY-1`, and one more line, with its number:
+//!
+//! ```text
+//! # fullbore-put-key: <16 hexadecimal digits>
+//! ```
+//! The secrets of its generations are its own: each is made of that of the people and of the number. So a put key proves what it sealed
+//! itself, and nothing in the name of a person or of another put key; people can check all.
 
-use super::Secret;
+use super::{Author, Secret};
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, OtherKeys, Result},
     format::root_parts::PSEUDONYM,
 };
 use age::{secrecy::ExposeSecret, x25519};
@@ -23,12 +29,18 @@ use zeroize::Zeroizing;
 
 const TITLE: &str = "# fullbore: the key of a repository, keep it secret\n";
 const PSEUDONYMS: &str = "# fullbore-pseudonyms: ";
+const PUT_KEY: &str = "# fullbore-put-key: ";
 const GENERATION: &str = "# fullbore-generation: ";
 const OURS: &str = "# fullbore-";
 const IDENTITY: &str = "AGE-SECRET-KEY-1";
 
 /// Bytes of a ring as text at most: some 250 bytes a generation.
 const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// How the secret of a put key is made of that of the people.
+const OF_PUT_KEY: &str = "fullbore proofs of a put key v1";
+/// How the secret is made that all keys of a repository have, whatever they permit.
+const OF_ALL_KEYS: &str = "fullbore proofs of all keys v1";
 
 /// Permissions that a key gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,20 +92,29 @@ impl Generation {
         self.identity.as_ref()
     }
 
-    /// The secret of the keyed hash that proves who wrote an object.
+    /// The secret of the keyed hash that proves that the owner of this key wrote an object.
     pub(super) fn proof_secret(&self) -> &Secret {
         &self.proof_secret
     }
 
-    /// A proof that a holder of this generation wrote `parts`, for the given use.
+    /// A proof that the owner of this key wrote `parts`, for the given use.
     pub fn prove(&self, purpose: &str, parts: &[&[u8]]) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new_keyed(self.proof_secret.expose());
-        for part in [purpose.as_bytes()].iter().chain(parts) {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
-        hasher.finalize()
+        prove(&self.proof_secret, purpose, parts)
     }
+
+    /// The secret that people know of this put key.
+    fn secret_of_put_key(&self, author: Author) -> Secret {
+        self.proof_secret.derived(OF_PUT_KEY, &author.bytes())
+    }
+}
+
+fn prove(secret: &Secret, purpose: &str, parts: &[&[u8]]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new_keyed(secret.expose());
+    for part in [purpose.as_bytes()].iter().chain(parts) {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize()
 }
 
 /// The key of a repository.
@@ -102,6 +123,7 @@ pub struct KeyRing {
     /// The newest first.
     generations: Vec<Generation>,
     pseudonym_secret: Secret,
+    author: Author,
     may_seal: bool,
 }
 
@@ -130,6 +152,7 @@ impl KeyRing {
         Ok(Self {
             generations: vec![Generation::random(1)?],
             pseudonym_secret: Secret::random()?,
+            author: Author::PERSON,
             may_seal: true,
         })
     }
@@ -169,14 +192,65 @@ impl KeyRing {
             .hint("run `fullbore key rotate`, and the same command again"))
     }
 
-    /// The key that a host gets which only adds backups.
+    /// The key of a person as that of a host that only adds backups, as `author`.
     #[must_use]
-    pub fn for_putting(&self) -> Self {
+    pub fn for_putting(&self, author: Author) -> Self {
         let mut ring = self.clone();
+        ring.author = author;
         for generation in &mut ring.generations {
             generation.identity = None;
+            generation.proof_secret = generation.secret_of_put_key(author);
         }
         ring
+    }
+
+    /// Whose key it is.
+    pub fn author(&self) -> Author {
+        self.author
+    }
+
+    /// The secret with which `author` proves things that are named `name`. A put key knows its own only, and gets `None` for others.
+    ///
+    /// # Errors
+    /// As [`KeyRing::generation`].
+    pub(super) fn secret_of(
+        &self,
+        author: Author,
+        number: u32,
+        name: &str,
+    ) -> Result<Option<Secret>> {
+        let generation = self.generation(number, name)?;
+        Ok(if author == self.author {
+            Some(generation.proof_secret.clone())
+        } else if self.author.is_person() {
+            Some(generation.secret_of_put_key(author))
+        } else {
+            None
+        })
+    }
+
+    /// The proof that `author` makes of `parts`, which are named `name`. A put key makes its own only, and gets `None` for others.
+    ///
+    /// # Errors
+    /// As [`KeyRing::generation`].
+    pub fn proof_of(
+        &self,
+        author: Author,
+        number: u32,
+        (purpose, parts): (&str, &[&[u8]]),
+        name: &str,
+    ) -> Result<Option<blake3::Hash>> {
+        let secret = self.secret_of(author, number, name)?;
+        Ok(secret.map(|secret| prove(&secret, purpose, parts)))
+    }
+
+    /// A proof that somebody made who has any key of this repository.
+    pub fn prove_as_any(&self, purpose: &str, parts: &[&[u8]]) -> blake3::Hash {
+        prove(
+            &self.pseudonym_secret.derived(OF_ALL_KEYS, b""),
+            purpose,
+            parts,
+        )
     }
 
     /// Permissions that the key gives.
@@ -211,10 +285,10 @@ impl KeyRing {
             let newest = self.newest().number;
             let what = format!("cannot check {name}");
             Error::new(ErrorKind::Permission, what)
-                .because(format!(
+                .because(OtherKeys(format!(
                     "it says that generation {number} of the repository's key has sealed it, and the key that was given has \
                      generations up to {newest}"
-                ))
+                )))
                 .hint("if the key was rotated meanwhile, run the command again; if not, the object was changed")
         })
     }
@@ -229,6 +303,32 @@ impl KeyRing {
         format!("{PSEUDONYM}{}", &hash.to_hex()[..16])
     }
 
+    /// Identifies the keys of a repository, in groups of four hexadecimal digits. It stays the same when the key is rotated, and is no
+    /// secret. Of 128 bits: no second set of keys with the same one can be made.
+    pub fn fingerprint(&self) -> String {
+        let context = "fullbore fingerprint of the keys of a repository";
+        let hash = blake3::derive_key(context, self.pseudonym_secret.expose());
+        let groups = hash[..16]
+            .chunks(2)
+            .map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+        groups.collect::<Vec<_>>().join("-")
+    }
+
+    /// Returns whether these bytes are meant to be the text of a ring.
+    pub fn is_text(bytes: &[u8]) -> bool {
+        bytes.starts_with(TITLE.as_bytes())
+    }
+
+    /// Returns whether these bytes are the text of a ring that opens nothing, of a host that only adds backups.
+    pub(super) fn is_text_without_identity(bytes: &[u8]) -> bool {
+        let has_identity = || {
+            bytes
+                .split(|byte| *byte == b'\n')
+                .any(|line| line.starts_with(IDENTITY.as_bytes()))
+        };
+        Self::is_text(bytes) && !has_identity()
+    }
+
     /// The ring as text.
     pub fn to_text(&self) -> Zeroizing<String> {
         // With room from the start: a string that grows leaves copies behind.
@@ -237,6 +337,9 @@ impl KeyRing {
         text.push_str(PSEUDONYMS);
         text.push_str(&self.pseudonym_secret.to_hex());
         text.push('\n');
+        if !self.author.is_person() {
+            text.push_str(&format!("{PUT_KEY}{}\n", self.author));
+        }
         for generation in &self.generations {
             text.push_str(GENERATION);
             text.push_str(&format!("{} ", generation.number));
@@ -263,10 +366,13 @@ impl KeyRing {
             return Err(damaged());
         }
         let mut pseudonym_secret = None;
+        let mut author = Author::PERSON;
         let mut generations: Vec<Generation> = Vec::new();
         for line in text.lines() {
             if let Some(hex) = line.strip_prefix(PSEUDONYMS) {
                 pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
+            } else if let Some(digits) = line.strip_prefix(PUT_KEY) {
+                author = Author::parse(digits).ok_or_else(damaged)?;
             } else if let Some(words) = line.strip_prefix(GENERATION) {
                 generations.push(parse_generation(words).ok_or_else(damaged)?);
             } else if line.starts_with(IDENTITY) {
@@ -289,18 +395,31 @@ impl KeyRing {
             .iter()
             .filter(|generation| generation.identity.is_some())
             .count();
-        let is_whole = readable == 0 || readable == generations.len();
+        let is_whole = match author.is_person() {
+            true => readable == generations.len(),
+            false => readable == 0,
+        };
         match pseudonym_secret {
             Some(pseudonym_secret) if !generations.is_empty() && is_newest_first && is_whole => {
                 Ok(Self {
                     generations,
                     pseudonym_secret,
+                    author,
                     may_seal: true,
                 })
             }
             _ => Err(damaged()),
         }
     }
+}
+
+/// Reads a fingerprint as [`KeyRing::fingerprint`] writes it; capital letters, and digits without groups, are the same.
+pub fn parse_fingerprint(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(|c| !"-: ".contains(*c)).collect();
+    let is_whole = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digits = digits.to_ascii_lowercase();
+    let groups = (0..32).step_by(4).filter_map(|at| digits.get(at..at + 4));
+    is_whole.then(|| groups.collect::<Vec<_>>().join("-"))
 }
 
 /// Number, secret and recipient of a generation.
@@ -330,10 +449,17 @@ mod tests {
         assert_eq!(*parsed(&text).unwrap().to_text(), *text);
         assert_eq!(ring.access(), Access::Read);
         assert_eq!(ring.newest().number(), 2);
-        let put = ring.for_putting();
+        let author = Author::random().unwrap();
+        let put = ring.for_putting(author);
         assert_eq!(put.access(), Access::Put);
         assert!(!put.to_text().contains(IDENTITY));
-        assert_eq!(parsed(&put.to_text()).unwrap().access(), Access::Put);
+        let read = parsed(&put.to_text()).unwrap();
+        assert_eq!((read.access(), read.author()), (Access::Put, author));
+        assert_eq!(*read.to_text(), *put.to_text());
+        for number in ["", "0000000000000000", "1", "00000000000000AB"] {
+            let text = put.to_text().replace(&author.to_string(), number);
+            assert!(parsed(&text).is_err(), "{number:?}");
+        }
         assert!(put.rotated().is_err());
         for secret in text
             .split_whitespace()
@@ -375,13 +501,71 @@ mod tests {
     }
 
     #[test]
+    fn a_fingerprint_is_that_of_all_generations_and_is_read_as_people_write_it() {
+        let ring = KeyRing::random().unwrap();
+        let fingerprint = ring.fingerprint();
+        assert_eq!(ring.rotated().unwrap().fingerprint(), fingerprint);
+        assert_eq!(
+            ring.for_putting(Author::random().unwrap()).fingerprint(),
+            fingerprint
+        );
+        assert_ne!(KeyRing::random().unwrap().fingerprint(), fingerprint);
+        assert!(!ring.to_text().contains(&fingerprint.replace('-', "")));
+        let plain = fingerprint.replace('-', "").to_ascii_uppercase();
+        for text in [&fingerprint, &plain] {
+            assert_eq!(parse_fingerprint(text).as_ref(), Some(&fingerprint));
+        }
+        for text in [
+            "",
+            "12",
+            &fingerprint[1..],
+            &format!("{fingerprint}0"),
+            &"é".repeat(16),
+        ] {
+            assert_eq!(parse_fingerprint(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_put_key_proves_in_its_own_name_only_and_people_check_all() {
+        let ring = KeyRing::random().unwrap().rotated().unwrap();
+        let (one, other) = (Author::random().unwrap(), Author::random().unwrap());
+        let put = ring.for_putting(one);
+        for secret in ring.generations.iter().map(|of| of.proof_secret.to_hex()) {
+            assert!(
+                !put.to_text().contains(&*secret),
+                "the secret of the people"
+            );
+        }
+        let proof = |ring: &KeyRing, author, number| {
+            let parts: &[&[u8]] = &[b"x"];
+            ring.proof_of(author, number, ("use", parts), "it").unwrap()
+        };
+        for number in [1, 2] {
+            assert_eq!(proof(&put, one, number), proof(&ring, one, number));
+            assert_eq!(proof(&put, other, number), None);
+            assert_eq!(proof(&put, Author::PERSON, number), None);
+            let mut all: Vec<_> = [Author::PERSON, one, other]
+                .map(|author| proof(&ring, author, number).unwrap().to_string())
+                .into();
+            all.sort();
+            all.dedup();
+            assert_eq!(all.len(), 3);
+        }
+        assert_eq!(ring.prove_as_any("use", &[]), put.prove_as_any("use", &[]));
+    }
+
+    #[test]
     fn equal_sources_have_one_pseudonym_in_a_repository_and_another_elsewhere() {
         let ring = KeyRing::random().unwrap();
         assert_eq!(
             ring.pseudonym(b"a"),
             ring.rotated().unwrap().pseudonym(b"a")
         );
-        assert_eq!(ring.pseudonym(b"a"), ring.for_putting().pseudonym(b"a"));
+        assert_eq!(
+            ring.pseudonym(b"a"),
+            ring.for_putting(Author::random().unwrap()).pseudonym(b"a")
+        );
         assert_ne!(ring.pseudonym(b"a"), ring.pseudonym(b"b"));
         assert_ne!(
             ring.pseudonym(b"a"),

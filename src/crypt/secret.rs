@@ -44,6 +44,12 @@ impl Secret {
         text
     }
 
+    /// Another secret, made of this one: it tells nothing about this one, nor about those of other parts.
+    pub(super) fn derived(&self, context: &str, parts: &[u8]) -> Self {
+        let key = Zeroizing::new(blake3::derive_key(context, &self.0));
+        Self(*blake3::keyed_hash(&key, parts).as_bytes())
+    }
+
     /// The bytes, for a keyed hash.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0

@@ -144,11 +144,6 @@ pub fn is_of_future(id: &str, now: Timestamp) -> bool {
     backup_time(id).is_none_or(|time| time > limit)
 }
 
-/// As [`is_of_future`], by the clock of this host.
-pub fn begins_later_than_tomorrow(id: &str) -> bool {
-    is_of_future(id, Timestamp::now())
-}
-
 /// Returns the name of a backup that began at `time` (`20261121T054501Z`) and `millis`
 /// milliseconds.
 ///

@@ -7,6 +7,7 @@
 
 pub mod acl;
 mod blake3_lanes;
+pub mod cbor;
 pub mod chunk;
 pub mod digest;
 pub mod entry;

@@ -47,6 +47,8 @@ pub struct SealedBody {
     pub kind: String,
     /// Generation of the key that the proof was made with.
     pub generation: u32,
+    /// Number of the put key that made the proof, or that of people.
+    pub author: String,
     /// An age file in base64, with the body as JSON.
     pub body: String,
     /// Keyed BLAKE3 of everything else in the document, as hexadecimal digits.
@@ -280,6 +282,7 @@ mod tests {
         SealedBody {
             kind: "root".into(),
             generation: 1,
+            author: "0".repeat(16),
             body: String::from_utf8(body.to_vec())
                 .unwrap()
                 .chars()
@@ -355,6 +358,10 @@ mod tests {
             },
             SealedBody {
                 generation: 2,
+                ..sealed.clone()
+            },
+            SealedBody {
+                author: "1".repeat(16),
                 ..sealed.clone()
             },
             SealedBody {

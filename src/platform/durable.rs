@@ -3,9 +3,11 @@
 #![allow(unsafe_code)]
 
 use super::write::fsync;
+use rustix::io::Errno;
 use std::{
     io,
     os::fd::{AsFd, IntoRawFd},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 /// How to make written data durable on a file system and learn of errors.
@@ -92,13 +94,53 @@ pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fd)?)
 }
 
-/// Makes one file or directory durable after the last write, and returns errors that the system
+/// Did a file system refuse to sync a directory?
+static HAS_REFUSED_DIRECTORY: AtomicBool = AtomicBool::new(false);
+
+/// Makes the names in a directory durable, where the file system can do so.
+///
+/// CIFS, vboxsf, 9p and some FUSE file systems sync files and refuse to sync directories. PostgreSQL and SQLite go on then, and so does
+/// this function; see [`has_refused_directory`].
+///
+/// # Errors
+/// The system's, as of [`fsync`].
+pub fn sync_dir(dir: impl AsFd) -> io::Result<()> {
+    match rustix::fs::fsync(dir) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+            HAS_REFUSED_DIRECTORY.store(true, Relaxed);
+            Ok(())
+        }
+        synced => Ok(synced?),
+    }
+}
+
+/// Returns whether [`sync_dir`] could not make names durable in this process: after a power failure files that were written may
+/// lack their names.
+pub fn has_refused_directory() -> bool {
+    HAS_REFUSED_DIRECTORY.load(Relaxed)
+}
+
+/// As [`sync_dir`], of a directory that is closed then; with the errors that the system reports only on close.
+///
+/// # Errors
+/// The system's.
+pub fn sync_dir_and_close(dir: impl AsFd) -> io::Result<()> {
+    sync_dir(&dir)?;
+    close(dir)
+}
+
+/// Makes one file durable after the last write, and returns errors that the system
 /// reports only on close.
 ///
 /// # Errors
 /// The system's, as of [`fsync`].
 pub fn sync_and_close(fd: impl AsFd) -> io::Result<()> {
     fsync(&fd)?;
+    close(fd)
+}
+
+/// Closes a copy of a descriptor, by which the system reports errors of earlier writes.
+fn close(fd: impl AsFd) -> io::Result<()> {
     let raw = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
     // SAFETY: this function owns the number and does not use it again; `close` releases it even if
     // it fails.

@@ -12,8 +12,10 @@
 
 pub mod batch_read;
 mod blocking;
+pub mod child_environment;
 pub mod dir;
 pub mod durable;
+pub mod guarded_path;
 pub mod inodes;
 mod machine;
 pub mod memory;
@@ -45,7 +47,9 @@ pub use machine::{
     process_is_alive, raise_open_files_limit, sees_all_processes, since_boot,
     survive_file_size_limit, thread_cpu_time, user, user_id, voluntary_sleeps, works_in,
 };
-pub use mounts::{FileSystemMount, is_automount, is_pseudo, mounts_below};
+pub use mounts::{
+    FileSystemMount, file_system_id, is_automount, is_pseudo, mounts_below, path_in_file_system,
+};
 
 static TRICKS: OnceLock<bool> = OnceLock::new();
 

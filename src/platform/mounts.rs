@@ -7,7 +7,10 @@ use super::dir::real_path;
 use std::{
     ffi::OsString,
     fs, io,
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -21,6 +24,19 @@ pub struct FileSystemMount {
     pub device: u64,
     /// Type of the file system: `ext4`, `proc`, `fuse.sshfs`.
     pub kind: String,
+}
+
+/// Returns a text that identifies the file system of a path: of most file systems the same after they were mounted again, and another
+/// one for each disk. Where the file system has no number of its own, that of its device, which may change at a restart.
+///
+/// # Errors
+/// The system's.
+pub fn file_system_id(path: &Path) -> io::Result<String> {
+    let own = rustix::fs::statvfs(path)?.f_fsid;
+    if own != 0 {
+        return Ok(format!("{own:016x}"));
+    }
+    Ok(format!("device {:x}", fs::metadata(path)?.dev()))
 }
 
 /// File systems that show the state of the kernel and hold no files.
@@ -74,11 +90,33 @@ pub fn mounts_below(path: &Path) -> io::Result<Vec<FileSystemMount>> {
     Ok(mounts)
 }
 
+/// Returns the device of the file system that holds the absolute, real `path`, and the path within
+/// that file system. Both are the same through all bind mounts.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn path_in_file_system(path: &Path) -> io::Result<(u64, PathBuf)> {
+    let lines = parse(&fs::read("/proc/self/mountinfo")?);
+    place_in(&lines, path).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn place_in(lines: &[MountLine], path: &Path) -> Option<(u64, PathBuf)> {
+    let around = lines
+        .iter()
+        .filter(|line| path.starts_with(&line.mount.path));
+    // Of several mounts on one directory the last one is visible.
+    let mount = around.max_by_key(|line| line.mount.path.as_os_str().len())?;
+    let below = path.strip_prefix(&mount.mount.path).ok()?;
+    Some((mount.mount.device, mount.root.join(below)))
+}
+
 /// One line of the table: the mount, its number, and the number of its parent mount.
 #[derive(Debug, Clone)]
 struct MountLine {
     id: u32,
     parent: u32,
+    /// The directory of the file system that is mounted.
+    root: PathBuf,
     mount: FileSystemMount,
 }
 
@@ -98,6 +136,7 @@ fn parse_line(line: &[u8]) -> Option<MountLine> {
     Some(MountLine {
         id: number(fields[0])?,
         parent: number(fields[1])?,
+        root: OsString::from_vec(unescape(fields[3])).into(),
         mount: FileSystemMount {
             path: path.into(),
             device: device(fields[2])?,
@@ -185,6 +224,16 @@ mod tests {
             .into_iter()
             .map(|mount| (mount.path.to_string_lossy().into_owned(), mount.kind))
             .collect()
+    }
+
+    #[test]
+    fn a_path_has_one_place_through_all_bind_mounts() {
+        let table = "20 1 8:1 / / rw - ext4 /dev/a rw\n21 20 8:2 / /srv rw - ext4 /dev/b rw\n22 20 8:2 /data/x /mnt/x rw - ext4 /dev/b rw\n";
+        let lines = parse(table.as_bytes());
+        let place = |path: &str| place_in(&lines, Path::new(path)).unwrap();
+        assert_eq!(place("/mnt/x/y"), place("/srv/data/x/y"));
+        assert_eq!(place("/mnt/x"), place("/srv/data/x"));
+        assert_ne!(place("/mnt/y"), place("/srv/mnt/y"));
     }
 
     #[test]

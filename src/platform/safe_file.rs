@@ -6,7 +6,7 @@
 //! device. A new file is never written through an existing name.
 
 use super::{
-    dir::{FileKind, Stat, real_path, stat_fd, through_proc},
+    dir::{FileKind, Stat, real_path, stat, stat_fd, through_proc},
     inodes::{creation_error, creation_error_at},
     write::{chmod_fd, chown_fd},
 };
@@ -16,9 +16,13 @@ use rustix::{
     path::Arg,
 };
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, ErrorKind, Read},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -39,8 +43,8 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_at(dir: impl AsFd, name: &str) -> io::Result<File> {
-    open_as(dir, Path::new(name), OFlags::RDONLY | NEVER)
+pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>) -> io::Result<File> {
+    open_as(dir, name.as_ref(), OFlags::RDONLY | NEVER)
 }
 
 /// As [`open_at`], for writing too.
@@ -170,6 +174,37 @@ pub fn create_at(
     Ok(file.into())
 }
 
+/// Creates a file for writing in a directory; the file must not exist, and the umask applies.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_by_umask(dir: impl AsFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NEVER;
+    let file = openat(&dir, name, flags, Mode::from_raw_mode(0o666));
+    Ok(file.map_err(|error| creation_error(error, dir))?.into())
+}
+
+/// Opens a pipe or a device for writing; `None` if nothing or a regular file has this name.
+///
+/// # Errors
+/// `InvalidData` for a link or a directory; `ENXIO` for a pipe without a reader; or the system's.
+pub fn open_device_at(dir: impl AsFd, name: &OsStr) -> io::Result<Option<File>> {
+    let found = match stat(&dir, name.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    match found.kind {
+        FileKind::File => return Ok(None),
+        FileKind::Symlink | FileKind::Directory => return Err(none()),
+        _ => {}
+    }
+    let file = openat(&dir, name, OFlags::WRONLY | NEVER, Mode::empty())?;
+    // A pipe whose reader is slow must not fail.
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK))?;
+    Ok(Some(file.into()))
+}
+
 /// Creates a directory, like [`create`] does a file.
 ///
 /// # Errors
@@ -282,7 +317,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// The system's.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    crate::platform::write::fsync(openat(CWD, path, flags, Mode::empty())?)
+    crate::platform::durable::sync_dir(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {

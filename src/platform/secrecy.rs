@@ -5,8 +5,9 @@ use rustix::{
     termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr},
 };
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     io::{self, BufRead, BufReader, Write},
+    os::unix::fs::MetadataExt,
     sync::OnceLock,
 };
 use zeroize::Zeroizing;
@@ -36,6 +37,12 @@ fn forbid_now() -> Result<(), rustix::io::Errno> {
     // fs.suid_dumpable = 2.
     setrlimit(Resource::Core, none)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}
+
+/// Returns whether only its owner can read a file; that of root may be readable by a group. What is no file, such as a pipe, is private.
+pub fn is_private(facts: &Metadata) -> bool {
+    let others = if facts.uid() == 0 { 0o027 } else { 0o077 };
+    !facts.is_file() || facts.mode() & others == 0
 }
 
 /// Asks the person at the terminal for a line that is not shown; `None` without a terminal, and if

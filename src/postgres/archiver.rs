@@ -44,6 +44,20 @@ pub fn check_archiving(
     })
 }
 
+/// Returns a warning, if the archiver fails: its last failure is newer than its last success.
+///
+/// # Errors
+/// If the session is lost.
+pub fn failure_warning(session: &mut Session) -> Result<Option<String>> {
+    let archived = session.archived_wal("")?;
+    Ok(archived.failing.map(|segment| {
+        format!(
+            "the server fails to archive {segment} (archive_command or archive_library): a recovery to a time after \
+            this backup needs it; the server's log says why"
+        )
+    }))
+}
+
 /// Waits until everything up to `segment` is in the archive (rule 25), as long as some file arrives
 /// within each `patience`.
 ///

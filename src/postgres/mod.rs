@@ -10,6 +10,7 @@ pub mod archiver;
 pub mod conninfo;
 pub mod control;
 pub mod file_copies;
+mod init_forks;
 pub mod inventory;
 pub mod late_files;
 pub mod layout;

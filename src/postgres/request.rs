@@ -3,6 +3,7 @@
 use super::{
     archiver,
     conninfo::Params,
+    init_forks::InitForks,
     inventory::ManifestInventory,
     lsn::Lsn,
     restore::advice,
@@ -144,7 +145,9 @@ impl ClusterRequest {
             catalog,
             sizes: now.sizes,
             start,
+            init_forks: InitForks::default(),
             inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
+            warnings: Mutex::default(),
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
@@ -259,7 +262,9 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,
+        init_forks: InitForks::default(),
         inventory: ManifestInventory::new(major, control.system_identifier)?,
+        warnings: Mutex::default(),
         failed: Mutex::default(),
         facts: Mutex::new(facts),
         data,

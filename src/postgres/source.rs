@@ -9,6 +9,7 @@
 use super::{
     archiver, control,
     file_copies::WalSegments,
+    init_forks::{InitForks, NewForks},
     inventory::ManifestInventory,
     late_files::LateFiles,
     lsn::Lsn,
@@ -61,6 +62,9 @@ pub struct ClusterSource {
     pub(super) start: Option<Lsn>,
     pub(super) facts: Mutex<root::ClusterInfo>,
     pub(super) inventory: ManifestInventory,
+    pub(super) init_forks: InitForks,
+    /// What the operator should know about the server.
+    pub(super) warnings: Mutex<Vec<String>>,
     /// The first error that makes the backup void.
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<LateFiles>,
@@ -118,6 +122,11 @@ impl ClusterSource {
     /// Returns the facts that the root records; complete once the backup is.
     pub fn facts(&self) -> root::ClusterInfo {
         self.facts.locked().clone()
+    }
+
+    /// Returns what the operator should know about the server; complete once the backup is.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.locked().clone()
     }
 
     /// Returns how to check page checksums, if the cluster has checksums.
@@ -191,10 +200,21 @@ impl ClusterSource {
         scanned: &mut Vec<Scanned>,
     ) -> Result<Vec<WalRange>> {
         self.record_anchor();
+        if self.facts.locked().archives {
+            let warning = session.with(archiver::failure_warning)?;
+            self.warnings.locked().extend(warning);
+        }
         // Read before the stop: on a standby it says where the backup is consistent (rules 15, 27).
         let (control, _) = control::read(&control::path(&self.data))?;
         let catalog = self.check_catalog(session)?;
+        // One that is dropped between these two looks would else be missed.
+        let mut forks = NewForks::new();
+        self.init_forks.look(&mut forks)?;
         let stopped = session.with(|session| session.stop(false))?;
+        self.init_forks.look(&mut forks)?;
+        for (path, content) in forks {
+            scanned.push(self.listed_late_file(tree, &path, &content)?);
+        }
         self.check_timeline(&stopped)?;
         scanned.push(self.control_file(tree, &control)?);
         scanned.push(self.listed_late_file(tree, b"backup_label", &stopped.backup_label)?);
@@ -404,11 +424,13 @@ impl Source for ClusterPart {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let scanned = self.tree.scan()?;
         let cluster = self.cluster.clone();
+        let tree = self.tree.clone();
         Ok(Box::new(scanned.map(move |scanned| {
             let scanned = scanned?;
             check_readable(&scanned.entry.path, &scanned.state)?;
             cluster.late.check_not_linked(&scanned.entry)?;
             cluster.inventory.register(&scanned);
+            cluster.init_forks.note(&tree, &scanned.entry);
             Ok(scanned)
         })))
     }

@@ -16,6 +16,7 @@ pub(crate) mod frame_index;
 pub(crate) mod give_up;
 pub(crate) mod remade_sums;
 pub(crate) mod root;
+mod same_content;
 pub(crate) mod totals;
 
 use crate::{
@@ -28,14 +29,16 @@ use crate::{
         seal::seal,
     },
     metrics::meter::Meter,
+    platform,
     repo::{
         annotations::Annotations,
         inventory::{Inventory, bad_words},
-        open::{read_repository, repository_at},
+        open::{backup_ids, read_repository, repository_at},
         protocol::intent_key,
         roots::{self, BackupState, key},
         scan::{FoundDirectory, open_all},
         select::BackupFilter,
+        verify_memory::VerifyMemory,
         writer::lacks_conditions,
     },
     storage::{Lease, Leased, Objects, PutIf, Take},
@@ -44,6 +47,7 @@ use crate::{
 };
 use give_up::{RemainingBackup, forgo};
 use root::{RebuiltRoot, label, rebuild};
+use same_content::SameContent;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsString,
@@ -137,6 +141,18 @@ impl Repair {
         Ok(steps)
     }
 
+    /// Returns the backups of which earlier verifications found that they have lost files, oldest first.
+    ///
+    /// # Errors
+    /// Those of opening the repository.
+    pub fn known_losses(&self) -> Result<Vec<String>> {
+        let objects = &repository_at(&self.repository)?;
+        let memory = VerifyMemory::read(&**objects);
+        let mut ids = backup_ids(&**objects)?;
+        ids.retain(|id| memory.loss(id).is_some());
+        Ok(ids)
+    }
+
     /// Returns the steps for files that cannot be restored.
     fn lost(&self, objects: &Arc<dyn Objects>, meter: &Meter) -> Result<Vec<RepairStep>> {
         let all = archives(objects)?;
@@ -153,7 +169,9 @@ impl Repair {
         let VerifyVerdict { lost, .. } = verify.run(meter)?;
         let missing = missing(&Inventory::new(all, Some(&**objects)));
         let mut steps = Vec::new();
-        for archive in archives(objects)? {
+        let archives = archives(objects)?;
+        let same = SameContent::find(&archives, &lost);
+        for archive in &archives {
             let loss = lost
                 .iter()
                 .find(|loss| loss.backup == archive.root.id && !loss.all);
@@ -162,10 +180,10 @@ impl Repair {
                     .root
                     .liveness
                     .iter()
-                    .any(|live| crate::repo::inventory::full(&archive, &live.id()) == *id)
+                    .any(|live| crate::repo::inventory::full(archive, &live.id()) == *id)
             };
             if loss.is_some() || missing.iter().any(mentions) {
-                steps.push(forgo_step(objects, &archive, loss, &missing)?);
+                steps.push(forgo_step(objects, archive, loss, &missing, &same)?);
             }
         }
         Ok(steps)
@@ -286,7 +304,11 @@ impl RepairStep {
                 write_root(objects, pages, root)
             }),
             RepairAction::Rewrite(pages, roots) => locked(objects, &roots.0.id, || {
-                rewrite(objects, pages, &roots.0, &roots.1)
+                let left = rewrite(objects, pages, &roots.0, &roots.1)?;
+                if left.is_none() {
+                    forget_loss(objects, &roots.0.id);
+                }
+                Ok(left)
             }),
             RepairAction::Pin(id) => Annotations {
                 pinned: true,
@@ -379,6 +401,18 @@ fn rewrite(
         }
         Some(_) => Ok(Some("its root has changed since the repair was planned")),
         None => Ok(None), // forgotten
+    }
+}
+
+/// What verifications found in a backup is marked in it now.
+fn forget_loss(objects: &dyn Objects, id: &str) {
+    let mut memory = VerifyMemory::read(objects);
+    if memory.loss(id).is_none() {
+        return;
+    }
+    memory.forget_loss(id);
+    if let Err(error) = memory.write(objects) {
+        platform::debug(|| error.line());
     }
 }
 
@@ -552,13 +586,23 @@ fn forgo_step(
     archive: &Archive,
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
+    same: &SameContent,
 ) -> Result<RepairStep> {
     let rest = forgo(archive, loss, missing)?;
     let id = &archive.root.id;
-    let files = rest.lost.iter().map(|path| quoted(path));
+    let elsewhere = same.lines(archive, &rest.lost);
+    let files = rest.lost.iter().map(|path| match elsewhere.get(path) {
+        Some(place) => format!("{}: {place}", quoted(path)),
+        None => quoted(path),
+    });
     let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
+    let why = if elsewhere.is_empty() {
+        "no intact copy is left"
+    } else {
+        "no copy that this backup refers to is intact"
+    };
     let mark = format!(
-        "mark {} of backup {id:?} as not captured, because no intact copy is left",
+        "mark {} of backup {id:?} as not captured, because {why}",
         things(&rest, &lost)
     );
     let hint = (!rest.unnamed.is_empty()).then(last_resort);

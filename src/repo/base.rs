@@ -9,6 +9,7 @@
 pub use super::base_search::{ChosenBases, Unlike, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
+    found_damage::{DamagedPlaces, damage_line, extents_of, runs_in},
     fragmentation,
     renames::RenameIndex,
     roots::{backup_files, key},
@@ -20,7 +21,7 @@ use crate::{
         digest::Algorithm,
         entry::{ByteRun, EntryKind},
         layout::{MANIFEST, segment},
-        page::{PageItem, SegmentId, describe_whole_file},
+        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
         root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
         segment::SERVICE_HEADER_BYTES,
         sizes,
@@ -70,6 +71,8 @@ pub struct FoundBase {
     pub unlike: Option<Unlike>,
     /// Damage to earlier backups of the source.
     pub damage: BTreeSet<String>,
+    /// Whether there are backups of other sources, and none of this one.
+    pub is_new_source: bool,
 }
 
 /// The backups that the next one of their source is compared with, and their segments that it may
@@ -82,6 +85,8 @@ pub struct Base {
     lost: HashSet<SegmentId>,
     /// Fragmented segments, which should not be referred to.
     worn: HashSet<SegmentId>,
+    /// Places that a verification found damaged, which must not be referred to.
+    damaged: DamagedPlaces,
     frame_bytes: u64,
     block_bytes: u64,
     moved: Mutex<RenameIndex>,
@@ -124,14 +129,22 @@ impl Base {
                     archives,
                     unlike,
                     mut damage,
+                    is_new_source,
                     ..
                 } = chosen;
-                let base = (!archives.is_empty())
-                    .then(|| Self::new(archives, wanted, like, referred, &mut damage));
+                let base = (!archives.is_empty()).then(|| {
+                    let memory = DamagedPlaces::read(&**objects, &referred);
+                    let sealing = archives[0].store().sealing();
+                    let base = Self::new(archives, wanted, like, referred, &mut damage);
+                    let bytes = |id: &SegmentId| base.sizes.get(id).map(|size| size.bytes);
+                    let damaged = DamagedPlaces::of(&memory, sealing, bytes);
+                    Self { damaged, ..base }
+                });
                 return Ok(FoundBase {
                     unlike: unlike.filter(|_| base.is_none()),
                     base,
                     damage,
+                    is_new_source,
                 });
             }
             chosen.gone.extend(referred.gone);
@@ -182,6 +195,7 @@ impl Base {
             sizes: segments.sizes,
             lost: segments.lost,
             worn: fragmentation::chosen(segments.live),
+            damaged: DamagedPlaces::default(),
             frame_bytes: like.options.frame_bytes,
             block_bytes: like.options.block_bytes,
             moved: Mutex::default(),
@@ -245,15 +259,22 @@ impl Base {
     }
 
     /// Returns the part of a record that may be referred to; `None` if no part may be. Content in
-    /// fragmented segments is stored again; of a large file, only that part.
+    /// damaged places and in fragmented segments is stored again; of a large file, only that part.
     pub(super) fn usable(&self, known: BaseEntry) -> Option<BaseEntry> {
-        if self.lost.is_empty() && self.worn.is_empty() {
+        if self.lost.is_empty() && self.worn.is_empty() && self.damaged.is_empty() {
             return Some(known);
         }
-        if runs_in(&known, &self.lost).next().is_some() {
+        if runs_in(&known, |segment, _| self.lost.contains(segment))
+            .next()
+            .is_some()
+        {
             return None;
         }
-        let fragmented: Vec<ByteRun> = runs_in(&known, &self.worn).collect();
+        let is_damaged = self.note_damage(&known);
+        let is_given_up = |segment: &SegmentId, frame: &FrameAt| {
+            self.worn.contains(segment) || self.damaged.touch(segment, frame)
+        };
+        let fragmented: Vec<ByteRun> = runs_in(&known, is_given_up).collect();
         let again = sizes::sum(fragmented.iter().map(|run| run.len));
         if again == 0 {
             return Some(known);
@@ -272,8 +293,19 @@ impl Base {
             Some(known.store_found_again(fragmented))
         } else {
             // A file that can be stored only as a whole is, if that is worth it.
-            (again < len / 4).then_some(known)
+            (again < len / 4 && !is_damaged).then_some(known)
         }
+    }
+
+    /// Notes the segments with content of this record that a verification found damaged. Returns whether there are any.
+    fn note_damage(&self, known: &BaseEntry) -> bool {
+        let extents = known.parts.iter().flat_map(extents_of);
+        let damaged =
+            extents.filter(|(segment, extent)| self.damaged.touch(segment, &extent.frame));
+        let segments: BTreeSet<String> = damaged.map(|(segment, _)| damage_line(segment)).collect();
+        let is_any = !segments.is_empty();
+        self.damage.locked().extend(segments);
+        is_any
     }
 
     /// Returns whether the file with this inode had another path, for a path that is not in the
@@ -288,26 +320,6 @@ impl Base {
         let trust = self.rules.trust_moved(scanned, parts.first()?, begun)?;
         describe_whole_file(&parts).then_some((parts, trust))
     }
-}
-
-/// Returns the runs of a file's data that are in these segments.
-fn runs_in<'a>(
-    known: &'a BaseEntry,
-    segments: &'a HashSet<SegmentId>,
-) -> impl Iterator<Item = ByteRun> + 'a {
-    let extents = known
-        .parts
-        .iter()
-        .flat_map(|item| item.extents.iter().map(move |extent| (item, extent)));
-    let mut at = 0;
-    extents.filter_map(move |(item, extent)| {
-        let offset = at;
-        let len = u64::from(extent.len);
-        at += len;
-        segments
-            .contains(item.segment(&extent.frame))
-            .then_some(ByteRun { offset, len })
-    })
 }
 
 /// The segments that the bases refer to.

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     archive::{Archive, object::ObjectName},
+    crypt::Access,
     error::{Error, ErrorKind, Result},
     format::root::{Root, is_pseudonym},
     platform,
@@ -47,6 +48,8 @@ pub struct ChosenBases {
     pub(super) unlike: Option<Unlike>,
     /// Damaged roots of the source.
     pub(super) damage: BTreeSet<String>,
+    /// Whether there are backups, and none of them is of this source.
+    pub(super) is_new_source: bool,
 }
 
 impl ChosenBases {
@@ -78,6 +81,11 @@ impl ChosenBases {
         }
         let mut search = BaseSearch::new(objects, like);
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
+        let is_any = !ids_of(files, BackupState::Listed).is_empty();
+        self.is_new_source = is_any
+            && self.archives.is_empty()
+            && search.unlike.is_none()
+            && search.damage.is_empty();
         self.unlike = search.unlike;
         self.damage.extend(search.damage);
         Ok(())
@@ -96,6 +104,8 @@ struct BaseSearch<'a> {
     unlike: Option<Unlike>,
     /// Damaged roots of the source.
     damage: BTreeSet<String>,
+    /// A root that was sealed with a generation that the key does not have, or that only a key can read.
+    sealed_otherwise: Option<Error>,
 }
 
 impl<'a> BaseSearch<'a> {
@@ -111,6 +121,7 @@ impl<'a> BaseSearch<'a> {
             pseudonym: pseudonym(&**objects, like.origin),
             unlike: None,
             damage: BTreeSet::new(),
+            sealed_otherwise: None,
         }
     }
 
@@ -118,7 +129,8 @@ impl<'a> BaseSearch<'a> {
     /// died; or the backup that `base` names. Those in `gone` do not count.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if `base` cannot be one.
+    /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if `base` cannot be one; [`ErrorKind::Permission`] for a root that was sealed with
+    /// a generation of the repository's key that this host does not have: the keys of the two may be of two repositories.
     fn candidates(
         &mut self,
         files: &BTreeMap<String, BackupFiles>,
@@ -134,6 +146,9 @@ impl<'a> BaseSearch<'a> {
             ids
         };
         let latest = self.latest_complete(left(BackupState::Listed));
+        if let Some(error) = self.sealed_otherwise.take() {
+            return Err(error);
+        }
         let mut partial = left(BackupState::Partial);
         partial.retain(|id| {
             let is_later = latest.as_ref().is_none_or(|latest| *id > latest.root.id);
@@ -149,7 +164,11 @@ impl<'a> BaseSearch<'a> {
             .iter()
             .rev()
             .filter_map(|id| Archive::open_partial(self.objects, id).ok())
-            .find(|archive| self.difference(&archive.root).is_none() && has_manifests(archive));
+            .find(|archive| {
+                self.difference(&archive.root).is_none()
+                    && !self.is_of_other_key(&archive.root.id)
+                    && has_manifests(archive)
+            });
         Ok(interrupted.into_iter().chain(latest).collect())
     }
 
@@ -160,10 +179,14 @@ impl<'a> BaseSearch<'a> {
         if latest.is_some() || self.unlike.is_some() {
             return latest;
         }
-        let found: Vec<String> = listed_roots(self.objects, others)
-            .filter(|(_, root)| root.as_ref().is_ok_and(|root| self.is_of_source(root)))
-            .map(|(id, _)| id)
-            .collect();
+        let mut found = Vec::new();
+        for (id, root) in listed_roots(self.objects, others) {
+            match root {
+                Ok(root) if self.is_of_source(&root) => found.push(id),
+                Ok(_) => {}
+                Err(error) => self.note_keys(error),
+            }
+        }
         self.latest_among(found.into_iter())
     }
 
@@ -186,10 +209,12 @@ impl<'a> BaseSearch<'a> {
             Err(error) => {
                 let is_damaged = error.kind == ErrorKind::Corrupt;
                 self.damage.extend(is_damaged.then(|| error.line()));
+                self.note_keys(error);
                 return None;
             }
         };
         match self.difference(&archive.root) {
+            None if self.is_of_other_key(&id) => {}
             None => return Some(archive),
             Some(OTHER_SOURCE) => {}
             Some(why) => {
@@ -197,6 +222,13 @@ impl<'a> BaseSearch<'a> {
             }
         }
         None
+    }
+
+    /// A damaged root, also one that somebody else has made, is damage and does not end a backup.
+    fn note_keys(&mut self, error: Error) {
+        if error.kind == ErrorKind::Permission && error.is_of_other_keys() {
+            self.sealed_otherwise.get_or_insert(error);
+        }
     }
 
     fn asked_for(&self, base: &str) -> Result<Archive> {
@@ -239,6 +271,13 @@ impl<'a> BaseSearch<'a> {
 
     fn is_of_source(&self, root: &Root) -> bool {
         !matches!(self.difference(root), Some(OTHER_SOURCE | OTHER_HOST))
+    }
+
+    /// Returns whether another key made this backup, which may say any source. A put key reads the lists of its own backups only.
+    fn is_of_other_key(&self, id: &str) -> bool {
+        let sealed = self.objects.as_sealed();
+        sealed
+            .is_some_and(|sealed| sealed.access() == Some(Access::Read) && sealed.is_of_put_key(id))
     }
 
     /// Returns the reason why a backup cannot be the base of this one.
@@ -309,6 +348,35 @@ fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::root::{ClusterInfo, SourceInfo};
+
+    #[test]
+    fn a_cluster_of_another_host_is_no_base() {
+        let cluster = ClusterInfo {
+            system_identifier: "7".into(),
+            ..ClusterInfo::default()
+        };
+        let origin = |host: &str| SourceInfo {
+            host: host.into(),
+            ..SourceInfo::default()
+        };
+        let base = Root {
+            source: origin("web1"),
+            postgres: Some(cluster.clone()),
+            ..Root::default()
+        };
+        let like = |host: &str| {
+            let like = NewBackup {
+                origin: &origin(host),
+                cluster: Some(&cluster),
+                options: &base.options,
+                left_out: &[],
+            };
+            differs(&base, &like)
+        };
+        assert_eq!(like("db1"), Some(OTHER_HOST));
+        assert_eq!(like("web1"), None);
+    }
 
     #[test]
     fn ids_with_the_letters_of_the_source_come_first() {

@@ -9,9 +9,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{layout::begins_later_than_tomorrow, root::Root},
+    format::{layout::is_of_future, root::Root},
     storage::Objects,
 };
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// Backups of the future that an error lists.
@@ -19,7 +20,8 @@ const LISTED: usize = 5;
 
 /// Returns the ids that count.
 pub(super) fn counted(mut ids: Vec<String>) -> Vec<String> {
-    ids.retain(|id| !begins_later_than_tomorrow(id));
+    let now = Timestamp::now();
+    ids.retain(|id| !is_of_future(id, now));
     ids
 }
 
@@ -44,7 +46,8 @@ pub(super) fn counted_lost_roots(objects: &Arc<dyn Objects>) -> Result<Vec<Strin
 
 /// Adds the backups that do not count to the error of a backup that was not found.
 pub(super) fn with_later_backups(objects: &Arc<dyn Objects>, error: Error) -> Error {
-    let is_later = |id: &String| begins_later_than_tomorrow(id);
+    let now = Timestamp::now();
+    let is_later = |id: &String| is_of_future(id, now);
     let mut later = backup_ids(&**objects).unwrap_or_default();
     later.retain(is_later);
     if error.kind != ErrorKind::NotFound || later.is_empty() {

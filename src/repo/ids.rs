@@ -195,6 +195,30 @@ mod tests {
     }
 
     #[test]
+    fn an_id_of_the_future_does_not_count() {
+        let now = at("2026-11-22T05:45:01Z");
+        let next_of = |intents: &[&str]| {
+            let look = FirstLook {
+                intents: intents.iter().map(|id| (*id).to_owned()).collect(),
+                ..FirstLook::default()
+            };
+            let source = source("a");
+            next(
+                &MemoryObjects::default(),
+                &look,
+                now,
+                SourceMark::Files(&source),
+                1,
+            )
+        };
+        let far = "99991230T220000Z-rp0000";
+        let soon = "20261123T044501Z-000000";
+        assert!(next_of(&[far]).starts_with("20261122T054501Z"));
+        assert!(next_of(&["99999999T999999Z-zzzzzz"]).starts_with("20261122T054501Z"));
+        assert!(next_of(&[soon, far]).starts_with("20261123T044501Z"));
+    }
+
+    #[test]
     fn hosts_have_many_different_letters() {
         let objects = MemoryObjects::default();
         let letters = |number: usize| {

@@ -2,6 +2,7 @@
 
 use super::{
     annotations::Annotations,
+    exact::pick_exactly,
     protocol::is_dead,
     roots::{self, BackupFiles, BackupState, backup_files, key},
     scan::lost_roots,
@@ -142,10 +143,10 @@ fn is_directory(location: &Location) -> bool {
     matches!(location.look(), Found::Repository | Found::Directory)
 }
 
-/// Returns the repository and the id that `FROM[@BACKUP]` means, and reads no object of the backup.
+/// Returns the repository and the id that `FROM[@BACKUP]` means for a command that changes the backup, and reads no object of it.
 ///
 /// # Errors
-/// As [`open`]; [`Kind::Usage`] if FROM is a file.
+/// As [`open`] and [`pick_exactly`]; [`ErrorKind::Usage`] if FROM is a file.
 pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, String)> {
     let (location, backup) = place(from)?;
     if !is_directory(&location) {
@@ -156,7 +157,7 @@ pub fn locate(from: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, 
     }
     let objects = location.objects()?;
     read_repository(&*objects)?;
-    let id = pick(&objects, backup, filter)?;
+    let id = pick_exactly(&objects, backup, filter)?;
     Ok((objects, id))
 }
 
@@ -168,32 +169,14 @@ pub fn repository_at(word: impl AsRef<OsStr>) -> Result<Arc<dyn Objects>> {
     Location::parse(word.as_ref())?.objects()
 }
 
-/// Returns the id that `id` means, in full or as a prefix, of something that can be forgotten: a
-/// backup, or the remains of one that was interrupted or has lost its root.
-///
-/// # Errors
-/// [`Kind::NotFound`], or [`Kind::Usage`] if several match.
-pub fn forgettable(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -> Result<String> {
-    match BackupSelector::parse(id, &Zoned::now()) {
-        BackupSelector::Id(_) => {}
-        selector => return filter.choose(objects, &selector),
-    }
-    let all = backup_files(&**objects)?.into_iter();
-    let is_left = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
-    let ids: Vec<String> = all
-        .filter(|(_, files)| is_left(files.state()))
-        .map(|(id, _)| id)
-        .collect();
-    one_of(&ids, id, &**objects)
-}
-
 /// Returns whether FROM is a repository without `@BACKUP`.
 pub fn is_repository(from: &OsStr) -> bool {
     Location::parse(from).is_ok_and(|location| location.is_repository()) && !names_backup(from)
 }
 
-/// Returns whether a URL ends in `@BACKUP`.
-fn names_backup(from: &OsStr) -> bool {
+/// Returns whether a URL ends in `@BACKUP`. Every command reads it so, and none makes a repository there; a `/` at the end
+/// of the URL makes the `@` a part of the name.
+pub fn names_backup(from: &OsStr) -> bool {
     let is_url = Location::parse(from).is_ok_and(|location| location.as_local().is_none());
     is_url && parts_of_url(from).is_some()
 }
@@ -232,7 +215,7 @@ fn not_found_hint(location: &Location) -> String {
         Some(path) if path.to_string_lossy().contains("::") => {
             "a backup is chosen with @, as in REPO@latest".to_owned()
         }
-        _ => "REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
+        _ => "is its disk mounted? REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
             .to_owned(),
     }
 }
@@ -324,7 +307,11 @@ fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Archive> {
     })
 }
 
-fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String> {
+/// Returns the only id among `ids` that `wanted` means, in full, as a prefix or by the letters behind the time.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`], or [`ErrorKind::Usage`] if several match.
+pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String> {
     if wanted.is_empty() {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -492,12 +479,24 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
             Some((repository, id)) => {
                 format!("this takes a repository, {repository:?}, and {id:?} by itself")
             }
+            None if is_bare(objects) => "is its disk mounted? there is nothing here".to_owned(),
             None => format!(
                 "a repository has a file {:?}; a directory of files is not a backup",
                 layout::REPOSITORY
             ),
         },
     )
+}
+
+/// Returns whether there is no local directory, or an empty one: the place where a disk is mounted is one.
+fn is_bare(objects: &dyn Objects) -> bool {
+    let Some(local) = objects.as_local() else {
+        return false;
+    };
+    local
+        .root()
+        .read_dir()
+        .map_or(true, |mut names| names.next().is_none())
 }
 
 /// Returns the ids of all committed backups, oldest first, even those with an unreadable root.

@@ -242,10 +242,8 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     if objects.stat(&key(id, PARTIAL))?.is_some() {
         objects.delete(&[key(id, PARTIAL)])?;
     }
-    put_forgotten(objects, id, &root)?;
     let still_listed = |error: Error| error.detail(format!("backup {id:?} is still listed"));
-    objects.delete(&[key(id, ROOT)]).map_err(still_listed)?;
-    objects.settle(&dir(id))?;
+    replace_by_mark(objects, id, ROOT, &root).map_err(still_listed)?;
     Ok(true)
 }
 
@@ -254,27 +252,48 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
 pub(super) fn forget_partial(objects: &dyn Objects, id: &str) -> Result<bool> {
     let partial = match objects.get(&key(id, PARTIAL)) {
         Ok(None) => return Ok(false),
-        Ok(Some((partial, _))) => partial,
+        Ok(Some((partial, _))) => unfinished(partial)?,
         Err(error) if error.kind == ErrorKind::Corrupt => word_without_facts(id)?,
         Err(error) => return Err(error),
     };
-    put_forgotten(objects, id, &partial)?;
-    objects.delete(&[key(id, PARTIAL)])?;
-    objects.settle(&dir(id))?;
+    replace_by_mark(objects, id, PARTIAL, &partial)?;
     Ok(true)
 }
 
-fn put_forgotten(objects: &dyn Objects, id: &str, document: &[u8]) -> Result<()> {
-    let key = key(id, FORGOTTEN);
-    match objects.put(&key, document, &PutIf::Always) {
-        // Forgetting must work on a full disk, because it is how space is freed. A root may have
-        // megabytes; the bare document of a forgotten backup fits in one block.
-        Err(error) if error.kind == ErrorKind::Full => {
-            objects.put(&key, &word_without_facts(id)?, &PutIf::Always)
-        }
-        put => put,
+/// Takes the end from the root of an interrupted backup, so that it cannot become a listed one.
+fn unfinished(partial: Vec<u8>) -> Result<Vec<u8>> {
+    match open_sealed::<Root>(&partial, PARTIAL) {
+        Ok(root) => seal(&Root {
+            finished: String::new(),
+            ..root
+        }),
+        Err(_) => Ok(partial),
     }
-    .map(drop)
+}
+
+/// Makes a document of a backup, its root or partial root, the mark that the backup is forgotten.
+///
+/// Forgetting must work on a full disk, because it is how space is freed. So there the document is deleted before the mark is written,
+/// which has fewer bytes. A process that is killed between the two leaves a backup that has lost its root: forgetting it by its id writes
+/// the mark.
+fn replace_by_mark(objects: &dyn Objects, id: &str, name: &str, document: &[u8]) -> Result<()> {
+    let put = |mark: &[u8]| objects.put(&key(id, FORGOTTEN), mark, &PutIf::Always);
+    let is_full = match put(document) {
+        Err(error) if error.kind == ErrorKind::Full => true,
+        put => put.map(|_| false)?,
+    };
+    // Only of a directory is the space known to be free at once.
+    if is_full && !objects.abilities().has_locks {
+        put(&word_without_facts(id)?)?;
+    }
+    objects.delete(&[key(id, name)])?;
+    objects.settle(&dir(id))?;
+    if is_full && objects.abilities().has_locks {
+        let again = format!("run `fullbore forget` with the id {id:?}");
+        put(&word_without_facts(id)?).map_err(|error| error.hint(again))?;
+        objects.settle(&dir(id))?;
+    }
+    Ok(())
 }
 
 /// Returns the document of a forgotten backup, without any facts.

@@ -46,11 +46,10 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::layout::{
-        FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, begins_later_than_tomorrow, is_object, is_own,
-    },
-    storage::{Leased, Objects, PutIf, Take},
+    format::layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    storage::{KEYS, Leased, Objects, PutIf, Take},
 };
+use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// An object that no root mentioned in step 0.
@@ -407,6 +406,10 @@ impl PruneSurvey {
             pruned.note_refusal(objects.delete(&marks))?;
         }
         pruned.note_refusal(objects.abort_uploads(TOMBSTONES))?;
+        if objects.as_sealed().is_some() {
+            // Those of a command that was killed while it changed keys.
+            pruned.note_refusal(objects.abort_uploads(KEYS))?;
+        }
         self.files.iter().try_for_each(|(id, files)| {
             pruned.note_refusal(self.delete_rest(objects, (id, files), named, claims))
         })
@@ -590,7 +593,7 @@ fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> boo
                 .as_ref()
                 .is_some_and(|newer| newer.is_like(facts))
         };
-        let is_newer = newer > id && !begins_later_than_tomorrow(newer);
+        let is_newer = newer > id && !is_of_future(newer, Timestamp::now());
         is_newer && document.state == BackupState::Listed && is_same()
     })
 }

@@ -34,10 +34,31 @@ pub struct BackupFilter {
     pub host: Option<String>,
     /// Paths that the source must contain, absolute or `stdin:NAME`. The source may have more.
     pub paths: Vec<OsString>,
+    /// Whether the source must have no other paths.
+    pub is_exact: bool,
     /// Tags that the backup must have, all of them.
     pub tags: Vec<TagRule>,
+    /// The source that is meant if the selected backups have several, and it is among them.
+    pub own: Option<OwnSource>,
     /// The command that an error message repeats with one source chosen.
     pub retry: RetryLine,
+}
+
+/// The source that a profile backs up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnSource {
+    /// Name of the host.
+    pub host: String,
+    /// All paths of the source, in any order.
+    pub paths: BTreeSet<Vec<u8>>,
+}
+
+impl OwnSource {
+    /// Returns whether a backup is of this source.
+    pub fn is(&self, source: &SourceInfo) -> bool {
+        let paths: BTreeSet<_> = source.paths.iter().map(|path| path.0.clone()).collect();
+        self.host == source.host && self.paths == paths
+    }
 }
 
 /// A command line, and how it selects a backup.
@@ -66,7 +87,9 @@ impl BackupFilter {
 
     fn selects_source(&self, source: &SourceInfo) -> bool {
         let has = |path: &OsString| source.paths.iter().any(|of_it| of_it.0 == path.as_bytes());
-        self.host.as_ref().is_none_or(|host| *host == source.host) && self.paths.iter().all(has)
+        let is_alone = !self.is_exact || source.paths.len() == self.paths.len();
+        let is_host = self.host.as_ref().is_none_or(|host| *host == source.host);
+        is_host && is_alone && self.paths.iter().all(has)
     }
 
     /// Returns whether the filter selects this backup of a repository. Tags of annotations count;
@@ -172,6 +195,9 @@ impl BackupFilter {
             sources.add(&root);
             newest = Some(root.id);
         }
+        if let Some(narrowed) = self.narrowed(&sources) {
+            return narrowed.latest(objects);
+        }
         self.must_be_one(&sources, objects)?;
         if newest.is_none() && is_any_readable {
             return Err(with_later_backups(objects, self.none_selected(objects)?));
@@ -187,6 +213,23 @@ impl BackupFilter {
             (Some(id), _) => Ok(id),
             (None, _) => Err(with_later_backups(objects, self.none_selected(objects)?)),
         }
+    }
+
+    /// Returns the filter that selects the own source alone, if `sources` has it among others.
+    pub(super) fn narrowed(&self, sources: &SourceList) -> Option<Self> {
+        let own = self.own.as_ref()?;
+        let kin = sources.0.iter().find(|kin| own.is(&kin.source))?;
+        let paths = kin.source.paths.iter();
+        let narrowed = Self {
+            host: Some(own.host.clone()),
+            paths: paths
+                .map(|path| OsString::from_vec(path.0.clone()))
+                .collect(),
+            is_exact: true,
+            own: None,
+            ..self.clone()
+        };
+        (sources.0.len() > 1).then_some(narrowed)
     }
 
     /// Refuses backups of several sources.
@@ -394,6 +437,11 @@ impl std::fmt::Display for SourceBackups {
             n => write!(f, "{source} ({n} backups, the last of {})", self.time),
         }
     }
+}
+
+/// Returns the source of a backup for an error message.
+pub(super) fn source_of(root: &Root) -> String {
+    text_of(&root.source)
 }
 
 /// Returns a source for an error message: `host:/a /b`.

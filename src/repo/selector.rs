@@ -22,10 +22,28 @@ pub const LATEST: &str = "latest";
 pub enum BackupSelector {
     /// The latest backup, or the one so many before it.
     Back(usize),
-    /// The newest backup that began at this time or before.
-    At(Timestamp),
+    /// The newest backup that began in this time or before.
+    At(TimeSpan),
+    /// The newest backup that began so long ago or before.
+    Ago(Timestamp),
     /// An id, or the beginning of one.
     Id(String),
+}
+
+/// A day, a minute or a moment: its first and its last instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeSpan {
+    /// The first instant.
+    pub begin: Timestamp,
+    /// The last instant.
+    pub end: Timestamp,
+}
+
+impl TimeSpan {
+    /// Returns whether a time is in the span.
+    pub fn holds(&self, time: Timestamp) -> bool {
+        (self.begin..=self.end).contains(&time)
+    }
 }
 
 impl BackupSelector {
@@ -41,46 +59,60 @@ impl BackupSelector {
         if let Some(back) = back.and_then(|back| back.parse().ok()) {
             return Self::Back(back);
         }
-        time(text, now).map_or_else(|| Self::Id(text.to_owned()), Self::At)
+        let ago = span(text).and_then(|span| now.checked_sub(span).ok());
+        let ago = ago.map(|time| Self::Ago(time.timestamp()));
+        ago.or_else(|| time(text, now).map(Self::At))
+            .unwrap_or_else(|| Self::Id(text.to_owned()))
+    }
+
+    /// Returns the last moment at which the chosen backup may have begun.
+    fn limit(&self) -> Option<Timestamp> {
+        match self {
+            Self::At(span) => Some(span.end),
+            Self::Ago(limit) => Some(*limit),
+            Self::Back(_) | Self::Id(_) => None,
+        }
     }
 }
 
-/// Returns the last moment that a text about a time means.
-fn time(text: &str, now: &Zoned) -> Option<Timestamp> {
-    let end_of = |date: Date| {
-        let next = date
-            .tomorrow()
-            .ok()?
-            .to_zoned(now.time_zone().clone())
-            .ok()?;
-        next.timestamp().checked_sub(1.nanosecond()).ok()
+/// Returns the time that a text means.
+fn time(text: &str, now: &Zoned) -> Option<TimeSpan> {
+    let begin_of = |date: Date| {
+        let begin = date.to_zoned(now.time_zone().clone()).ok()?;
+        Some(begin.timestamp())
+    };
+    let day = |date: Date| {
+        let next = begin_of(date.tomorrow().ok()?)?;
+        let end = next.checked_sub(1.nanosecond()).ok()?;
+        let begin = begin_of(date)?;
+        Some(TimeSpan { begin, end })
     };
     match text {
-        "today" => return end_of(now.date()),
-        "yesterday" => return end_of(now.date().yesterday().ok()?),
+        "today" => return day(now.date()),
+        "yesterday" => return day(now.date().yesterday().ok()?),
         _ => {}
-    }
-    if let Some(span) = span(text) {
-        return now.checked_sub(span).ok().map(|time| time.timestamp());
     }
     // An id begins with the digits of a date, without hyphens.
     if text.len() < 10 || text.as_bytes()[4] != b'-' {
         return None;
     }
     if text.len() == 10 {
-        return end_of(text.parse().ok()?);
+        return day(text.parse().ok()?);
     }
     if let Ok(time) = text.parse::<Timestamp>() {
-        return Some(time);
+        return Some(TimeSpan {
+            begin: time,
+            end: time,
+        });
     }
     let local: DateTime = text.parse().ok()?;
-    let time = local.to_zoned(now.time_zone().clone()).ok()?.timestamp();
-    match text.matches(':').count() {
-        1 => time
-            .checked_add(SignedDuration::from_nanos(59_999_999_999))
-            .ok(),
-        _ => Some(time),
-    }
+    let begin = local.to_zoned(now.time_zone().clone()).ok()?.timestamp();
+    let length = match text.matches(':').count() {
+        1 => SignedDuration::from_nanos(59_999_999_999),
+        _ => SignedDuration::ZERO,
+    };
+    let end = begin.checked_add(length).ok()?;
+    Some(TimeSpan { begin, end })
 }
 
 /// A backup that may be chosen, or one whose root cannot be read.
@@ -104,10 +136,7 @@ impl BackupFilter {
         if *selector == BackupSelector::Back(0) {
             return self.latest(objects);
         }
-        let limit = match selector {
-            BackupSelector::At(limit) => Some(*limit),
-            _ => None,
-        };
+        let limit = selector.limit();
         let in_time = |time: Timestamp| limit.is_none_or(|limit| time <= limit);
         let mut sources = SourceList::default();
         let mut all = Vec::new();
@@ -129,6 +158,9 @@ impl BackupFilter {
                 sources.add(&root);
                 all.push(DatedBackup { id, time });
             }
+        }
+        if let Some(narrowed) = self.narrowed(&sources) {
+            return narrowed.choose(objects, selector);
         }
         self.must_be_one(&sources, objects)?;
         let lost = counted_lost_roots(objects)?.into_iter();
@@ -159,7 +191,7 @@ impl BackupFilter {
 }
 
 /// Returns the time in an id: `20261125T185348Z-pwdtl7`.
-fn id_time(id: &str) -> Option<Timestamp> {
+pub(super) fn id_time(id: &str) -> Option<Timestamp> {
     if !is_backup_id(id) {
         return None;
     }
@@ -170,13 +202,13 @@ fn id_time(id: &str) -> Option<Timestamp> {
 
 fn none_chosen(selector: &BackupSelector, objects: &dyn Objects, oldest: Option<String>) -> Error {
     let repository = objects.describe("");
-    let what = match selector {
-        BackupSelector::At(limit) => {
+    let what = match selector.limit() {
+        Some(limit) => {
             let time = limit.to_zoned(jiff::tz::TimeZone::system());
             let time = time.strftime("%Y-%m-%d %H:%M:%S %:z");
             format!("could not find a backup of {time} or before in {repository}")
         }
-        _ => format!("could not find so many backups in {repository}"),
+        None => format!("could not find so many backups in {repository}"),
     };
     let error = Error::new(ErrorKind::NotFound, what).hint("`fullbore list` shows all backups");
     match oldest {
@@ -192,18 +224,33 @@ mod tests {
     #[test]
     fn words_for_times_are_read_in_the_time_zone() {
         let now: Zoned = "2026-11-25T19:53:48+01:00[Europe/Berlin]".parse().unwrap();
-        let at = |time: &str| BackupSelector::At(time.parse().unwrap());
+        let span = |begin: &str, end: &str| {
+            let [begin, end] = [begin, end].map(|time| time.parse().unwrap());
+            BackupSelector::At(TimeSpan { begin, end })
+        };
+        let day = |before: &str, date: &str| {
+            let begin = format!("{before}T23:00:00Z");
+            span(&begin, &format!("{date}T22:59:59.999999999Z"))
+        };
+        let second = |time: &str| span(time, time);
+        let ago = |time: &str| BackupSelector::Ago(time.parse().unwrap());
         let cases = [
             ("latest", BackupSelector::Back(0)),
             ("latest~1", BackupSelector::Back(1)),
-            ("today", at("2026-11-25T22:59:59.999999999Z")),
-            ("yesterday", at("2026-11-24T22:59:59.999999999Z")),
-            ("2026-07-01", at("2026-07-01T21:59:59.999999999Z")),
-            ("2026-11-25T12:30", at("2026-11-25T11:30:59.999999999Z")),
-            ("2026-11-25 12:30:05", at("2026-11-25T11:30:05Z")),
-            ("2026-11-25T12:30:05Z", at("2026-11-25T12:30:05Z")),
-            ("2d", at("2026-11-23T18:53:48Z")),
-            ("1w12h", at("2026-11-18T06:53:48Z")),
+            ("today", day("2026-11-24", "2026-11-25")),
+            ("yesterday", day("2026-11-23", "2026-11-24")),
+            (
+                "2026-07-01",
+                span("2026-06-30T22:00:00Z", "2026-07-01T21:59:59.999999999Z"),
+            ),
+            (
+                "2026-11-25T12:30",
+                span("2026-11-25T11:30:00Z", "2026-11-25T11:30:59.999999999Z"),
+            ),
+            ("2026-11-25 12:30:05", second("2026-11-25T11:30:05Z")),
+            ("2026-11-25T12:30:05Z", second("2026-11-25T12:30:05Z")),
+            ("2d", ago("2026-11-23T18:53:48Z")),
+            ("1w12h", ago("2026-11-18T06:53:48Z")),
         ];
         for (text, selector) in cases {
             assert_eq!(BackupSelector::parse(text, &now), selector, "{text}");

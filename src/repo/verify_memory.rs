@@ -1,8 +1,9 @@
-//! Remembers when each part of a repository was checked, for verifications that check a share at a
-//! time.
+//! Remembers when each part of a repository was checked, and which parts and backups were damaged.
 //!
 //! The memory is a sealed object, `verify.json`. It is a convenience: if it is lost or damaged, all
 //! parts count as never checked, and a repository that cannot be written to can still be verified.
+//! The storage can write it without a key. So it only makes verifications and backups do more: a
+//! backup does not refer to parts that were damaged, and stores their content again.
 
 use crate::{
     error::Result,
@@ -29,14 +30,25 @@ const MAX_ELEMENTS: usize = 4 * MAX_PARTS as usize;
 /// Used as the time of a part that was damaged when it was last checked.
 pub const DAMAGED: u64 = 1;
 
-/// The time at which each part of each segment was checked, in seconds since 1970; 0 means never.
+/// Damaged backups beyond this limit are not remembered.
+const MAX_LOSSES: usize = 1 << 16;
+
+/// The outcome of earlier verifications.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct VerifyMemory(HashMap<SegmentId, Vec<u64>>);
+pub struct VerifyMemory {
+    /// The time at which each part of each segment was checked, in seconds since 1970; 0 means never.
+    times: HashMap<SegmentId, Vec<u64>>,
+    /// The number of files that each damaged backup lost; 0 if it is not known.
+    losses: BTreeMap<String, u64>,
+}
 
 #[derive(Serialize, Deserialize)]
 struct VerifiedSegments {
     format: u32,
     segments: Vec<VerifiedRow>,
+    /// Damaged backups, and the number of files that each of them lost.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    losses: BTreeMap<String, u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,10 +66,14 @@ impl VerifyMemory {
         let stored = objects.get(layout::COVERED).ok().flatten();
         let stored: Option<VerifiedSegments> =
             stored.and_then(|(bytes, _)| open_counted(&bytes, layout::COVERED, MAX_ELEMENTS).ok());
-        let rows = stored
-            .filter(|stored| stored.format == FORMAT)
-            .map_or_else(Vec::new, |stored| stored.segments);
-        let (mut covered, mut left) = (Self::default(), MAX_PARTS);
+        let Some(stored) = stored.filter(|stored| stored.format == FORMAT) else {
+            return Self::default();
+        };
+        let mut covered = Self {
+            losses: stored.losses.into_iter().take(MAX_LOSSES).collect(),
+            ..Self::default()
+        };
+        let mut left = MAX_PARTS;
         // A time in the future comes from a wrong clock, and does not count.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -68,7 +84,7 @@ impl VerifyMemory {
             stream,
             number,
             runs,
-        } in rows
+        } in stored.segments
         {
             let id = SegmentId {
                 backup,
@@ -87,7 +103,7 @@ impl VerifyMemory {
 
     /// Returns when a part was checked; 0 means never.
     pub fn when(&self, segment: &SegmentId, index: u64) -> u64 {
-        self.0
+        self.times
             .get(segment)
             .and_then(|times| times.get(index as usize))
             .copied()
@@ -96,7 +112,7 @@ impl VerifyMemory {
 
     /// Records that a part was checked.
     pub fn note(&mut self, segment: &SegmentId, index: u64, time: u64) {
-        let times = self.0.entry(segment.clone()).or_default();
+        let times = self.times.entry(segment.clone()).or_default();
         times.resize(times.len().max(index as usize + 1), 0);
         times[index as usize] = time;
     }
@@ -108,9 +124,38 @@ impl VerifyMemory {
         }
     }
 
-    /// Drops the segments that do not exist any more.
-    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
-        self.0.retain(|id, _| keep(id));
+    /// Drops the segments and the backups that do not exist any more.
+    pub fn retain(
+        &mut self,
+        has_segment: impl Fn(&SegmentId) -> bool,
+        has_backup: impl Fn(&str) -> bool,
+    ) {
+        self.times.retain(|id, _| has_segment(id));
+        self.losses.retain(|id, _| has_backup(id));
+    }
+
+    /// Returns the segments with parts that were damaged when they were last checked, and the indexes of those.
+    pub fn damaged_parts(&self) -> impl Iterator<Item = (&SegmentId, Vec<u64>)> {
+        self.times.iter().filter_map(|(id, times)| {
+            let parts = (0..).zip(times).filter(|(_, time)| **time == DAMAGED);
+            let parts: Vec<u64> = parts.map(|(index, _)| index).collect();
+            (!parts.is_empty()).then_some((id, parts))
+        })
+    }
+
+    /// Records that a backup has lost so many files; 0 if it is not known how many.
+    pub fn note_loss(&mut self, backup: &str, files: u64) {
+        self.losses.insert(backup.to_owned(), files);
+    }
+
+    /// Forgets the losses of a backup that was checked, or repaired, since.
+    pub fn forget_loss(&mut self, backup: &str) {
+        self.losses.remove(backup);
+    }
+
+    /// Returns how many files a backup lost when it was last checked, 0 if that is not known; `None` if it was not damaged.
+    pub fn loss(&self, backup: &str) -> Option<u64> {
+        self.losses.get(backup).copied()
     }
 
     /// Writes the memory.
@@ -118,17 +163,52 @@ impl VerifyMemory {
     /// # Errors
     /// Errors of the system.
     pub fn write(&self, objects: &dyn Objects) -> Result<()> {
-        let mut segments: Vec<VerifiedRow> =
-            self.0.iter().map(|(id, times)| row(id, times)).collect();
+        let rows = self.times.iter().map(|(id, times)| row(id, times));
+        let mut segments: Vec<VerifiedRow> = rows.collect();
         segments
             .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
         let sealed = seal(&VerifiedSegments {
             format: FORMAT,
             segments,
+            losses: self.losses.clone(),
         })?;
         objects
             .put(layout::COVERED, &sealed, &PutIf::Always)
             .map(drop)
+    }
+}
+
+/// The outcome of a verification of all data, to be remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VerifyRecord {
+    /// When the verification began, in seconds since 1970.
+    pub time: u64,
+    /// The segments that were checked, by their stored bytes.
+    pub segments: BTreeMap<SegmentId, u64>,
+    /// Parts of them that are damaged.
+    pub damaged: Vec<(SegmentId, u64)>,
+    /// The backups that were checked, and the number of files that each lost, if any.
+    pub losses: BTreeMap<String, Option<u64>>,
+}
+
+impl VerifyRecord {
+    /// Adds the outcome to the memory of the repository. Parts have `part_bytes`.
+    ///
+    /// # Errors
+    /// Those of the repository; one that cannot be written to does not remember.
+    pub fn remember(&self, objects: &dyn Objects, part_bytes: u64) -> Result<()> {
+        let mut memory = VerifyMemory::read(objects);
+        memory.note_all(&self.segments, part_bytes, self.time);
+        for (segment, index) in &self.damaged {
+            memory.note(segment, *index, DAMAGED);
+        }
+        for (backup, files) in &self.losses {
+            match files {
+                Some(files) => memory.note_loss(backup, *files),
+                None => memory.forget_loss(backup),
+            }
+        }
+        memory.write(objects)
     }
 }
 
@@ -139,6 +219,8 @@ pub struct CheckedShare {
     pub share: f64,
     /// When data was checked last, in seconds since 1970.
     pub last: Option<u64>,
+    /// Bytes of the parts that were damaged when they were last checked.
+    pub damaged_bytes: u64,
 }
 
 impl CheckedShare {
@@ -149,7 +231,8 @@ impl CheckedShare {
         part_bytes: u64,
     ) -> Self {
         let memory = VerifyMemory::read(objects);
-        let (mut all_bytes, mut checked_bytes, mut last) = (0u64, 0u64, None);
+        let (mut all_bytes, mut checked_bytes, mut damaged_bytes) = (0u64, 0u64, 0u64);
+        let mut last = None;
         for (id, bytes) in segments {
             for index in 0..bytes.div_ceil(part_bytes) {
                 let part = part_bytes.min(bytes - index * part_bytes);
@@ -158,12 +241,15 @@ impl CheckedShare {
                 if time > DAMAGED {
                     checked_bytes = checked_bytes.saturating_add(part);
                     last = last.max(Some(time));
+                } else if time == DAMAGED {
+                    damaged_bytes = damaged_bytes.saturating_add(part);
                 }
             }
         }
         Self {
             share: checked_bytes as f64 / all_bytes.max(1) as f64,
             last,
+            damaged_bytes,
         }
     }
 }
@@ -221,7 +307,12 @@ mod tests {
         covered.note(&id, 2, 77);
         covered.write(&objects).unwrap();
         let last = Some(77);
-        assert_eq!(share(), CheckedShare { share: 0.6, last });
+        let wanted = CheckedShare {
+            share: 0.6,
+            last,
+            damaged_bytes: 10,
+        };
+        assert_eq!(share(), wanted);
     }
 
     #[test]
@@ -243,5 +334,34 @@ mod tests {
         );
         objects.put(layout::COVERED, b"{", &PutIf::Always).unwrap();
         assert_eq!(VerifyMemory::read(&objects), VerifyMemory::default());
+    }
+
+    #[test]
+    fn damaged_parts_and_losses_are_remembered_until_they_are_found_whole() {
+        let objects = MemoryObjects::new();
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 2,
+        };
+        let mut record = VerifyRecord {
+            time: 77,
+            segments: BTreeMap::from([(id.clone(), 25)]),
+            damaged: vec![(id.clone(), 1)],
+            losses: BTreeMap::from([("b".to_owned(), Some(3)), ("c".to_owned(), None)]),
+        };
+        record.remember(&objects, 10).unwrap();
+        let memory = VerifyMemory::read(&objects);
+        assert_eq!([0, 1, 2].map(|at| memory.when(&id, at)), [77, DAMAGED, 77]);
+        assert_eq!(memory.damaged_parts().collect::<Vec<_>>(), [(&id, vec![1])]);
+        assert_eq!((memory.loss("b"), memory.loss("c")), (Some(3), None));
+        record.damaged.clear();
+        record.losses.insert("b".to_owned(), None);
+        record.remember(&objects, 10).unwrap();
+        let memory = VerifyMemory::read(&objects);
+        assert_eq!(
+            (memory.damaged_parts().count(), memory.loss("b")),
+            (0, None)
+        );
     }
 }

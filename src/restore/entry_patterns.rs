@@ -4,8 +4,11 @@ use super::Restore;
 use crate::{
     archive::{Archive, Selection, source_paths::selection_in},
     error::{Error, ErrorKind, Result},
-    format::entry::{EntryKind, EntryPath, is_within},
-    source::patterns::Patterns,
+    format::{
+        entry::{EntryKind, EntryPath, is_within, split},
+        root::EntryName,
+    },
+    source::patterns::{PatternPlace, Patterns},
 };
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 
@@ -57,12 +60,69 @@ impl Restore {
         if exclude.is_empty() {
             return Ok(selection);
         }
-        let patterns = patterns(exclude)?;
-        // A directory of the target must not be deleted because its kind is not known here.
-        let is_left_out =
-            move |path: &[u8]| patterns.matches(path, true) || patterns.matches(path, false);
-        Ok(selection.without(Arc::new(is_left_out)))
+        let rest = without(&selection, exclude)?;
+        let has_some = |path: &EntryPath| rest.holds(path);
+        if include.is_empty() || selection.paths().iter().any(has_some) {
+            return Ok(rest);
+        }
+        let what = "cannot restore what --include matches: --exclude leaves out all of it";
+        Err(Error::new(ErrorKind::Usage, what).hint(
+            "--exclude decides last, also for everything below a directory; leave out other names in it, as in --exclude '/dir/other'",
+        ))
     }
+}
+
+/// Leaves out what these patterns match.
+fn without(selection: &Selection, exclude: &[OsString]) -> Result<Selection> {
+    let patterns = patterns(exclude)?;
+    // A directory of the target must not be deleted because its kind is not known here.
+    let is_left_out =
+        move |path: &[u8]| patterns.matches(path, true) || patterns.matches(path, false);
+    Ok(selection.without(Arc::new(is_left_out)))
+}
+
+/// Options that `root.left_out` names and that a restore knows without the files of the host.
+const PATTERN: &str = "--exclude ";
+const ONE_FILE_SYSTEM: &str = "--one-file-system";
+
+/// Returns patterns of files that the backup left out on its host, and that a restore must not
+/// delete.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the backup left out files by other means: then it does not tell which.
+pub(crate) fn left_out_by_backup(archive: &Archive) -> Result<Patterns> {
+    let options = &archive.root.left_out;
+    let is_known = |option: &&String| option.starts_with(PATTERN) || **option == ONE_FILE_SYSTEM;
+    if let Some(option) = options.iter().find(|option| !is_known(option)) {
+        let what = format!(
+            "cannot delete files that are not in backup {:?}",
+            archive.root.id
+        );
+        return Err(Error::new(ErrorKind::Usage, what)
+            .because(format!("it has only a part of its source: it was made with {option:?}"))
+            .hint("--delta without --delete keeps what the backup left out; --delete-excluded deletes it too"));
+    }
+    let lines = options
+        .iter()
+        .filter_map(|option| option.strip_prefix(PATTERN));
+    let lines: Vec<&str> = lines.collect();
+    Patterns::read(&lines, &[] as &[PathBuf], &places(archive))
+}
+
+/// The paths of the source, with their places in the backup.
+fn places(archive: &Archive) -> Vec<PatternPlace> {
+    let source = &archive.root.source;
+    let place = |top: &EntryName| {
+        let path = top.0.strip_prefix(b"/").unwrap_or(&top.0);
+        PatternPlace {
+            names: vec![path.to_vec()],
+            at: match source.contents {
+                true => Vec::new(),
+                false => split(path).1.to_vec(),
+            },
+        }
+    };
+    source.paths.iter().map(place).collect()
 }
 
 fn patterns(lines: &[OsString]) -> Result<Patterns> {

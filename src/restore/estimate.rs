@@ -156,7 +156,8 @@ impl EstimateRequest {
             let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let archive = choose_backup::open_chosen(&self.restore, self.restore.overwrite)?;
+        let archive =
+            choose_backup::open_chosen(&self.restore, self.restore.overwrite.is_allowed())?;
         let selection = self.restore.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;

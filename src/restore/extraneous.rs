@@ -16,7 +16,11 @@ use crate::{
     },
     postgres::restore::plan::ClusterPlan,
     sink::Place,
-    target::layout::{TargetLayout, TargetMount},
+    source::patterns::Patterns,
+    target::{
+        deletion_limit::PlannedDeletions,
+        layout::{TargetLayout, TargetMount},
+    },
 };
 use std::{
     collections::{BTreeSet, HashSet},
@@ -34,9 +38,12 @@ pub(crate) struct ExtraneousFiles {
     pub(crate) paths: Vec<EntryPath>,
     /// Paths that are kept all the same, one line each.
     pub(crate) kept: Vec<String>,
+    /// The counts of the removal.
+    pub(crate) planned: PlannedDeletions,
 }
 
-/// Lists the files that do not belong to the selected part of a backup.
+/// Lists the files that do not belong to the selected part of a backup. The selection, and the
+/// patterns of `never`, keep files too.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a damaged page, because the expected files are unknown then.
@@ -47,6 +54,7 @@ pub(crate) fn find_extraneous(
     selection: &Selection,
     plan: &ClusterPlan,
     layout: &TargetLayout,
+    never: &Patterns,
 ) -> Result<ExtraneousFiles> {
     let mut places = Vec::new();
     for (at, path) in std::iter::once((&b""[..], &layout.root))
@@ -67,6 +75,7 @@ pub(crate) fn find_extraneous(
         own,
         ways,
         selection,
+        never,
         levels: Vec::new(),
         found: ExtraneousFiles::default(),
     };
@@ -96,6 +105,8 @@ struct ExtraWalk<'a> {
     /// in each.
     ways: HashSet<EntryPath>,
     selection: &'a Selection,
+    /// Patterns of files that are never removed.
+    never: &'a Patterns,
     levels: Vec<ExtraLevel>,
     found: ExtraneousFiles,
 }
@@ -117,9 +128,12 @@ impl ExtraWalk<'_> {
         if let (Some(level), false) = (self.levels.last_mut(), path.is_empty()) {
             // If the parent is not on disk, this step is one of the missing directories above the
             // path.
-            level
+            let is_there = level
                 .names
                 .remove(entry::child_component(&level.path, path));
+            if is_there && self.selection.holds(path) {
+                self.found.planned.there += 1;
+            }
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
@@ -249,6 +263,13 @@ impl ExtraWalk<'_> {
         Ok(goes)
     }
 
+    /// Returns whether a pattern leaves a path out, as a file or as a directory.
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        !self.selection.holds(path)
+            || self.never.matches(path, true)
+            || self.never.matches(path, false)
+    }
+
     fn note_kept(&mut self, path: &[u8], why: &str) {
         self.found
             .kept
@@ -290,7 +311,12 @@ impl SweptDir {
 impl Visit for ExtraSweep<'_, '_> {
     type Error = Error;
 
-    fn meet(&mut self, _: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
+    fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
+        if self.walk.is_left_out(path) || dir::is_lost_and_found(dir, name) {
+            let around = self.levels.last_mut();
+            around.into_iter().for_each(|around| around.whole = false);
+            return Ok(false);
+        }
         let is_own = self.walk.own.contains(&(stat.dev, stat.inode));
         let is_mount_boundary = self
             .levels
@@ -305,6 +331,8 @@ impl Visit for ExtraSweep<'_, '_> {
                 .for_each(|around| around.whole = false);
             return Ok(false);
         }
+        self.walk.found.planned.extra += 1;
+        self.walk.found.planned.there += 1;
         match stat.kind {
             FileKind::Directory => self.levels.push(SweptDir::new(stat.dev)),
             _ => self

@@ -17,6 +17,7 @@ pub mod delta;
 pub(crate) mod directories;
 mod entry_patterns;
 pub mod estimate;
+pub(crate) mod existing;
 pub(crate) mod extraneous;
 pub mod preview;
 pub(crate) mod run;
@@ -52,6 +53,8 @@ use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source
 use cluster::choose_backup;
 use delta::{Delta, DeltaChanges};
 pub use entry_patterns::EntryPatterns;
+use existing::NewerFiles;
+pub use existing::Overwrite;
 use extraneous::ExtraneousFiles;
 use run::RestoreRun;
 use std::{
@@ -65,7 +68,7 @@ use std::{
 /// Hint after a restore of a cluster that the target could not take completely.
 const RETRY_HINT: &str = "when that path can be written, run the same command again";
 const RETRY_OVERWRITE_HINT: &str =
-    "when that path can be written, run the same command again with --overwrite";
+    "when that path can be written, run the same command again with --overwrite=all";
 
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
@@ -80,8 +83,8 @@ pub struct Restore {
     pub paths: Vec<Vec<u8>>,
     /// Patterns that choose among them.
     pub patterns: EntryPatterns,
-    /// Whether the target may hold files already.
-    pub overwrite: bool,
+    /// Whether the target may hold files already, and which of them are replaced.
+    pub overwrite: Overwrite,
     /// Whether the restore continues after damage and restores every undamaged file.
     pub keep_going: bool,
     /// Whether owners are restored by number instead of by name.
@@ -156,7 +159,8 @@ impl Restore {
     /// # Errors
     /// Every error that ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite)? {
+        if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite.is_allowed())?
+        {
             return self.run_archive(archive, meter);
         }
         let opened = if self.from == "-" {
@@ -233,9 +237,13 @@ impl Restore {
             }
         };
         cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
+        let overwrite = match delta {
+            Some(_) => Overwrite::All,
+            None => self.overwrite_in(&archive, &selection, &layout)?,
+        };
         (self.say_elsewhere)(&layout.mounts);
         let tree = Self {
-            overwrite: self.overwrite || delta.is_some(),
+            overwrite,
             ..self.clone()
         }
         .create_tree(&layout)?;
@@ -252,6 +260,7 @@ impl Restore {
             lacking: Mutex::new(MissingParts::new(unnamed)),
             absent: Mutex::default(),
             not_ours: Mutex::default(),
+            newer: NewerFiles::of(overwrite),
             refused: SkippedEntries::default(),
         };
         Ok((run, extra))
@@ -267,7 +276,7 @@ impl Restore {
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
         let damaged = run.report.files();
-        if delta.is_none() && self.overwrite {
+        if delta.is_none() && self.overwrite.is_allowed() {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
@@ -297,9 +306,10 @@ impl Restore {
             notes.extend(kept);
             notes.extend(closing.notes);
             let error = notes.into_iter().fold(error, Error::detail);
-            let replaces = changes.is_some() || self.overwrite;
+            let replaces = changes.is_some() || self.overwrite.is_allowed();
             return Err(with_retry_hint(error, closing.is_kept, replaces));
         }
+        notes.extend(run.newer.line());
         notes.extend(run.report.warnings());
         notes.extend(kept);
         notes.extend(run.tree.notes.lines());
@@ -331,16 +341,11 @@ impl Restore {
 
     /// Opens or creates the target tree.
     pub(crate) fn create_tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
-        let Self {
-            overwrite,
-            numeric_owner,
-            ..
-        } = *self;
         TargetTree::create(
             layout,
             TargetOptions {
-                overwrite,
-                numeric_owner,
+                overwrite: self.overwrite.is_allowed(),
+                numeric_owner: self.numeric_owner,
                 usual_parents: false,
                 whole_files: false,
             },

@@ -1,6 +1,6 @@
 //! The shared state of a restore, and the planning of one entry.
 
-use super::{MissingParts, directories};
+use super::{MissingParts, directories, existing::NewerFiles};
 use crate::{
     archive::{Archive, Selection},
     error::{Error, Result, quoted},
@@ -41,6 +41,8 @@ pub(crate) struct RestoreRun<'a> {
     pub(super) absent: Mutex<HashSet<EntryPath>>,
     /// Directories that keep the metadata they have.
     pub(super) not_ours: Mutex<HashSet<EntryPath>>,
+    /// Files that are kept because they are newer than in the backup.
+    pub(super) newer: NewerFiles,
     /// Entries that the target cannot take.
     pub(crate) refused: SkippedEntries,
 }
@@ -89,6 +91,10 @@ impl RestoreRun<'_> {
                 Ok(())
             }
             EntryKind::HardLink(target) => self.add_stand_in(add, target, &item.entry.path),
+            _ if self.newer.keeps(writer, &item)? => {
+                self.mark_absent(&item.entry.path);
+                Ok(())
+            }
             _ => add(item),
         }
     }

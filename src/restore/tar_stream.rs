@@ -80,7 +80,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         found: vec![false; selection.paths().len()],
         selection,
         directories: DeferredDirs::default(),
-        came: restore.overwrite.then(RestoredPaths::default),
+        came: restore.overwrite.is_allowed().then(RestoredPaths::default),
         refused: SkippedEntries::default(),
         trailed: false,
         report: &report,
@@ -110,16 +110,11 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
 /// Opens the target. A directory without a member gets the usual permissions, because its own are
 /// unknown.
 fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
-    let Restore {
-        overwrite,
-        numeric_owner,
-        ..
-    } = *restore;
     TargetTree::create(
         &TargetLayout::plain(&restore.to),
         TargetOptions {
-            overwrite,
-            numeric_owner,
+            overwrite: restore.overwrite.is_allowed(),
+            numeric_owner: restore.numeric_owner,
             usual_parents: true,
             whole_files: false,
         },

@@ -1,6 +1,9 @@
 //! The output of a command, as it is read: its end is an error unless the command succeeded.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    platform::child_environment::without_secrets,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::{OsStr, OsString},
@@ -39,6 +42,7 @@ impl CommandOutput {
         let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
         let failed = |e| Error::io(format!("could not run {program:?}"), e);
         let mut command = Command::new(program);
+        let command = without_secrets(&mut command);
         let command = command.args(words.iter().skip(1)).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let missing = || failed(io::ErrorKind::BrokenPipe.into());

@@ -7,7 +7,7 @@
 //! A pattern that has matched nothing is probably wrong, so matches are recorded.
 
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Result, quoted},
     format::entry,
 };
 use gix_ignore::glob::{
@@ -127,21 +127,64 @@ impl Patterns {
             name_at: path.len() - entry::split(path).1.len(),
             is_dir,
         };
-        let literal_matches = self.literal_matches(&object).max();
+        let last = self.last_match(&object)?;
+        self.note_matches(&object);
+        self.line_unless_negated(last)
+    }
+
+    /// Returns the number of the last pattern that matches.
+    fn last_match(&self, object: &MatchedPath<'_>) -> Option<usize> {
+        let literal_matches = self.literal_matches(object).max();
         let mut later = self
             .wild
             .iter()
             .rev()
             .take_while(|wild| Some(wild.at) > literal_matches);
-        let last = later
-            .find(|wild| self.is_match(wild, &object))
+        later
+            .find(|wild| self.is_match(wild, object))
             .map(|wild| wild.at)
-            .or(literal_matches);
-        if last.is_some() {
-            self.note_matches(&object);
-        }
-        let rule = last.map(|at| &self.all[at])?;
+            .or(literal_matches)
+    }
+
+    fn line_unless_negated(&self, at: usize) -> Option<&[u8]> {
+        let rule = &self.all[at];
         (!rule.pattern.is_negative()).then(|| &self.lines[rule.line].text[..])
+    }
+
+    /// Returns negated patterns that take nothing back, because another pattern leaves out a
+    /// directory above; each with that pattern. Only for directories that are named without a
+    /// wildcard.
+    pub fn idle_negations(&self) -> Vec<(&[u8], &[u8])> {
+        let negated = self.all.iter().filter(|rule| rule.pattern.is_negative());
+        let idle = negated.filter_map(|rule| {
+            let by = self.pattern_above(&rule.pattern)?;
+            Some((&self.lines[rule.line].text[..], by))
+        });
+        idle.collect()
+    }
+
+    /// Returns the pattern that leaves out a directory in the path of another pattern.
+    fn pattern_above(&self, pattern: &Pattern) -> Option<&[u8]> {
+        let literal = pattern.first_wildcard_pos.unwrap_or(pattern.text.len());
+        let path = &pattern.text[..literal];
+        let slashes = (0..path.len()).filter(|at| path[*at] == b'/');
+        { slashes }.find_map(|at| {
+            let above = MatchedPath {
+                path: &path[..at],
+                name_at: at - entry::split(&path[..at]).1.len(),
+                is_dir: true,
+            };
+            self.line_unless_negated(self.last_match(&above)?)
+        })
+    }
+
+    /// Returns a warning for each of [`Self::idle_negations`].
+    pub fn idle_warnings(&self) -> impl Iterator<Item = String> {
+        let idle = self.idle_negations().into_iter();
+        idle.map(|(pattern, by)| {
+            let (pattern, by) = (quoted(pattern), quoted(by));
+            format!("the pattern {pattern} takes nothing back: {by} leaves out the directory; leave out what is in it instead, as in \"/dir/*\"")
+        })
     }
 
     /// Returns the patterns that have matched nothing so far, as the user wrote them.
@@ -377,6 +420,20 @@ mod tests {
             unmatched(&Patterns::read(&NO_FILES, &[file.path()], &[]).unwrap()),
             ["*.o", "/b"]
         );
+    }
+
+    #[test]
+    fn a_pattern_that_takes_nothing_back_is_known() {
+        let idle = |lines: &[&str]| of(lines).idle_negations().len();
+        assert_eq!(idle(&["/d/", "!/d/keep"]), 1);
+        assert_eq!(idle(&["d", "!/a/d/b/*.c"]), 1);
+        assert_eq!(idle(&["/d/*", "!/d/keep"]), 0);
+        assert_eq!(idle(&["/d/*", "!/d/e/keep"]), 1);
+        assert_eq!(idle(&["/d/*", "!/d/e/", "!/d/e/keep"]), 0);
+        assert_eq!(idle(&["*.log", "!keep.log", "!/*/x"]), 0);
+        let patterns = of(&["/d/", "!/d/keep"]);
+        assert_eq!(patterns.idle_negations(), [(&b"!/d/keep"[..], &b"/d/"[..])]);
+        assert_eq!(unmatched(&patterns), ["/d/", "!/d/keep"]);
     }
 
     #[test]

@@ -4,8 +4,11 @@ use super::{
     CacheSpec, CachedObjects, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
     CloudSettings, CoalescedObjects, KeptBackups, LocalObjects, Location, Objects, SealedObjects,
     keys::{self, RepositoryKey},
-    server,
+    remembered::{AcceptedRepositories, LocationMemory},
+    seen_keys, server,
     ssh::{self, HostSettings},
+    trust::{ClearUse, RepositoryTrust},
+    watched::WatchedObjects,
     wire::{TlsFiles, Wire, WireService},
 };
 use crate::{
@@ -14,13 +17,17 @@ use crate::{
         is_sealed, wants_passphrase,
     },
     error::{Error, ErrorKind, Result},
+    format::layout::{BACKUPS, REPOSITORY},
     platform::secrecy::forbid_core_dumps,
     queue::Locked,
 };
 use std::{
     collections::BTreeMap,
     io::{Cursor, Read},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// The settings and keys of all storages of this process.
@@ -34,6 +41,8 @@ pub struct StorageAccess {
     pub cache: Option<CacheSpec>,
     /// How other hosts are reached.
     pub hosts: HostSettings,
+    /// Which repositories the command may use.
+    pub trust: RepositoryTrust,
 }
 
 /// The name of the first key file of a repository.
@@ -46,6 +55,9 @@ static OPEN: Mutex<BTreeMap<String, Arc<dyn Objects>>> = Mutex::new(BTreeMap::ne
 
 /// Object stores that are open, to say what was asked of them.
 static CLOUDS: Mutex<Vec<CloudObjects>> = Mutex::new(Vec::new());
+
+/// Has a key that was given opened a repository?
+static HAS_OPENED: AtomicBool = AtomicBool::new(false);
 
 /// What this process asked of all object stores so far; `None` if it opened none.
 pub fn cloud_counts() -> Option<CloudCounts> {
@@ -146,39 +158,142 @@ pub fn objects(location: &Location) -> Result<Arc<dyn Objects>> {
     if matches!(location, Location::Peer(_)) {
         return Ok(stored);
     }
+    let is_local = stored.as_local().is_some();
+    let memory = memory_of(location)?;
     // What is wrong with a directory shows when it is used, with the words of that use.
-    if stored.as_local().is_some() && !matches!(keys::is_encrypted(&*stored), Ok(true)) {
-        return Ok(stored);
-    }
-    let objects: Arc<dyn Objects> = match open_repository(&*stored)? {
+    let is_usable = !is_local || has_duty() || keys::is_encrypted(&*stored).is_ok();
+    let (key, has_known_keys) = match is_usable {
+        true => open_repository(&*stored, &memory)?,
+        false => (RepositoryKey::Clear, false),
+    };
+    let is_clear = matches!(key, RepositoryKey::Clear);
+    let objects: Arc<dyn Objects> = match key {
         RepositoryKey::Clear => stored,
-        RepositoryKey::Opened(ring) => {
-            forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
-            let access = ring.access();
-            let sealed = SealedObjects::new(stored, Arc::new(*ring));
-            match access {
-                Access::Read => Arc::new(sealed),
-                Access::Put => Arc::new(KeptBackups::new(sealed)),
-            }
-        }
+        RepositoryKey::Opened(ring) => opened_objects(stored, *ring)?,
         RepositoryKey::Locked => Arc::new(SealedObjects::locked(stored)),
     };
-    OPEN.locked().insert(name, objects.clone());
+    let trust = &access().trust;
+    let accepts = AcceptedRepositories {
+        others: has_known_keys && has_expected_keys() || trust.accepts_others,
+        clear: trust.accepts_others && trust.clear == ClearUse::Decided,
+        is_made: false,
+    };
+    let objects = Arc::new(WatchedObjects::new(
+        objects,
+        memory,
+        accepts,
+        has_known_keys,
+    ));
+    if !(is_local && is_clear) {
+        OPEN.locked().insert(name, objects.clone());
+    }
     Ok(objects)
 }
 
-/// A command may use two repositories, and one of them may be clear.
-fn open_repository(stored: &dyn Objects) -> Result<RepositoryKey> {
+fn opened_objects(stored: Arc<dyn Objects>, ring: KeyRing) -> Result<Arc<dyn Objects>> {
+    forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
+    let access = ring.access();
+    let sealed = SealedObjects::new(stored, Arc::new(ring));
+    Ok(match access {
+        Access::Read => Arc::new(sealed),
+        Access::Put => Arc::new(KeptBackups::new(sealed)),
+    })
+}
+
+fn memory_of(location: &Location) -> Result<LocationMemory> {
+    let access = access();
+    let endpoint = access.cloud.endpoint.as_deref();
+    LocationMemory::read(access.trust.state_dir.as_deref(), location, endpoint)
+}
+
+/// Does the command have to open something with a key?
+fn has_duty() -> bool {
+    has_keys() || has_expected_keys()
+}
+
+fn has_expected_keys() -> bool {
+    !access().trust.expected_keys.is_empty()
+}
+
+/// Opens the key of a repository, and compares it with what is remembered. Returns also whether it is known.
+fn open_repository(stored: &dyn Objects, memory: &LocationMemory) -> Result<(RepositoryKey, bool)> {
     let options = &access().keys;
+    let expected = &access().trust.expected_keys;
     // The first request to a store is one whose answer has a body: in it the store says what is wrong.
-    match keys::open_repository(stored, options) {
+    let key = match keys::open_repository(stored, options) {
         Err(error) if error.kind == ErrorKind::Usage && !options.is_empty() => {
-            match keys::is_encrypted(stored)? {
-                true => Err(error),
-                false => Ok(RepositoryKey::Clear),
+            if keys::is_encrypted(stored)? {
+                return Err(error);
             }
+            check_clear_use(stored, error)?;
+            RepositoryKey::Clear
         }
-        opened => opened,
+        key => key?,
+    };
+    let name = stored.describe("");
+    let is_known = match &key {
+        RepositoryKey::Opened(ring) => {
+            let is_known = memory.check_keys(ring, expected, &name)?;
+            HAS_OPENED.store(true, Relaxed);
+            is_known
+        }
+        RepositoryKey::Locked if has_expected_keys() => {
+            return Err(unchecked(&name, "no key was given that opens it"));
+        }
+        RepositoryKey::Clear if options.is_empty() && has_expected_keys() => {
+            check_clear_use(stored, unchecked(&name, "it is not encrypted"))?;
+            false
+        }
+        _ => false,
+    };
+    Ok((key, is_known))
+}
+
+fn unchecked(name: &str, why: &str) -> Error {
+    let what = format!("cannot compare the keys of {name} with --expect-keys");
+    Error::new(ErrorKind::Usage, what).because(why.to_owned())
+}
+
+/// Returns `error` if a clear repository may not be used beside a key. Where there is none yet, the decision comes when one is made.
+fn check_clear_use(stored: &dyn Objects, error: Error) -> Result<()> {
+    if access().trust.clear != ClearUse::Refused {
+        return Ok(());
+    }
+    let is_there = match stored.as_local() {
+        Some(local) => [REPOSITORY, BACKUPS]
+            .iter()
+            .any(|name| local.root().join(name).exists()),
+        None => stored.stat(REPOSITORY)?.is_some(),
+    };
+    if is_there { Err(error) } else { Ok(()) }
+}
+
+/// Checks that a key that was given has opened one of the two repositories of a command.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if it has opened none, and the user has not decided that they are clear.
+pub fn check_key_use() -> Result<()> {
+    let is_used = HAS_OPENED.load(Relaxed) || access().trust.clear == ClearUse::Decided;
+    if is_used || !has_duty() {
+        return Ok(());
+    }
+    Err(
+        Error::new(ErrorKind::Usage, "cannot use the key that was given")
+            .because(
+                "none of the repositories of this command is encrypted, or their keys were removed",
+            )
+            .hint("leave the key out if they should be clear"),
+    )
+}
+
+/// Refuses to make a repository where one was that is missing.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if this host knows one there.
+pub fn check_new_place(location: &Location) -> Result<()> {
+    match access().trust.accepts_others {
+        true => Ok(()),
+        false => memory_of(location)?.check_new(&location.to_string()),
     }
 }
 
@@ -191,14 +306,24 @@ pub fn encrypt_new(
     first: &UserRecipient,
     others: &[UserRecipient],
 ) -> Result<Arc<dyn Objects>> {
+    check_new_place(location)?;
     let stored = stored_objects(location)?;
     let ring = keys::encrypt_repository(&*stored, FIRST_KEY, first)?;
     for (number, recipient) in others.iter().enumerate() {
         let name = format!("{FIRST_KEY}-{}", number + 2);
         keys::add_key(&*stored, &ring, &name, recipient, Access::Read)?;
     }
+    seen_keys::remember_recipients(&ring, &keys::list_keys(&*stored, Some(&ring))?);
     forbid_core_dumps().map_err(|e| Error::io("could not forbid core dumps", e))?;
     let sealed: Arc<dyn Objects> = Arc::new(SealedObjects::new(stored, Arc::new(ring)));
+    HAS_OPENED.store(true, Relaxed);
+    let accepts = AcceptedRepositories {
+        others: true,
+        clear: false,
+        is_made: true,
+    };
+    let memory = memory_of(location)?;
+    let sealed = Arc::new(WatchedObjects::new(sealed, memory, accepts, true));
     OPEN.locked().insert(location.to_string(), sealed.clone());
     Ok(sealed)
 }
@@ -266,7 +391,8 @@ pub fn new_passphrase() -> Result<UserRecipient> {
 /// [`ErrorKind::Usage`] if the repository is clear; as [`keys::open_repository`].
 pub fn stored_and_key(location: &Location) -> Result<(Arc<dyn Objects>, Option<KeyRing>)> {
     let stored = stored_objects(location)?;
-    match open_repository(&*stored)? {
+    let (key, _) = open_repository(&*stored, &memory_of(location)?)?;
+    match key {
         RepositoryKey::Opened(ring) => Ok((stored, Some(*ring))),
         RepositoryKey::Locked => Ok((stored, None)),
         RepositoryKey::Clear => Err(Error::new(
@@ -275,6 +401,24 @@ pub fn stored_and_key(location: &Location) -> Result<(Arc<dyn Objects>, Option<K
         )
         .because("it is not encrypted, or it is no repository")),
     }
+}
+
+/// The objects of a repository as they are stored, and the copy of its key that was given, which is compared with what is remembered.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] unless one copy was given; [`ErrorKind::Permission`] for the key of another repository.
+pub fn saved_key(location: &Location) -> Result<(Arc<dyn Objects>, KeyRing)> {
+    let access = access();
+    let mut rings = access.keys.saved_rings()?;
+    let (Some(ring), true) = (rings.pop(), rings.is_empty()) else {
+        let what = format!("cannot write the keys of {location} anew");
+        return Err(Error::new(ErrorKind::Usage, what)
+            .because("one copy of the repository's key is needed")
+            .hint("give the file that `age -d` made of a key file: --key SAVED"));
+    };
+    let expected = &access.trust.expected_keys;
+    memory_of(location)?.check_keys(&ring, expected, &location.to_string())?;
+    Ok((stored_objects(location)?, ring))
 }
 
 /// The objects of an encrypted repository as they are stored, and its key.

@@ -2,13 +2,17 @@
 //!
 //! An object is taken from the cache only if this process listed it before, with the length and the version that the cache has: the
 //! storage alone says which objects there are. A storage whose listings have no versions gets no cache. Every file of the cache has a digest over its name and content, so damage, or a file that was moved or
-//! exchanged, counts as absent. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
+//! exchanged, counts as absent. A directory that another user owns, or could have led here by a link, is not used. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
 
 use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
     Upload, Version, key::is_below,
 };
-use crate::{error::Result, platform::debug, queue::Locked};
+use crate::{
+    error::Result,
+    platform::{debug, guarded_path::own_dir},
+    queue::Locked,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -17,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::SystemTime,
@@ -57,6 +61,8 @@ struct Cache {
     listed: Mutex<BTreeMap<String, CachedVersion>>,
     /// Bytes of all files; `None` before the first one is written.
     used_bytes: Mutex<Option<u64>>,
+    /// Whether the directory belongs to this user; looked at once.
+    is_own: OnceLock<bool>,
     /// Numbers of files that are being written.
     last_number: AtomicU64,
 }
@@ -84,6 +90,7 @@ impl CachedObjects {
             storage: inner.describe(""),
             listed: Mutex::default(),
             used_bytes: Mutex::default(),
+            is_own: OnceLock::new(),
             last_number: AtomicU64::new(0),
         };
         Self {
@@ -96,10 +103,21 @@ impl CachedObjects {
 impl Cache {
     /// The content that an object had when it was listed, if it may be kept.
     fn listed(&self, key: &str) -> Option<CachedVersion> {
-        if !(self.spec.is_kept)(key) {
+        if !(self.spec.is_kept)(key) || !self.has_own_dir() {
             return None;
         }
         self.listed.locked().get(key).cloned()
+    }
+
+    /// Files of another user's directory are neither read nor deleted, though root could.
+    fn has_own_dir(&self) -> bool {
+        *self.is_own.get_or_init(|| {
+            let own = own_dir(&self.spec.dir);
+            if let Err(error) = &own {
+                debug(|| format!("no cache in {:?}: {error}", self.spec.dir));
+            }
+            own.is_ok()
+        })
     }
 
     fn forget(&self, key: &str) {

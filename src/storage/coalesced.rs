@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    format::root::PART_BYTES,
     platform::debug,
     queue::{Locked, Monitor, start},
 };
@@ -31,9 +32,13 @@ const MAX_GAP: u64 = 256 << 10;
 /// Bytes by which a read may be before the end of the reads so far: several threads read frames that follow each other.
 const MAX_BACK: u64 = 4 << 20;
 
-/// Bytes of the smallest and of the largest window.
+/// Bytes of the smallest window.
 const MIN_WINDOW: u64 = 1 << 20;
-const MAX_WINDOW: u64 = 8 << 20;
+
+/// Bytes of the largest window.
+///
+/// A read of more bytes is a request of its own, and nothing is read ahead of it: several threads make such reads of one object.
+const MAX_WINDOW: u64 = PART_BYTES;
 
 /// Bytes that are ahead of one reader at first. They double each time that it has to wait.
 const FIRST_AHEAD: u64 = 8 << 20;
@@ -266,7 +271,8 @@ impl Objects for CoalescedObjects {
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let Some(end) = offset.checked_add(len as u64).filter(|_| len > 0) else {
+        let is_own_request = len == 0 || len as u64 > MAX_WINDOW;
+        let Some(end) = offset.checked_add(len as u64).filter(|_| !is_own_request) else {
             return self.inner.read_at(key, offset, len, out);
         };
         let windows = self.windows_for(key, offset, end);

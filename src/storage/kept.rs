@@ -15,14 +15,14 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     format::layout::{BACKUPS, MANIFEST, ROOT},
-    platform::debug,
+    platform::{debug, guarded_path::own_dir},
 };
 use std::{
     collections::BTreeSet,
     env,
     fs::{self, File},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -62,7 +62,7 @@ impl<'a> KeptFile<'a> {
 }
 
 /// The state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.
-fn state_dir() -> Option<PathBuf> {
+pub fn state_dir() -> Option<PathBuf> {
     let of = |name| env::var_os(name).filter(|value| !value.is_empty());
     if let Some(dir) = of(STATE_VARIABLE) {
         return Some(dir.into());
@@ -147,12 +147,9 @@ impl KeptBackups {
 }
 
 /// A new file beside `path`, which only this user reads. One that a killed process left is replaced.
-fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
+pub(super) fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
     let dir = path.parent().unwrap_or(Path::new("."));
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)?;
+    own_dir(dir)?;
     let mut written = path.as_os_str().to_owned();
     written.push(".partial");
     let written = PathBuf::from(written);

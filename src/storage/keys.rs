@@ -3,41 +3,46 @@
 //! ```text
 //! keys/<name>.age        the key of the repository, wrapped for a person
 //! keys/<name>.put.age    the same without what opens objects, wrapped for a host that only adds backups
-//! keys/members           for whom each of them is wrapped; sealed like an object
+//! keys/members.<g>.<n>   for whom each of them is wrapped, and which put keys and older roots count (see [`members`])
 //! keys/current.json      the newest generation and its recipient; a repository without it is clear
 //! keys/change.json       the intent of a command that changes keys
 //! ```
 //! Of several that make a repository sealed at the same time, one puts `keys/current.json`; the key files of the others are refused then,
 //! as they have another recipient. A rotation writes all key files before it: a key file that is older than it was put back by the
 //! storage.
+//!
+//! [`members`]: super::members
 
-use super::{KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version};
+use super::{
+    KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
+    members::{ListedKey, Members, carry_on, digest_of, mark_of, proven_roots},
+};
 use crate::{
     crypt::{
-        Access, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase, open_object,
-        seal_object, unwrap_secret, wrap_secret,
+        Access, Author, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase,
+        unwrap_secret, wrap_secret,
     },
     error::{Error, ErrorKind, Result},
     format::{
         layout::REPOSITORY,
         seal::{open_sealed, seal},
     },
+    platform::debug,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-const MEMBERS: &str = "keys/members";
-const CURRENT: &str = "keys/current.json";
+pub use super::{members::accept_root, rotation::rotate_key};
+
+/// The newest generation.
+pub(super) const CURRENT: &str = "keys/current.json";
 /// The intent of whoever changes keys.
 const CHANGE: &str = "keys/change.json";
-const SUFFIX: &str = ".age";
+pub(super) const SUFFIX: &str = ".age";
 const PUT_SUFFIX: &str = ".put.age";
 
 /// What the proof of [`CURRENT`] is for.
 const PURPOSE: &str = "fullbore current generation v1";
-
-/// Times that a change is tried again which another one came before.
-const ATTEMPTS: usize = 5;
 
 /// A key file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +56,7 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         key_of(&self.name, self.access)
     }
 }
@@ -66,18 +71,18 @@ fn key_of(name: &str, access: Access) -> String {
 
 /// The newest generation, in the clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct CurrentGeneration {
+pub(super) struct CurrentGeneration {
     generation: u32,
     recipient: String,
-    /// Keyed BLAKE3 of both.
+    /// Keyed BLAKE3 of both, which all keys of the repository can make and check.
     proof: String,
 }
 
 impl CurrentGeneration {
-    fn of(ring: &KeyRing) -> Self {
+    pub(super) fn of(ring: &KeyRing) -> Self {
         let newest = ring.newest();
         let recipient = newest.recipient().to_string();
-        let proof = newest.prove(
+        let proof = ring.prove_as_any(
             PURPOSE,
             &[&newest.number().to_le_bytes(), recipient.as_bytes()],
         );
@@ -88,7 +93,15 @@ impl CurrentGeneration {
         }
     }
 
-    fn read(objects: &dyn Objects) -> Result<Option<(Self, Version)>> {
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn sealed(&self) -> Result<Vec<u8>> {
+        seal(self)
+    }
+
+    pub(super) fn read(objects: &dyn Objects) -> Result<Option<(Self, Version)>> {
         let Some((bytes, version)) = objects.get(CURRENT)? else {
             return Ok(None);
         };
@@ -97,13 +110,6 @@ impl CurrentGeneration {
             version,
         )))
     }
-}
-
-/// For whom the key files are wrapped.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Members {
-    /// By the keys of their files.
-    recipients: BTreeMap<String, String>,
 }
 
 /// How a repository is to be read.
@@ -115,6 +121,15 @@ pub enum RepositoryKey {
     Opened(Box<KeyRing>),
     /// It is encrypted, and no key was given.
     Locked,
+}
+
+/// The newest generation of the key of a repository; `None` if it is clear.
+///
+/// # Errors
+/// The storage's, and [`ErrorKind::Corrupt`].
+pub fn current_generation(objects: &dyn Objects) -> Result<Option<u32>> {
+    let current = CurrentGeneration::read(objects)?;
+    Ok(current.map(|(current, _)| current.generation))
 }
 
 /// Is a repository encrypted?
@@ -153,21 +168,39 @@ fn encrypt_alone(objects: &dyn Objects, name: &str, recipient: &UserRecipient) -
         return Err(exists());
     }
     let ring = KeyRing::random()?;
-    let file = wrap_secret(ring.to_text().as_bytes(), std::slice::from_ref(recipient))?;
-    // What a killed attempt left is of no use to anyone: its repository was never made.
-    objects.put(&key_of(name, Access::Read), &file, &PutIf::Always)?;
-    let recipients = [(key_of(name, Access::Read), recipient.to_string())].into();
-    let members = seal(&Members { recipients })?;
-    objects.put(
-        MEMBERS,
-        &seal_object(MEMBERS, &members, &ring, None)?,
-        &PutIf::Always,
-    )?;
-    let current = seal(&CurrentGeneration::of(&ring))?;
-    match objects.put(CURRENT, &current, &PutIf::Absent)? {
+    match write_first(objects, &ring, name, recipient)? {
         Put::Done(_) => Ok(ring),
         Put::Refused => Err(exists()),
     }
+}
+
+/// Writes the first key file, the list of members, and at last the file that makes the repository encrypted. Roots that are there count.
+pub(super) fn write_first(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+) -> Result<Put> {
+    let key = key_of(name, Access::Read);
+    let file = wrap_for(ring, Access::Read, Author::PERSON, recipient)?;
+    let member = ListedKey {
+        recipient: recipient.to_string(),
+        author: Author::PERSON,
+        digest: digest_of(&file),
+    };
+    // What a killed attempt left is of no use to anyone: its repository was never made.
+    objects.put(&key, &file, &PutIf::Always)?;
+    let roots = proven_roots(objects, ring)?;
+    let members = Members {
+        files: [(key, member)].into(),
+        accepted: roots.iter().map(|root| mark_of(ring, root)).collect(),
+    };
+    members.write_first(objects, ring)?;
+    objects.put(
+        CURRENT,
+        &CurrentGeneration::of(ring).sealed()?,
+        &PutIf::Absent,
+    )
 }
 
 /// Opens the key of a repository with what the options give; of several key files that open, the one with most permissions counts.
@@ -185,7 +218,7 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
                 format!("cannot use a key for {}", objects.describe("")),
             )
             .because("it is not encrypted, or its keys were removed")
-            .hint("leave the key out if this repository should be clear"))
+            .hint("leave the key out if the repository should be clear; if its keys were lost: fullbore key restore REPO --key SAVED"))
         };
     };
     let identities = options.identities()?;
@@ -205,7 +238,16 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
     if rings.is_empty() && !for_passphrase.is_empty() {
         rings.extend(open_by_passphrase(objects, for_passphrase, options)?);
     }
-    let Some((file, ring)) = rings.into_iter().min_by_key(|(file, _)| file.access) else {
+    let found = rings.into_iter().min_by_key(|(file, _)| file.access);
+    let found = found.map(|(file, ring)| (objects.describe(&file.key()), ring));
+    let saved = || {
+        let name = "the copy of the repository's key that was given";
+        // A command may be given copies for two repositories.
+        let mut rings = options.saved_rings()?.into_iter();
+        let fitting = rings.find(|ring| check_ring(ring, &current, name).is_ok());
+        Ok(fitting.map(|ring| (name.to_owned(), ring)))
+    };
+    let Some((name, ring)) = found.map_or_else(saved, |found| Ok(Some(found)))? else {
         if options.is_empty() {
             return Ok(RepositoryKey::Locked);
         }
@@ -216,7 +258,7 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
         .because("none of the keys that were given opens any of its key files")
         .hint("`fullbore key list` shows for whom the repository has keys"));
     };
-    check_ring(&ring, &current, &objects.describe(&file.key()))?;
+    check_ring(&ring, &current, &name)?;
     // A generation that not every key file has yet seals nothing: its rotation was interrupted, and the next one replaces it.
     let ring = if ring.newest().number() > current.generation {
         ring.for_reading_only()
@@ -236,7 +278,11 @@ pub fn share_keys(from: &dyn Objects, to: &Arc<dyn Objects>) -> Result<Option<Ar
         return Ok(None);
     };
     if let Some((there, _)) = CurrentGeneration::read(&**to)? {
-        return Ok((there == current).then(|| to.clone()));
+        if there != current {
+            return Ok(None);
+        }
+        carry_on(as_stored(from), as_stored(&**to), current.generation)?;
+        return Ok(Some(to.clone()));
     }
     if to.stat(REPOSITORY)?.is_some() || to.as_sealed().is_some() {
         return Ok(None);
@@ -307,7 +353,7 @@ fn check_ring(ring: &KeyRing, current: &CurrentGeneration, name: &str) -> Result
         .hint("if the storage is to be trusted, add this key again with another one: fullbore key add"));
     }
     let generation = ring.generation(current.generation, name)?;
-    let proof = generation.prove(
+    let proof = ring.prove_as_any(
         PURPOSE,
         &[
             &current.generation.to_le_bytes(),
@@ -326,7 +372,7 @@ fn check_ring(ring: &KeyRing, current: &CurrentGeneration, name: &str) -> Result
 }
 
 /// The key files that are there, without their recipients.
-fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
+pub(super) fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
     let listed = objects.list(KEYS)?;
     let files = listed.iter().filter_map(|object| {
         let name = object.key.strip_prefix(KEYS)?.strip_prefix('/')?;
@@ -351,41 +397,13 @@ fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
 pub fn list_keys(objects: &dyn Objects, ring: Option<&KeyRing>) -> Result<Vec<KeyFile>> {
     let mut files = key_files(objects)?;
     if let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) {
-        let (members, _) = read_members(objects, ring)?;
+        let (members, _) = Members::read(objects, ring)?;
         for file in &mut files {
-            file.recipient = members.recipients.get(&file.key()).cloned();
+            let member = members.files.get(&file.key());
+            file.recipient = member.map(|member| member.recipient.clone());
         }
     }
     Ok(files)
-}
-
-fn read_members(objects: &dyn Objects, ring: &KeyRing) -> Result<(Members, PutIf)> {
-    let Some((bytes, version)) = objects.get(MEMBERS)? else {
-        return Ok((Members::default(), PutIf::Absent));
-    };
-    let name = objects.describe(MEMBERS);
-    let plain = open_object(MEMBERS, &bytes, ring, &name)?;
-    Ok((open_sealed(&plain, &name)?, PutIf::Version(version)))
-}
-
-/// Changes the list of members; another change at the same moment is not lost.
-fn change_members(
-    objects: &dyn Objects,
-    ring: &KeyRing,
-    change: impl Fn(&mut Members) -> Result<()>,
-) -> Result<()> {
-    for _ in 0..ATTEMPTS {
-        let (mut members, condition) = read_members(objects, ring)?;
-        change(&mut members)?;
-        let sealed = seal_object(MEMBERS, &seal(&members)?, ring, None)?;
-        if objects.put(MEMBERS, &sealed, &condition)? != Put::Refused {
-            return Ok(());
-        }
-    }
-    Err(
-        Error::new(ErrorKind::Unreachable, "could not change the keys")
-            .because("others change them at the same time"),
-    )
 }
 
 /// Adds a key file for `recipient`.
@@ -402,9 +420,18 @@ pub fn add_key(
 ) -> Result<()> {
     check_name(name)?;
     require_reader(ring, "add a key")?;
-    let file = wrap_for(ring, access, recipient)?;
+    let author = match access {
+        Access::Read => Author::PERSON,
+        Access::Put => Author::random()?,
+    };
+    let file = wrap_for(ring, access, author, recipient)?;
+    let member = ListedKey {
+        recipient: recipient.to_string(),
+        author,
+        digest: digest_of(&file),
+    };
     alone(objects, || {
-        add_file(objects, ring, name, recipient, access, &file)
+        add_file(objects, ring, name, (&member, access), &file)
     })
 }
 
@@ -412,8 +439,7 @@ fn add_file(
     objects: &dyn Objects,
     ring: &KeyRing,
     name: &str,
-    recipient: &UserRecipient,
-    access: Access,
+    (member, access): (&ListedKey, Access),
     file: &[u8],
 ) -> Result<()> {
     let key = key_of(name, access);
@@ -432,13 +458,11 @@ fn add_file(
             .hint("choose another name, or remove that key first: fullbore key remove")
     };
     // The list comes first: what a rotation does not know it would leave behind with an old key.
-    change_members(objects, ring, |members| {
-        if members.recipients.contains_key(&key) && objects.stat(&key)?.is_some() {
+    Members::change(objects, ring, |members| {
+        if objects.stat(&key)?.is_some() {
             return Err(exists());
         }
-        members
-            .recipients
-            .insert(key.clone(), recipient.to_string());
+        members.files.insert(key.clone(), member.clone());
         Ok(())
     })?;
     match objects.put(&key, file, &PutIf::Absent)? {
@@ -448,7 +472,7 @@ fn add_file(
 }
 
 /// Does something to the keys while no other command does.
-fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result<T> {
     let could_not =
         |why| Error::new(ErrorKind::Unreachable, "could not change the keys").because(why);
     let lease = match objects.lease(CHANGE, b"", Take::DeadOrNew)? {
@@ -461,6 +485,10 @@ fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result
             return Err(could_not("another command changes them at this moment"));
         }
     };
+    // Key files that a killed command left may be those of somebody who was removed since.
+    if let Err(error) = objects.abort_uploads(KEYS) {
+        debug(|| error.line());
+    }
     let changed = change();
     let deleted = objects.delete(&[CHANGE.to_owned()]);
     drop(lease);
@@ -468,10 +496,12 @@ fn alone<T>(objects: &dyn Objects, change: impl FnOnce() -> Result<T>) -> Result
     deleted.map(|()| value)
 }
 
-/// Removes a key file. Whoever had it can read with a copy of it all that was sealed so far: rotate the key afterwards.
+/// Removes a key file. Whoever had it can read with a copy of it all that was sealed so far: rotate the key afterwards. Of a put key, the
+/// backups that are there go on to count, and what it adds from now on does not.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Usage`] if it is the last one that reads.
+/// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Usage`] if it is the last one that reads, [`ErrorKind::Permission`] without a key
+/// that reads.
 pub fn remove_key(
     objects: &dyn Objects,
     ring: Option<&KeyRing>,
@@ -493,109 +523,55 @@ pub fn remove_key(
             .because("it is the last key that reads this repository")
             .hint("add another key first: fullbore key add"));
     }
+    let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
+        return Err(Error::new(ErrorKind::Permission, what)
+            .because("no key was given that reads this repository"));
+    };
     let key = key_of(name, access);
     alone(objects, || {
-        objects.delete(std::slice::from_ref(&key))?;
-        let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
-            return Ok(());
-        };
-        change_members(objects, ring, |members| {
-            members.recipients.remove(&key);
-            Ok(())
-        })
+        // The list comes first: a file that is not in it is of a removed key.
+        Members::change(objects, ring, |members| {
+            remove_member(objects, ring, members, &key)
+        })?;
+        objects.delete(std::slice::from_ref(&key))
     })
 }
 
-/// Gives the repository a new key for everything that is sealed from now on, and wraps it anew for all that have a key file.
-///
-/// Small files only are written. A rotation that was interrupted leaves key files of both sorts, which all open everything that is there;
-/// the next rotation completes it. `passphrase` is asked for the name of each key file that has a passphrase.
-///
-/// # Errors
-/// [`ErrorKind::Permission`] if `ring` cannot read, or if a key file could not be wrapped again; then nothing was changed.
-pub fn rotate_key(
+/// Takes a key file off the list, and puts the roots of its owner on it that count.
+fn remove_member(
     objects: &dyn Objects,
     ring: &KeyRing,
-    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
-) -> Result<KeyRing> {
-    require_reader(ring, "rotate the key")?;
-    alone(objects, || rotate_alone(objects, ring, passphrase))
+    members: &mut Members,
+    key: &str,
+) -> Result<()> {
+    let author = members
+        .files
+        .get(key)
+        .map_or(Author::PERSON, |file| file.author);
+    if !author.is_person() {
+        let roots = proven_roots(objects, ring)?.into_iter();
+        let of_it = roots.filter(|root| root.author == author && members.counts(ring, root));
+        let marks: Vec<_> = of_it.map(|root| mark_of(ring, &root)).collect();
+        members.accepted.extend(marks);
+    }
+    members.files.remove(key);
+    Ok(())
 }
 
-fn rotate_alone(
-    objects: &dyn Objects,
+pub(super) fn wrap_for(
     ring: &KeyRing,
-    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
-) -> Result<KeyRing> {
-    let Some((current, version)) = CurrentGeneration::read(objects)? else {
-        return Err(Error::new(
-            ErrorKind::Usage,
-            format!("cannot rotate the key of {}", objects.describe("")),
-        )
-        .because("it is not encrypted"));
-    };
-    if ring.newest().number() < current.generation {
-        return Err(
-            Error::new(ErrorKind::Unreachable, "could not rotate the key")
-                .because("another rotation ended first")
-                .hint("run the same command again"),
-        );
-    }
-    let rotated = ring.rotated()?;
-    let (members, _) = read_members(objects, ring)?;
-    // All are wrapped before one is written: a recipient that is not known stops the rotation, not the repository.
-    let mut wrapped = Vec::new();
-    for file in key_files(objects)? {
-        let recipient = recipient_of(&file, &members, passphrase)?;
-        wrapped.push((file.key(), wrap_for(&rotated, file.access, &recipient)?));
-    }
-    for (key, bytes) in &wrapped {
-        objects.put(key, bytes, &PutIf::Always)?;
-    }
-    let current = seal(&CurrentGeneration::of(&rotated))?;
-    if objects.put(CURRENT, &current, &PutIf::Version(version))? == Put::Refused {
-        return Err(
-            Error::new(ErrorKind::Unreachable, "could not rotate the key")
-                .because("another rotation ended first")
-                .hint("run the same command again"),
-        );
-    }
-    // Sealed with the new generation, so that the list cannot be made by whoever was removed.
-    change_members(objects, &rotated, |_| Ok(()))?;
-    Ok(rotated)
-}
-
-fn recipient_of(
-    file: &KeyFile,
-    members: &Members,
-    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
-) -> Result<UserRecipient> {
-    let refused = |why: &str| {
-        Error::new(
-            ErrorKind::Permission,
-            format!("cannot wrap the new key for {:?}", file.name),
-        )
-        .because(why.to_owned())
-        .hint("remove that key first, and add it again after the rotation")
-    };
-    match members.recipients.get(&file.key()).map(String::as_str) {
-        None => Err(refused("the list of keys does not say for whom it is")),
-        Some("passphrase") => {
-            passphrase(&file.name)?.ok_or_else(|| refused("its passphrase was not given"))
-        }
-        Some(text) => UserRecipient::parse(text),
-    }
-}
-
-fn wrap_for(ring: &KeyRing, access: Access, recipient: &UserRecipient) -> Result<Vec<u8>> {
+    access: Access,
+    author: Author,
+    recipient: &UserRecipient,
+) -> Result<Vec<u8>> {
     let text = match access {
         Access::Read => ring.to_text(),
-        Access::Put => ring.for_putting().to_text(),
+        Access::Put => ring.for_putting(author).to_text(),
     };
     wrap_secret(text.as_bytes(), std::slice::from_ref(recipient))
 }
 
-fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
+pub(super) fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
     match ring.access() {
         Access::Read => Ok(()),
         Access::Put => Err(Error::new(ErrorKind::Permission, format!("cannot {verb}"))
@@ -604,7 +580,7 @@ fn require_reader(ring: &KeyRing, verb: &str) -> Result<()> {
 }
 
 /// Refuses a name that a key file may not have.
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let is_valid = !name.is_empty()
         && name.len() <= 64

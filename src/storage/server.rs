@@ -79,7 +79,7 @@ fn refused_by_server(error: Error, peer: &str) -> Error {
     }
     Error::new(ErrorKind::Permission, format!("cannot use {peer}"))
         .because(error.line())
-        .hint("the server refuses the certificate of --tls-cert: its --tls-ca must have signed it")
+        .hint("the server refuses the certificate of --tls-cert: its --tls-ca must have signed it, and its --tls-name and --tls-crl must admit it")
 }
 
 /// Opens connections to a server, all in one way.

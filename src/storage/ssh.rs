@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
+    platform::child_environment::without_secrets,
     queue::Locked,
 };
 use std::{
@@ -200,6 +201,7 @@ impl SshWay {
     /// ssh with these options, and the host as its last argument so far.
     fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(self.program());
+        without_secrets(&mut command);
         command.args(self.words.iter().skip(1)).args(options);
         if let Some(port) = self.host.port {
             command.arg("-p").arg(port.to_string());

@@ -10,7 +10,7 @@ use crate::{
     format::entry::{self, EntryPath},
     platform::{
         dir::{open_dir, stat, stat_fd},
-        write,
+        durable, write,
     },
 };
 use std::{
@@ -58,7 +58,7 @@ impl TargetTree {
             for name in [entry::split(path).1, UNFINISHED] {
                 ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
             }
-            write::fsync(&dir).map_err(failed)?;
+            durable::sync_dir(&dir).map_err(failed)?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl TargetTree {
             write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;
-        write::fsync(&dir).map_err(failed)?;
+        durable::sync_dir(&dir).map_err(failed)?;
         Ok(if may {
             FinalPlaced::Done
         } else {

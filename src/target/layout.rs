@@ -124,7 +124,7 @@ impl TargetLayout {
     pub(crate) fn check(&self, overwrite: bool) -> Result<()> {
         if !overwrite && !is_vacant(&self.root)? {
             return Err(not_empty(&self.root).hint(
-                "choose another --to; --overwrite replaces existing files, --delta updates files that differ",
+                "choose another --to, or name the PATHs that you need; --overwrite replaces files that are not newer, --delta updates all that differ",
             ));
         }
         for mount in &self.mounts {
@@ -201,7 +201,7 @@ fn not_empty(path: &Path) -> Error {
 
 /// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
 /// `lost+found` counts as empty.
-pub(super) fn is_vacant(path: &Path) -> Result<bool> {
+pub(crate) fn is_vacant(path: &Path) -> Result<bool> {
     is_vacant_except(path, |_| false)
 }
 

@@ -102,7 +102,11 @@ impl TargetWriter {
         let done = write::set_times_fd(fd, entry.mtime);
         self.check_time_result(entry, done, || dir::stat_fd(fd))?;
         if self.tree.syncs_each_file() {
-            durable::sync_and_close(fd).map_err(|e| self.tree.error("sync", path, e))?;
+            let synced = match entry.kind {
+                EntryKind::Directory => durable::sync_dir_and_close(fd),
+                _ => durable::sync_and_close(fd),
+            };
+            synced.map_err(|e| self.tree.error("sync", path, e))?;
         }
         Ok(())
     }

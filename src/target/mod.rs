@@ -9,6 +9,7 @@
 pub mod access;
 pub mod case_folding;
 pub(crate) mod deferred_dirs;
+pub mod deletion_limit;
 pub(crate) mod directories;
 pub mod final_file;
 pub mod in_place;

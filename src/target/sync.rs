@@ -104,12 +104,15 @@ impl SyncVisitor<'_> {
         self.each.is_durable && error.kind() == io::ErrorKind::PermissionDenied
     }
 
-    fn settle(&self, opened: io::Result<OwnedFd>, path: &[u8]) -> Result<()> {
+    fn settle(
+        &self,
+        opened: io::Result<OwnedFd>,
+        path: &[u8],
+        sync: fn(OwnedFd) -> io::Result<()>,
+    ) -> Result<()> {
         match opened {
             Err(e) if self.may_skip(&e) => Ok(()),
-            opened => opened
-                .and_then(write::fsync)
-                .map_err(|e| self.failed(path, e)),
+            opened => opened.and_then(sync).map_err(|e| self.failed(path, e)),
         }
     }
 }
@@ -123,15 +126,15 @@ impl Visit for SyncVisitor<'_> {
                 Err(e) if self.may_skip(&e) => Ok(false),
                 opened => opened.map(|_| true).map_err(|e| self.failed(path, e)),
             },
-            FileKind::File if self.each.files => {
-                self.settle(dir::open_read(dir, name), path).map(|()| false)
-            }
+            FileKind::File if self.each.files => self
+                .settle(dir::open_read(dir, name), path, write::fsync)
+                .map(|()| false),
             _ => Ok(false),
         }
     }
 
     fn leave(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
-        self.settle(dir::open_dir(dir, name), path)
+        self.settle(dir::open_dir(dir, name), path, durable::sync_dir)
     }
 
     fn failed(&self, path: &[u8], error: io::Error) -> Error {

@@ -185,7 +185,7 @@ impl TargetTree {
         let again = if self.options.overwrite || self.options.whole_files {
             ""
         } else {
-            " with --overwrite"
+            " with --overwrite=all"
         };
         let error = Error::io(format!("could not {doing} {name:?}"), error);
         match error.kind {

@@ -267,7 +267,10 @@ impl TargetWriter {
         if !self.tree.syncs_each_file() {
             return Ok(());
         }
-        let settled = self.tree.open_dir(path).and_then(durable::sync_and_close);
+        let settled = self
+            .tree
+            .open_dir(path)
+            .and_then(durable::sync_dir_and_close);
         settled.map_err(|e| self.tree.error("sync", path, e))
     }
 

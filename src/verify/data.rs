@@ -2,19 +2,23 @@
 //! digest.
 //!
 //! This is a restore that writes nothing, with many workers. A file that is unchanged since the
-//! previous backup of the same source is checked once. The bytes of a part are decoded right after
-//! the checksum was computed, so that the device reads them once.
+//! previous backup of the same source is checked once. A worker reads a part, and decodes its
+//! frames from the same bytes, so that a device or a line gives them once.
 
-use super::losses::DamageSet;
+use super::{
+    losses::DamageSet,
+    part_runs::{SegmentRun, SegmentRuns, SendRun},
+};
 use crate::{
     archive::{
         Archive, Selection,
+        held_bytes::HeldBytes,
         object::{ObjectName, Sealing},
         schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
     error::{Error, Result},
     format::{
-        digest::{crc64, crc64_join},
+        digest::crc64,
         entry::EntryKind,
         page::{FrameAt, PageItem, SegmentId, describe_whole_file},
         root::PART_BYTES,
@@ -33,10 +37,11 @@ use std::{
     cmp::Ordering::{Equal, Less},
     collections::HashMap,
     num::NonZeroUsize,
+    ops::Range,
     sync::atomic::Ordering::Relaxed,
 };
 
-type Job = schedule::FrameJob<()>;
+pub(super) type Job = schedule::FrameJob<()>;
 
 /// The inputs of a check, and the report that it writes.
 pub(crate) struct ContentCheck<'a> {
@@ -44,14 +49,6 @@ pub(crate) struct ContentCheck<'a> {
     pub(crate) bad: &'a DamageSet,
     pub(crate) report: &'a Report,
     pub(crate) meter: &'a Meter,
-}
-
-/// A task for a worker.
-pub(crate) enum DataTask {
-    /// Checks these stored bytes of a segment.
-    Part(StoredPart),
-    /// Decodes a frame of this backup, and checks its content.
-    Frame(usize, Job),
 }
 
 /// Stored bytes with one checksum.
@@ -86,7 +83,9 @@ impl StoredPart {
 
 /// Most bytes that all workers hold together, unless the number of processors allows more workers
 /// anyway.
-const BUFFER_BYTES: u64 = 128 << 20;
+const BUFFER_BYTES: u64 = 192 << 20;
+/// Bytes before and behind a part that are read with it, at most, because its frames have them.
+const MAX_AROUND_BYTES: u64 = 4 << 20;
 
 /// The buffers and decoders of a worker.
 #[derive(Default)]
@@ -94,6 +93,8 @@ pub(crate) struct DataWorker {
     pub(crate) decompressors: HashMap<&'static str, Decompressor>,
     pub(crate) stored: Vec<u8>,
     pub(crate) plain: Vec<u8>,
+    /// The part of a segment that is being checked, for its frames.
+    pub(crate) held: HeldBytes,
 }
 
 impl DataWorker {
@@ -105,7 +106,11 @@ impl DataWorker {
         segment: &SegmentId,
         frame: &FrameAt,
     ) -> Result<Option<Error>> {
-        archive.fetch(segment, frame, &mut self.stored)?;
+        if self.held.segment.as_ref() == Some(&full(archive, segment)) {
+            archive.fetch_held(segment, frame, &self.held, &mut self.stored)?;
+        } else {
+            archive.fetch(segment, frame, &mut self.stored)?;
+        }
         let decompressor = self
             .decompressors
             .entry(archive.codec.name())
@@ -138,12 +143,12 @@ impl ContentCheck<'_> {
         workers::work(
             &hands,
             DataWorker::default,
-            |hand, task| self.task(hand, task),
+            |hand, run| self.run(hand, run),
             |send| self.plan(send),
         )
     }
 
-    /// Returns how many workers fit in memory: each holds a frame twice, stored and decoded.
+    /// Returns how many workers fit in memory: each holds a part, and a frame twice, stored and decoded.
     fn workers_that_fit(&self) -> usize {
         let largest = self
             .stock
@@ -151,7 +156,8 @@ impl ContentCheck<'_> {
             .iter()
             .map(|archive| archive.root.options.frame_bytes)
             .max();
-        (BUFFER_BYTES / largest.unwrap_or(0).max(1 << 16).saturating_mul(2)) as usize
+        let frames = largest.unwrap_or(0).max(1 << 16).saturating_mul(2);
+        (BUFFER_BYTES / frames.saturating_add(PART_BYTES)) as usize
     }
 
     /// Compares all stored bytes with their checksums, and decodes nothing.
@@ -159,30 +165,29 @@ impl ContentCheck<'_> {
     /// # Errors
     /// As [`ContentCheck::check`].
     pub(crate) fn check_stored(&self, workers: NonZeroUsize) -> Result<()> {
-        let mut parts = PartQueue::new(&self.stock.segments, |segment| {
-            !self.bad.is_missing(segment)
-        });
         workers::work(
             &workers.into(),
             DataWorker::default,
-            |hand, task| self.task(hand, task),
-            |send| parts.rest(send),
+            |hand, run| self.run(hand, run),
+            |send| self.runs().finish(send),
         )
     }
 
-    fn plan(&self, send: &mut dyn FnMut(DataTask) -> Result<()>) -> Result<()> {
-        let mut parts = PartQueue::new(&self.stock.segments, |segment| {
-            !self.bad.is_missing(segment)
-        });
-        (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut parts, send))?;
-        parts.rest(send)
+    fn runs(&self) -> SegmentRuns<'_> {
+        SegmentRuns::new(self.stock, |segment| !self.bad.is_missing(segment))
+    }
+
+    fn plan(&self, send: &mut SendRun<'_>) -> Result<()> {
+        let mut runs = self.runs();
+        (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut runs, send))?;
+        runs.finish(send)
     }
 
     fn plan_backup(
         &self,
         at: usize,
-        parts: &mut PartQueue<'_>,
-        send: &mut dyn FnMut(DataTask) -> Result<()>,
+        runs: &mut SegmentRuns<'_>,
+        send: &mut SendRun<'_>,
     ) -> Result<()> {
         let archive = &self.stock.archives[at];
         let mut hand_out = |job: Job| {
@@ -193,8 +198,8 @@ impl ContentCheck<'_> {
             if self.bad.has(&segment, frame.offset) {
                 return Ok(());
             }
-            parts.up_to(&segment, frame.offset + u64::from(frame.stored_len), send)?;
-            send(DataTask::Frame(at, job))
+            let frame = *frame;
+            runs.add((at, job), &segment, &frame, send)
         };
         let all = Selection::default();
         let mut planner = JobPlanner::new(&mut hand_out);
@@ -224,20 +229,32 @@ impl ContentCheck<'_> {
         self.report.tolerate(planner.finish())
     }
 
-    fn task(&self, hand: &mut DataWorker, task: DataTask) -> Result<()> {
-        match task {
-            DataTask::Frame(at, job) => self.frame(hand, &self.stock.archives[at], &job),
-            DataTask::Part(part) => self.part(hand, &part).map(drop),
+    /// Checks a part of a segment, and decodes its frames from the same bytes.
+    fn run(&self, hand: &mut DataWorker, run: SegmentRun) -> Result<()> {
+        hand.held.clear();
+        if let Some(part) = &run.part {
+            self.part(hand, part, &run.frames_at)?;
         }
+        let mut frames = run.frames.iter();
+        let done =
+            frames.try_for_each(|(at, job)| self.frame(hand, &self.stock.archives[*at], job));
+        hand.held.clear();
+        done
     }
 
-    /// Compares stored bytes with their checksum, and returns whether they match.
-    pub(crate) fn part(&self, hand: &mut DataWorker, part: &StoredPart) -> Result<bool> {
+    /// Compares stored bytes with their checksum, and returns whether they match. Holds them, and those around them that `frames` need.
+    pub(crate) fn part(
+        &self,
+        hand: &mut DataWorker,
+        part: &StoredPart,
+        frames: &Range<u64>,
+    ) -> Result<bool> {
         let place = &self.stock.segments[part.place];
         let (from, to) = part.stored_span(self.stock);
         let mut clock = ThreadClock::now();
-        let found = self.sum(hand, place, from, to);
+        let found = self.sum(&mut hand.held, part, frames);
         lap(&self.meter.source, &mut clock);
+        self.meter.stored_bytes.fetch_add(to - from, Relaxed);
         let wanted = checksum(place, part.index);
         match found {
             Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
@@ -245,19 +262,37 @@ impl ContentCheck<'_> {
         }
     }
 
-    fn sum(&self, hand: &mut DataWorker, place: &SegmentPlace, from: u64, to: u64) -> Result<u64> {
+    /// Reads a part, with one request, and returns the checksum of its bytes.
+    fn sum(&self, held: &mut HeldBytes, part: &StoredPart, frames: &Range<u64>) -> Result<u64> {
+        let place = &self.stock.segments[part.place];
         let object = ObjectName::Segment(place.id.clone());
         let store = self.stock.archives[place.archive].store();
-        let (mut at, mut sum) = (from, None);
-        while at < to {
-            let len = (to - at).min(1 << 20);
-            store.read_stored_at(&object, at, len as usize, &mut hand.stored)?;
-            let crc = crc64(&hand.stored);
-            sum = Some(sum.map_or(crc, |sum| crc64_join(sum, crc, len)));
-            at += len;
+        let (from, to) = part.stored_span(self.stock);
+        let there = store.sealing().stored_bytes(place.bytes);
+        let first = from.saturating_sub(MAX_AROUND_BYTES);
+        let last = there.min(to.saturating_add(MAX_AROUND_BYTES)).max(to);
+        let mut around = if frames.is_empty() {
+            from..to
+        } else {
+            frames.start.clamp(first, from)..frames.end.clamp(to, last)
+        };
+        // More than a part, or a store takes it for one of a series of reads, and reads ahead what other workers ask for.
+        if around.end - around.start == PART_BYTES {
+            around.end = last.min(around.end + 1);
         }
-        self.meter.stored_bytes.fetch_add(to - from, Relaxed);
-        Ok(sum.unwrap_or_else(|| crc64(&[])))
+        held.clear();
+        let mut read = |at: &Range<u64>| {
+            let len = (at.end - at.start) as usize;
+            store.read_stored_at(&object, at.start, len, &mut held.bytes)
+        };
+        // A segment that is too short is damaged only where it ends.
+        if around == (from..to) || read(&around).is_err() {
+            around = from..to;
+            read(&around)?;
+        }
+        (held.segment, held.from) = (Some(place.id.clone()), around.start);
+        let part = (from - around.start) as usize..(to - around.start) as usize;
+        Ok(crc64(&held.bytes[part]))
     }
 
     fn bad_part(&self, part: &StoredPart, error: Option<Error>) -> Result<()> {
@@ -392,63 +427,19 @@ fn spoil(wanted: &schedule::WantedRun<()>) {
     }
 }
 
+/// Parts of a segment without checksums at most: 1 TiB. The size in a root is not trusted.
+const MAX_UNKNOWN_PARTS: u64 = 1 << 17;
+
+/// Returns how many parts of a segment can be remembered: those with checksums, or if there are none, those of its size.
+pub(crate) fn part_count(place: &SegmentPlace) -> u64 {
+    match place.parts.len() as u64 / 16 {
+        0 => place.bytes.div_ceil(PART_BYTES).min(MAX_UNKNOWN_PARTS),
+        known => known,
+    }
+}
+
 /// Returns the checksum of a part; `None` if there is no such part, or its checksum is unknown.
 pub(crate) fn checksum(place: &SegmentPlace, index: u64) -> Option<&str> {
     let at = usize::try_from(index).ok()?.checked_mul(16)?;
     place.parts.get(at..at + 16)
-}
-
-/// The parts that were handed out, by segment.
-struct PartQueue<'a> {
-    places: &'a [SegmentPlace],
-    at: HashMap<&'a SegmentId, usize>,
-    next: Vec<u64>,
-}
-
-impl<'a> PartQueue<'a> {
-    /// Leaves out segments that are missing.
-    fn new(places: &'a [SegmentPlace], is_there: impl Fn(&SegmentId) -> bool) -> Self {
-        let at = places
-            .iter()
-            .enumerate()
-            .map(|(at, place)| (&place.id, at))
-            .collect();
-        let next = places
-            .iter()
-            .map(|place| if is_there(&place.id) { 0 } else { u64::MAX })
-            .collect();
-        Self { places, at, next }
-    }
-
-    /// Hands out the parts of `segment` that begin before byte `end`.
-    fn up_to(
-        &mut self,
-        segment: &SegmentId,
-        end: u64,
-        send: &mut dyn FnMut(DataTask) -> Result<()>,
-    ) -> Result<()> {
-        let at = self.at.get(segment).copied();
-        at.map_or(Ok(()), |at| self.hand_out(at, end, send))
-    }
-
-    fn rest(&mut self, send: &mut dyn FnMut(DataTask) -> Result<()>) -> Result<()> {
-        (0..self.places.len()).try_for_each(|at| self.hand_out(at, u64::MAX, send))
-    }
-
-    fn hand_out(
-        &mut self,
-        at: usize,
-        end: u64,
-        send: &mut dyn FnMut(DataTask) -> Result<()>,
-    ) -> Result<()> {
-        let next = &mut self.next[at];
-        while checksum(&self.places[at], *next).is_some() && *next * PART_BYTES < end {
-            send(DataTask::Part(StoredPart {
-                place: at,
-                index: *next,
-            }))?;
-            *next += 1;
-        }
-        Ok(())
-    }
 }

@@ -5,7 +5,10 @@
 //! the records of each backup are searched for affected files. Memory grows only with the number of
 //! lost files.
 
-use super::stored_content::StoredContent;
+use super::{
+    data::{StoredPart, part_count},
+    stored_content::StoredContent,
+};
 use crate::{
     archive::{Archive, Selection, object::ObjectName},
     format::{
@@ -50,6 +53,8 @@ pub(crate) struct FoundDamage {
     frames: HashMap<(SegmentId, u64), bool>,
     /// Files with intact frames but wrong content, by their fingerprints.
     files: HashSet<u64>,
+    /// Frames with content of these files, of their first records.
+    frames_of_files: HashSet<(SegmentId, u64)>,
     /// Bytes of segments that differ from their checksum as stored.
     parts: Vec<DamagedRange>,
     /// Descriptions of the entries on missing pages, by backup.
@@ -57,6 +62,25 @@ pub(crate) struct FoundDamage {
 }
 
 impl FoundDamage {
+    /// Returns the damaged bytes of each segment: of a damaged frame its first byte, of a missing segment all.
+    fn damaged_ranges(&self) -> HashMap<SegmentId, Vec<(u64, u64)>> {
+        let mut ranges: HashMap<SegmentId, Vec<(u64, u64)>> = HashMap::new();
+        let frames = self.frames.keys().chain(&self.frames_of_files);
+        for (segment, offset) in frames {
+            let of = ranges.entry(segment.clone()).or_default();
+            of.push((*offset, offset.saturating_add(1)));
+        }
+        for (segment, from, to, _) in &self.parts {
+            ranges
+                .entry(segment.clone())
+                .or_default()
+                .push((*from, *to));
+        }
+        let missing = self.missing.iter().cloned();
+        ranges.extend(missing.map(|segment| (segment, vec![(0, u64::MAX)])));
+        ranges
+    }
+
     fn has_file(&self, archive: &Archive, item: &PageItem) -> bool {
         !self.files.is_empty() && self.files.contains(&fingerprint(archive, item))
     }
@@ -87,7 +111,11 @@ impl DamageSet {
 
     /// Records a damaged file, by its first record.
     pub(crate) fn file(&self, archive: &Archive, item: &PageItem) {
-        self.things().files.insert(fingerprint(archive, item));
+        let mut things = self.things();
+        things.files.insert(fingerprint(archive, item));
+        let frames = item.extents.iter().map(|extent| &extent.frame);
+        let frames = frames.map(|frame| (full(archive, item.segment(frame)), frame.offset));
+        things.frames_of_files.extend(frames);
     }
 
     /// Bytes of a segment that depend on damaged ones, and how the report of that begins.
@@ -103,6 +131,29 @@ impl DamageSet {
             .entry(archive)
             .or_default()
             .push(what.to_owned());
+    }
+
+    /// Returns the parts of segments that have damaged bytes, frames, or content of damaged files.
+    pub(crate) fn parts_around(&self, stock: &Inventory) -> Vec<StoredPart> {
+        let things = self.things();
+        let ranges = things.damaged_ranges();
+        let places = stock.segments.iter().enumerate();
+        let damaged = places.filter_map(|(at, place)| Some((at, ranges.get(&place.id)?)));
+        let touches = |part: &StoredPart, ranges: &[(u64, u64)]| {
+            let (from, to) = part.plain_span(stock);
+            ranges.iter().any(|range| range.0 < to && range.1 > from)
+        };
+        let parts = damaged.flat_map(|(place, ranges)| {
+            let count = part_count(&stock.segments[place]);
+            let parts = (0..count).map(move |index| StoredPart { place, index });
+            // The part behind the last one begins and ends where the segment ends.
+            let there = parts.take_while(|part| {
+                let (from, to) = part.stored_span(stock);
+                from < to
+            });
+            there.filter(move |part| touches(part, ranges))
+        });
+        parts.collect()
     }
 
     /// Returns whether a frame is known to be unreadable.

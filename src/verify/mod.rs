@@ -13,6 +13,8 @@
 pub mod compare_tree;
 pub(crate) mod data;
 pub mod losses;
+mod part_runs;
+mod record;
 pub mod sample;
 pub(crate) mod seek_tables;
 pub(crate) mod stored_content;
@@ -26,17 +28,18 @@ use crate::{
     error::{Error, ErrorKind, Result, quoted},
     format::{page::SegmentId, root::PART_BYTES, sizes},
     metrics::meter::Meter,
+    queue::Locked,
     repo::{
         annotations::Annotations,
         inventory::{Inventory, NoRoots, bad_words, open_some},
         open::{backup_ids, is_repository, place, repository_at},
         select::BackupFilter,
-        verify_memory::CheckedShare,
+        verify_memory::{CheckedShare, VerifyRecord},
     },
     report::damage::{Damage, Report, damage_lines},
-    storage::Objects,
+    storage::{Objects, sealed::changed_key_files},
 };
-use data::ContentCheck;
+use data::{ContentCheck, StoredPart};
 use losses::{DamageSet, EntryLoss, blame};
 use seek_tables::SegmentFrames;
 use std::{
@@ -45,7 +48,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
 
@@ -100,6 +103,8 @@ pub struct VerifyVerdict {
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// The part of the data that was ever checked before, for all backups of a repository.
     pub checked: Option<CheckedShare>,
+    /// The outcome to be remembered, for a check of all data of backups in a repository.
+    pub record: Option<VerifyRecord>,
     /// Wall-clock seconds.
     pub seconds: f64,
 }
@@ -154,7 +159,7 @@ impl Verify {
     /// is damaged. All other damage is in the verdict.
     pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
-            return self.run_repository(&repository_at(&self.from)?, meter);
+            return self.run_all(&repository_at(&self.from)?, meter);
         }
         match look(&self.from, &self.filter)? {
             InspectedInput::Backup(archive) => self.run_archive(*archive, meter),
@@ -202,15 +207,15 @@ impl Verify {
         }
     }
 
-    /// Checks the backups of a repository. Objects that are missing because a backup was forgotten
-    /// meanwhile are no damage: then the remaining backups are checked again.
-    fn run_repository(
-        &self,
-        repository: &Arc<dyn Objects>,
-        meter: &Meter,
-    ) -> Result<VerifyVerdict> {
+    /// Checks the backups of a repository, which `from` names. Objects that are missing because a
+    /// backup was forgotten meanwhile are no damage: then the remaining backups are checked again.
+    ///
+    /// # Errors
+    /// As [`Verify::run`].
+    pub fn run_all(&self, repository: &Arc<dyn Objects>, meter: &Meter) -> Result<VerifyVerdict> {
         let start = Instant::now();
         until_final(|| {
+            let begun = SystemTime::now();
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
             let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);
@@ -222,6 +227,8 @@ impl Verify {
             check.notes(&**repository)?;
             let mut verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
             verdict.checked = (!self.data).then(|| check.checked_share(&**repository));
+            verdict.record =
+                (self.data && !check.is_locked()).then(|| check.record(begun, &verdict.lost));
             Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
         })
     }
@@ -248,6 +255,8 @@ pub(crate) struct RunningCheck<'a> {
     data: bool,
     /// The segments that the pages of each backup refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
+    /// Parts of segments around damage, once all data was checked.
+    damaged_parts: Mutex<Vec<StoredPart>>,
 }
 
 /// The frames of the segments, and the segments that are missing. Only decoding can show which
@@ -274,6 +283,7 @@ impl<'a> RunningCheck<'a> {
             meter,
             data,
             used,
+            damaged_parts: Mutex::default(),
         }
     }
 
@@ -288,7 +298,6 @@ impl<'a> RunningCheck<'a> {
 
     /// Checks the annotations of the backups.
     fn notes(&self, repository: &dyn Objects) -> Result<()> {
-        let damage = |archive: &Archive| Annotations::read(repository, &archive.root.id).err();
         let lost =
             "tags that were added later are lost, and it is unknown whether the backup is pinned";
         for (_, error, root) in bad_words(&self.stock.archives, repository) {
@@ -298,11 +307,32 @@ impl<'a> RunningCheck<'a> {
                 error.line()
             ));
         }
-        self.stock
-            .archives
-            .iter()
-            .filter_map(damage)
-            .try_for_each(|error| self.report.add((error.detail(lost), Vec::new())))
+        for archive in &self.stock.archives {
+            let id = &archive.root.id;
+            match Annotations::read(repository, id) {
+                Err(error) => self.report.add((error.detail(lost), Vec::new()))?,
+                Ok(notes) => {
+                    let line = notes.keyless_line().map(|line| {
+                        format!("backup {id:?} has notes that were set without a key: {line}")
+                    });
+                    line.into_iter().for_each(|line| self.report.note(line));
+                }
+            }
+        }
+        self.key_files(repository)
+    }
+
+    /// Checks the key files of an encrypted repository against the list of members.
+    fn key_files(&self, repository: &dyn Objects) -> Result<()> {
+        for (file, why) in changed_key_files(repository)? {
+            let error = Error::corrupt(format!("{file:?} is damaged"))
+                .because(why)
+                .hint(
+                    "whoever has this key cannot use the repository: remove it, and add it again",
+                );
+            self.report.add((error, Vec::new()))?;
+        }
+        Ok(())
     }
 
     /// Returns whether the verdict is good, or all checked backups still exist. Objects of a backup
@@ -347,6 +377,7 @@ impl<'a> RunningCheck<'a> {
             // Which files are lost, pages say.
             return Ok(Vec::new());
         }
+        *self.damaged_parts.locked() = self.bad.parts_around(&self.stock);
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
@@ -368,6 +399,7 @@ impl<'a> RunningCheck<'a> {
         VerifyVerdict {
             id,
             checked: None,
+            record: None,
             of: ids.len(),
             damaged,
             backups: self.stock.archives.len(),

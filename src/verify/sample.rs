@@ -32,6 +32,7 @@ use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
+    ops::Range,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -114,6 +115,10 @@ impl SampleVerify {
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
+        let mut covered = covered;
+        for loss in &lost {
+            covered.note_loss(&loss.backup, loss.files.len() as u64);
+        }
         let sampled = remember(&**objects, &check, covered, &all(&check, &tables), &checked);
         let verdict = check.verdict(lost, start);
         Ok(check
@@ -177,7 +182,8 @@ impl SampleVerify {
         };
         let each = |hand: &mut DataWorker, part: &StoredPart| {
             let is_known = checksum(&stock.segments[part.place], part.index).is_some();
-            let is_right = !is_known || content.part(hand, part)?;
+            let is_right =
+                !is_known || content.part(hand, part, &frames_at(&content, tables, part))?;
             let is_whole = frames(&content, tables, hand, part)? && is_right;
             checked.locked().insert(part.clone(), is_whole);
             Ok(())
@@ -248,6 +254,21 @@ fn bytes(check: &RunningCheck<'_>, part: &StoredPart) -> u64 {
     to - from
 }
 
+/// Returns the stored bytes that the frames have that begin in a part.
+fn frames_at(content: &ContentCheck<'_>, tables: &SegmentTables, part: &StoredPart) -> Range<u64> {
+    let place = &content.stock.segments[part.place];
+    let sealing = content.stock.archives[place.archive].store().sealing();
+    let (from, to) = part.plain_span(content.stock);
+    let frames = tables.frames.get(&place.id);
+    let last = frames.and_then(|table| table.within(from, to).last());
+    let begin = part.stored_span(content.stock).0;
+    let end = last.map_or(0, |(offset, stored_len, _)| {
+        let end = offset.saturating_add(u64::from(*stored_len));
+        sealing.stored_range((*offset, end)).1
+    });
+    begin..end
+}
+
 /// Decodes the frames that begin in a part, and returns whether all are intact.
 fn frames(
     content: &ContentCheck<'_>,
@@ -313,7 +334,11 @@ fn remember(
         covered.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
     }
     let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
-    covered.retain(|segment| present.contains(segment));
+    let is_listed = |id: &str| {
+        let mut archives = check.stock.archives.iter();
+        archives.any(|archive| archive.root.id == id)
+    };
+    covered.retain(|segment| present.contains(segment), is_listed);
     let forgotten = covered.write(objects).err().map(|error| error.line());
     forgotten
         .iter()

@@ -95,7 +95,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         filter: Default::default(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: false,
+        overwrite: fullbore::restore::Overwrite::Never,
         keep_going: false,
         numeric_owner: false,
         postgres: Default::default(),

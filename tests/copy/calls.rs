@@ -73,7 +73,11 @@ impl CopyWatch for Silent {
 /// Questions of a copy to another host.
 fn questions(from: &Path, to: &Path, checksum: bool) -> usize {
     let asked = Arc::new(AtomicUsize::new(0));
-    let near = NearTarget::at(to);
+    let options = CopyOptions {
+        checksum,
+        ..CopyOptions::default()
+    };
+    let near = NearTarget::granted(options.target(to));
     let counted = asked.clone();
     let ask = move |question: &[u8], _| {
         counted.fetch_add(1, Relaxed);
@@ -83,10 +87,7 @@ fn questions(from: &Path, to: &Path, checksum: bool) -> usize {
         from: from.to_owned(),
         to: None,
         is_near: false,
-        options: CopyOptions {
-            checksum,
-            ..CopyOptions::default()
-        },
+        options,
     };
     let target = Arc::new(FarTarget::new(Box::new(ask), None));
     copy.run(target, Arc::new(Silent), &Meter::default())

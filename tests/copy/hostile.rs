@@ -3,10 +3,11 @@
 use crate::runs::{names, temp, write};
 use fullbore::{
     copy::{
-        CopyTarget,
+        CopyOptions, CopyTarget,
         call::{CopyCall, OpenTarget, encode_call},
         far::answer,
         near::NearTarget,
+        rules::CopyRules,
     },
     error::ErrorKind,
     format::{
@@ -15,13 +16,24 @@ use fullbore::{
     },
 };
 use proptest::prelude::*;
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
-fn opened(dir: &std::path::Path) -> NearTarget {
-    let target = NearTarget::at(dir);
-    target
-        .ask(CopyCall::Open(OpenTarget::default()), b"")
-        .unwrap();
+/// A target that deletes.
+fn opened(dir: &Path) -> NearTarget {
+    opened_with(
+        dir,
+        CopyOptions {
+            delete: true,
+            ..CopyOptions::default()
+        },
+    )
+}
+
+/// A target that is opened as the command line of its side says.
+fn opened_with(dir: &Path, options: CopyOptions) -> NearTarget {
+    let target = NearTarget::granted(options.target(dir));
+    let asked = options.target(Path::new(""));
+    target.ask(CopyCall::Open(asked), b"").unwrap();
     target
 }
 
@@ -69,15 +81,10 @@ fn no_question_leads_out_of_the_target() {
     assert!(is_refused(CopyCall::Link, b"link/new\0file\0"));
     assert!(is_refused(CopyCall::Link, b"new\0../outside/kept\0"));
     assert!(is_refused(CopyCall::Link, b"new\0link/kept\0"));
-    for with_content in [true, false] {
-        assert!(is_refused(
-            CopyCall::Remove { with_content },
-            b"../outside/kept\0"
-        ));
-        let _ = ask(CopyCall::Remove { with_content }, b"link/kept\0");
-        assert!(is_refused(CopyCall::Remove { with_content }, b"/etc/x\0"));
-        assert!(is_refused(CopyCall::Remove { with_content }, b"\0"));
-    }
+    assert!(is_refused(CopyCall::Remove, b"../outside/kept\0"));
+    let _ = ask(CopyCall::Remove, b"link/kept\0");
+    assert!(is_refused(CopyCall::Remove, b"/etc/x\0"));
+    assert!(is_refused(CopyCall::Remove, b"\0"));
     let large = EntryKind::File {
         size: 9 << 20,
         map: None,
@@ -119,7 +126,8 @@ fn no_question_leads_out_of_the_target() {
     assert!(is_refused(
         CopyCall::End {
             path: b"other".to_vec().into(),
-            is_complete: true
+            is_complete: true,
+            shrunk: None
         },
         b""
     ));
@@ -132,15 +140,9 @@ fn no_question_leads_out_of_the_target() {
 fn a_side_that_chose_its_target_opens_no_other_and_none_twice() {
     let dir = temp();
     let to = dir.path().join("to");
-    let target = opened(&to);
-    let other = OpenTarget {
-        path: dir
-            .path()
-            .join("other")
-            .into_os_string()
-            .into_encoded_bytes(),
-        ..OpenTarget::default()
-    };
+    let other = CopyOptions::default().target(&dir.path().join("other"));
+    let target = NearTarget::granted(CopyOptions::default().target(&to));
+    target.ask(CopyCall::Open(other.clone()), b"").unwrap();
     assert!(target.ask(CopyCall::Open(other), b"").is_err());
     assert_eq!(names(dir.path()), ["to"]);
     assert!(NearTarget::default().ask(CopyCall::List, b"").is_err());
@@ -148,10 +150,129 @@ fn a_side_that_chose_its_target_opens_no_other_and_none_twice() {
     assert!(NearTarget::default().ask(relative, b"").is_err());
 }
 
+/// Options with an exclude.
+fn excluding(delete: bool) -> CopyOptions {
+    CopyOptions {
+        delete,
+        rules: CopyRules {
+            exclude: vec![b"*.key".to_vec().into(), b"/kept/".to_vec().into()],
+            exclude_if_present: vec![b".nobackup".to_vec().into()],
+            ..CopyRules::default()
+        },
+        ..CopyOptions::default()
+    }
+}
+
+#[test]
+fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
+    let dir = temp();
+    let to = dir.path().join("to");
+    write(to.join("mine"), "mine");
+    let wanted = [
+        CopyOptions {
+            delete: true,
+            ..CopyOptions::default()
+        },
+        CopyOptions {
+            numeric_owner: true,
+            ..CopyOptions::default()
+        },
+        CopyOptions {
+            checksum: true,
+            ..CopyOptions::default()
+        },
+        excluding(false),
+    ];
+    for options in wanted {
+        for (granted, asked) in [
+            (CopyOptions::default(), options.clone()),
+            (options, CopyOptions::default()),
+        ] {
+            let target = NearTarget::granted(granted.target(&to));
+            let asked = CopyCall::Open(asked.target(Path::new("")));
+            assert!(target.ask(asked, b"").is_err(), "{granted:?}");
+        }
+    }
+    let put = CopyCall::Put {
+        is_compressed: false,
+    };
+    let new = header("new", EntryKind::default());
+    let dry = CopyOptions {
+        delete: true,
+        dry_run: true,
+        ..CopyOptions::default()
+    };
+    let target = opened_with(&to, dry);
+    assert!(target.ask(CopyCall::Remove, b"mine\0").is_err());
+    assert!(target.ask(put.clone(), &new).is_err());
+    assert!(target.ask(CopyCall::Finish, b"").is_err());
+    let target = opened_with(&to, CopyOptions::default());
+    assert!(target.ask(CopyCall::Remove, b"mine\0").is_err());
+    let large = EntryKind::File {
+        size: 9 << 20,
+        map: None,
+    };
+    let from = Some(b"mine".to_vec().into());
+    let begin = CopyCall::Begin { from };
+    assert!(target.ask(begin, &header("large", large)).is_err());
+    assert_eq!(names(&to), ["mine"]);
+    target.ask(put, &new).unwrap();
+    assert_eq!(names(&to), ["mine", "new"]);
+}
+
+#[test]
+fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
+    let dir = temp();
+    let to = dir.path().join("to");
+    for path in [
+        "a.key",
+        "d/b.key",
+        "kept/x",
+        "marked/.nobackup",
+        "marked/x",
+        "other",
+    ] {
+        write(to.join(path), "there");
+    }
+    let put = || CopyCall::Put {
+        is_compressed: false,
+    };
+    let target = opened_with(&to, excluding(true));
+    for path in ["a.key", "d/b.key", "kept", "kept/x", "marked/x"] {
+        let paths = format!("other\0{path}\0");
+        assert!(
+            target.ask(CopyCall::Remove, paths.as_bytes()).is_err(),
+            "{path}"
+        );
+        let large = EntryKind::File {
+            size: 9 << 20,
+            map: None,
+        };
+        let from = Some(path.as_bytes().to_vec().into());
+        let begun = target.ask(CopyCall::Begin { from }, &header("large", large));
+        assert!(begun.is_err(), "{path}");
+    }
+    for path in ["a.key", "d/new.key", "kept/new"] {
+        let new = header(path, EntryKind::default());
+        assert!(target.ask(put(), &new).is_err(), "{path}");
+        assert!(target.ask(CopyCall::Describe, &new).is_err(), "{path}");
+        let links = format!("{path}\0other\0");
+        assert!(
+            target.ask(CopyCall::Link, links.as_bytes()).is_err(),
+            "{path}"
+        );
+    }
+    // A directory with something that is left out is not empty afterwards.
+    target.ask(CopyCall::Remove, b"other\0").unwrap();
+    target.ask(CopyCall::Remove, b"marked\0d\0").unwrap();
+    assert_eq!(names(&to), ["a.key", "d", "kept", "marked"]);
+    assert!(to.join("d/b.key").exists() && to.join("marked/x").exists());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn any_bytes_are_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000), number in 0usize..12) {
+    fn any_bytes_are_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000), number in 0usize..14) {
         let dir = temp();
         let target = opened(&dir.path().join("to"));
         let _ = answer(&target, &bytes);
@@ -160,7 +281,7 @@ proptest! {
             CopyCall::Put { is_compressed: true }, CopyCall::Put { is_compressed: false }, CopyCall::Directories,
             CopyCall::Check { digests: bytes.clone().into() }, CopyCall::Describe, CopyCall::Begin { from: None },
             CopyCall::Compare { path: path(), offset: 1, len: 100 }, CopyCall::Write { path: path(), pieces: vec![(0, 10)] },
-            CopyCall::End { path: path(), is_complete: true }, CopyCall::Link, CopyCall::List, CopyCall::Finish,
+            CopyCall::End { path: path(), is_complete: true, shrunk: Some(1) }, CopyCall::Link, CopyCall::List, CopyCall::Rewind, CopyCall::Remove, CopyCall::Finish,
         ];
         let _ = answer(&target, &encode_call(&calls[number], &bytes));
         prop_assert_eq!(names(dir.path()), ["to"]);

@@ -127,7 +127,15 @@ fn what_is_excluded_is_neither_copied_nor_deleted() {
     write(from.join("a/skip.log"), "source");
     write(to.join("old/inner.log"), "target");
     write(to.join("old/data"), "target");
-    let rules = args!["--exclude", "*.log", "--include", "keep.log", "--delete"];
+    let rules = args![
+        "--exclude",
+        "*.log",
+        "--include",
+        "keep.log",
+        "--delete",
+        "--max-delete",
+        "2"
+    ];
     copy(args![from, to].into_iter().chain(rules)).ends_with(0);
     let read = |path: &str| fs::read_to_string(to.join(path)).ok();
     assert_eq!(read("a/keep.log").as_deref(), Some("source"));

@@ -6,6 +6,7 @@
 #[path = "../runs/mod.rs"]
 mod runs;
 mod calls;
+mod deletions;
 mod hostile;
 mod local;
 mod over_ssh;

@@ -104,7 +104,12 @@ fn patterns_of_a_file_of_this_host_count_on_both_sides() {
     }
     write(at("patterns"), "# temporary files\r\n*.tmp\r\n\n/sub/*.log");
     let from_file = format!("--exclude-from={}", near(&at("patterns")));
-    let options = [&*from_file, "--exclude=!b.tmp", "--delete"];
+    let options = [
+        &*from_file,
+        "--exclude=!b.tmp",
+        "--delete",
+        "--max-delete=1",
+    ];
     copy(&[&[near(&from), &far(&pushed)], &options[..]].concat()).ends_with(0);
     copy(&[&[&far(&from), near(&pulled)], &options[..]].concat()).ends_with(0);
     for to in [&pushed, &pulled] {

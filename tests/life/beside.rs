@@ -78,7 +78,7 @@ fn a_backup_that_is_alive_loses_nothing_to_a_prune() {
     let mut store = writer(repository);
     let referred = store.announce_bases(&[id(1), id(4)]).unwrap();
     assert_eq!(referred.gone, [id(4)]);
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     prune(repository);
     let five = Root {
         id: id(5),
@@ -406,7 +406,7 @@ fn killed_at_any_system_call_a_prune_leaves_what_is_listed_and_the_next_one_goes
             full(repository, 3, "/data");
             died(repository, 4);
             full(repository, 5, "/data");
-            fullbore(args!["forget", repository, id(1), id(3)]).ends_with(0);
+            fullbore(args!["forget", "--yes", repository, id(1), id(3)]).ends_with(0);
             let ran = tampered(
                 &format!("{calls}:signal=KILL:when={when}"),
                 None,
@@ -444,7 +444,7 @@ fn forgotten_meanwhile(dir: &Path, command: impl FnOnce(&Path, &str) -> Vec<OsSt
         let manifest = Some(Path::new("manifest"));
         let run = scope.spawn(move || runs::tampered(late, manifest, command));
         std::thread::sleep(Duration::from_millis(2000));
-        fullbore(args!["forget", &repository, &first]).ends_with(0);
+        fullbore(args!["forget", "--yes", &repository, &first]).ends_with(0);
         fullbore(args!["prune", &repository]).ends_with(0);
         run.join().unwrap()
     })

@@ -134,7 +134,7 @@ fn what_is_forgotten_is_freed_by_the_next_prune_and_not_before() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     full(repository, 2, "/data");
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     assert_eq!(listed(repository), [2]);
     assert!(dir(repository, 1).join("s01-000001.tar.zst").exists());
     let dry = fullbore(args!["prune", repository, "--dry-run"]).ends_with(0);
@@ -161,7 +161,7 @@ fn what_a_later_backup_refers_to_outlives_the_backup_it_is_in() {
     let second = thin(repository, 2, &first);
     thin(repository, 3, &second);
     full(repository, 4, "/data");
-    fullbore(args!["forget", repository, id(1), id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1), id(2)]).ends_with(0);
     let ran = prune(repository);
     assert!(
         ran.out.contains(&format!("held by {}", id(3))),
@@ -174,7 +174,7 @@ fn what_a_later_backup_refers_to_outlives_the_backup_it_is_in() {
     assert_restores(repository, 3, 1);
     prune(repository);
     assert_restores(repository, 3, 1);
-    fullbore(args!["forget", repository, id(3)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(3)]).ends_with(0);
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [id(4)]);
 }
@@ -199,7 +199,7 @@ fn rules_keep_and_say_why() {
     ];
     let with = |more: &[&str]| {
         let more: Vec<_> = more.iter().map(std::ffi::OsString::from).collect();
-        args!["forget", repository]
+        args!["forget", "--yes", repository]
             .into_iter()
             .chain(rules.clone())
             .chain(more)
@@ -240,14 +240,14 @@ fn forget_never_means_all() {
     full(repository, 1, "/data");
     for rules in [&[][..], &["--keep-last", "0"], &["--keep-tag", "nowhere"]] {
         fullbore(
-            args!["forget", repository]
+            args!["forget", "--yes", repository]
                 .into_iter()
                 .chain(rules.iter().map(Into::into)),
         )
         .ends_with(2);
     }
     fullbore(args!["forget", repository, id(1), "--keep-last", "1"]).ends_with(2);
-    fullbore(args!["forget", repository, id(7)]).ends_with(1);
+    fullbore(args!["forget", "--yes", repository, id(7)]).ends_with(1);
     assert_eq!(listed(repository), [1]);
 }
 
@@ -259,7 +259,7 @@ fn a_pinned_backup_is_not_forgotten_even_by_name() {
     full(repository, 2, "/data");
     let one = format!("{}@{}", repository.display(), id(1));
     fullbore(args!["pin", one]).ends_with(0);
-    fullbore(args!["forget", repository, id(2), id(1)]).has_one_error("it is pinned");
+    fullbore(args!["forget", "--yes", repository, id(2), id(1)]).has_one_error("it is pinned");
     assert_eq!(listed(repository), [1, 2]);
     let list = fullbore(args!["list", repository]).ends_with(0);
     let lines: Vec<&str> = list.out.lines().collect();
@@ -273,7 +273,7 @@ fn a_pinned_backup_is_not_forgotten_even_by_name() {
             .contains("pinned")
     );
     fullbore(args!["unpin", one]).ends_with(0);
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     assert_eq!(listed(repository), [2]);
 }
 
@@ -337,7 +337,7 @@ fn damaged_notes_keep_nobody_from_a_restore() {
     fs::write(dir(repository, 1).join("notes.json"), "{").unwrap();
     assert_restores(repository, 1, 1);
     fullbore(args!["list", repository]).ends_with(4);
-    fullbore(args!["forget", repository, id(1)]).ends_with(4);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(4);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_root_that_cannot_be_read_stops_a_prune_before_anything_goes() {
     full(repository, 1, "/data");
     full(repository, 2, "/data");
     let newer = full(repository, 3, "/data");
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     let there = || names(&dir(repository, 1)).len();
     let before = there();
     fs::write(dir(repository, 2).join("root.json"), "{").unwrap();
@@ -367,7 +367,7 @@ fn a_root_that_cannot_be_read_stops_a_prune_before_anything_goes() {
         (&id(2).into(), &false.into()),
         "{rules:?}"
     );
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(2)]).ends_with(0);
     let newer = Root {
         format: FORMAT + 1,
         ..newer
@@ -392,16 +392,38 @@ fn a_new_backup_is_the_latest_though_the_clock_went_back() {
     let (tree, repository) = (dir_.path().join("tree"), dir_.path().join("repository"));
     runs::write(tree.join("f"), "x");
     fs::create_dir(&repository).unwrap();
-    full(&repository, 1, "/data");
-    let future = "29991231T235959Z-zzzzzz";
-    fs::rename(dir(&repository, 1), repository.join("backups").join(future)).unwrap();
-    fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
-    let shown = fullbore(args!["show", repository, "--json"])
-        .ends_with(0)
-        .json()
-        .remove(0);
-    assert!(shown["id"].as_str().unwrap() > future, "{}", shown["id"]);
-    assert!(shown["time"].as_str().unwrap() < "2999");
+    let newest = || {
+        fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
+        let shown = fullbore(args![
+            "show",
+            format!("{}@latest", repository.display()),
+            "--path",
+            tree,
+            "--json"
+        ]);
+        let shown = shown.ends_with(0).json().remove(0);
+        assert!(shown["time"].as_str().unwrap() < "2999");
+        shown["id"].as_str().unwrap().to_owned()
+    };
+    let rename = |to: &str| {
+        let backups = repository.join("backups");
+        let root = full(&repository, 1, "/data");
+        fs::rename(dir(&repository, 1), backups.join(to)).unwrap();
+        let root = Root {
+            id: to.to_owned(),
+            ..root
+        };
+        fs::write(backups.join(to).join("root.json"), seal(&root).unwrap()).unwrap();
+    };
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(20);
+    let soon = soon.strftime("%Y%m%dT%H%M%SZ-zzzzzz").to_string();
+    rename(&soon);
+    assert!(newest() > soon);
+    // One of a clock that was wrong by more than a day does not turn the order of all others around.
+    rename("29991231T235959Z-zzzzzz");
+    let first = newest();
+    assert!(first > soon && first.as_str() < "2999", "{first}");
+    assert!(newest() > first);
 }
 
 #[test]
@@ -497,7 +519,7 @@ fn of_a_lost_root_that_nothing_can_rebuild_the_way_out_is_named() {
     }
     let said = fullbore(args!["list", repository]).ends_with(4).out;
     assert!(said.contains("or tells how to proceed"), "{said}");
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(2)]).ends_with(0);
     prune(repository);
     assert_eq!(listed(repository), [1]);
 }
@@ -513,7 +535,7 @@ fn a_directory_that_is_not_found_once_is_not_taken_for_an_empty_one() {
         let first = full(repository, 1, "/data");
         thin(repository, 2, &first);
         full(repository, 3, "/data");
-        fullbore(args!["forget", repository, id(1)]).ends_with(0);
+        fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
         // What the second needs of it stays, and so must the word that it was forgotten.
         let inject = format!("openat:error=ENOENT:when={nth}");
         let ran = runs::tampered(

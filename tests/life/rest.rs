@@ -132,7 +132,7 @@ fn held(dir: &Path) -> (PathBuf, PathBuf, [String; 2]) {
     let first = backup(&tree, &repository);
     write(tree.join("small"), "x");
     let second = backup(&tree, &repository);
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     prune(&repository);
     (tree, repository, [first, second])
 }
@@ -186,7 +186,7 @@ fn a_damaged_word_on_a_forgotten_backup_is_named_and_written_again() {
     let repository = dir_.path();
     let first = full(repository, 1, "/data");
     thin(repository, 2, &first);
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     prune(repository);
     let word = dir(repository, 1).join("forgotten.json");
     let mut bytes = fs::read(&word).unwrap();
@@ -205,7 +205,7 @@ fn a_damaged_word_on_a_forgotten_backup_is_named_and_written_again() {
     prune(repository);
     assert_eq!(names(&dir(repository, 1)), kept);
     assert_restores(repository, 2, 1);
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(2)]).ends_with(0);
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [""; 0]);
 }
@@ -218,7 +218,7 @@ fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
     let first = backup(&tree, &repository);
     fs::remove_file(tree.join("f0")).unwrap();
     let second = backup(&tree, &repository);
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     prune(&repository);
     assert!(
         files_of(&repository, &first)
@@ -227,7 +227,7 @@ fn what_a_forgotten_backup_alone_refers_to_is_no_damage() {
     );
     (1..9).for_each(|i| write(tree.join(format!("f{i}")), text(i + 50, 90_000)));
     backup(&tree, &repository);
-    fullbore(args!["forget", repository, second]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, second]).ends_with(0);
     fullbore(args!["verify", repository]).ends_with(0);
     fullbore(args!["repair", repository]).ends_with(0);
     prune(&repository);
@@ -242,7 +242,7 @@ fn a_prune_leaves_alone_what_a_backup_may_need_whose_root_is_lost() {
     full(repository, 1, "/data");
     let second = full(repository, 2, "/data");
     full(repository, 3, "/data");
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
     let before = [1, 2].map(|day| names(&dir(repository, day)));
     for dry in [&["--dry-run"][..], &[]] {
@@ -271,11 +271,11 @@ fn a_backup_whose_root_is_lost_can_be_given_up() {
     full(repository, 3, "/data");
     fs::remove_file(dir(repository, 3).join("root.json")).unwrap();
     fullbore(args!["prune", repository]).ends_with(4);
-    fullbore(args!["forget", repository, id(3)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(3)]).ends_with(0);
     fullbore(args!["verify", repository]).ends_with(0);
     prune(repository);
     assert_eq!(names(&repository.join("backups")), [id(1), id(2)]);
-    fullbore(args!["forget", repository, id(3)])
+    fullbore(args!["forget", "--yes", repository, id(3)])
         .ends_with(1)
         .has_one_error("could not find");
 }
@@ -314,7 +314,7 @@ fn what_a_dead_backup_left_is_shown_and_can_be_forgotten() {
             .all(|line| line["cut_off_segments"].as_u64() > Some(1)),
         "{json:?}"
     );
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(2)]).ends_with(0);
     assert!(
         prune(repository)
             .out
@@ -331,11 +331,11 @@ fn what_is_under_way_is_not_forgotten() {
     died(repository, 2);
     let held = fs::File::open(repository.join("intents").join(format!("{}.json", id(2)))).unwrap();
     assert!(fullbore::platform::write::lock_exclusive(&held).unwrap());
-    fullbore(args!["forget", repository, id(2)])
+    fullbore(args!["forget", "--yes", repository, id(2)])
         .ends_with(2)
         .has_one_error("it is running");
     drop(held);
-    fullbore(args!["forget", repository, id(2)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(2)]).ends_with(0);
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn an_id_that_is_empty_means_no_backup() {
     let dir_ = temp();
     let repository = dir_.path();
     full(repository, 1, "/data");
-    fullbore(args!["forget", repository, ""])
+    fullbore(args!["forget", "--yes", repository, ""])
         .ends_with(2)
         .has_one_error("its id is empty");
     fullbore(args!["show", format!("{}@", repository.display())])
@@ -417,7 +417,7 @@ fn where_there_is_no_room_for_a_file_more_a_prune_still_frees() {
     let repository = dir_.path();
     full(repository, 1, "/data");
     full(repository, 2, "/data");
-    fullbore(args!["forget", repository, id(1)]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id(1)]).ends_with(0);
     let filler = repository.join("filler");
     fs::create_dir(&filler).unwrap();
     while fs::write(filler.join(names(&filler).len().to_string()), "").is_ok() {}
@@ -454,7 +454,7 @@ fn a_prune_leaves_alone_whose_intent_somebody_has() {
     let first = backup(&tree, &repository);
     write(tree.join("a"), noise(2, 100_000));
     backup(&tree, &repository);
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     // As a copy does that brings it back.
     let intent = repository.join("intents").join(format!("{first}.json"));
     write(&intent, "");

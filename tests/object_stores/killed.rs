@@ -144,7 +144,7 @@ fn a_stopped_backup_that_has_a_base_does_not_commit_over_what_a_prune_removed() 
     signal(&child, Signal::STOP);
     let beside = store.beside();
     beside
-        .run(args!["forget", store.address, base])
+        .run(args!["forget", "--yes", store.address, base])
         .ends_with(0);
     beside.run(args!["prune", store.address]).ends_with(0);
     signal(&child, Signal::CONT);

@@ -106,7 +106,8 @@ impl StoreRepository {
         let variables = self.variables.iter().map(|(name, value)| (name, value));
         command
             .envs(variables)
-            .env("XDG_CACHE_HOME", self.home.path());
+            .env("XDG_CACHE_HOME", self.home.path())
+            .env("FULLBORE_STATE_DIR", self.home.path().join("state"));
         command
     }
 

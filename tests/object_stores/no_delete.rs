@@ -94,7 +94,7 @@ fn forget_and_prune_say_what_they_could_not_delete_and_leave_the_repository_whol
                 Break::Pass
             }
         });
-        let forget = args!["forget", store.address, backups[1].1];
+        let forget = args!["forget", "--yes", store.address, backups[1].1];
         let ran = store.run(forget.clone()).ends_with(1);
         ran.has_one_error("AccessDenied")
             .has_one_error("is still listed");

@@ -70,7 +70,8 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
     let (cold, first) = requests(&["--no-cache"]);
     assert!(requests(&[]).0 <= cold, "backups keep roots in the cache");
     let (cached, second) = requests(&[]);
-    assert!(cold <= 4 + 4 && cached <= 4, "{cold} {cached}");
+    // The outcome of the last verification is one of them.
+    assert!(cold <= 5 + 4 && cached <= 5, "{cold} {cached}");
     assert_eq!(first, second);
     let other = dir.path().join("other");
     let other_args = ["--cache-dir", other.to_str().unwrap()];
@@ -78,7 +79,7 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
     assert_eq!(requests(&other_args).0, cached);
     // A backup that another host forgets is not listed from the cache, and its notes are read.
     let beside = store.beside();
-    let forgotten = args!["forget", store.address, ids[1]];
+    let forgotten = args!["forget", "--yes", store.address, ids[1]];
     beside.run(forgotten).ends_with(0);
     beside
         .run(args!["tag", store.named(&ids[2]), "why=this"])
@@ -144,7 +145,7 @@ fn a_list_of_a_thousand_backups_reads_each_root_once_and_then_none() {
         proxy.seen().len()
     });
     println!("requests of a list of a thousand backups, cold and cached: {counts:?}");
-    assert!(counts[0] <= 1010 && counts[1] <= 8, "{counts:?}");
+    assert!(counts[0] <= 1010 && counts[1] <= 9, "{counts:?}");
 }
 
 #[test]

@@ -15,12 +15,12 @@ fn lives(store: &StoreRepository) {
     store.assert_restores(&tree, &second);
     let at = &store.address;
     store.run(args!["verify", at, "--data"]).ends_with(0);
-    store.run(args!["forget", at, first]).ends_with(0);
+    store.run(args!["forget", "--yes", at, first]).ends_with(0);
     store.run(args!["prune", at]).ends_with(0);
     assert_eq!(store.listed(), std::slice::from_ref(&second));
     store.assert_restores(&tree, &second);
     let third = store.back_up(&tree);
-    store.run(args!["forget", at, second]).ends_with(0);
+    store.run(args!["forget", "--yes", at, second]).ends_with(0);
     store.run(args!["prune", at]).ends_with(0);
     store.assert_restores(&tree, &third);
 }
@@ -163,7 +163,9 @@ fn forget_takes_the_backup_that_is_named_behind_the_store() {
     let (store, dir) = (StoreRepository::s3(), temp());
     write(dir.path().join("tree/f"), "content");
     let id = store.back_up(&dir.path().join("tree"));
-    let ran = store.run(args!["forget", store.named(&id)]).ends_with(0);
+    let ran = store
+        .run(args!["forget", "--yes", store.named(&id)])
+        .ends_with(0);
     assert!(ran.out.contains("1 backup forgotten"), "{}", ran.out);
     let left = store.run(args!["list", store.address, "--json"]);
     assert_eq!(left.ends_with(0).json().len(), 0);

@@ -291,7 +291,7 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
         );
         let named = repository.with_file_name(format!("repository@{}", ids[1]));
         recovery(&named, &["--target-time", &time]).ends_with(0);
-        fullbore(args!["forget", &repository, ids[2]]).ends_with(0);
+        fullbore(args!["forget", "--yes", &repository, ids[2]]).ends_with(0);
         recovery(&repository, &["--target-time", &time]).ends_with(0);
         // It may also be further, and be another all the same: the two are backed up in turn.
         (0..4).for_each(|_| switch(&copy));

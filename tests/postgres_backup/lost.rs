@@ -233,6 +233,22 @@ fn a_server_that_takes_the_wal_away_ends_the_backup_and_the_hint_names_the_setti
 }
 
 #[test]
+fn a_server_that_is_stopped_is_not_told_to_raise_the_limit_of_a_slot() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["max_slot_wal_keep_size = 64MB"]);
+    let slow = Slow::of_running(&cluster);
+    cluster.stop("fast");
+    let (ran, _) = slow.end();
+    let ran = ran.ends_with(1).has_one_error("the backup is void");
+    assert!(
+        ran.err.contains("run it again when the server runs"),
+        "{}",
+        ran.err
+    );
+    assert!(!ran.err.contains("max_slot_wal_keep_size"), "{}", ran.err);
+}
+
+#[test]
 fn what_was_written_before_the_backup_does_not_count_in_the_limit_of_a_slot() {
     for version in versions() {
         // The first is less than a segment, and the checkpoint of the start ends one.

@@ -3,6 +3,7 @@
 use crate::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
+    servers::wait_until,
     slow::Slow,
 };
 
@@ -330,4 +331,47 @@ fn two_backups_at_the_same_time_do_not_disturb_each_other() {
         assert_eq!(restored.psql(tables), wanted);
     }
     cluster.assert_nothing_is_left();
+}
+
+/// Its main fork is listed, and its init fork comes by WAL: at the end of recovery the server would find the main fork where it copies
+/// the init fork to.
+#[test]
+fn an_index_of_an_unlogged_table_that_is_built_meanwhile_is_empty_and_does_not_stop_the_server() {
+    let mut tested = 0;
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        cluster.psql_each(&[
+            "CREATE UNLOGGED TABLE unlogged AS SELECT 7 AS n",
+            "CREATE FUNCTION held(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN n; END'",
+        ]);
+        let mut holder = cluster.client();
+        holder.batch_execute("SELECT pg_advisory_lock(7)").unwrap();
+        let mut builder = cluster.client();
+        let building = std::thread::spawn(move || {
+            builder.batch_execute("CREATE INDEX built ON unlogged (held(n))")
+        });
+        wait_until("the index is being built", || {
+            cluster
+                .psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+                == "1"
+        });
+        let slow = Slow::of_running(&cluster);
+        std::thread::sleep(std::time::Duration::from_millis(500)); // all directories are listed
+        holder
+            .batch_execute("SELECT pg_advisory_unlock(7)")
+            .unwrap();
+        building.join().unwrap().unwrap();
+        let file = cluster.file_of("built");
+        let restored = slow.end_well(&cluster);
+        tested += u32::from(restored.data().join(&file).exists());
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "0");
+        restored.psql("INSERT INTO unlogged VALUES (8)");
+        let found = "SET enable_seqscan = off; SELECT n FROM unlogged WHERE held(n) = 8";
+        assert!(restored.psql(found).ends_with('8'), "{version:?}");
+    }
+    assert!(tested > 0, "no main fork was stored");
 }

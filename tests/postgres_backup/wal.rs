@@ -26,6 +26,30 @@ fn wal_in(restored: &Cluster) -> Vec<String> {
 }
 
 #[test]
+fn a_backup_warns_of_an_archive_that_gets_nothing() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["archive_mode = on", "archive_command = 'false'"]);
+    let warnings = || {
+        let ran = cluster.backup("repository", &["--json"]).ends_with(0);
+        ran.json().pop().unwrap()["warnings"].to_string()
+    };
+    cluster.psql("SELECT pg_switch_wal()");
+    wait_until("the archiver fails", || {
+        cluster.psql("SELECT failed_count > 0 FROM pg_stat_archiver") == "t"
+    });
+    let said = warnings();
+    assert!(said.contains("the server fails to archive 0000"), "{said}");
+    cluster.psql_each(&[
+        "ALTER SYSTEM SET archive_command = 'true'",
+        "SELECT pg_reload_conf()",
+    ]);
+    wait_until("the archiver goes on", || {
+        cluster.psql("SELECT last_archived_time > last_failed_time FROM pg_stat_archiver") == "t"
+    });
+    assert_eq!(warnings(), "[]");
+}
+
+#[test]
 fn wal_that_is_archived_is_not_stored_and_restored_by_restore_command() {
     for version in versions() {
         let cluster = Cluster::stopped(version, &["archive_mode = on", ARCHIVE]);

@@ -77,6 +77,18 @@ fn files_that_two_servers_would_share_are_named() {
 }
 
 #[test]
+fn a_directory_of_logs_that_two_servers_would_share_is_named() {
+    let place = with_conf("log_directory = '/var/log/postgresql'\n");
+    let said = "log_directory is set to \"/var/log/postgresql\": the restored server writes its log there too";
+    assert_eq!(run(&place.plan()).unwrap().notes, [said]);
+    // One in the data directory is the restored server's own.
+    let place = with_conf("log_directory = 'log'\n");
+    assert_eq!(run(&place.plan()).unwrap().notes, [""; 0]);
+    let place = with_conf("log_directory = '../log'\n");
+    assert_eq!(run(&place.plan()).unwrap().notes.len(), 1);
+}
+
+#[test]
 fn a_configuration_behind_a_link_is_not_written_to() {
     let mut fixture = without_conf();
     fixture

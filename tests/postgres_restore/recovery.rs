@@ -72,6 +72,21 @@ fn a_target_is_written_for_the_server_and_earlier_ones_become_comments() {
 }
 
 #[test]
+fn a_setting_with_which_the_server_would_not_start_is_refused() {
+    for (name, value) in [("nosuch", "1"), ("a", "1 # c"), ("port", "5433 # c")] {
+        let place = Place::new();
+        let options = recovery::RecoveryOptions {
+            settings: vec![(name.into(), value.into())],
+            ..Default::default()
+        };
+        let error = run(&with(&place, options)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Usage);
+        assert!(error.what.starts_with(&format!("cannot set {name:?}")));
+        assert!(!place.at("to").exists());
+    }
+}
+
+#[test]
 fn a_time_is_compared_with_the_end_of_the_backup_not_of_waiting_for_the_archive() {
     let time = |text: &str| recovery::RecoveryOptions {
         target: Some(RecoveryTarget::Time(text.into())),
@@ -409,7 +424,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert_refused(&place.plan(), ErrorKind::Usage, "has backups of 2 sources");
     assert_refused(
         &Restore {
-            overwrite: true,
+            overwrite: fullbore::restore::Overwrite::All,
             ..recovering.clone()
         },
         ErrorKind::Usage,

@@ -50,7 +50,10 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
     let place = Place::new();
     fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
     own(&place.at("old"));
-    for overwrite in [false, true] {
+    for overwrite in [
+        fullbore::restore::Overwrite::Never,
+        fullbore::restore::Overwrite::All,
+    ] {
         let restore = Restore {
             postgres: ClusterOptions::default(),
             overwrite,

@@ -12,7 +12,7 @@ use std::{
 };
 
 const DELTA: &[&str] = &["--delta"];
-const OVER: &[&str] = &["--overwrite"];
+const OVER: &[&str] = &["--overwrite=all"];
 
 fn backup(tree: &Path, to: &Path) {
     fullbore(args!["backup", tree, "--to", to, "-q"]).ends_with(0);

@@ -269,7 +269,7 @@ fn every_command_that_takes_the_latest_backup_refuses_several_sources() {
         args!["restore", repository, "--to", copy].to_vec(),
         args!["restore", repository, "--plan"].to_vec(),
         args!["restore", repository, "--to", a, "--delta"].to_vec(),
-        args!["restore", repository, "--to", a, "--overwrite"].to_vec(),
+        args!["restore", repository, "--to", a, "--overwrite=all"].to_vec(),
         args!["list", repository, "file"].to_vec(),
         args!["list", format!("{text}@latest")].to_vec(),
         args!["show", repository].to_vec(),
@@ -281,7 +281,7 @@ fn every_command_that_takes_the_latest_backup_refuses_several_sources() {
         args!["tag", repository, "x=y"].to_vec(),
         args!["pin", format!("{text}@latest")].to_vec(),
         args!["unpin", repository].to_vec(),
-        args!["forget", repository, "latest"].to_vec(),
+        args!["forget", "--yes", repository, "latest"].to_vec(),
     ];
     for line in lines {
         let ran = fullbore(line.clone())
@@ -326,7 +326,7 @@ fn a_listed_command_without_options_names_the_last_backup_of_each_source() {
             repository.display()
         ))
     );
-    let ran = fullbore(args!["forget", repository, "latest"]).ends_with(2);
+    let ran = fullbore(args!["forget", "--yes", repository, "latest"]).ends_with(2);
     assert_eq!(
         listed(&ran),
         [format!("@{}", ids[1]), format!("@{}", ids[2])]

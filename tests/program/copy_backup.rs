@@ -316,7 +316,7 @@ fn what_came_with_a_copy_goes_with_it() {
         [forgotten(0), forgotten(1), forgotten(2)],
         [false, true, false]
     );
-    fullbore(args!["forget", other, chain.ids[2]]).ends_with(0);
+    fullbore(args!["forget", "--yes", other, chain.ids[2]]).ends_with(0);
     fullbore(args!["verify", other]).ends_with(0);
     fullbore(args!["prune", other]).ends_with(0);
     assert_eq!(names(&other.join("backups")), chain.ids[..1]);

@@ -2,7 +2,17 @@
 
 use crate::runs;
 use crate::runs::{assert_same, fullbore, has, or_skip, shape, shell, temp, text};
-use std::{collections::HashMap, fs, os::unix::fs::FileExt, path::Path};
+use fullbore::{
+    metrics::meter::Meter,
+    repo::select::BackupFilter,
+    storage::{
+        CoalescedObjects, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
+    },
+    verify::Verify,
+};
+use std::{
+    collections::HashMap, fs, num::NonZeroUsize, os::unix::fs::FileExt, path::Path, sync::Arc,
+};
 
 /// So many that what a run costs by itself, about 2,000 calls, does not count.
 const FILES: usize = 8_000;
@@ -298,4 +308,60 @@ fn what_is_found_is_not_held() {
         all <= one + (12 << 10),
         "{one} KiB, and {all} KiB to find everything"
     );
+}
+
+/// A repository as a store that is not of this host has it, with a count of what is read.
+fn counted_objects(repository: &Path) -> (Recording, Arc<dyn Objects>, u64) {
+    let memory = MemoryObjects::new();
+    let local = LocalObjects::new(repository);
+    let mut bytes = 0;
+    for object in local.list("").unwrap() {
+        let (content, _) = local.get(&object.key).unwrap().unwrap();
+        bytes += content.len() as u64;
+        memory.put(&object.key, &content, &PutIf::Always).unwrap();
+    }
+    let recording = Recording::new(Arc::new(memory));
+    let objects = CoalescedObjects::new(Arc::new(recording.clone()));
+    (recording, Arc::new(objects), bytes)
+}
+
+/// A part of a segment is read once, for its checksum and for its frames.
+#[test]
+fn a_verification_receives_little_more_than_is_stored() {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    for number in 0..40 {
+        let small = tree.join(format!("d/{number}"));
+        runs::write(small, text(number, 300_000));
+    }
+    runs::write(tree.join("large"), runs::noise(1, 60_000_000));
+    for codec in ["none", "zstd"] {
+        let repository = dir.path().join(codec);
+        let words = args![
+            "backup",
+            tree,
+            "--to",
+            repository,
+            "--compress",
+            codec,
+            "-q"
+        ];
+        fullbore(words).ends_with(0);
+        let (recording, objects, stored) = counted_objects(&repository);
+        let verify = Verify {
+            from: repository.into(),
+            filter: BackupFilter::default(),
+            data: true,
+            against: None,
+            workers: NonZeroUsize::new(3).unwrap(),
+        };
+        let verdict = verify.run_all(&objects, &Meter::default()).unwrap();
+        assert_eq!(verdict.exit_code(), 0);
+        let read = [Operation::ReadAt, Operation::Get].map(|of| recording.count(of).bytes);
+        let read: u64 = read.iter().sum();
+        assert!(
+            read * 10 <= stored * 11 && read * 10 >= stored * 9,
+            "{codec}: {read} of {stored}"
+        );
+    }
 }

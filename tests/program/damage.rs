@@ -28,7 +28,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         to: to.into(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: false,
+        overwrite: fullbore::restore::Overwrite::Never,
         keep_going,
         numeric_owner: false,
         postgres: Default::default(),

@@ -189,7 +189,7 @@ fn what_is_read_is_not_replaced_by_what_the_backup_has_in_its_place() {
         let _ = fs::remove_dir(tree.join(name));
         fs::rename(&to, tree.join(name)).unwrap();
         let from = tree.join(name);
-        for how in ["--overwrite", "--delta"] {
+        for how in ["--overwrite=all", "--delta"] {
             let before = shape(&tree);
             let ran = fullbore(args!["restore", from, "--to", tree, how]).ends_with(2);
             assert!(ran.err.contains("which is read"), "{inner}: {}", ran.err);
@@ -329,7 +329,7 @@ fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
         "a/b",
         "--to",
         &to,
-        "--overwrite",
+        "--overwrite=all",
         "-q"
     ])
     .ends_with(0);
@@ -652,7 +652,7 @@ fn what_is_deep_is_removed_with_few_descriptors_and_little_stack() {
         openat(&dir, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
         dir = openat(&dir, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
-    let line = "ulimit -n 150; ulimit -s 1024; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --quiet --workers 1";
+    let line = "ulimit -n 150; ulimit -s 1024; \"$1\" restore \"$2\" --to \"$3\" --delta --delete --max-delete 10000 --quiet --workers 1";
     shell(line, args![FULLBORE, place.at("repo"), place.at("to")]).ends_with(0);
     place.assert_restored("deep");
 }
@@ -842,6 +842,12 @@ fn replace(from: &Path, to: &Path) -> Ran {
     fullbore(args!["restore", from, "--to", to, "--delta", "--delete"])
 }
 
+/// As [`replace`], also if most of it does not belong.
+fn replace_all(from: &Path, to: &Path) -> Ran {
+    let all = args!["--delta", "--delete", "--max-delete", "100"];
+    fullbore(args!["restore", from, "--to", to].into_iter().chain(all))
+}
+
 #[test]
 fn a_name_that_belongs_further_down_does_not_belong_further_up() {
     let dir = temp();
@@ -863,7 +869,7 @@ fn a_name_that_belongs_further_down_does_not_belong_further_up() {
         if link {
             symlink("deep", to.join("new")).unwrap();
         }
-        let ran = replace(&repo, &to).ends_with(0);
+        let ran = replace_all(&repo, &to).ends_with(0);
         assert_eq!(
             ran.out,
             "delete: \"deep\"\ndelete: \"x\"\ndelete: \"y\"\ndelete: \"z\"\n"
@@ -991,7 +997,7 @@ fn of_what_is_mounted_and_in_the_backup_the_rest_is_removed() {
 }
 
 #[test]
-fn what_was_excluded_does_not_belong() {
+fn what_was_excluded_stays_unless_that_is_said() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("t"), dir.path().join("r"));
     ["f", "cache/f"]
@@ -1007,10 +1013,10 @@ fn what_was_excluded_does_not_belong() {
         "-q"
     ])
     .ends_with(0);
-    assert_eq!(
-        replace(&repo, &tree).ends_with(0).out,
-        "delete: \"cache\"\n"
-    );
+    assert_eq!(replace(&repo, &tree).ends_with(0).out, "");
+    let all = args!["--mirror", "--delete-excluded", "--max-delete", "2"];
+    let ran = fullbore(args!["restore", repo, "--to", tree].into_iter().chain(all));
+    assert_eq!(ran.ends_with(0).out, "delete: \"cache\"\n");
 }
 
 #[test]
@@ -1039,7 +1045,15 @@ fn what_stands_beside_the_way_to_a_path_is_nobody_s_to_remove() {
     ["alice/f", "alice/new", "bob/f", "carol/f"]
         .iter()
         .for_each(|name| write(there.join(name), "x"));
-    fullbore(args!["restore", &repo, "--to", &to, "--overwrite", "-q"]).ends_with(0);
+    fullbore(args![
+        "restore",
+        &repo,
+        "--to",
+        &to,
+        "--overwrite=all",
+        "-q"
+    ])
+    .ends_with(0);
     let extra = home.strip_prefix("/").unwrap().join("alice/new");
     let extra = extra.display();
     let ran = fullbore(args!["verify", &repo, "--against", &to]).ends_with(1);
@@ -1152,9 +1166,9 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
     let names = ["exact", "odd", "small"];
     for with in [
         &["--delta"][..],
-        &["--overwrite"],
+        &["--overwrite=all"],
         &["--delta", "--no-tricks"],
-        &["--overwrite", "--no-tricks"],
+        &["--overwrite=all", "--no-tricks"],
     ] {
         // Others could have them open who may not by the backup: none of them is written to in place.
         for name in names {
@@ -1199,7 +1213,7 @@ fn a_run_that_is_killed_costs_nothing_of_what_it_was_about_to_replace() {
     let place = Place::new("zstd:1");
     let to = place.at("to/big");
     let names = ["exact", "odd", "small"];
-    for with in ["--delta", "--overwrite"] {
+    for with in ["--delta", "--overwrite=all"] {
         for name in names {
             write(to.join(name), format!("what was there of {name}"));
             set_mode(&to.join(name), 0o666);
@@ -1246,7 +1260,7 @@ fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
     let Some(_mount) = Mount::tmpfs(&to, "10m") else {
         return;
     };
-    for with in ["--delta", "--overwrite"] {
+    for with in ["--delta", "--overwrite=all"] {
         for name in names {
             write(to.join(name), noise(10, 3 << 20));
             set_mode(&to.join(name), 0o666);
@@ -1276,7 +1290,7 @@ fn what_is_replaced_stays_where_there_is_no_room_without_it_either() {
         place.at("repo"),
         "--to",
         &to,
-        "--overwrite"
+        "--overwrite=all"
     ])
     .ends_with(1)
     .has_one_error("no space left");
@@ -1304,7 +1318,7 @@ fn a_restore_that_fails_gives_the_directories_back_that_it_took_over() {
         std::os::unix::fs::chown(to.join(name), Some(owner), Some(owner)).unwrap();
         set_mode(&to.join(name), mode);
     }
-    for with in ["--delta", "--overwrite"] {
+    for with in ["--delta", "--overwrite=all"] {
         fullbore(args!["restore", place.at("repo"), "--to", &to, with])
             .ends_with(1)
             .has_one_error("no space left");
@@ -1354,7 +1368,7 @@ fn a_device_in_the_place_of_a_file_is_not_opened() {
 #[test]
 fn a_file_is_no_target() {
     let place = Place::new("none");
-    for with in ["--delta", "--overwrite"] {
+    for with in ["--delta", "--overwrite=all"] {
         let args = args![
             "restore",
             place.at("repo"),
@@ -1383,7 +1397,7 @@ fn another_name_of_a_damaged_file_does_not_become_what_stands_in_its_place() {
     ])
     .ends_with(0);
     damage(&place.at("repo"), &noise(1, 200_000)[..400]);
-    for with in ["--delta", "--overwrite"] {
+    for with in ["--delta", "--overwrite=all"] {
         ["a", "b"]
             .iter()
             .for_each(|name| write(to.join(name), format!("what was there of {name}")));
@@ -1439,7 +1453,7 @@ fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
 #[test]
 fn to_remove_what_does_not_belong_is_asked_for_with_delta_only() {
     let place = Place::new("none");
-    for with in ["--overwrite", "--plan"] {
+    for with in ["--overwrite=all", "--plan"] {
         let ran = fullbore(args![
             "restore",
             place.at("repo"),
@@ -1462,7 +1476,7 @@ fn nothing_is_restored_into_the_repository_that_is_read() {
     let before = runs::names(&repo);
     for more in [
         &[][..],
-        &["--overwrite"],
+        &["--overwrite=all"],
         &["--delta"],
         &["--delta", "--delete"],
     ] {
@@ -1484,7 +1498,11 @@ fn a_link_above_what_was_asked_for_is_not_replaced() {
     write(tree.join("www/index"), "1");
     write(tree.join("www/b"), "2");
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
-    for how in [&["--overwrite"][..], &["--delta"], &["--delta", "--delete"]] {
+    for how in [
+        &["--overwrite=all"][..],
+        &["--delta"],
+        &["--delta", "--delete"],
+    ] {
         let place = temp();
         let (live, moved) = (place.path().join("live"), place.path().join("moved"));
         write(moved.join("b"), "2");

@@ -50,7 +50,14 @@ fn assert_asks(dir: &Path, repo: &Path, to: &Path) {
     let one = calls(
         "fsync",
         dir,
-        args!["restore", repo, "--to", new("a"), "--overwrite", "d1/f1"],
+        args![
+            "restore",
+            repo,
+            "--to",
+            new("a"),
+            "--overwrite=all",
+            "d1/f1"
+        ],
     );
     assert!((3..9).contains(&one), "{one}");
     let cat = |line: &str| shell(line, args![repo, runs::FULLBORE, new("c")]).ends_with(0);

@@ -71,6 +71,21 @@ fn a_list_is_a_table_with_a_header_and_a_last_line() {
 }
 
 #[test]
+fn the_first_backup_of_a_source_beside_others_is_noted() {
+    let dir = temp();
+    let (tree, repository) = backed_up(dir.path());
+    let other = dir.path().join("other");
+    write(other.join("f"), "f");
+    let is_noted = |from: &Path| {
+        let ran = fullbore(args!["backup", from, "--to", repository]).ends_with(0);
+        ran.err.contains("this is the first one of this source")
+    };
+    assert!(!is_noted(&tree));
+    assert!(is_noted(&other));
+    assert!(!is_noted(&other) && !is_noted(&tree));
+}
+
+#[test]
 fn a_directory_is_listed_one_level_deep_and_a_tree_is_indented() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());
@@ -133,7 +148,12 @@ fn stats_count_what_a_repository_holds() {
     );
     fullbore(args!["verify", repository, "--sample", "100%", "-q"]).ends_with(0);
     let first = listed[0]["id"].as_str().unwrap();
-    fullbore(args!["forget", format!("{}@{first}", repository.display())]).ends_with(0);
+    fullbore(args![
+        "forget",
+        "--yes",
+        format!("{}@{first}", repository.display())
+    ])
+    .ends_with(0);
     let after = stats();
     assert_eq!(
         (&after["backups"], &after["verified_share"]),

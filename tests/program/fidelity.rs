@@ -1067,7 +1067,7 @@ fn a_target_that_may_not_be_listed_is_refused_in_these_words() {
         shell("chown -R 65534:65534 \"$1\"", args![path]).ends_with(0);
     }
     set_mode(&back, 0o300);
-    for flags in [&[][..], &["--overwrite"], &["--delta"]] {
+    for flags in [&[][..], &["--overwrite=all"], &["--delta"]] {
         let ran = as_nobody(
             args!["restore", store, "--to", back]
                 .into_iter()

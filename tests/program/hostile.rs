@@ -150,17 +150,17 @@ fn a_prune_marks_and_removes_through_no_link() {
     let id = backup.file_name().unwrap().to_str().unwrap();
     write(dir.path().join("tree/a"), text(3, 30_000));
     fullbore(args!["backup", dir.path().join("tree"), "--to", repository]).ends_with(0);
-    fullbore(args!["forget", repository, id]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id]).ends_with(0);
     let marks = repository.join("tombstones");
     fs::create_dir_all(marks.join(id)).unwrap();
     symlink(&key, marks.join(id).join("s01-000001.tar.zst")).unwrap();
-    // Names that are not those of this program are nobody's business.
+    // Names that are not those of this program stay, but for those of a backup that is gone.
     write(marks.join("20200101T000000Z-aaaaaa/mine"), "");
     write(backup.join("mine"), "");
     fullbore(args!["prune", repository]).ends_with(0);
     assert_untouched(&victims, "mark");
     assert_eq!(names(&marks.join("20200101T000000Z-aaaaaa")), ["mine"]);
-    assert!(backup.join("mine").is_file());
+    assert!(!backup.join("mine").exists());
     fs::remove_dir_all(&marks).unwrap();
 
     // What is marked is another's.
@@ -248,7 +248,7 @@ fn a_link_in_place_of_a_file_of_a_repository_is_damage() {
     write(dir.path().join("tree/c"), "c");
     for command in [
         args!["backup", dir.path().join("tree"), "--to", link].to_vec(),
-        args!["forget", link, backup.file_name().unwrap()].to_vec(),
+        args!["forget", "--yes", link, backup.file_name().unwrap()].to_vec(),
         args!["prune", link].to_vec(),
         args!["verify", link, "--data"].to_vec(),
         args!["restore", link, "--to", dir.path().join("to")].to_vec(),
@@ -305,7 +305,7 @@ fn a_document_that_is_none_ends_no_command_but_with_an_error() {
                 .iter()
                 .filter(|name| name.as_str() != id)
             {
-                fullbore(args!["forget", repository, other]).ends_with(0);
+                fullbore(args!["forget", "--yes", repository, other]).ends_with(0);
             }
             fullbore(args!["prune", repository]).ends_with(0);
         }

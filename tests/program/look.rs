@@ -363,7 +363,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         to: to.clone(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: false,
+        overwrite: fullbore::restore::Overwrite::Never,
         keep_going: true,
         numeric_owner: false,
         postgres: Default::default(),

@@ -409,7 +409,7 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
             "z",
             "--to",
             dir.path().join("one"),
-            "--overwrite"
+            "--overwrite=all"
         ])
         .ends_with(0);
         let whole = files(&tree);
@@ -680,7 +680,7 @@ fn a_manifest_that_nothing_reads_any_more_can_be_lost() {
         .iter()
         .for_each(|i| write(tree.join(format!("f{i}")), text(*i, 100)));
     backup();
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     fullbore(args!["prune", repository]).ends_with(0);
     fs::remove_file(repository.join("backups").join(&first).join("manifest")).unwrap();
     backup();
@@ -864,7 +864,7 @@ fn what_holds_no_backup_is_not_sound() {
         );
     }
     fs::rename(home.join("partial.json"), &root).unwrap();
-    fullbore(args!["forget", repository, id]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, id]).ends_with(0);
     for args in [
         &args!["verify", repository, "--json"][..],
         &args!["verify", repository, "--sample", "5%"],
@@ -946,7 +946,7 @@ fn a_root_is_missed_though_others_need_all_that_it_had() {
     ])
     .ends_with(0);
     fullbore(args!["verify", copy]).ends_with(0);
-    fullbore(args!["forget", repository, first]).ends_with(0);
+    fullbore(args!["forget", "--yes", repository, first]).ends_with(0);
     for args in [
         &args!["prune", repository][..],
         &args!["verify", repository],
@@ -1013,7 +1013,7 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
         &args!["restore", repository, "--to", dir.path().join("to")],
         &args!["diff", repository, "latest"],
         &args!["find", repository, "f"],
-        &args!["forget", repository, id],
+        &args!["forget", "--yes", repository, id],
         &args!["prune", repository],
         &args!["pin", repository],
         &args!["export", repository, "--to", dir.path().join("x.tar")],
@@ -1766,7 +1766,7 @@ fn no_name_is_given_to_what_was_not_restored() {
         .unwrap();
     stored[at + 50] ^= 1;
     fs::write(&segment, stored).unwrap();
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         for names in [&["b", "c"][..], &[]] {
             let to = temp();
             ["a", "b", "c"]
@@ -1866,7 +1866,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
             ..Record::default()
         };
     });
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(&to);
         let ran = fullbore(args!["restore", &repo, "p", "--to", &to, how]).ends_with(3);
         assert!(has_old_names(&to), "{how}: {}", ran.err);
@@ -1949,7 +1949,7 @@ fn no_name_is_given_to_what_stands_in_for_a_file_whose_page_is_lost() {
     let (repo, home) = linked_pages(dir.path());
     let to = dir.path().join("to");
     spoil_page(&home, |page| page["first"] == "a");
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(&to);
         let ran = fullbore(args![
             "restore",
@@ -1980,7 +1980,7 @@ fn has_no_name_of_a(repo: &str, to: &Path) {
         let ran = fullbore(args!["restore", repo, name, "--to", to.join("none")]).ends_with(1);
         assert!(ran.err.contains("it was not captured"), "{}", ran.err);
     }
-    for how in ["--overwrite", "--delta"] {
+    for how in ["--overwrite=all", "--delta"] {
         old_names(to);
         write(to.join("a"), "old a");
         let ran = fullbore(args!["restore", repo, "--to", to, "--quiet", how]).ends_with(3);
@@ -2176,7 +2176,7 @@ fn what_may_be_on_a_page_that_is_lost_keeps_nothing_else_from_coming_back() {
     ] {
         let to = dir.path().join(path.replace('/', "-"));
         fullbore(args!["restore", &repo, path, "--to", &to, "--quiet"]).ends_with(4);
-        for how in ["--overwrite", "--delta"] {
+        for how in ["--overwrite=all", "--delta"] {
             let ran = fullbore(args![
                 "restore",
                 &repo,

@@ -387,7 +387,7 @@ fn what_the_file_system_compresses_needs_less_room_than_it_is_long() {
     runs::write(tree.join("large"), runs::text(1, 1000).repeat(300_000));
     let to = dir.path().join("r");
     fullbore(args!["backup", tree, "--to", to]).ends_with(0);
-    for more in [&[][..], &["--overwrite"], &["--delta"]] {
+    for more in [&[][..], &["--overwrite=all"], &["--delta"]] {
         let args = args!["restore", to, "--to", target.join("back"), "--quiet"];
         fullbore(args.into_iter().chain(runs::args(more))).ends_with(0);
         assert!(

@@ -396,7 +396,7 @@ fn a_restore_in_place_keeps_a_link_above_a_whole_path() {
         "--to",
         "/",
         below,
-        "--overwrite",
+        "--overwrite=all",
         "--quiet"
     ])
     .ends_with(0);

@@ -167,7 +167,13 @@ fn what_root_adds_to_the_repository_of_a_user_is_that_users() {
         .pop()
         .unwrap()["id"]
         .to_string();
-    fullbore(args!["forget", repository, newest.trim_matches('"')]).ends_with(0);
+    fullbore(args![
+        "forget",
+        "--yes",
+        repository,
+        newest.trim_matches('"')
+    ])
+    .ends_with(0);
     let mut stack = vec![repository.clone()];
     while let Some(path) = stack.pop() {
         let facts = fs::symlink_metadata(&path).unwrap();

@@ -198,7 +198,7 @@ fn nobody_can_open_a_new_file_before_it_has_its_owner_mode_and_list() {
         }
         let line = "strace -f -qq -e trace=openat,mknodat,fchmod -o \"$1\" \"$2\" restore \"$3\" --to \"$4\" $5 --quiet";
         let how = if case == "there" {
-            "--overwrite"
+            "--overwrite=all"
         } else {
             "--no-tricks"
         };

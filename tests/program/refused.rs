@@ -108,7 +108,12 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
         ),
         ("utimensat:error=EINVAL", &files),
     ] {
-        for more in [&[][..], &["--keep-going"], &["--overwrite"], &["--delta"]] {
+        for more in [
+            &[][..],
+            &["--keep-going"],
+            &["--overwrite=all"],
+            &["--delta"],
+        ] {
             let to = dir.path().join("to");
             let case = format!("{inject} {more:?}");
             fs::create_dir(&to).unwrap();
@@ -206,12 +211,12 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
     let to = dir.path().join("m/to");
     for [before, how] in [
         ["", ""],
-        ["", "--overwrite"],
+        ["", "--overwrite=all"],
         ["", "--delta"],
         ["", "-"],
-        ["full", "--overwrite"],
+        ["full", "--overwrite=all"],
         ["full", "--delta"],
-        ["stale", "--overwrite"],
+        ["stale", "--overwrite=all"],
         ["stale", "--delta"],
     ] {
         if before != "full" {
@@ -269,7 +274,13 @@ fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
     fs::hard_link(tree.join("Dir/File"), tree.join("Link")).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
     let line = "\"$1\" restore \"$2\" --to \"$3\" $4 && cmp \"$5/Link\" \"$3/Link\" && cmp \"$5/Dir/File\" \"$3/Dir/File\"";
-    for how in ["", "--overwrite", "--delta", "--delta", "--overwrite"] {
+    for how in [
+        "",
+        "--overwrite=all",
+        "--delta",
+        "--delta",
+        "--overwrite=all",
+    ] {
         shell(line, args![runs::FULLBORE, repository, to, how, tree]).ends_with(0);
     }
     // A later member of the same name still replaces an earlier one.

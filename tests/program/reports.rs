@@ -31,7 +31,7 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
     fullbore(args!["restore", repo, "--to", etc, "--delta", "--delete"])
         .ends_with(2)
         .has_one_error(words);
-    fullbore(args!["restore", repo, "--to", etc, "--overwrite"])
+    fullbore(args!["restore", repo, "--to", etc, "--overwrite=all"])
         .ends_with(2)
         .has_one_error(words);
     fullbore(args!["verify", repo, "--against", etc])
@@ -97,9 +97,9 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
             (&["f", "d/g"], "\"f\", \"d/g\" of ".to_owned()),
         ] {
             for more in [
-                &["--overwrite"][..],
+                &["--overwrite=all"][..],
                 &["--delta"],
-                &["--overwrite", "--json"],
+                &["--overwrite=all", "--json"],
             ] {
                 if from == "other.tar" && more[0] == "--delta" {
                     continue;

@@ -253,7 +253,7 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     std::os::unix::fs::symlink(&outside, to.join("a/b")).unwrap();
     std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
     Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         ..plan(&dir.path().join("repo"), &to)
     }
     .run(&Meter::default())
@@ -266,7 +266,10 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
 
 #[test]
 fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
-    for overwrite in [false, true] {
+    for overwrite in [
+        fullbore::restore::Overwrite::Never,
+        fullbore::restore::Overwrite::All,
+    ] {
         let dir = tempdir().unwrap();
         let outside = dir.path().join("outside");
         fs::create_dir(&outside).unwrap();

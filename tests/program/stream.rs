@@ -76,7 +76,7 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     let error = restore(&dir.path().join("x.tar"), &to).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
-        overwrite: true,
+        overwrite: fullbore::restore::Overwrite::All,
         keep_going: true,
         ..plan(&dir.path().join("x.tar"), &to)
     };

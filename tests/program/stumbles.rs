@@ -64,7 +64,7 @@ fn a_backup_in_the_place_of_a_path_is_answered_with_its_selector() {
 fn a_key_makes_no_repository_that_is_not_encrypted() {
     let dir = temp();
     write(dir.path().join("tree/a"), "a");
-    write(dir.path().join("pass"), "secret\n");
+    runs::write_private(dir.path().join("pass"), "correct horse battery\n");
     let (tree, pass) = (dir.path().join("tree"), dir.path().join("pass"));
     let repository = dir.path().join("repo");
     let refused = "decide whether it is encrypted";

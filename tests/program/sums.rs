@@ -101,7 +101,7 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
         bytes(&run(args!["list", repository, "--json"])),
         Some(u64::MAX)
     );
-    run(args!["forget", repository, newest]);
+    run(args!["forget", "--yes", repository, newest]);
     run(args!["prune", repository]);
 }
 

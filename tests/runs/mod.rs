@@ -18,6 +18,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::LazyLock,
 };
 
 pub const FULLBORE: &str = env!("CARGO_BIN_EXE_fullbore");
@@ -90,7 +91,25 @@ macro_rules! args {
 pub fn command(args: impl IntoIterator<Item = OsString>) -> Command {
     let mut command = Command::new(FULLBORE);
     command.args(args).stdin(Stdio::null());
+    command.env("FULLBORE_STATE_DIR", state_dir());
     command
+}
+
+/// What the program remembers of repositories during this test program. An earlier one may have had the same number.
+pub fn state_dir() -> &'static Path {
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("state-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    });
+    &DIR
+}
+
+/// Writes a file that only its owner can read, such as a key.
+pub fn write_private(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
+    write(&path, bytes);
+    set_mode(path.as_ref(), 0o600);
 }
 
 pub fn fullbore(args: impl IntoIterator<Item = OsString>) -> Ran {
@@ -113,7 +132,18 @@ pub fn tampered(
     only: Option<&Path>,
     args: impl IntoIterator<Item = OsString>,
 ) -> Ran {
+    tampered_in(state_dir(), inject, only, args)
+}
+
+/// As [`tampered`], with another state directory.
+pub fn tampered_in(
+    state: &Path,
+    inject: &str,
+    only: Option<&Path>,
+    args: impl IntoIterator<Item = OsString>,
+) -> Ran {
     let mut command = Command::new("strace");
+    command.env("FULLBORE_STATE_DIR", state);
     command.args([
         "-f",
         "-qq",

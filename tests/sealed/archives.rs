@@ -165,7 +165,7 @@ fn an_archive_for_a_passphrase_is_read_with_it() {
     let world = World::new();
     let archive = world.path("a.tar.zst.age");
     let file = world.path("passphrase");
-    fs::write(&file, "open sesame\n").unwrap();
+    runs::write_private(&file, "open sesame street\n");
     let with = args!["--passphrase-file", file];
     let backup = args![
         "backup",

@@ -150,7 +150,9 @@ fn what_a_host_keeps_is_for_its_user_and_goes_with_the_backup() {
     let (world, me, host) = world_with_host();
     let repository = world.repository();
     let [first, second] = world.two_backups(&repository, &host);
-    let kept = files_below(&world.path("state"));
+    let mut kept = files_below(&world.path("state"));
+    kept.retain(|path| !path.parent().unwrap().ends_with("repositories"));
+    kept.retain(|path| path.parent().unwrap() != world.path("state"));
     assert_eq!(kept.len(), 4, "{kept:?}");
     for path in &kept {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0);
@@ -160,7 +162,7 @@ fn what_a_host_keeps_is_for_its_user_and_goes_with_the_backup() {
         assert!(!String::from_utf8_lossy(&bytes).contains("AGE-SECRET-KEY"));
     }
     world
-        .run_as(&me, args!["forget", repository, first, second])
+        .run_as(&me, args!["forget", "--yes", repository, first, second])
         .ends_with(0);
     world.run_as(&me, args!["prune", repository]).ends_with(0);
     let third = world.backup(&repository, &host);
@@ -203,4 +205,223 @@ fn a_host_goes_on_with_its_increments_after_a_rotation() {
     let second = world.backup(&repository, &host);
     assert_eq!(second["bases"][0], first.as_str());
     world.assert_restores(&repository, &me, "over a rotation");
+}
+
+/// The files of a backup, put into another copy of the repository.
+fn put_back(world: &World, from: &Path, id: &str) {
+    for file in files_below(&from.join("backups").join(id)) {
+        let to = world
+            .repository()
+            .join(file.strip_prefix(from).expect("a file below it"));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(file, to).unwrap();
+    }
+}
+
+/// A copy of the whole repository, as whoever can read the storage has it.
+fn copy_of(world: &World, name: &str) -> std::path::PathBuf {
+    let copy = world.path(name);
+    for file in files_below(&world.repository()) {
+        let to = copy.join(file.strip_prefix(world.repository()).unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(file, to).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn what_a_removed_put_key_adds_does_not_count_before_and_after_a_rotation() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    let genuine = id_of(&world.backup(&repository, &host));
+    let stolen = copy_of(&world, "stolen");
+    let remove = args!["key", "remove", repository, "--name", "web1", "--put"];
+    world.run_as(&me, remove).ends_with(0);
+    world.change(3);
+    let forged = id_of(&world.backup(&stolen, &host));
+    put_back(&world, &stolen, &forged);
+    for when in ["removed", "rotated"] {
+        let ran = world.run_as(&me, args!["cat", repository, "large"]);
+        assert_ne!(ran.code, 0, "{when}: it is not the latest");
+        assert!(ran.err.contains("does not count"), "{when}: {}", ran.err);
+        let at = format!("{}@{genuine}", repository.display());
+        world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+        if when == "removed" {
+            world
+                .run_as(&me, args!["key", "rotate", repository])
+                .ends_with(0);
+        }
+    }
+    // No base either.
+    let own = world.run_as(
+        &me,
+        args!["backup", world.tree(), "--to", repository, "--json"],
+    );
+    assert_eq!(own.json().pop().unwrap()["bases"], serde_json::json!([]));
+    // The owner knows that it is genuine after all.
+    world
+        .run_as(&me, args!["key", "accept", repository, forged])
+        .ends_with(0);
+    let at = format!("{}@{forged}", repository.display());
+    world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+}
+
+#[test]
+fn a_backup_that_was_under_way_at_a_rotation_is_named_and_not_lost_silently() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    world.backup(&repository, &host);
+    // Under the old key, as one that was begun before the rotation.
+    let late = copy_of(&world, "late");
+    world
+        .run_as(&me, args!["key", "rotate", repository])
+        .ends_with(0);
+    world.change(3);
+    let id = id_of(&world.backup(&late, &host));
+    put_back(&world, &late, &id);
+    let ran = world.run_as(&me, args!["verify", repository]);
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    let said = format!("{}{}", ran.out, ran.err);
+    assert!(
+        said.contains(&id) && said.contains("does not count"),
+        "{said}"
+    );
+    world
+        .run_as(&me, args!["key", "accept", repository, id])
+        .ends_with(0);
+    world
+        .run_as(&me, args!["verify", repository, "--data"])
+        .ends_with(0);
+    world.assert_restores(&repository, &me, "accepted");
+}
+
+#[test]
+fn a_key_that_is_new_to_a_user_gets_the_next_key_only_with_consent() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    // Another user, who has seen no list.
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let refused = world.run_as(&me, args!["key", "rotate", repository]);
+    refused.ends_with(2).has_one_error("not seen before");
+    world
+        .run_as(&me, args!["key", "rotate", repository, "--yes"])
+        .ends_with(0);
+    world
+        .run_as(&me, args!["key", "rotate", repository])
+        .ends_with(0);
+}
+
+#[test]
+fn a_key_file_of_which_a_bit_was_flipped_is_found_by_verify() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    world.backup(&repository, &me);
+    world.run_as(&me, args!["verify", repository]).ends_with(0);
+    let file = repository.join("keys/web1.put.age");
+    let mut bytes = fs::read(&file).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let ran = world.run_as(&me, args!["verify", repository]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    let said = format!("{}{}", ran.out, ran.err);
+    assert!(said.contains("keys/web1.put.age"), "{said}");
+}
+
+#[test]
+fn notes_without_a_key_take_nothing_from_those_of_a_person() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    let id = id_of(&world.backup(&repository, &me));
+    let at = format!("{}@{id}", repository.display());
+    world
+        .run_as(&me, args!["tag", at, "state=broken"])
+        .ends_with(0);
+    world.run_as(&me, args!["pin", at]).ends_with(0);
+    world.run(args!["tag", at, "state=good"]).ends_with(0);
+    world
+        .run(args!["unpin", at])
+        .ends_with(1)
+        .has_one_error("with a key");
+    let listed = |tag: &str| {
+        let ran = world.run_as(&me, args!["list", repository, "--tag", tag, "--json"]);
+        ran.out.contains(&id)
+    };
+    assert!(listed("state=broken") && !listed("state=good"));
+    let forget = args!["forget", "--yes", repository, id];
+    assert_ne!(world.run_as(&me, forget.clone()).code, 0, "it is pinned");
+    assert_ne!(world.run(forget).code, 0, "it is pinned");
+    let shown = world.run_as(&me, args!["show", at]).ends_with(0);
+    assert!(shown.out.contains("without key"), "{}", shown.out);
+    // A person sees all, and what the person writes replaces it.
+    world.run_as(&me, args!["unpin", at]).ends_with(0);
+    let shown = world.run_as(&me, args!["show", at]).ends_with(0);
+    assert!(!shown.out.contains("without key"), "{}", shown.out);
+    // A pin without a key protects.
+    world.run(args!["pin", at]).ends_with(0);
+    let forget = args!["forget", "--yes", repository, id];
+    assert_ne!(world.run_as(&me, forget).code, 0, "it is pinned");
+    // A bit of a proof.
+    world.run_as(&me, args!["pin", at]).ends_with(0);
+    let notes = repository.join("backups").join(&id).join("notes.json");
+    let text = fs::read_to_string(&notes).unwrap();
+    let (before, _) = text.rsplit_once("\n\"blake3\"").unwrap();
+    let before = before.replace("\"pinned\":true", "\"pinned\":false");
+    let digest = blake3::hash(before.as_bytes()).to_hex();
+    fs::write(&notes, format!("{before}\n\"blake3\": \"{digest}\"\n}}\n")).unwrap();
+    let ran = world.run_as(&me, args!["forget", "--yes", repository, id]);
+    assert_ne!(ran.code, 0, "{text}");
+    assert!(ran.err.contains("notes.json"), "{}", ran.err);
+}
+
+#[test]
+fn a_backup_of_a_put_key_in_the_name_of_another_host_is_no_base_of_that_host() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    let of_host = id_of(&world.backup(&repository, &host));
+    // The same name of a host, but the key of a person.
+    let own = world.backup(&repository, &me);
+    assert_eq!(own["bases"], serde_json::json!([]), "not {of_host}");
+    world.change(2);
+    let next = world.backup(&repository, &me);
+    assert_eq!(next["bases"][0], id_of(&own).as_str());
+}
+
+#[test]
+fn a_copy_as_stored_learns_of_a_put_key_that_was_added_later() {
+    let (world, me, _) = world_with_host();
+    let (repository, replica) = (world.repository(), world.path("replica"));
+    world.backup(&repository, &me);
+    let copy = args!["copy", repository, replica];
+    world.run(copy.clone()).ends_with(0);
+    let later = world.person("later");
+    let put = args![
+        "key",
+        "put",
+        repository,
+        "--for",
+        later.recipient,
+        "--name",
+        "web2"
+    ];
+    world.run_as(&me, put).ends_with(0);
+    let id = id_of(&world.backup(&repository, &later));
+    world.run(copy).ends_with(0);
+    let at = format!("{}@{id}", replica.display());
+    world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+    world.run_as(&me, args!["verify", replica]).ends_with(0);
+}
+
+#[test]
+fn find_with_a_put_key_names_the_key_and_denies_nothing() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    world.backup(&repository, &me);
+    world
+        .run_as(&host, args!["find", repository, "*"])
+        .ends_with(1)
+        .has_one_error("the key that was given can add backups and cannot read them");
+    world
+        .run_as(&me, args!["find", repository, "*"])
+        .ends_with(0);
 }

@@ -1,7 +1,7 @@
 //! Runs that are killed at each of their system calls that change names of files.
 
 use crate::{
-    runs::{self, has, or_skip, tampered},
+    runs::{self, has, or_skip, tampered_in},
     world::{World, id_of},
 };
 use std::fs;
@@ -41,10 +41,11 @@ fn a_rotation_that_is_killed_at_any_moment_locks_nobody_out_and_the_next_one_com
     ];
     world.run_as(&me, put).ends_with(0);
     world.backup(&repository, &me);
-    let rotate = args!["key", "rotate", repository, "--key", me.key];
+    let rotate = args!["key", "rotate", repository, "--yes", "--key", me.key];
     let mut killed = 0;
     for when in 1..MOST {
-        let ran = tampered(
+        let ran = tampered_in(
+            &world.path("state"),
             &format!("{CALLS}:signal=KILL:when={when}"),
             None,
             rotate.clone(),
@@ -93,7 +94,7 @@ fn a_copy_for_other_keys_that_is_killed_at_any_moment_lists_nothing_that_is_not_
         }
         world.init(&to, &other);
         let inject = format!("{CALLS}:signal=KILL:when={when}");
-        let ran = tampered(&inject, None, copy.clone());
+        let ran = tampered_in(&world.path("state"), &inject, None, copy.clone());
         if !runs::names(&to.join("backups")).is_empty() {
             let listed = world
                 .run_as(&other, args!["list", to, "--json"])

@@ -95,7 +95,7 @@ fn stock_tools_restore_a_full_backup_with_a_passphrase() {
     let world = World::new();
     let repository = world.repository();
     let file = world.path("passphrase");
-    fs::write(&file, "open sesame\n").unwrap();
+    runs::write_private(&file, "open sesame street\n");
     let backup = args![
         "backup",
         world.tree(),
@@ -108,7 +108,7 @@ fn stock_tools_restore_a_full_backup_with_a_passphrase() {
     ];
     world.run(backup).ends_with(0);
     // age reads a passphrase from a terminal only, and throws away what was typed before it asks.
-    let unlock = "cd \"$1\" && (sleep 2; echo 'open sesame'; sleep 1) | \
+    let unlock = "cd \"$1\" && (sleep 2; echo 'open sesame street'; sleep 1) | \
          script -qec 'age -d -o repository.key repo/keys/owner.age' /dev/null";
     shell(unlock, args![world.dir.path()]).ends_with(0);
     let line = "cd \"$1\" && mkdir out && \

@@ -51,7 +51,7 @@ fn every_verb_works_with_a_key_as_in_a_clear_repository() {
     run(args!["restore", at(&first), path, "--to", one].into());
     let restored = fs::read(one.join(&path)).unwrap();
     assert_eq!(restored, fs::read(world.tree().join(&path)).unwrap());
-    run(args!["forget", repository, first].into());
+    run(args!["forget", "--yes", repository, first].into());
     run(args!["prune", repository].into());
     run(args!["verify", repository, "--data"].into());
     world.assert_restores(&repository, &me, "after prune");
@@ -62,7 +62,7 @@ fn a_repository_is_made_and_read_with_a_passphrase() {
     let world = World::new();
     let repository = world.repository();
     let file = world.path("passphrase");
-    fs::write(&file, "correct horse battery staple\n").unwrap();
+    runs::write_private(&file, "correct horse battery staple\n");
     let backup = args!["backup", world.tree(), "--to", repository, "--quiet"];
     let with = |args: &[OsString]| {
         let more = args!["--passphrase-file", file];
@@ -78,7 +78,7 @@ fn a_repository_is_made_and_read_with_a_passphrase() {
     by_variable.env("FULLBORE_PASSPHRASE", "correct horse battery staple");
     let ran = Ran::from(by_variable.output().unwrap()).ends_with(0);
     assert!(ran.err.contains("sound"), "{}", ran.err);
-    fs::write(&file, "another\n").unwrap();
+    runs::write_private(&file, "another\n");
     with(&args!["verify", repository])
         .ends_with(1)
         .has_one_error(WRONG_KEY);
@@ -138,7 +138,9 @@ fn without_a_key_backups_are_listed_checked_forgotten_and_pruned_but_not_read() 
         let ran = ran.ends_with(0);
         assert!(ran.err.contains("without a key"), "{}", ran.err);
     }
-    world.run(args!["forget", repository, first]).ends_with(0);
+    world
+        .run(args!["forget", "--yes", repository, first])
+        .ends_with(0);
     world.run(args!["prune", repository]).ends_with(0);
     world
         .run(args!["verify", repository, "--data"])
@@ -166,7 +168,7 @@ fn a_key_of_another_is_refused_by_every_verb() {
         args!["verify", repository].into(),
         args!["restore", repository, "--to", out].into(),
         args!["backup", world.tree(), "--to", repository].into(),
-        args!["forget", repository, first].into(),
+        args!["forget", "--yes", repository, first].into(),
         args!["prune", repository].into(),
         args!["tag", at, "a=b"].into(),
         args!["repair", repository].into(),
@@ -253,7 +255,7 @@ fn no_command_prints_a_secret_or_leaves_a_name_in_the_clear() {
     let (repository, me) = (world.repository(), world.person("me"));
     let passphrase = "a passphrase that nobody sees";
     let file = world.path("passphrase");
-    fs::write(&file, passphrase).unwrap();
+    runs::write_private(&file, passphrase);
     world.init(&repository, &me);
     let secret = fs::read_to_string(&me.key).unwrap();
     let mut words = String::new();
@@ -367,7 +369,8 @@ fn a_new_repository_stays_as_it_was_made() {
         .has_one_error("is a repository that is not encrypted");
     world
         .run_as(&me, args!["backup", world.tree(), "--to", clear, "--quiet"])
-        .ends_with(0);
+        .ends_with(2)
+        .has_one_error("cannot use a key");
     let sealed = world.repository();
     let first = args!["backup", world.tree(), "--to", sealed, "--json"];
     let both = args!["--key", me.key].into_iter().chain(encrypt.clone());

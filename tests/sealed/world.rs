@@ -61,7 +61,7 @@ impl World {
     pub fn person(&self, name: &str) -> Person {
         let identity = age::x25519::Identity::generate();
         let key = self.path(&format!("{name}.key"));
-        fs::write(&key, identity.to_string().expose_secret()).unwrap();
+        runs::write_private(&key, identity.to_string().expose_secret());
         Person {
             recipient: identity.to_public().to_string(),
             key,
@@ -83,9 +83,18 @@ impl World {
         command
     }
 
-    /// Runs the program with a person's key.
+    /// Runs the program with a person's key, if the person has one.
     pub fn run_as(&self, person: &Person, args: impl IntoIterator<Item = OsString>) -> Ran {
-        self.run(args.into_iter().chain(args!["--key", person.key]))
+        let key = (person.key != PathBuf::new()).then(|| args!["--key", person.key]);
+        self.run(args.into_iter().chain(key.into_iter().flatten()))
+    }
+
+    /// A user of clear repositories.
+    pub fn without_key(&self) -> Person {
+        Person {
+            recipient: String::new(),
+            key: PathBuf::new(),
+        }
     }
 
     /// A repository for a person.

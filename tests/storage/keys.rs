@@ -3,19 +3,21 @@
 use crate::suite::{get, put};
 use fullbore::{
     crypt::{
-        Access, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities, unwrap_secret,
-        wrap_secret,
+        Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities,
+        seal_object, unwrap_secret, wrap_secret,
     },
     error::{ErrorKind, Result},
+    format::seal::seal,
     storage::{
         Fault, Faulty, MemoryObjects, Objects, Operation, Recording, SealedObjects, SystemClock,
         keys::{
             RepositoryKey, add_key, encrypt_repository, is_encrypted, list_keys, open_repository,
             remove_key, rotate_key,
         },
+        members::{ListNumber, ListedKey, Members},
     },
 };
-use std::{fs, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, thread, time::Duration};
 
 type Storage = Arc<dyn Objects>;
 
@@ -33,6 +35,7 @@ impl Person {
         // The text of a ring is a file of age keys as well.
         let ring = KeyRing::random().unwrap();
         fs::write(&file, ring.to_text().as_bytes()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         Self {
             _dir: dir,
             file,
@@ -142,6 +145,7 @@ fn a_passphrase_opens_a_repository_and_a_wrong_one_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("passphrase");
     fs::write(&file, "right\nsecond line\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let by_file = KeyOptions {
         passphrase_file: Some(file.clone()),
         ..KeyOptions::default()
@@ -219,7 +223,9 @@ fn names_are_taken_once_and_the_last_reader_stays() {
     assert_eq!(last.kind, ErrorKind::Usage);
     let none = remove_key(&*objects, Some(&ring), "bob", Access::Read).unwrap_err();
     assert_eq!(none.kind, ErrorKind::NotFound);
-    remove_key(&*objects, None, "db1", Access::Put).unwrap();
+    let keyless = remove_key(&*objects, None, "db1", Access::Put).unwrap_err();
+    assert_eq!(keyless.kind, ErrorKind::Permission);
+    remove_key(&*objects, Some(&ring), "db1", Access::Put).unwrap();
     assert_eq!(list_keys(&*objects, Some(&ring)).unwrap().len(), 1);
     add_key(&*objects, &ring, "db1", &bob.recipient, Access::Put).unwrap();
 }
@@ -309,12 +315,64 @@ fn a_key_file_that_a_storage_changed_swapped_or_put_back_is_found_and_named() {
     );
     // Of a host that only adds, under the name of one that reads.
     let wrapped = wrap_secret(
-        ring.for_putting().to_text().as_bytes(),
+        ring.for_putting(Author::random().unwrap())
+            .to_text()
+            .as_bytes(),
         std::slice::from_ref(&alice.recipient),
     )
     .unwrap();
     put(&objects, "keys/alice.age", &wrapped);
     refused("other permissions than its name says");
+}
+
+/// The list of members that somebody makes with the secrets of `ring`: one more person in it.
+fn forged_list(objects: &Storage, owner: &KeyRing, ring: &KeyRing, eve: &Person) -> Vec<u8> {
+    let (mut members, list) = Members::read(&**objects, owner).unwrap();
+    let member = ListedKey {
+        recipient: eve.recipient.to_string(),
+        author: Author::PERSON,
+        digest: String::new(),
+    };
+    members.files.insert("keys/eve.age".into(), member);
+    let key = list.key();
+    seal_object(&key, &seal(&members).unwrap(), ring, None).unwrap()
+}
+
+#[test]
+fn a_put_key_and_a_removed_person_write_no_list_of_members() {
+    let objects = memory();
+    let (alice, bob, host, eve) = (Person::new(), Person::new(), Person::new(), Person::new());
+    let ring = encrypt_repository(&*objects, "alice", &alice.recipient).unwrap();
+    add_key(&*objects, &ring, "bob", &bob.recipient, Access::Read).unwrap();
+    add_key(&*objects, &ring, "web1", &host.recipient, Access::Put).unwrap();
+    let of_bob = bob.open(&objects).unwrap();
+    remove_key(&*objects, Some(&ring), "bob", Access::Read).unwrap();
+    let ring = rotate_key(&*objects, &ring, &no_passphrase).unwrap();
+    let of_host = host.open(&objects).unwrap();
+    let first = ListNumber {
+        generation: 2,
+        changes: 0,
+    };
+    let key = first.key();
+    let genuine = get(&objects, &key).unwrap();
+    // Any content: the rotation writes it anew.
+    put(&objects, "keys/eve.age", b"x");
+    for (who, forger) in [("a put key", &of_host), ("a removed person", &of_bob)] {
+        put(&objects, &key, &forged_list(&objects, &ring, forger, &eve));
+        let error = rotate_key(&*objects, &ring, &no_passphrase).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{who}: {}", error.line());
+        assert!(list_keys(&*objects, Some(&ring)).is_err(), "{who}");
+        put(&objects, &key, &genuine);
+    }
+    // The list of an old generation does not count under a new name either.
+    let error = rotate_key(&*objects, &ring, &no_passphrase).unwrap_err();
+    assert!(error.line().contains("for whom"), "{}", error.line());
+    objects.delete(&["keys/eve.age".to_owned()]).unwrap();
+    let rotated = rotate_key(&*objects, &ring, &no_passphrase).unwrap();
+    assert_eq!(newest(&rotated), 3);
+    assert_eq!(get(&objects, &key), None, "old lists are removed");
+    assert!(eve.open(&objects).is_err());
+    assert_eq!(host.open(&objects).unwrap().author(), of_host.author());
 }
 
 /// The key that each of these people has after a change that failed at some operation.

@@ -5,7 +5,10 @@ use crate::{
     suite::{get, keys, pattern, put, suite},
 };
 use fullbore::{
-    crypt::{Access, CHUNK_BYTES, KeyRing, OBJECT_PREFIX_BYTES, SealObserver, stored_object_bytes},
+    crypt::{
+        Access, Author, CHUNK_BYTES, KeyRing, OBJECT_PREFIX_BYTES, SealObserver, UserRecipient,
+        stored_object_bytes,
+    },
     error::ErrorKind,
     format::{
         digest::crc64,
@@ -17,6 +20,7 @@ use fullbore::{
     storage::{
         Fault, Faulty, KeptBackups, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
         SealedObjects,
+        keys::{accept_root, encrypt_repository, rotate_key},
     },
 };
 use proptest::prelude::*;
@@ -488,7 +492,10 @@ fn a_root_is_read_whole_with_a_key_and_as_its_head_without() {
     let stored = get(&memory, &key).unwrap();
     assert!(!String::from_utf8(stored).unwrap().contains("private"));
     let locked = SealedObjects::locked(memory.clone());
-    let putting = SealedObjects::new(memory, Arc::new(ring.for_putting()));
+    let putting = SealedObjects::new(
+        memory,
+        Arc::new(ring.for_putting(Author::random().unwrap())),
+    );
     for objects in [&locked, &putting] {
         let head = Root::of_backup(ID, &objects.get(&key).unwrap().unwrap().0, "the head").unwrap();
         assert_eq!(
@@ -583,16 +590,23 @@ fn every_byte_of_a_root_that_is_flipped_is_found_and_so_is_a_root_of_another() {
         sealed.put(&near, &root, &PutIf::Absent).unwrap();
         refused(&get(&memory, &near).unwrap(), name);
     }
-    let putting = SealedObjects::new(memory.clone(), Arc::new(ring.for_putting()));
-    put(&memory, &key, &seal(&later).unwrap());
-    assert_eq!(
-        kind_of(putting.get(&key)),
-        ErrorKind::Corrupt,
-        "a key that only adds checks roots too"
+    let putting = SealedObjects::new(
+        memory.clone(),
+        Arc::new(ring.for_putting(Author::random().unwrap())),
     );
     put(&memory, &key, &stored);
     assert_eq!(sealed.get(&key).unwrap().unwrap().0, root);
+    assert!(putting.get(&key).is_ok(), "only people can check it");
+    // A key that only adds checks what it stored itself.
+    putting.put(&key, &root, &PutIf::Always).unwrap();
     assert!(putting.get(&key).is_ok());
+    let own = get(&memory, &key).unwrap();
+    let mut later: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&own).unwrap();
+    later.remove("blake3");
+    later.insert("time".into(), "2027-01-01T00:00:00Z".into());
+    put(&memory, &key, &seal(&later).unwrap());
+    assert_eq!(kind_of(putting.get(&key)), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -600,7 +614,10 @@ fn a_void_root_is_stored_as_it_is_with_and_without_a_key() {
     let void = seal(&serde_json::json!({ "void": true })).unwrap();
     let (memory, sealed, ring) = memory_and_sealed();
     let locked = SealedObjects::locked(memory.clone());
-    let putting = SealedObjects::new(memory.clone(), Arc::new(ring.for_putting()));
+    let putting = SealedObjects::new(
+        memory.clone(),
+        Arc::new(ring.for_putting(Author::random().unwrap())),
+    );
     for (number, objects) in [&sealed, &locked, &putting].into_iter().enumerate() {
         let key = format!("backups/2026112{number}T054501Z-k3f9qz/root.json");
         objects.put(&key, &void, &PutIf::Absent).unwrap();
@@ -657,7 +674,10 @@ fn without_a_key_nothing_is_read_or_written_but_what_maintenance_needs() {
     locked.delete(&["backups/a/manifest".to_owned()]).unwrap();
     assert_eq!(keys(&memory, "backups"), [""; 0]);
     // A key that only adds: it adds, and cannot read even its own.
-    let putting = SealedObjects::new(memory, Arc::new(ring.for_putting()));
+    let putting = SealedObjects::new(
+        memory,
+        Arc::new(ring.for_putting(Author::random().unwrap())),
+    );
     assert_eq!(putting.access(), Some(Access::Put));
     upload(&putting, "backups/b/manifest", b"pages", 5);
     let error = putting.get("backups/b/manifest").unwrap_err();
@@ -732,7 +752,10 @@ fn an_intent_names_no_host_in_a_sealed_repository() {
 #[test]
 fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_there() {
     let (memory, _, ring) = memory_and_sealed();
-    let sealed = SealedObjects::new(memory.clone(), Arc::new(ring.for_putting()));
+    let sealed = SealedObjects::new(
+        memory.clone(),
+        Arc::new(ring.for_putting(Author::random().unwrap())),
+    );
     let host: Storage = Arc::new(sealed.clone());
     let state = tempfile::tempdir().unwrap();
     let kept: Storage = Arc::new(KeptBackups::in_directory(sealed.clone(), state.path()));
@@ -781,6 +804,70 @@ fn a_backup_without_a_key_is_refused_before_anything_is_stored() {
     let interrupted = SealedObjects::new(memory.clone(), Arc::new(interrupted));
     assert_eq!(begin(interrupted), refused);
     assert_eq!(memory.list("").unwrap(), []);
-    let host = SealedObjects::new(memory, Arc::new(ring.for_putting()));
+    let host = SealedObjects::new(
+        memory,
+        Arc::new(ring.for_putting(Author::random().unwrap())),
+    );
     assert_eq!(begin(host), None);
+}
+
+#[test]
+fn a_put_key_seals_nothing_in_the_name_of_another_one() {
+    let (memory, sealed, ring) = memory_and_sealed();
+    let of = |author| Arc::new(ring.for_putting(author));
+    let (one, other) = (Author::random().unwrap(), Author::random().unwrap());
+    let hosts = [one, other].map(|author| SealedObjects::new(memory.clone(), of(author)));
+    hosts[0]
+        .put(&root_key(ID), &seal(&root_of(ID)).unwrap(), &PutIf::Absent)
+        .unwrap();
+    let stored = get(&memory, &root_key(ID)).unwrap();
+    // The other host says that it is of a person, or of itself.
+    for name in [Author::PERSON, other] {
+        let text = String::from_utf8(stored.clone()).unwrap();
+        let text = text.replace(&one.to_string(), &name.to_string());
+        let (before, _) = text.rsplit_once("\n\"blake3\"").unwrap();
+        let digest = blake3::hash(before.as_bytes()).to_hex();
+        let forged = format!("{before}\n\"blake3\": \"{digest}\"\n}}\n");
+        put(&memory, &root_key(ID), forged.as_bytes());
+        let error = sealed.get(&root_key(ID)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{}", error.line());
+        assert!(error.line().contains("no key of this"), "{}", error.line());
+    }
+    // Without a list of members nobody can tell whether the host was removed.
+    put(&memory, &root_key(ID), &stored);
+    let error = sealed.get(&root_key(ID)).unwrap_err();
+    assert!(error.line().contains("members.1"), "{}", error.line());
+}
+
+#[test]
+fn a_root_of_an_old_generation_that_no_rotation_saw_is_refused() {
+    let memory: Storage = Arc::new(MemoryObjects::new());
+    let person = KeyRing::random().unwrap().newest().recipient().clone();
+    let ring = encrypt_repository(&*memory, "me", &UserRecipient::Native(person)).unwrap();
+    let old = SealedObjects::new(memory.clone(), Arc::new(ring.clone()));
+    let store = |id: &str| {
+        let root = seal(&root_of(id)).unwrap();
+        old.put(&root_key(id), &root, &PutIf::Absent).map(drop)
+    };
+    store(ID).unwrap();
+    let rotated = rotate_key(&*memory, &ring, &|_| Ok(None)).unwrap();
+    // Whoever stores it is told, and it does not count.
+    let error = store(OTHER_ID).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Gone, "{}", error.line());
+    assert!(error.line().contains("was rotated"), "{}", error.line());
+    let new = SealedObjects::new(memory.clone(), Arc::new(rotated.clone()));
+    assert_eq!(
+        get(&(Arc::new(new.clone()) as Storage), &root_key(ID)).unwrap(),
+        seal(&root_of(ID)).unwrap()
+    );
+    let error = new.get(&root_key(OTHER_ID)).unwrap_err();
+    assert!(error.line().contains("does not count"), "{}", error.line());
+    // So it stays after the next rotation, until a person says otherwise.
+    let rotated = rotate_key(&*memory, &rotated, &|_| Ok(None)).unwrap();
+    let new = SealedObjects::new(memory.clone(), Arc::new(rotated.clone()));
+    assert!(new.get(&root_key(ID)).is_ok());
+    assert!(new.get(&root_key(OTHER_ID)).is_err());
+    assert!(accept_root(&*memory, &rotated, &root_key(OTHER_ID)).unwrap());
+    let new = SealedObjects::new(memory, Arc::new(rotated));
+    assert!(new.get(&root_key(OTHER_ID)).is_ok());
 }

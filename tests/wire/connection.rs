@@ -128,7 +128,9 @@ fn a_connection_that_is_cut_anywhere_leaves_nothing_half_done_and_the_next_one_w
 
 #[test]
 fn calls_that_wait_fail_when_the_connection_ends() {
-    let slow = Faulty::new(Arc::new(MemoryObjects::new()));
+    let memory: Arc<dyn Objects> = Arc::new(MemoryObjects::new());
+    put(&memory, "a", b"");
+    let slow = Faulty::new(memory);
     let slow = (1..=8).fold(slow, |slow, nth| {
         slow.with(Operation::Get, nth, Fault::Delay(Duration::from_secs(20)))
     });
@@ -301,6 +303,7 @@ fn after_trickling(begin: &[u8]) -> Error {
         beat: Duration::from_millis(100),
         silence: Duration::from_secs(2),
         greeting: Duration::from_secs(2),
+        idle: None,
     };
     let (mut near, far) = socket();
     let server = thread::spawn(move || {
@@ -364,9 +367,16 @@ fn a_side_that_breaks_the_rules_is_given_up() {
             "a frame that is cut",
             frame(&[0x82, 0, 0x80], 0)[..9].to_vec(),
         ),
-        ("parts of too many calls", {
-            let parts = (0..=64u8).map(|id| frame(&[0x82, 1, 0x81, 24, id], 1));
-            parts.collect::<Vec<_>>().concat()
+        ("data of no call", frame(&[0x82, 1, 0x81, 7], 1)),
+        (
+            "data of a call that has none",
+            frame(&[0x82, 2, 0x82, 1, 0x82, 18, 0x80], 1),
+        ),
+        ("a header of too many values", frame(&[0x80; 65], 0)),
+        ("too many calls that are not whole", {
+            // Runs, the data of each of which is to follow.
+            let calls = (0..=64u8).map(|id| frame(&[0x82, 2, 0x83, 24, id, 0x82, 16, 0x80, 1], 0));
+            calls.collect::<Vec<_>>().concat()
         }),
     ] {
         let error = if what == "a frame that is cut" {
@@ -389,9 +399,16 @@ fn a_side_that_breaks_the_rules_is_given_up() {
 
 #[test]
 fn more_of_a_call_than_may_be_sent_ends_the_connection() {
+    // A run with 2 MiB of arguments, and more of them than it announces; and one that announces more.
+    let run = |following: u8| {
+        let header = [0x82, 2, 0x83, 1, 0x82, 16, 0x80, 0x1a, 0, following, 0, 0];
+        frame(&header, 1 << 20)
+    };
     let part = frame(&[0x82, 1, 0x81, 1], 1 << 20);
-    let error = after_saying(&part.repeat(273));
-    assert_eq!(error.kind, ErrorKind::Corrupt, "{}", error.line());
+    for bytes in [[run(16), part.clone(), part].concat(), run(17)] {
+        let error = after_saying(&bytes);
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{}", error.line());
+    }
 }
 
 #[test]

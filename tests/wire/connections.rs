@@ -3,7 +3,7 @@
 use crate::{
     listening::{Certificates, Listening, expect},
     over_ssh::{files, kill_ssh_of, restored, scratch, segments, ssh_of, text, tree},
-    sshd::{FULLBORE, sshd},
+    sshd::{FULLBORE, program, sshd},
     suite::pattern,
 };
 use std::{
@@ -12,7 +12,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -258,7 +258,7 @@ fn where_hosts_do_not_reach_each_other_more_processes_of_ssh_carry_the_data() {
         "--max-rate",
         "60M",
     ];
-    let mut command = Command::new(FULLBORE);
+    let mut command = program();
     command
         .args(backup)
         .args(["--connections", "3", "--ssh"])
@@ -270,10 +270,5 @@ fn where_hosts_do_not_reach_each_other_more_processes_of_ssh_carry_the_data() {
     println!("bytes over each ssh: {over_ssh:?}");
     assert_eq!(over_ssh.len(), 3, "{over_ssh:?}");
     assert!(over_ssh[0] > 1_000_000, "{over_ssh:?}");
-    expect(
-        0,
-        Command::new(FULLBORE)
-            .args(["verify", "--data"])
-            .arg(&repository),
-    );
+    expect(0, program().args(["verify", "--data"]).arg(&repository));
 }

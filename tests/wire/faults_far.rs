@@ -2,7 +2,7 @@
 
 use crate::{
     over_ssh::{files, fullbore, restored, scratch, text, tree},
-    sshd::{FULLBORE, sshd},
+    sshd::{FULLBORE, program, sshd},
     suite::pattern,
 };
 use std::{
@@ -121,7 +121,7 @@ impl FarWorld {
     fn backup(&self, rate: &str) -> Command {
         let source = self.source.to_str().unwrap();
         let there = self.there();
-        let mut command = Command::new(FULLBORE);
+        let mut command = program();
         command
             .args(["backup", source, "--to", &there, "--full"])
             .args(["--max-rate", rate, "--far-program"])
@@ -263,7 +263,7 @@ fn connections_that_are_cut_a_hundred_times_leave_nothing_wrong() {
         let down_bytes = random(seed + 1000, 6_000);
         let source = world.source.to_str().unwrap();
         let there = format!("ssh://any{}", world.repository.display());
-        let mut command = Command::new(FULLBORE);
+        let mut command = program();
         command
             .args([
                 "backup",
@@ -336,7 +336,7 @@ fn a_far_host_that_says_anything_else_is_an_error_at_once() {
         let source = source.to_str().unwrap();
         for arguments in [&["list", there][..], &["backup", source, "--to", there]] {
             let began = Instant::now();
-            let mut command = Command::new(FULLBORE);
+            let mut command = program();
             command.args(arguments).arg("--ssh").arg(&ssh);
             let output = ended(started(&mut command));
             let is_done = assert_sound(&output, &line);
@@ -376,7 +376,7 @@ fn a_far_host_that_lies_about_a_byte_restores_nothing_wrong() {
     let restore = |seed: u64, at: i64| {
         let to = dir.path().join(format!("to{seed}"));
         let there = format!("ssh://any{repository}");
-        let mut command = Command::new(FULLBORE);
+        let mut command = program();
         command
             .args(["restore", &there, "--to", to.to_str().unwrap()])
             .args(["--far-program", FULLBORE, "--ssh"])

@@ -3,9 +3,9 @@
 use crate::{
     listening::expect,
     over_ssh::{files, restored, scratch, tree},
-    sshd::{FULLBORE, sshd},
+    sshd::{self, FULLBORE, sshd},
 };
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt};
 
 #[test]
 fn a_host_without_fullbore_gets_a_copy_that_is_used_again() {
@@ -15,7 +15,7 @@ fn a_host_without_fullbore_gets_a_copy_that_is_used_again() {
     let repository = dir.path().join("repository");
     let there = format!("ssh://far{}", repository.display());
     let run = |code: i32, arguments: &[&str]| {
-        let mut command = Command::new(FULLBORE);
+        let mut command = sshd::program();
         let ssh = sshd().command();
         expect(
             code,
@@ -82,7 +82,7 @@ fn a_copy_that_cannot_run_on_the_other_host_is_not_made() {
         for path in [&ssh, &program] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let mut command = Command::new(FULLBORE);
+        let mut command = sshd::program();
         command.args(["list", "ssh://any/x", "--install-far", "--ssh"]);
         let said = expect(1, command.arg(&ssh));
         assert!(said.contains(expected), "{name}: {said}");

@@ -1,8 +1,13 @@
 //! `fullbore serve --listen`, and repositories at `fullbore://`.
 
 use crate::{
+    hostile::{HostilePeer, LIST, MORE_MIB, OPEN, peak_mib},
     over_ssh::{files, restored, scratch, segments, text, tree},
-    sshd::FULLBORE,
+    sshd::program,
+};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use std::{
     fs,
@@ -10,6 +15,7 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -44,7 +50,13 @@ impl Certificates {
             "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
         )
         .unwrap();
-        for (name, authority) in [("server", "ca"), ("client", "ca"), ("stranger", "other-ca")] {
+        let all = [
+            ("server", "ca"),
+            ("client", "ca"),
+            ("web2", "ca"),
+            ("stranger", "other-ca"),
+        ];
+        for (name, authority) in all {
             openssl(
                 dir,
                 &format!("req {new} -keyout {name}.key -out {name}.csr -subj /CN={name}"),
@@ -77,9 +89,52 @@ impl Certificates {
 
     /// fullbore as a client with the right certificate.
     pub(crate) fn fullbore(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(FULLBORE);
-        command.args(arguments).args(self.options("client", "ca"));
+        self.fullbore_as("client", arguments)
+    }
+
+    /// fullbore as a client with this certificate.
+    fn fullbore_as(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = program();
+        command.args(arguments).args(self.options(name, "ca"));
         command
+    }
+
+    /// Writes the list of the certificates that the authority has revoked, with these among them.
+    fn revoke(&self, names: &[&str]) {
+        let dir = self.0.path();
+        let config = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\ndefault_crl_days=30\n";
+        fs::write(dir.join("ca.conf"), config).unwrap();
+        if !dir.join("index").exists() {
+            fs::write(dir.join("index"), "").unwrap();
+            fs::write(dir.join("number"), "01\n").unwrap();
+        }
+        let ca = "ca -config ca.conf -keyfile ca.key -cert ca.pem";
+        for name in names {
+            openssl(dir, &format!("{ca} -revoke {name}.pem"));
+        }
+        openssl(dir, &format!("{ca} -gencrl -out new.crl"));
+        fs::rename(dir.join("new.crl"), dir.join("crl.pem")).unwrap();
+    }
+
+    /// A connection to a server, with a certificate, that is spoken over by a test.
+    fn connect(&self, name: &str, port: u16) -> StreamOwned<ClientConnection, TcpStream> {
+        let pem = |file: String| fs::read(self.file(&file)).unwrap();
+        let certificate = CertificateDer::from_pem_slice(&pem(format!("{name}.pem"))).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(&pem(format!("{name}.key"))).unwrap();
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(&pem("ca.pem".into())).unwrap();
+        roots.add(authority).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![certificate], key)
+            .unwrap();
+        let server = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), server).unwrap();
+        let socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        StreamOwned::new(connection, socket)
     }
 }
 
@@ -91,9 +146,14 @@ pub(crate) struct Listening {
 
 impl Listening {
     pub(crate) fn start(certificates: &Certificates, allow: &str) -> Self {
-        let mut child = Command::new(FULLBORE)
+        Self::start_with(certificates, allow, &[])
+    }
+
+    fn start_with(certificates: &Certificates, allow: &str, more: &[&str]) -> Self {
+        let mut child = program()
             .args(["serve", "--listen", "127.0.0.1:0", "--allow", allow])
             .args(certificates.options("server", "ca"))
+            .args(more)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -176,10 +236,7 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let with = |certificate: &str, authority: &str| {
         let options = certificates.options(certificate, authority);
-        expect(
-            1,
-            Command::new(FULLBORE).args(["list", &there]).args(options),
-        )
+        expect(1, program().args(["list", &there]).args(options))
     };
     let said = with("stranger", "ca");
     assert!(
@@ -189,7 +246,7 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     // And a client refuses a server of another authority.
     let said = with("client", "other-ca");
     assert!(said.contains("invalid peer certificate"), "{said}");
-    let said = expect(2, Command::new(FULLBORE).args(["list", &there]));
+    let said = expect(2, program().args(["list", &there]));
     assert!(said.contains("--tls-cert"), "{said}");
     // No TLS at all: nothing is said in clear.
     let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
@@ -212,22 +269,11 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
 fn a_server_that_listens_must_be_told_who_may_do_what() {
     let certificates = Certificates::new();
     let listen = ["serve", "--listen", "127.0.0.1:0"];
-    expect(
-        2,
-        Command::new(FULLBORE)
-            .args(listen)
-            .args(["--allow", "read:/x"]),
-    );
+    expect(2, program().args(listen).args(["--allow", "read:/x"]));
     let options = certificates.options("server", "ca");
-    expect(2, Command::new(FULLBORE).args(listen).args(&options));
-    expect(
-        2,
-        Command::new(FULLBORE)
-            .args(listen)
-            .args(&options)
-            .arg("--stdio"),
-    );
-    expect(2, Command::new(FULLBORE).arg("serve"));
+    expect(2, program().args(listen).args(&options));
+    expect(2, program().args(listen).args(&options).arg("--stdio"));
+    expect(2, program().arg("serve"));
 }
 
 #[test]
@@ -237,7 +283,7 @@ fn a_server_that_ends_in_a_backup_leaves_nothing_half_done() {
     tree(&source);
     let certificates = Certificates::new();
     let repository = dir.path().join("r");
-    let allow = format!("append:{}", repository.display());
+    let allow = format!("write:{}", repository.display());
     let mut server = Listening::start(&certificates, &allow);
     let there = format!("fullbore://127.0.0.1:{}", server.port);
     let src = source.to_str().unwrap();
@@ -262,4 +308,114 @@ fn a_server_that_ends_in_a_backup_leaves_nothing_half_done() {
     );
     let unfinished = left.keys().filter(|name| name.contains(".tar.zst"));
     assert_eq!(unfinished.count(), 0, "{:?}", left.keys());
+}
+
+/// A server of a repository with one backup, and the words for it.
+fn serving(certificates: &Certificates, dir: &Path, more: &[&str]) -> (Listening, String) {
+    let (source, repository) = (dir.join("source"), dir.join("repository"));
+    tree(&source);
+    let words = [
+        "backup",
+        source.to_str().unwrap(),
+        "--to",
+        repository.to_str().unwrap(),
+    ];
+    expect(0, program().args(words));
+    let allow = format!("read:{}", repository.display());
+    let server = Listening::start_with(certificates, &allow, more);
+    let there = format!("fullbore://localhost:{}", server.port);
+    (server, there)
+}
+
+#[test]
+fn connections_that_show_no_certificate_keep_no_host_out() {
+    let dir = scratch();
+    let certificates = Certificates::new();
+    let (server, there) = serving(&certificates, dir.path(), &[]);
+    expect(0, &mut certificates.fullbore(&["list", &there]));
+    let before = peak_mib(server.child.id()).unwrap();
+    let silent = || TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    for _ in 0..5 {
+        let held: Vec<TcpStream> = (0..300).map(|_| silent()).collect();
+        expect(0, &mut certificates.fullbore(&["list", &there]));
+        drop(held);
+    }
+    let after = peak_mib(server.child.id()).unwrap();
+    assert!(after - before <= MORE_MIB, "{before} and {after} MiB");
+}
+
+#[test]
+fn sessions_of_one_certificate_keep_no_other_host_out() {
+    let dir = scratch();
+    let certificates = Certificates::new();
+    let (server, there) = serving(&certificates, dir.path(), &[]);
+    let mut held: Vec<_> = (0..40)
+        .map(|_| HostilePeer::greet(certificates.connect("client", server.port)).unwrap())
+        .collect();
+    let mut served = 0;
+    for peer in &mut held {
+        peer.call(OPEN, b"").unwrap();
+        let id = peer.call(LIST, b"").unwrap();
+        let (_, listed) = peer.answer(id).unwrap();
+        served += usize::from(!listed.is_empty());
+    }
+    assert_eq!(served, 16);
+    let said = expect(1, &mut certificates.fullbore(&["list", &there]));
+    assert!(said.contains("16 sessions of this certificate"), "{said}");
+    expect(0, &mut certificates.fullbore_as("web2", &["list", &there]));
+    drop(held);
+    let is_served = (0..100).any(|_| {
+        thread::sleep(Duration::from_millis(100));
+        let listed = certificates.fullbore(&["list", &there]).output();
+        listed.unwrap().status.success()
+    });
+    assert!(is_served, "sessions that ended are counted");
+}
+
+#[test]
+fn a_server_answers_certificates_that_are_named_and_not_revoked() {
+    let dir = scratch();
+    let certificates = Certificates::new();
+    certificates.revoke(&[]);
+    let crl = certificates.file("crl.pem");
+    let crl = crl.to_str().unwrap();
+    let more = [
+        "--tls-crl",
+        crl,
+        "--tls-name",
+        "client",
+        "--tls-name",
+        "web3",
+    ];
+    let (_server, there) = serving(&certificates, dir.path(), &more);
+    let list = |name: &str, code: i32| {
+        expect(code, &mut certificates.fullbore_as(name, &["list", &there]))
+    };
+    list("client", 0);
+    let said = list("web2", 1);
+    assert!(said.contains("refuses the certificate"), "{said}");
+    certificates.revoke(&["client"]);
+    let said = list("client", 1);
+    assert!(said.contains("refuses the certificate"), "{said}");
+    // A list that cannot be read does not let anybody in again.
+    fs::write(crl, "nothing").unwrap();
+    list("client", 1);
+    fs::remove_file(crl).unwrap();
+    list("client", 1);
+}
+
+#[test]
+fn a_server_does_not_start_with_a_list_that_it_cannot_use() {
+    let certificates = Certificates::new();
+    let crl = certificates.file("crl.pem");
+    for text in ["nothing", ""] {
+        fs::write(&crl, text).unwrap();
+        let listen = ["serve", "--listen", "127.0.0.1:0", "--allow", "read:/x"];
+        let mut command = program();
+        command
+            .args(listen)
+            .args(certificates.options("server", "ca"));
+        let said = expect(2, command.arg("--tls-crl").arg(&crl));
+        assert!(said.contains("revoked"), "{said}");
+    }
 }

@@ -8,6 +8,7 @@ mod connections;
 mod far_source;
 mod faults;
 mod faults_far;
+mod hostile;
 mod hostile_far;
 mod installed;
 mod listening;
@@ -41,6 +42,7 @@ pub(crate) const TIMES: WireTimes = WireTimes {
     beat: Duration::from_millis(100),
     silence: Duration::from_secs(5),
     greeting: Duration::from_secs(20),
+    idle: None,
 };
 
 /// Both ends of a socket.

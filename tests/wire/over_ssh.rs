@@ -1,7 +1,7 @@
 //! Whole commands over ssh.
 
 use crate::{
-    sshd::{FULLBORE, sshd},
+    sshd::{self, FULLBORE, sshd},
     suite::pattern,
 };
 use std::{
@@ -151,7 +151,7 @@ fn every_verb_works_with_a_repository_on_another_host() {
     fullbore(0, &["verify", &copy]);
     let export = dir.path().join("full.tar.zst");
     fullbore(0, &["export", &there, "--to", export.to_str().unwrap()]);
-    fullbore(0, &["forget", &there, &first]);
+    fullbore(0, &["forget", "--yes", &there, &first]);
     fullbore(0, &["prune", &there]);
     fullbore(0, &["verify", &there, "--data"]);
     fullbore(0, &["verify", repository.to_str().unwrap(), "--data"]);
@@ -200,7 +200,7 @@ fn what_is_wrong_on_the_other_host_is_said_with_what_to_do() {
     let said = fullbore(1, &["list", "ssh://no-such-host.invalid/x"]);
     assert!(said.contains("ssh failed"), "{said}");
     let with = |ssh: &str, program: &str| {
-        let output = Command::new(FULLBORE)
+        let output = sshd::program()
             .args(["list", &there, "--ssh", ssh, "--far-program", program])
             .output()
             .unwrap();
@@ -249,7 +249,7 @@ fn a_host_that_may_append_backs_up_again_and_again_and_cannot_forget() {
     let before = files(&vault.join("backups"));
     fullbore(0, &backup);
     fullbore(0, &["verify", &there, "--data"]);
-    let said = fullbore(1, &["forget", &there, &first]);
+    let said = fullbore(1, &["forget", "--yes", &there, &first]);
     assert!(said.contains("this host may only add backups"), "{said}");
     let latest = format!("{there}@latest");
     for command in [&["pin", &latest][..], &["tag", &latest, "a=b"]] {
@@ -379,7 +379,7 @@ fn a_backup_without_changes_needs_no_round_trip_for_a_file() {
         let there = format!("ssh://any{}/repository-{count}", dir.path().display());
         let said = dir.path().join("said");
         let backup = || {
-            let output = Command::new(FULLBORE)
+            let output = sshd::program()
                 .args(["backup", source.to_str().unwrap(), "--to", &there, "--ssh"])
                 .arg(&ssh)
                 .args(["--far-program", FULLBORE])
@@ -524,6 +524,14 @@ fn what_another_host_cannot_run_is_refused() {
     );
     fullbore(2, &["backup", &far_source, near, "--to", near]);
     fullbore(2, &["backup", &far_source, "ssh://other/x", "--to", near]);
+    // A directory above the repository is not made, as for a source of this host: its disk may not be mounted.
+    let missing = dir.path().join("no/such/repository");
+    let said = fullbore(
+        1,
+        &["backup", &far_source, "--to", missing.to_str().unwrap()],
+    );
+    assert!(said.contains("does not exist"), "{said}");
+    assert!(!dir.path().join("no").exists());
     // A host that may only append runs nothing for others.
     let limited = format!("ssh://limited{}", source.display());
     let said = fullbore(1, &["backup", &limited, "--to", near]);

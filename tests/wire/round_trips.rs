@@ -1,14 +1,14 @@
 //! How many round trips a command makes to another host: calls that follow the answers of others, through a relay that holds up each
 //! direction. What is counted is the order of the messages, not the time.
 
-use crate::{over_ssh::scratch, sshd::FULLBORE};
+use crate::{over_ssh::scratch, sshd::program};
 use std::{
     collections::BTreeMap,
     fs,
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
@@ -129,7 +129,7 @@ fn late(dir: &std::path::Path, arguments: &[&str]) -> (usize, usize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let order: Arc<Mutex<CallOrder>> = Arc::default();
-    let near = Command::new(FULLBORE)
+    let near = program()
         .args(arguments)
         .arg("--ssh")
         .arg(&ssh)
@@ -139,7 +139,7 @@ fn late(dir: &std::path::Path, arguments: &[&str]) -> (usize, usize) {
         .spawn()
         .unwrap();
     let (socket, _): (TcpStream, _) = listener.accept().unwrap();
-    let mut far = Command::new(FULLBORE)
+    let mut far = program()
         .args(["serve", "--stdio"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -5,12 +5,25 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::OnceLock,
+    sync::{LazyLock, OnceLock},
     thread,
     time::{Duration, Instant},
 };
 
 pub(crate) const FULLBORE: &str = env!("CARGO_BIN_EXE_fullbore");
+
+/// The program. What it remembers of repositories lasts as long as this test program: ports are used again.
+pub(crate) fn program() -> Command {
+    static STATE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let name = format!("state-of-{}", std::process::id());
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    });
+    let mut command = Command::new(FULLBORE);
+    command.env("FULLBORE_STATE_DIR", &*STATE);
+    command
+}
 
 /// A server, and what a client needs to reach it.
 pub(crate) struct Sshd {
@@ -146,7 +159,7 @@ impl Sshd {
 
     /// fullbore, which reaches other hosts by this server.
     pub(crate) fn fullbore(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(FULLBORE);
+        let mut command = program();
         command
             .args(arguments)
             .env("FULLBORE_SSH", self.command())

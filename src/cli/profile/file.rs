@@ -3,8 +3,14 @@
 use super::hooks::HookCommands;
 use crate::error::{Error, ErrorKind, Result, quoted};
 use clap::{Arg, Command};
-use std::{collections::BTreeMap, os::unix::ffi::OsStrExt, path::Path};
-use toml::{Table, Value};
+use std::{
+    any::TypeId,
+    collections::BTreeMap,
+    ffi::OsString,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+use toml::{Table, Value, de::DeTable};
 
 /// The defaults of commands, as a file gives them.
 #[derive(Debug, Default)]
@@ -58,9 +64,10 @@ impl Profile {
             toml::from_str(text).map_err(|error| syntax_error(text, file, &error))?;
         let mut profile = Self::default();
         for (key, value) in &table {
-            profile
-                .take(key, value, program)
-                .map_err(|error| in_file(error, file))?;
+            profile.take(key, value, program).map_err(|refused| {
+                let place = place_of_key(text, key, refused.within.as_deref());
+                in_file(refused.error, file, place)
+            })?;
         }
         Ok(profile)
     }
@@ -77,7 +84,7 @@ impl Profile {
         options.any(|option| option.name.starts_with("keep-"))
     }
 
-    fn take(&mut self, key: &str, value: &Value, program: &Command) -> Result<()> {
+    fn take(&mut self, key: &str, value: &Value, program: &Command) -> Result<(), RefusedKey> {
         match (key, value) {
             ("repository", value) => self.repository = Some(text_of(key, value)?),
             ("sources", value) => self.sources = texts_of(key, value)?,
@@ -85,16 +92,20 @@ impl Profile {
             ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,
             (_, Value::Table(table)) => {
                 let command = command_named(program, key)?;
-                let options = table
-                    .iter()
-                    .map(|(name, value)| option_of(&[command], name, value, key))
-                    .collect::<Result<_>>()?;
+                let option = |(name, value): (&String, &Value)| {
+                    option_of(&[command], name, value, key).map_err(|error| RefusedKey {
+                        error,
+                        within: Some(name.clone()),
+                    })
+                };
+                let options = table.iter().map(option).collect::<Result<_, _>>()?;
                 self.of_command.insert(key.to_owned(), options);
             }
             ("to", _) => {
                 let what = "cannot use \"to\" for every command";
-                return Err(Error::new(ErrorKind::Usage, what)
-                    .hint("name the repository with `repository = \"…\"`"));
+                let error = Error::new(ErrorKind::Usage, what)
+                    .hint("name the repository with `repository = \"…\"`");
+                return Err(error.into());
             }
             _ => {
                 let commands: Vec<_> = program.get_subcommands().collect();
@@ -105,9 +116,40 @@ impl Profile {
     }
 }
 
-fn in_file(mut error: Error, file: &Path) -> Error {
-    error.what = format!("{}: {}", quoted(file.as_os_str().as_bytes()), error.what);
+/// The error of a key, and the key in its table if it is not the table itself.
+struct RefusedKey {
+    error: Error,
+    within: Option<String>,
+}
+
+impl From<Error> for RefusedKey {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            within: None,
+        }
+    }
+}
+
+fn in_file(mut error: Error, file: &Path, place: Option<(usize, usize)>) -> Error {
+    let file = quoted(file.as_os_str().as_bytes());
+    let place = place.map_or_else(String::new, |(line, column)| {
+        format!(" line {line}, column {column}:")
+    });
+    error.what = format!("{file}:{place} {}", error.what);
     error
+}
+
+/// The line and the column of the value of a key, or of a key in the table with that name; both count from 1.
+fn place_of_key(text: &str, key: &str, within: Option<&str>) -> Option<(usize, usize)> {
+    let table = DeTable::parse(text).ok()?;
+    let value = table.get_ref().get(key)?;
+    let inner = within.and_then(|name| value.get_ref().as_table()?.get(name));
+    let at = inner.unwrap_or(value).span().start;
+    let before = &text[..at];
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let line = before.matches('\n').count() + 1;
+    Some((line, before[line_start..].chars().count() + 1))
 }
 
 fn syntax_error(text: &str, file: &Path, error: &toml::de::Error) -> Error {
@@ -165,18 +207,31 @@ fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
         (_, Value::Boolean(_)) => refused("it has a value"),
         (clap::ArgAction::Append, value) => texts_of(name, value).map(OptionValue::Texts),
         (_, Value::Array(_)) => refused("it has one value"),
+        (_, Value::Integer(number)) if !is_text(arg) => {
+            Ok(OptionValue::Texts(vec![number.to_string()]))
+        }
         (_, value) => Ok(OptionValue::Texts(vec![text_of(name, value)?])),
     }
+}
+
+/// Is the value of the option a text, such as a name or a path? A number in its place is a mistake.
+fn is_text(arg: &Arg) -> bool {
+    let of = arg.get_value_parser().type_id();
+    [
+        TypeId::of::<String>(),
+        TypeId::of::<OsString>(),
+        TypeId::of::<PathBuf>(),
+    ]
+    .into_iter()
+    .any(|text| of == text)
 }
 
 fn text_of(key: &str, value: &Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
-        Value::Integer(number) => Ok(number.to_string()),
-        Value::Float(number) => Ok(number.to_string()),
         _ => {
             let what = format!("cannot use {value} for {key:?}");
-            Err(Error::new(ErrorKind::Usage, what).because("it is a text or a number"))
+            Err(Error::new(ErrorKind::Usage, what).because("it is a text in quotes"))
         }
     }
 }
@@ -291,5 +346,39 @@ mod tests {
                 "{text}: {said}"
             );
         }
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_is_an_error_with_its_line_and_column() {
+        for (text, place, what) in [
+            (
+                "repository = 3",
+                "line 1, column 14",
+                "3 for \"repository\"",
+            ),
+            (
+                "\nsources = ['/a', 3]",
+                "line 2, column 11",
+                "3 for \"sources\"",
+            ),
+            ("[backup]\nhost = 3", "line 2, column 8", "3 for \"host\""),
+            (
+                "[backup]\nexclude = 3",
+                "line 2, column 11",
+                "3 for \"exclude\"",
+            ),
+            ("key = 1.5", "line 1, column 7", "1.5 for \"key\""),
+            (
+                "# ä\n[backup]\nfull = 'x'",
+                "line 3, column 8",
+                "for \"full\"",
+            ),
+            ("[backup]\nexclud = 'x'", "line 2, column 10", "\"exclud\""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.what.contains(place), "{text}: {}", error.what);
+            assert!(error.what.contains(what), "{text}: {}", error.what);
+        }
+        parse("[backup]\nworkers = 2\n[forget]\nkeep-last = 3").unwrap();
     }
 }

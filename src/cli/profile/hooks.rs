@@ -4,9 +4,8 @@ use super::file::unknown;
 use crate::{
     cli::values::time,
     error::{Error, ErrorKind, Result},
-    platform,
 };
-use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::time::Duration;
 use toml::{Table, Value};
 
 /// A command that a profile names.
@@ -59,25 +58,6 @@ impl HookCommands {
             })
         });
         commands.collect::<Result<_>>().map(Self)
-    }
-
-    /// Refuses hooks in a file that another user may change: they run with the rights of this process.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Permission`], and the system's.
-    pub(in crate::cli) fn check_owner(&self, file: &Path) -> Result<()> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let failed = |e| Error::io(format!("could not read the profile {file:?}"), e);
-        let meta = fs::metadata(file).map_err(failed)?;
-        let is_owned = meta.uid() == 0 || meta.uid() == platform::user().0;
-        if is_owned && meta.mode() & 0o022 == 0 {
-            return Ok(());
-        }
-        let what = format!("cannot run the hooks of {file:?}: another user may change it");
-        Err(Error::new(ErrorKind::Permission, what)
-            .hint("`chmod go-w FILE`; it has to belong to you or to root"))
     }
 
     /// The command of this name.

@@ -11,14 +11,18 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::{command_line::TypedLine, help};
-use crate::error::Result;
+use super::{command_line::TypedLine, help, output::aside};
+use crate::{
+    backup::paths::source_path, error::Result, platform, repo::select::OwnSource, storage::Location,
+};
 use clap::{Args, Command, ValueHint};
 use layers::DefaultLayers;
 use std::{
+    collections::BTreeSet,
     env,
     ffi::{OsStr, OsString},
-    path::PathBuf,
+    os::unix::ffi::OsStringExt,
+    path::{Path, PathBuf},
     sync::OnceLock,
 };
 
@@ -46,6 +50,8 @@ pub(super) struct NamedProfile {
     pub(super) name: String,
     pub(super) file: PathBuf,
     pub(super) profile: Profile,
+    /// The first file or directory on the way to it that another user may change.
+    changeable: Option<PathBuf>,
 }
 
 /// The profile of this process.
@@ -117,14 +123,20 @@ fn named(name: &OsStr, program: &Command) -> Result<NamedProfile> {
 /// # Errors
 /// The system's; [`ErrorKind::Usage`] for a file that is no profile.
 pub(super) fn in_file(file: PathBuf, program: &Command) -> Result<NamedProfile> {
-    let text = search::read(&file)?;
-    let profile = Profile::parse(&text, &file, program)?;
+    let read = search::read(&file)?;
+    let profile = Profile::parse(&read.text, &file, program)?;
+    if let Some(changeable) = &read.changeable {
+        aside(format_args!(
+            "warning: another user may change the profile {file:?}, by {changeable:?}: `chmod go-w` it"
+        ));
+    }
     let name = file.file_stem().unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
     Ok(NamedProfile {
         name,
         file,
         profile,
+        changeable: read.changeable,
     })
 }
 
@@ -135,6 +147,40 @@ pub(super) fn all_files() -> Vec<PathBuf> {
 }
 
 impl NamedProfile {
+    /// Refuses hooks that another user may change: they run with the rights of this process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`](crate::error::ErrorKind::Permission).
+    pub(super) fn check_hooks(&self) -> Result<()> {
+        match &self.changeable {
+            Some(changeable) if !self.profile.hooks.0.is_empty() => Err(search::changeable_error(
+                "run the hooks of",
+                &self.file,
+                changeable,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The source of its backups; `None` for a cluster, a stream, and the paths of another host, whose names are known
+    /// only there.
+    pub(super) fn own_source(&self) -> Option<OwnSource> {
+        let words = self.words_of(&program(), &["backup"]);
+        let mut words = words.iter().filter_map(|word| word.to_str());
+        let host = words.find_map(|word| word.strip_prefix("--host="));
+        let paths = self.profile.sources.iter().map(|source| {
+            let is_path = matches!(Location::parse(source.as_ref()), Ok(Location::Local(_)));
+            let is_tree = is_path && !source.starts_with("postgres");
+            let path = is_tree.then(|| source_path(Path::new(source)).ok())??;
+            Some(path.into_os_string().into_vec())
+        });
+        let paths: BTreeSet<Vec<u8>> = paths.collect::<Option<_>>()?;
+        (!paths.is_empty()).then(|| OwnSource {
+            host: host.map_or_else(platform::host_name, str::to_owned),
+            paths,
+        })
+    }
+
     /// The words of a command with the options of this profile and of the environment.
     pub(super) fn words_of(&self, program: &Command, words: &[&str]) -> Vec<OsString> {
         let mut typed = vec![

@@ -1,11 +1,15 @@
 //! The files in which profiles are: those of the user, then those of the system.
 
 use super::file::unknown;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    platform::{guarded_path::GuardedPath, user_id},
+};
 use std::{
     env,
     ffi::OsStr,
     fs,
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -88,17 +92,51 @@ pub(super) fn names(directories: &[PathBuf]) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The text of a profile.
+/// The text of a profile, and who else could have written it.
+#[derive(Debug)]
+pub(super) struct ProfileText {
+    pub(super) text: String,
+    /// The first file or directory on the way to it that another user may change.
+    pub(super) changeable: Option<PathBuf>,
+}
+
+/// Reads a profile. It is opened once: owner and mode are those of the file whose text is returned.
 ///
 /// # Errors
-/// The system's; [`ErrorKind::Usage`] for a file that is too large.
-pub(super) fn read(file: &Path) -> Result<String> {
+/// The system's; [`ErrorKind::Usage`] for a file that is too large; [`ErrorKind::Permission`] if this process
+/// is root and another user may change the file or a directory above.
+pub(super) fn read(file: &Path) -> Result<ProfileText> {
     let failed = |e| Error::io(format!("could not read the profile {file:?}"), e);
-    if fs::metadata(file).map_err(failed)?.len() > MAX_BYTES {
+    let reached = GuardedPath::reach(file).map_err(failed)?;
+    if let Some(changeable) = &reached.changeable
+        && user_id() == 0
+    {
+        return Err(changeable_error("read", file, changeable));
+    }
+    let mut text = String::new();
+    let opened = reached.open().map_err(failed)?;
+    let mut limited = opened.take(MAX_BYTES + 1);
+    limited.read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_BYTES {
         let what = format!("{file:?} is too large for a profile");
         return Err(Error::new(ErrorKind::Usage, what));
     }
-    fs::read_to_string(file).map_err(failed)
+    Ok(ProfileText {
+        text,
+        changeable: reached.changeable,
+    })
+}
+
+/// The error of a profile that another user may change. Its options name commands, keys and places, so
+/// whoever writes it acts with the rights of this process.
+pub(super) fn changeable_error(verb: &str, file: &Path, changeable: &Path) -> Error {
+    let what = format!("cannot {verb} the profile {file:?}");
+    let path = changeable.display();
+    Error::new(ErrorKind::Permission, what)
+        .because(format!("another user may change {changeable:?}"))
+        .hint(format!(
+            "`chown root {path}` and `chmod go-w {path}`, or run the command as the owner of the profile"
+        ))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     cli::{
+        encryption::EncryptArgs,
         html_report::{self, HtmlPage, HtmlReport},
         limit::{RunEnds, RunLimit},
         metrics_file::{MetricsFile, RunNumbers, metrics_path},
@@ -17,10 +18,9 @@ use crate::{
         profile,
         progress::{A_MOMENT, Progress},
         report,
-        storage::EncryptArgs,
         values::{
-            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, frame_size, interval,
-            rate, readers, segment_size, stream_name, tag, threads,
+            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, distinct_tags,
+            frame_size, interval, rate, readers, segment_size, stream_name, tag, threads,
         },
     },
     command::newest::newest_backups,
@@ -175,7 +175,8 @@ fn measured(args: BackupArgs, file: &Path) -> Result<u8> {
     let to = args.to.clone();
     let mut result = None;
     let code = store(args, &mut result);
-    let newest = newest_backups(&to).ok();
+    let own = profile::of_process().and_then(|profile| profile.own_source());
+    let newest = newest_backups(&to, own.as_ref()).ok();
     file.write(&RunNumbers {
         exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
         seconds: begun.elapsed().as_secs_f64(),
@@ -267,6 +268,10 @@ fn run_ends(args: &BackupArgs) -> RunEnds {
     RunEnds::of(stdin, Some(&args.to))
 }
 
+/// Said once for each source.
+const NEW_SOURCE: &str = "note: the repository has backups of other sources, and this is the first one of this source; commands that \
+    take the latest backup now need --host or --path";
+
 fn last_lines(
     plan: &Backup,
     outcome: &Outcome,
@@ -284,6 +289,7 @@ fn last_lines(
         before_last..before_last,
         held.into_iter()
             .chain(outcome.unlike.iter().map(report::anew))
+            .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
             .chain(report::base_damage(&outcome.damage))
             .chain(report::warnings(&outcome.warnings)),
     );
@@ -293,6 +299,7 @@ fn last_lines(
 fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {
     let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = outcome.is_new_repository.into();
+    result["new_source"] = outcome.is_new_source.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
     result["warnings"] = outcome.warnings.clone().into();
@@ -385,7 +392,7 @@ fn plan(
         digest: args.digest,
         max_rate: args.max_rate,
         host,
-        tags: args.tag.into_iter().collect(),
+        tags: distinct_tags(args.tag)?,
         base: WantedBase {
             base: args.base,
             full: args.full,

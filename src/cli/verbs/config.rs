@@ -63,7 +63,7 @@ pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
 /// Checks a profile, and prints the commands of its steps, and its hooks.
 fn check(profile: &NamedProfile, out: &mut dyn Write) -> Result<()> {
     let program = profile::program();
-    profile.profile.hooks.check_owner(&profile.file)?;
+    profile.check_hooks()?;
     text::line(out, &format!("{}: {:?}", profile.name, profile.file))?;
     let mut lines = Vec::new();
     for step in profile.steps() {

@@ -5,6 +5,7 @@ use super::{
     copy_log::CopyLog,
     far::print,
 };
+use crate::cli::encryption::EncryptArgs;
 use crate::{
     cli::{
         options::{OutputArgs, UNREADABLE},
@@ -30,6 +31,7 @@ use crate::{
         ssh::connect_to_peer,
         wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
     },
+    target::deletion_limit::DeletionLimit,
     text::{
         arguments::{any_bytes, name, pattern},
         size::{bytes, counted, rate, seconds},
@@ -60,6 +62,15 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Delete files in DST that SRC lacks; they are named before the first is deleted
     #[arg(long)]
     delete: bool,
+    /// Delete at most N files and directories of DST; more end the copy before its first change. The default is half of them
+    #[arg(long, value_name = "N", requires = "delete")]
+    max_delete: Option<u64>,
+    /// Delete everything in DST if SRC is empty
+    #[arg(long, requires = "delete")]
+    allow_empty: bool,
+    /// Delete also what an exclude leaves out of the copy, but not other file systems
+    #[arg(long, requires = "delete")]
+    delete_excluded: bool,
     /// Only say what would be copied and deleted
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -72,7 +83,9 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Leave out what matches a pattern in this file of this host; those of --exclude come after them; can be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     exclude_from: Vec<PathBuf>,
-    /// Do not leave out what matches this pattern, whatever --exclude says; can be repeated
+    /// Take back what matches this pattern from --exclude, but nothing in a directory that is left out itself; can be repeated
+    ///
+    /// To keep one name of a directory, leave out the other names: --exclude '/dir/*' --include /dir/name.
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     include: Vec<OsString>,
     /// Leave out the contents of directories with a CACHEDIR.TAG
@@ -97,6 +110,11 @@ pub(in crate::cli) struct CopyTreeArgs {
 }
 
 impl CopyTreeArgs {
+    /// Whether the repository of a copied backup is encrypted.
+    pub(in crate::cli) fn encrypt(&self) -> &EncryptArgs {
+        &self.repository.encrypt
+    }
+
     /// Returns whether a backup is copied, and not a directory.
     pub(in crate::cli) fn is_between_repositories(&self) -> bool {
         is_between_repositories(&self.from, &self.to).unwrap_or(false)
@@ -117,7 +135,8 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
         (Location::Local(from), Location::Local(to)) => {
             refuse_foreign("copy from", from)?;
             refuse_foreign("copy to", to)?;
-            let target = Arc::new(NearTarget::at(to));
+            let granted = options(&args, from)?.target(to);
+            let target = Arc::new(NearTarget::granted(granted));
             copy(&args, from, Some(to), true, target)
         }
         (Location::Local(from), Location::Ssh { host, path }) => {
@@ -204,7 +223,10 @@ fn check_tree_options(args: &CopyTreeArgs) -> Result<()> {
     ];
     let given = tree_flags(args)
         .into_iter()
-        .chain([(!args.exclude_from.is_empty(), "--exclude-from")])
+        .chain([
+            (!args.exclude_from.is_empty(), "--exclude-from"),
+            (args.max_delete.is_some(), "--max-delete"),
+        ])
         .chain(lists.map(|(option, values)| (!values.is_empty(), option)))
         .find(|(is_given, _)| *is_given);
     let Some((_, option)) = given else {
@@ -216,9 +238,11 @@ fn check_tree_options(args: &CopyTreeArgs) -> Result<()> {
 }
 
 /// The flags that are only for directories, and whether they are given.
-fn tree_flags(args: &CopyTreeArgs) -> [(bool, &'static str); 6] {
+fn tree_flags(args: &CopyTreeArgs) -> [(bool, &'static str); 8] {
     [
         (args.delete, "--delete"),
+        (args.allow_empty, "--allow-empty"),
+        (args.delete_excluded, "--delete-excluded"),
         (args.dry_run, "--dry-run"),
         (args.checksum, "--checksum"),
         (args.exclude_caches, "--exclude-caches"),
@@ -246,7 +270,9 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
 
 /// Runs the copy on the host of the source, with the target on this one.
 fn pull(args: &CopyTreeArgs, host: &str, from: &Path, to: &Path) -> Result<u8> {
-    let service = PulledTree(NearTarget::at(to));
+    // The other host gets the rights of this command line, and no others.
+    let granted = options_below(args, &[from]).target(to);
+    let service = PulledTree(NearTarget::granted(granted));
     let wire = connect_to_host(host, Arc::new(service))?;
     wire.run(&far_arguments(args, from, to))
 }
@@ -277,6 +303,10 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
             );
         }
     }
+    words.extend(
+        args.max_delete
+            .map(|max| format!("--max-delete={max}").into()),
+    );
     words.push(format!("--compress={}", args.compress).into());
     words.push("--".into());
     words.push(from.into());
@@ -350,24 +380,34 @@ fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
         return Err(Error::new(ErrorKind::Usage, what));
     }
     let named = std::path::absolute(from).map_err(failed)?;
+    Ok(options_below(args, &[&named, &real]))
+}
+
+/// The options of a copy from a directory with these absolute paths.
+fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
     let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
     let excluded = args.exclude.iter().map(|line| line.as_bytes().to_vec());
     let included = args.include.iter();
     let included = included.map(|line| [b"!", line.as_bytes()].concat());
-    let names = args.exclude_if_present.iter();
-    Ok(CopyOptions {
+    let marks = args.exclude_if_present.iter();
+    CopyOptions {
         rules: CopyRules {
             exclude: excluded.chain(included).map(Into::into).collect(),
-            names: vec![below_root(&named), below_root(&real)],
+            names: names.iter().map(|name| below_root(name)).collect(),
             exclude_caches: args.exclude_caches,
-            exclude_if_present: names.map(|name| name.as_bytes().to_vec().into()).collect(),
+            exclude_if_present: marks.map(|name| name.as_bytes().to_vec().into()).collect(),
             one_file_system: args.one_file_system,
         },
         delete: args.delete,
         checksum: args.checksum,
         dry_run: args.dry_run,
         numeric_owner: args.numeric_owner,
-    })
+        delete_excluded: args.delete_excluded,
+        limit: DeletionLimit {
+            max: args.max_delete,
+            allow_empty: args.allow_empty,
+        },
+    }
 }
 
 /// The last lines of a copy.

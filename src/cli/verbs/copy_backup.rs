@@ -3,12 +3,12 @@
 use super::init::say_new;
 use crate::{
     cli::{
+        encryption::{EncryptArgs, sealing_of},
         options::OutputArgs,
         output::aside,
         progress::Progress,
         report,
         select::SelectArgs,
-        storage::{EncryptArgs, sealing_of},
         values::threads,
     },
     command::copy::{CopiedBackup, Copy},
@@ -38,7 +38,7 @@ pub(super) struct RepositoryCopyArgs {
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
-    encrypt: EncryptArgs,
+    pub(super) encrypt: EncryptArgs,
 }
 
 /// Copies a backup from one repository to another one.

@@ -3,13 +3,13 @@
 use super::init::say_new;
 use crate::{
     cli::{
+        encryption::{EncryptArgs, sealing_of},
         limit::{RunEnds, RunLimit},
         options::{FRAME_BYTES, OutputArgs, WRITES, memory},
         output::aside,
         progress::Progress,
         report::{self, backup_json, damage_json},
         select::SelectArgs,
-        storage::{EncryptArgs, sealing_of},
         values::{destination, segment_size, threads},
     },
     command::export::{Export, Exported},
@@ -55,7 +55,7 @@ pub(in crate::cli) struct ExportArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
     #[command(flatten)]
-    encrypt: EncryptArgs,
+    pub(in crate::cli) encrypt: EncryptArgs,
     #[command(flatten)]
     output: OutputArgs,
 }

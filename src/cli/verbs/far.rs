@@ -40,13 +40,14 @@ use std::{
 };
 
 /// Options with a value that are for this host: how it reaches others, and how it opens the repository.
-const NEAR_OPTIONS: [&str; 16] = [
+const NEAR_OPTIONS: [&str; 17] = [
     "--metrics",
     "--on",
     "--ssh",
     "--far-program",
     "--key",
     "--passphrase-file",
+    "--expect-keys",
     "--storage",
     "--connections",
     "--limit-upload",
@@ -306,7 +307,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         let what = format!("cannot restore {location} on another host");
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     }
-    let in_place = args.overwrite || args.delta.is_delta();
+    let in_place = args.overwrite.is_some() || args.delta.is_delta();
     let root = plan(args)?.chosen_root(in_place)?;
     // The other host finds one backup, so it needs no other name for it than its id.
     let named = match selector {

@@ -2,10 +2,10 @@
 
 use crate::{
     cli::{
-        output::{is_terminal, told_unless},
+        output::{aside, is_terminal, told, told_unless},
         select::{no_filter, wanted},
     },
-    command::forget::Forget,
+    command::{forget::Forget, unforget::Unforget},
     error::{Error, ErrorKind, Result},
     repo::{
         open::{place, without_backup},
@@ -14,7 +14,10 @@ use crate::{
 };
 use clap::{Args, ValueEnum, ValueHint};
 use jiff::Span;
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    io::{IsTerminal, Write, stderr, stdin},
+};
 
 /// `fullbore forget`.
 #[derive(Debug, Args)]
@@ -27,7 +30,7 @@ pub(in crate::cli) struct ForgetArgs {
     /// A repository; REPO@BACKUP forgets this backup
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
-    /// Forget these, whatever the rules say, also the last one of a source, or what is left of one that was cut off
+    /// Forget these, whatever the rules say: an id, latest, or a day or time at which exactly one began
     #[arg(value_name = "BACKUP", conflicts_with = "Keep")]
     ids: Vec<String>,
     #[command(flatten)]
@@ -35,6 +38,12 @@ pub(in crate::cli) struct ForgetArgs {
     /// The rules hold for each source by itself, or for all backups together
     #[arg(long, value_enum, default_value_t = Group::Source)]
     group_by: Group,
+    /// List these forgotten backups again, as long as `fullbore prune` has not freed their data; can be repeated
+    #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "Keep", "prune", "dry_run"])]
+    undo: Vec<String>,
+    /// Also forget the last backup of a source, without a question
+    #[arg(long, short)]
+    yes: bool,
     /// Free the space at once, as `fullbore prune` does
     #[arg(long)]
     prune: bool,
@@ -125,8 +134,11 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
         check_rules(&args.keep)?;
     }
     args.repository = without_backup(&args.repository).to_owned();
+    if !args.undo.is_empty() {
+        return undo(args);
+    }
     let filter = no_filter(&args.repository, false);
-    let forget = Forget {
+    let mut forget = Forget {
         filter,
         repository: args.repository,
         ids: args.ids,
@@ -137,5 +149,49 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
         has_header: is_terminal(),
         json: args.json,
     };
+    if !forget.ids.is_empty() {
+        let named = forget.named()?;
+        if !named.emptied.is_empty() && !args.yes && !args.dry_run {
+            agree_to_empty(&named.emptied, args.json)?;
+        }
+        forget.ids = named.ids;
+    }
     told_unless(args.quiet && !args.json, |out| forget.run(out))
+}
+
+/// Lists forgotten backups again.
+fn undo(mut args: ForgetArgs) -> Result<u8> {
+    args.undo.append(&mut args.ids);
+    let unforget = Unforget {
+        repository: args.repository,
+        ids: args.undo,
+        json: args.json,
+    };
+    told(|out| unforget.run(out).map(|()| 0))
+}
+
+/// Asks whether sources may lose their last backup.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the answer is not yes, or if there is no terminal to ask at.
+fn agree_to_empty(sources: &[String], json: bool) -> Result<()> {
+    let can_ask = !json && stdin().is_terminal() && stderr().is_terminal();
+    if can_ask {
+        for source in sources {
+            aside(format_args!("no backup of {source} will be left"));
+        }
+        let _ = write!(stderr(), "Forget its last backup? [y/N] ");
+        let mut answer = String::new();
+        let is_read = stdin().read_line(&mut answer).is_ok();
+        if is_read && matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(());
+        }
+    }
+    let what = "cannot forget the last backup of a source without --yes";
+    let error = sources
+        .iter()
+        .fold(Error::new(ErrorKind::Usage, what), |error, source| {
+            error.detail(format!("no backup of {source} would be left"))
+        });
+    Err(error.hint("nothing was forgotten; `fullbore backup` makes another one first"))
 }

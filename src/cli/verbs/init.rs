@@ -2,14 +2,15 @@
 
 use crate::{
     cli::{
+        encryption::EncryptArgs,
         options::{OutputArgs, PLAIN_EXIT_CODES},
         output::{aside, told},
-        storage::EncryptArgs,
         values::destination,
     },
     error::{Error, ErrorKind, Result},
     plan::SinkSpec,
     repo::writer,
+    storage::SealedObjects,
     text::{self, arguments::any_bytes},
 };
 use clap::{Args, ValueHint};
@@ -23,7 +24,7 @@ pub(in crate::cli) struct InitArgs {
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
     repository: OsString,
     #[command(flatten)]
-    encrypt: EncryptArgs,
+    pub(in crate::cli) encrypt: EncryptArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -48,12 +49,14 @@ pub(in crate::cli) fn run(args: InitArgs) -> Result<u8> {
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string(),
     )?;
+    let ring = objects.as_sealed().and_then(SealedObjects::ring);
+    let fingerprint = ring.map(|ring| ring.fingerprint());
     match (args.output.json, args.output.quiet, is_new) {
         (true, ..) => {
             return told(|out| {
                 text::json(
                     out,
-                    &serde_json::json!({"type": "result", "new_repository": is_new}),
+                    &serde_json::json!({"type": "result", "new_repository": is_new, "fingerprint": fingerprint}),
                 )
                 .map(|()| 0)
             });
@@ -64,6 +67,9 @@ pub(in crate::cli) fn run(args: InitArgs) -> Result<u8> {
             to.name()
         )),
         (_, true, false) => {}
+    }
+    if let Some(fingerprint) = fingerprint.filter(|_| !args.output.quiet) {
+        aside(format_args!("fingerprint of its keys: {fingerprint}"));
     }
     Ok(0)
 }

@@ -2,15 +2,15 @@
 
 use crate::cli::{options::EXIT_CODES, output::told, values::destination};
 use crate::{
-    command::key::{KeyChange, KeyCommand, NewRecipient},
+    command::key::{Agreement, KeyChange, KeyCommand, NewRecipient},
     crypt::{Access, KeyOptions},
-    error::Result,
+    error::{Error, Result},
     text::arguments::any_bytes,
 };
 use clap::{Args, Subcommand, ValueHint};
 use std::{
     ffi::OsString,
-    io::{IsTerminal, stdin},
+    io::{IsTerminal, Write, stderr, stdin},
     path::PathBuf,
 };
 
@@ -46,7 +46,7 @@ enum KeyVerb {
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// age1… or "ssh-ed25519 AAAA…" [default: a new passphrase]
+        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one [default: a new passphrase]
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: Option<String>,
         /// The file with the new passphrase [default: it is asked for]
@@ -60,7 +60,7 @@ enum KeyVerb {
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// age1… or "ssh-ed25519 AAAA…" of the host
+        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one, of the host
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: String,
     },
@@ -71,15 +71,54 @@ enum KeyVerb {
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// The key is one that was made by `key put`
+        /// The key is one that was made by `key put`; needed if another key has the same name
         #[arg(long)]
         put: bool,
+    },
+    /// Write lost keys anew from a copy of the repository's key, given by --key
+    ///
+    /// A copy is what `age -d -i KEY REPO/keys/NAME.age` prints. The repository has to be without keys: if only some key files were lost,
+    /// `fullbore key add` with --key and the copy adds them again.
+    Restore {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The name of the new key
+        #[arg(long, value_name = "NAME", default_value = "owner")]
+        name: String,
+        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one [default: a new passphrase]
+        #[arg(long = "for", value_name = "RECIPIENT")]
+        recipient: Option<String>,
+        /// The file with the new passphrase [default: it is asked for]
+        #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+        new_passphrase_file: Option<PathBuf>,
     },
     /// Seal later backups with a new key
     Rotate {
         #[command(flatten)]
         at: KeyRepository,
+        /// Agree to keys that this user has not seen before
+        #[arg(long)]
+        yes: bool,
     },
+    /// Let a backup count that a removed or old key sealed
+    Accept {
+        #[command(flatten)]
+        at: KeyRepository,
+        /// The id of the backup
+        #[arg(value_name = "BACKUP")]
+        backup: String,
+    },
+}
+
+fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> NewRecipient {
+    let by_passphrase = || {
+        NewRecipient::Passphrase(KeyOptions {
+            passphrase_file,
+            may_ask: stdin().is_terminal(),
+            ..KeyOptions::default()
+        })
+    };
+    named.map_or_else(by_passphrase, NewRecipient::Named)
 }
 
 pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
@@ -91,19 +130,10 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
             recipient,
             new_passphrase_file,
         } => {
-            let recipient = match recipient {
-                Some(text) => NewRecipient::Named(text),
-                None => NewRecipient::Passphrase(KeyOptions {
-                    passphrase_file: new_passphrase_file,
-                    may_ask: stdin().is_terminal(),
-                    ..KeyOptions::default()
-                }),
-            };
-            let access = Access::Read;
             let change = KeyChange::Add {
                 name,
-                recipient,
-                access,
+                recipient: new_recipient(recipient, new_passphrase_file),
+                access: Access::Read,
             };
             (at, change)
         }
@@ -120,14 +150,40 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
             (at, change)
         }
         KeyVerb::Remove { at, name, put } => {
-            let access = if put { Access::Put } else { Access::Read };
+            let access = put.then_some(Access::Put);
             (at, KeyChange::Remove { name, access })
         }
-        KeyVerb::Rotate { at } => (at, KeyChange::Rotate),
+        KeyVerb::Restore {
+            at,
+            name,
+            recipient,
+            new_passphrase_file,
+        } => {
+            let recipient = new_recipient(recipient, new_passphrase_file);
+            (at, KeyChange::Restore { name, recipient })
+        }
+        KeyVerb::Rotate { at, yes } => {
+            let agreement = match yes {
+                true => Agreement::Given,
+                false if stdin().is_terminal() => Agreement::Asked(asked),
+                false => Agreement::Impossible,
+            };
+            (at, KeyChange::Rotate { agreement })
+        }
+        KeyVerb::Accept { at, backup } => (at, KeyChange::Accept { backup }),
     };
     let command = KeyCommand {
         repository: at.repository,
         change,
     };
     told(|out| command.run(out).map(|()| 0))
+}
+
+/// Asks a person on the terminal.
+fn asked(question: &str) -> Result<bool> {
+    let failed = |error| Error::io("could not ask", error);
+    write!(stderr(), "{question} [y/N] ").map_err(failed)?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct PinArgs {
-    /// A repository; @BACKUP chooses one: an id, latest, 2026-11-25 or 2d
+    /// A repository; @BACKUP chooses one: an id, latest, or a day on which exactly one began
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[arg(from_global)]

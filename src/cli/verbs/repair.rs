@@ -52,6 +52,9 @@ pub(in crate::cli) fn run(args: RepairArgs) -> Result<u8> {
         workers,
     };
     let steps = repair.plan(&Meter::default())?;
+    if steps.is_empty() && !repair.data && !args.json {
+        return structure_is_whole(&repair);
+    }
     printed(|out| {
         steps
             .iter()
@@ -97,6 +100,25 @@ pub(in crate::cli) fn run(args: RepairArgs) -> Result<u8> {
     }
     let all_done = steps.is_empty() || agreed && steps.iter().all(RepairStep::can_be_done);
     Ok(if all_done && !goes_on { 0 } else { 4 })
+}
+
+/// Says that the structure needs no repair, and what is known of the data. Returns the exit code: 4 if data is lost.
+fn structure_is_whole(repair: &Repair) -> Result<u8> {
+    let known = repair.known_losses()?;
+    let Some(first) = known.first() else {
+        aside(
+            "the structure is whole, and nothing is to be done; damaged data is found only by --data",
+        );
+        return Ok(0);
+    };
+    let more = match known.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {}", counted(more as u64, "more backup")),
+    };
+    aside(format_args!(
+        "the structure is whole; `fullbore verify` found lost files in backup {first:?}{more}: --data says what can be done"
+    ));
+    Ok(4)
 }
 
 fn say_step(step: &RepairStep, as_json: bool, out: &mut dyn Write) -> Result<()> {

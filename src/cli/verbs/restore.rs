@@ -12,12 +12,15 @@ use crate::{
         select::SelectArgs,
         values::{target, threads},
     },
-    error::{Result, quoted},
+    error::{Error, ErrorKind, Result, quoted},
     format::{entry::EntryPath, root::EntryName},
     metrics::{hardware::RunKind, meter::Meter},
     platform,
-    restore::{EntryPatterns, Restore, delta::Delta},
-    target::layout::TargetMount,
+    restore::{
+        EntryPatterns, Overwrite, Restore,
+        delta::{Delta, ExtraDeletion},
+    },
+    target::{deletion_limit::DeletionLimit, layout::TargetMount},
     text::{
         self,
         arguments::{any_bytes, pattern},
@@ -51,7 +54,7 @@ pub(in crate::cli) struct RestoreArgs {
     /// Only entries that this pattern matches, as in .gitignore, and what is below them; can be repeated
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     include: Vec<OsString>,
-    /// Leave out what this pattern matches, as in .gitignore; can be repeated
+    /// Leave out what this pattern matches, as in .gitignore, and what is below it, also of --include; can be repeated
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     exclude: Vec<OsString>,
     /// Only list what would be created (+), changed (~) and deleted (-); nothing is written
@@ -62,9 +65,11 @@ pub(in crate::cli) struct RestoreArgs {
     /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written
     #[arg(long)]
     pub(in crate::cli) plan: bool,
-    /// Restore into a directory that holds something; files that are in the way are replaced
-    #[arg(long)]
-    pub(super) overwrite: bool,
+    /// Restore into a directory that holds something; files in the way are replaced, but newer ones only with --overwrite=all
+    ///
+    /// A file is newer if its modification time is later than in the backup. The restore says how many it kept. After an interrupted restore, use --overwrite=all: a file that is written in part is newer. For a cluster and for a stream, all files are replaced.
+    #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true, default_missing_value = "older", value_parser = overwrite)]
+    pub(super) overwrite: Option<Overwrite>,
     #[command(flatten)]
     pub(super) delta: DeltaArgs,
     /// Restore what is not damaged, and list the rest
@@ -87,18 +92,33 @@ pub(in crate::cli) struct RestoreArgs {
     cluster: ClusterArgs,
 }
 
+/// Reads the value of --overwrite.
+fn overwrite(word: &str) -> Result<Overwrite, String> {
+    match word {
+        "older" => Ok(Overwrite::Older),
+        "all" => Ok(Overwrite::All),
+        _ => Err("it is \"older\" or \"all\"".to_owned()),
+    }
+}
+
 /// How to restore into a tree that is there.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeltaArgs {
     /// Restore into what is there: compare its content, and write in place only what differs. If it is interrupted, a file may be old in part
     #[arg(long, requires = "to", conflicts_with = "overwrite")]
     delta: bool,
-    /// Delete files that are not in the backup (below the PATHs), also those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted
+    /// Delete files that are not in the backup (below the PATHs), except those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted
     #[arg(long, requires = "delta", conflicts_with = "overwrite")]
     pub(in crate::cli) delete: bool,
     /// Make the target the same as the backup: --delta --delete
     #[arg(long, requires = "to", conflicts_with_all = ["overwrite", "delta"])]
     mirror: bool,
+    /// Delete at most N files and directories; more end the restore before its first change. The default is half of those that are there
+    #[arg(long, value_name = "N")]
+    max_delete: Option<u64>,
+    /// Delete also what the backup excluded
+    #[arg(long)]
+    delete_excluded: bool,
 }
 
 impl DeltaArgs {
@@ -106,8 +126,31 @@ impl DeltaArgs {
         self.delta || self.mirror
     }
 
-    fn deletes(&self) -> bool {
-        self.delete || self.mirror
+    fn deletion(&self) -> Option<ExtraDeletion> {
+        let deletion = ExtraDeletion {
+            excluded: self.delete_excluded,
+            limit: DeletionLimit {
+                max: self.max_delete,
+                allow_empty: false,
+            },
+        };
+        (self.delete || self.mirror).then_some(deletion)
+    }
+
+    /// Refuses options of a deletion without one.
+    fn check(&self) -> Result<()> {
+        let given = [
+            (self.max_delete.is_some(), "--max-delete"),
+            (self.delete_excluded, "--delete-excluded"),
+        ];
+        let given = given.into_iter().find(|(is_given, _)| *is_given);
+        match (self.deletion(), given) {
+            (None, Some((_, option))) => {
+                let what = format!("cannot use {option}: nothing is deleted");
+                Err(Error::new(ErrorKind::Usage, what).hint("add --mirror, or --delta --delete"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -115,17 +158,20 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     if let Some(code) = far::restore(&args)? {
         return Ok(code);
     }
+    args.delta.check()?;
     let ends = RunEnds::of(Some(&args.from), None);
     let restore = plan(&args)?;
     let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
     if args.dry_run {
-        let deletes = args.delta.deletes();
-        let is_allowed = args.overwrite || args.delta.is_delta();
-        return restore_preview::run(&restore, deletes, is_allowed, &args.output);
+        let deletion = args.delta.deletion();
+        let is_allowed = args.overwrite.is_some() || args.delta.is_delta();
+        return restore_preview::run(&restore, deletion, is_allowed, &args.output);
     }
     if args.plan {
-        if args.delta.deletes() {
-            Delta::new(&restore, true, &say).plan_deletions()?;
+        let deletion = args.delta.deletion();
+        if deletion.is_some() {
+            let refusal = Delta::new(&restore, deletion, &say).plan_deletions()?;
+            refusal.into_iter().for_each(|error| say_refusal(&error));
         }
         return restore_plan::run(restore, args.to, args.output.json);
     }
@@ -138,7 +184,7 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     let meter = Arc::new(Meter::default());
     let progress = Progress::new(&args.output, false, report::ENDS);
     let summary = progress.watch(&meter, || match args.delta.is_delta() {
-        true => Delta::new(&restore, args.delta.deletes(), &say).run(&meter),
+        true => Delta::new(&restore, args.delta.deletion(), &say).run(&meter),
         false => restore.run(&meter),
     });
     progress.clear();
@@ -191,7 +237,7 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
             include: args.include.clone(),
             exclude: args.exclude.clone(),
         },
-        overwrite: args.overwrite,
+        overwrite: args.overwrite.unwrap_or_default(),
         keep_going: args.keep_going,
         numeric_owner: args.numeric_owner,
         postgres: args.cluster.clone().into(),
@@ -199,6 +245,14 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
         memory: memory(args.memory, FRAME_BYTES),
         say_elsewhere: elsewhere(args.output.json, args.output.quiet),
     })
+}
+
+/// Says that a restore would be refused.
+pub(super) fn say_refusal(error: &Error) {
+    aside(format_args!(
+        "note: the restore itself would fail: {}",
+        error.line()
+    ));
 }
 
 /// Say what will be removed. A reader that has gone has read enough.

@@ -1,5 +1,6 @@
 //! `fullbore restore --dry-run`.
 
+use super::restore::say_refusal;
 use crate::{
     cli::{
         options::OutputArgs,
@@ -10,7 +11,7 @@ use crate::{
     queue::Locked,
     restore::{
         Restore,
-        delta::Delta,
+        delta::{Delta, ExtraDeletion},
         preview::{PreviewChange, PreviewTotals},
     },
     text,
@@ -24,21 +25,22 @@ use std::{io::Write, sync::Mutex};
 /// Those of [`Restore::preview`] and [`Delta::plan_deletions`].
 pub(super) fn run(
     restore: &Restore,
-    deletes: bool,
+    deletion: Option<ExtraDeletion>,
     is_allowed: bool,
     output: &OutputArgs,
 ) -> Result<u8> {
     let mut totals = PreviewTotals::default();
+    let mut refusal = None;
     let deleted: Mutex<Vec<EntryPath>> = Mutex::default();
     let code = printed(|out| {
         let mut say =
             |sign: char, change: &str, path: &EntryPath| line(out, output, (sign, change), path);
-        if deletes {
+        if deletion.is_some() {
             let keep = |paths: &[EntryPath]| {
                 deleted.locked().extend_from_slice(paths);
                 Ok(())
             };
-            Delta::new(restore, true, &keep).plan_deletions()?;
+            refusal = Delta::new(restore, deletion, &keep).plan_deletions()?;
             let deleted = deleted.locked();
             deleted
                 .iter()
@@ -65,6 +67,7 @@ pub(super) fn run(
         text::count(deleted.locked().len() as u64),
         text::count(totals.same)
     ));
+    refusal.iter().for_each(say_refusal);
     let has_files = totals.changed + totals.same > 1;
     if has_files && !is_allowed {
         aside("note: the target holds files: the restore needs --overwrite, --delta or --mirror");

@@ -54,7 +54,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
     let metrics = metrics
         .map(|path| MetricsFile::new(path, Some(&profile.name)))
         .transpose()?;
-    profile.profile.hooks.check_owner(&profile.file)?;
+    profile.check_hooks()?;
     let program = profile::program();
     let mut commands = Vec::new();
     for step in profile.steps() {
@@ -73,7 +73,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
         let newest = commands
             .iter()
             .find_map(|(_, words)| destination_of(words))
-            .map(|to| newest_backups(&to));
+            .map(|to| newest_backups(&to, profile.own_source().as_ref()));
         let newest = newest.and_then(|found| found.inspect_err(warn).ok());
         metrics.write(&run.numbers(newest));
     }

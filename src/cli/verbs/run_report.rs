@@ -2,11 +2,12 @@
 
 use crate::{
     cli::{child::ChildEnd, metrics_file::RunNumbers},
+    command::newest::NewestBackups,
     platform,
     text::size::{bytes, counted, seconds},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Instant};
+use std::time::Instant;
 
 /// A step that ran, or was skipped.
 #[derive(Debug)]
@@ -275,7 +276,7 @@ impl ProfileRun {
     }
 
     /// The numbers for a file of metrics.
-    pub(super) fn numbers(&self, newest: Option<BTreeMap<String, i64>>) -> RunNumbers {
+    pub(super) fn numbers(&self, newest: Option<NewestBackups>) -> RunNumbers {
         let result = |name: &str| {
             let mut steps = self.steps.iter();
             let step = steps.find(|step| step.name == name)?;

@@ -4,10 +4,10 @@ use crate::{
     cli::values::rate,
     command::serve::{AllowedAccess, Serve},
     error::Result,
-    storage::{AppendRules, access::tls_files, check_host_name},
+    storage::{AppendRules, access::tls_files, check_host_name, wire::TlsClients},
 };
 use clap::{ArgGroup, Args};
-use std::{net::SocketAddr, num::NonZeroU64};
+use std::{net::SocketAddr, num::NonZeroU64, path::PathBuf};
 
 /// `fullbore serve`.
 #[derive(Debug, Args)]
@@ -17,23 +17,38 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, conflicts_with = "listen")]
     // a variable that stands for the other one does not count then
     stdio: bool,
-    /// Wait here for hosts with a certificate of --tls-ca, until SIGTERM; they use fullbore://HOST:PORT
+    /// Wait here for hosts with a certificate of --tls-ca
+    ///
+    /// They use fullbore://HOST:PORT. SIGTERM ends the server.
     #[arg(long, value_name = "ADDR:PORT", requires_all = ["allow", "tls_cert", "tls_key", "tls_ca"])]
     pub(in crate::cli) listen: Option<SocketAddr>,
-    /// Offer one location only, to read:LOCATION it, to append:LOCATION backups to it, or to write:LOCATION it; or files, source:PATH
+    /// Offer one location only: read:, append: or write:LOCATION; or source:PATH
     ///
-    /// source:PATH can be repeated. The other host may then back up what is at or below these paths (backup --run-on dest), and do nothing else.
+    /// read:LOCATION lets the other host read there, append:LOCATION also add backups, and write:LOCATION do everything. source:PATH can be repeated. The other host may then back up what is at or below these paths (backup --run-on dest), and do nothing else.
     #[arg(long, value_name = "WHAT:LOCATION", value_parser = |word: &str| AllowedAccess::parse(word).map_err(|error| error.what))]
     allow: Vec<AllowedAccess>,
-    /// Take backups of this host only, with append:; with --listen it is the name of the certificate
+    /// Take backups of this host only, with append:
+    ///
+    /// With --listen the name of the certificate is the host.
     #[arg(long, value_name = "NAME", requires = "allow", conflicts_with = "listen", value_parser = host_name)]
     host: Option<String>,
-    /// Let the backups of each host take at most so much, with append:
+    /// Limit the bytes of the backups of a host, with append:
     #[arg(long, value_name = "SIZE", requires = "allow", value_parser = rate)]
     quota: Option<NonZeroU64>,
-    /// Let each host begin at most so many backups within 24 hours, with append:
+    /// Limit the backups of a host in 24 hours, with append:
     #[arg(long, value_name = "N", requires = "allow", value_parser = clap::value_parser!(u32).range(1..))]
     max_per_day: Option<u32>,
+    /// Answer this certificate name only (repeatable)
+    ///
+    /// The name is the common name of the certificate, or else its first DNS name. Without this option every certificate of --tls-ca is
+    /// answered.
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    tls_name: Vec<String>,
+    /// Refuse certificates that this PEM list revokes
+    ///
+    /// The file has a list of each authority. It is read again when it has changed. So are the other files of TLS. A session that is open goes on.
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    tls_crl: Option<PathBuf>,
 }
 
 fn host_name(word: &str) -> std::result::Result<String, String> {
@@ -55,7 +70,13 @@ pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
         ..Serve::default()
     };
     match args.listen {
-        Some(address) => serve.listen(address, &tls_files()),
+        Some(address) => {
+            let clients = TlsClients {
+                revoked: args.tls_crl,
+                names: args.tls_name.into_iter().collect(),
+            };
+            serve.listen(address, tls_files(), clients)
+        }
         None => serve.run(),
     }
     .map(|()| 0)

@@ -35,30 +35,62 @@ pub(in crate::cli) struct SystemdArgs {
 /// Prints the units, or writes them into a directory.
 pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
     let profile = named_profile()?;
+    check_unit_name(&profile.name)?;
     let needs = UnitNeeds::of(profile)?;
-    let units = [("service", needs.service()), ("timer", needs.timer())];
     let name = |kind: &str| format!("fullbore-{}.{kind}", profile.name);
+    let timer = name("timer");
+    let mut units = vec![
+        (name("service"), needs.service()?),
+        (timer.clone(), needs.timer()),
+    ];
+    if !is_installed(ALERT_UNIT, args.to.as_deref()) {
+        units.push((ALERT_UNIT.to_owned(), ALERT_TEXT.to_owned()));
+    }
     let Some(dir) = args.to else {
         return told(|out| {
-            for (kind, text) in &units {
-                text::line(
-                    out,
-                    &format!("# /etc/systemd/system/{}\n{text}", name(kind)),
-                )?;
-            }
+            units.iter().try_for_each(|(name, text)| {
+                text::line(out, &format!("# /etc/systemd/system/{name}\n{text}"))
+            })?;
             Ok(0)
         });
     };
-    for (kind, text) in &units {
-        let file = dir.join(name(kind));
+    for (name, text) in &units {
+        let file = dir.join(name);
         let failed = |e| Error::io(format!("could not write {file:?}"), e);
         fs::write(&file, text).map_err(failed)?;
     }
-    let timer = name("timer");
     aside(format_args!(
         "{timer} is in {dir:?}; `systemctl daemon-reload` and `systemctl enable --now {timer}` start it"
     ));
     Ok(0)
+}
+
+/// The unit that mails root about a failure of another one.
+const ALERT_UNIT: &str = "fullbore-alert@.service";
+const ALERT_TEXT: &str = include_str!("../../../contrib/systemd/fullbore-alert@.service");
+
+/// Directories in which systemd finds units of packages and of the administrator.
+const UNIT_DIRS: [&str; 3] = [
+    "/etc/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+/// Does systemd know the unit, or is it in `dir`? Then its text may be the administrator's.
+fn is_installed(unit: &str, dir: Option<&Path>) -> bool {
+    let known = UNIT_DIRS.iter().map(Path::new);
+    known.chain(dir).any(|dir| dir.join(unit).exists())
+}
+
+/// Refuses a profile whose name cannot be a part of the name of a unit.
+fn check_unit_name(profile: &str) -> Result<()> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.-".contains(c);
+    if profile.chars().all(is_plain) {
+        return Ok(());
+    }
+    let what = format!("cannot make a unit of the profile {profile:?}");
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("names of units have letters, digits and the characters : _ . -"))
 }
 
 /// What the units of a profile must allow.
@@ -112,7 +144,7 @@ impl UnitNeeds {
         })
     }
 
-    fn service(&self) -> String {
+    fn service(&self) -> Result<String> {
         let mut text = String::new();
         let after = if self.is_cluster {
             " postgresql.service"
@@ -122,7 +154,8 @@ impl UnitNeeds {
         let _ = write!(
             text,
             "[Unit]\nDescription=Backup of the profile {}\nDocumentation=man:fullbore-run(1)\n\
-             Wants=network-online.target\nAfter=network-online.target remote-fs.target{after}\n\n\
+             Wants=network-online.target\nAfter=network-online.target remote-fs.target{after}\n\
+             # Mails root, with any exit code but 0; another unit can take its place.\nOnFailure=fullbore-alert@%n.service\n\n\
              [Service]\nType=oneshot\nExecStart={}\n",
             self.profile, self.command
         );
@@ -137,23 +170,23 @@ impl UnitNeeds {
              Environment=FULLBORE_STATE_DIR=%S/fullbore-{0} XDG_CACHE_HOME=%C/fullbore-{0}\n\n",
             self.profile
         );
-        text += &self.file_rules();
+        text += &self.file_rules()?;
         text += &self.right_rules();
-        text
+        Ok(text)
     }
 
     /// What the service may write.
-    fn file_rules(&self) -> String {
+    fn file_rules(&self) -> Result<String> {
         let mut text = "# All is read-only but these.\nProtectSystem=strict\n".to_owned();
         for path in &self.written {
-            let _ = writeln!(text, "ReadWritePaths=-{}", path.display());
+            let _ = writeln!(text, "ReadWritePaths={}", optional_path(path)?);
         }
         text += if self.shares_temporary {
             "ReadWritePaths=/tmp /var/tmp\n"
         } else {
             "PrivateTmp=yes\n"
         };
-        text
+        Ok(text)
     }
 
     fn right_rules(&self) -> String {
@@ -230,20 +263,45 @@ fn command_of(profile: &NamedProfile) -> Result<String> {
     let profile = if file.starts_with(profile::SYSTEM) {
         profile.name.clone()
     } else {
-        format!("--config {}", unit_word(&file))
+        format!("--config {}", unit_word(&file)?)
     };
-    Ok(format!("{} run {profile}", unit_word(&program)))
+    Ok(format!("{} run {profile}", unit_word(&program)?))
 }
 
 /// A word of a command in a unit.
-fn unit_word(path: &Path) -> String {
-    let text = path.display().to_string().replace('%', "%%");
+fn unit_word(path: &Path) -> Result<String> {
+    let text = unit_text(path)?;
     if text.contains([' ', '"', '\'', '\\', '$', ';']) {
         let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-        format!("\"{}\"", text.replace('$', "$$"))
+        Ok(format!("\"{}\"", text.replace('$', "$$")))
     } else {
-        text
+        Ok(text)
     }
+}
+
+/// A path in a list of paths, which may be missing. In such a list `\` and `$` stand for themselves.
+fn optional_path(path: &Path) -> Result<String> {
+    let text = unit_text(path)?;
+    if !text.contains([' ', '"', '\'']) {
+        return Ok(format!("-{text}"));
+    }
+    let quote = ['"', '\''].into_iter().find(|quote| !text.contains(*quote));
+    let quote = quote.ok_or_else(|| unfit_path(path))?;
+    Ok(format!("{quote}-{text}{quote}"))
+}
+
+/// A path as text, in which `%` stands for itself.
+fn unit_text(path: &Path) -> Result<String> {
+    let text = path
+        .to_str()
+        .filter(|text| !text.contains(char::is_control));
+    let text = text.ok_or_else(|| unfit_path(path))?;
+    Ok(text.replace('%', "%%"))
+}
+
+fn unfit_path(path: &Path) -> Error {
+    let what = format!("cannot make a unit: it cannot name the path {path:?}");
+    Error::new(ErrorKind::Usage, what)
 }
 
 /// Has a source directories for temporary files, or is it in one?
@@ -253,4 +311,27 @@ fn has_temporary(source: &str) -> bool {
     temporary
         .into_iter()
         .any(|dir| dir.starts_with(source) || source.starts_with(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_blanks_or_quotes_is_one_word_of_a_unit() {
+        for (path, word, listed) in [
+            ("/mnt/disk", "/mnt/disk", "-/mnt/disk"),
+            ("/mnt/my disk", r#""/mnt/my disk""#, r#""-/mnt/my disk""#),
+            ("/a%b", "/a%%b", "-/a%%b"),
+            (r#"/a "b""#, r#""/a \"b\"""#, r#"'-/a "b"'"#),
+            (r"/a\b", r#""/a\\b""#, r"-/a\b"),
+            ("/it's", r#""/it's""#, r#""-/it's""#),
+        ] {
+            assert_eq!(unit_word(Path::new(path)).unwrap(), word);
+            assert_eq!(optional_path(Path::new(path)).unwrap(), listed);
+        }
+        assert!(optional_path(Path::new("/a\"b'c")).is_err());
+        assert!(unit_word(Path::new("/a\nb")).is_err());
+        assert!(check_unit_name("my web").is_err() && check_unit_name("web-1.x").is_ok());
+    }
 }

@@ -1,7 +1,12 @@
 //! `fullbore tag`.
 
 use crate::{
-    cli::{options::EXIT_CODES, output::told, select::no_filter, values::tag},
+    cli::{
+        options::EXIT_CODES,
+        output::told,
+        select::no_filter,
+        values::{distinct_tags, tag},
+    },
     command::tag::TagCommand,
     error::Result,
 };
@@ -12,7 +17,7 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct TagArgs {
-    /// A repository; @BACKUP chooses one: an id, latest, 2026-11-25 or 2d
+    /// A repository; @BACKUP chooses one: an id, latest, or a day on which exactly one began
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     /// Set these: KEY or KEY=VALUE; without any, print the tags
@@ -30,7 +35,7 @@ pub(in crate::cli) fn run(args: TagArgs) -> Result<u8> {
     let tag = TagCommand {
         from: args.from,
         filter,
-        set: args.tags,
+        set: distinct_tags(args.tags)?.into_iter().collect(),
         remove: args.remove,
         json: args.json,
     };

@@ -11,11 +11,11 @@ use crate::{
         select::SelectArgs,
         values::{threads, time},
     },
-    command::stats::remember_checked,
     error::Result,
+    format::root::PART_BYTES,
     metrics::{hardware::RunKind, meter::Meter},
     platform::debug,
-    repo::open::{is_repository, place},
+    repo::open::{place, repository_at},
     storage::Found,
     text::{self, size::bytes},
     verify::{
@@ -24,7 +24,6 @@ use crate::{
     },
 };
 use clap::{Args, ValueHint};
-use jiff::Timestamp;
 use serde_json::json;
 use std::{
     ffi::{OsStr, OsString},
@@ -105,16 +104,15 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(crate::platform::cores),
     };
     let meter = Meter::default();
-    let begun = Timestamp::now();
     let progress = Progress::new(&args.output, false, report::SIDES);
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
-    let is_all = verify.filter.is_empty() && verify.against.is_none();
-    let is_sound = found.exit_code() == 0 && !found.is_locked;
-    if verify.data && is_all && is_sound && is_repository(&verify.from) {
+    if let Some(record) = &found.record {
+        let remembered =
+            repository_at(&verify.from).and_then(|objects| record.remember(&*objects, PART_BYTES));
         // A repository that cannot be written to does not remember.
-        let _ = remember_checked(&verify.from, begun).map_err(|why| debug(|| why.line()));
+        let _ = remembered.map_err(|why| debug(|| why.line()));
     }
     if !args.output.json {
         told(|out| found.print(out, args.output.verbose).map(|()| 0))?;

@@ -31,6 +31,14 @@ const LEAST_SOURCE_COLUMNS: usize = 14;
 /// Columns of an id, and the space behind it.
 const NOTE_COLUMN: usize = 24;
 
+/// A backup that can be read.
+pub(super) struct TableBackup {
+    pub(super) root: Root,
+    pub(super) pinned: bool,
+    /// Files that it lost, as the last verification of data found; 0 if it is not known how many.
+    pub(super) loss: Option<u64>,
+}
+
 /// Prints the table, row by row, and counts.
 pub(super) struct BackupTable<'a> {
     list: &'a List,
@@ -62,7 +70,8 @@ impl<'a> BackupTable<'a> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub(super) fn print(&mut self, root: &Root, pinned: bool, out: &mut dyn Write) -> Result<()> {
+    pub(super) fn print(&mut self, backup: &TableBackup, out: &mut dyn Write) -> Result<()> {
+        let TableBackup { root, .. } = backup;
         self.print_header(out)?;
         let source = source_text(&root.source);
         let shown = match self.list.columns {
@@ -92,7 +101,7 @@ impl<'a> BackupTable<'a> {
         } else {
             Vec::new()
         };
-        for note in notes(root, pinned).into_iter().chain(details) {
+        for note in notes(backup).into_iter().chain(details) {
             text::line(out, &format!("{:NOTE_COLUMN$}{note}", ""))?;
         }
         Ok(())
@@ -186,9 +195,14 @@ fn shortened(source: &str, columns: usize) -> String {
 }
 
 /// Returns what is special about a backup: one line or none.
-fn notes(root: &Root, pinned: bool) -> Option<String> {
+fn notes(backup: &TableBackup) -> Option<String> {
+    let TableBackup { root, pinned, loss } = backup;
     let totals = &root.totals;
     let mut notes = Vec::new();
+    notes.extend(loss.map(|files| match files {
+        0 => "damaged".to_owned(),
+        n => format!("damaged, {} lost", text::counted(n, "file")),
+    }));
     if is_part(&root.left_out) {
         notes.push("in part".to_owned());
     }
@@ -199,7 +213,7 @@ fn notes(root: &Root, pinned: bool) -> Option<String> {
         let files = text::count(totals.bad_pages);
         notes.push(format!("{files} with wrong page checksums"));
     }
-    if pinned {
+    if *pinned {
         notes.push("pinned".to_owned());
     }
     let tags: Vec<String> = root
@@ -267,6 +281,9 @@ pub(super) struct BackupLine<'a> {
     bases: Option<&'a [String]>,
     tags: Option<&'a BTreeMap<String, String>>,
     pinned: Option<bool>,
+    /// Files that the last verification of data found to be lost; 0 if it is not known which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_files: Option<u64>,
     /// Options that excluded entries.
     left_out: Option<&'a [String]>,
     /// Number of entries that could not be captured, and of files with wrong page checksums.
@@ -281,9 +298,9 @@ pub(super) struct BackupLine<'a> {
 }
 
 impl<'a> BackupLine<'a> {
-    pub(super) fn new(id: &'a str, noted: &'a Result<(Root, bool)>) -> Self {
+    pub(super) fn new(id: &'a str, noted: &'a Result<TableBackup>) -> Self {
         let (noted, error) = (noted.as_ref().ok(), noted.as_ref().err().map(Error::line));
-        let root = noted.map(|(root, _)| root);
+        let root = noted.map(|backup| &backup.root);
         let totals = root.map(|root| &root.totals);
         Self {
             id,
@@ -296,7 +313,8 @@ impl<'a> BackupLine<'a> {
             stored_bytes: totals.map(|totals| totals.stored_bytes),
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
-            pinned: noted.map(|(_, pinned)| *pinned),
+            pinned: noted.map(|backup| backup.pinned),
+            lost_files: noted.and_then(|backup| backup.loss),
             left_out: root.map(|root| &root.left_out[..]),
             not_captured: totals.map(|totals| totals.unreadable),
             bad_pages: totals.map(|totals| totals.bad_pages),

@@ -16,6 +16,7 @@ use crate::{
         page::Record,
         root::Root,
     },
+    queue::run_both,
     repo::{
         annotations::Annotations,
         open::{
@@ -25,12 +26,13 @@ use crate::{
         roots::{BackupFiles, BackupState, backup_files},
         scan::lost_roots_of,
         select::BackupFilter,
+        verify_memory::VerifyMemory,
     },
     storage::Objects,
     text,
     verify::stream::{self, InspectedInput, look},
 };
-use backups::{BackupLine, BackupTable};
+use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
 use std::{
     collections::BTreeMap,
@@ -102,7 +104,11 @@ impl List {
         let mut table = BackupTable::new(self);
         read_repository(&**repository)?;
         // One look serves for all that is listed.
-        let files = backup_files(&**repository)?;
+        let is_far = repository.as_local().is_none();
+        let list_files = || backup_files(&**repository);
+        let read_memory = || VerifyMemory::read(&**repository);
+        let (files, memory) = run_both(is_far, list_files, read_memory);
+        let files = files?;
         for (id, mut root) in listed_roots(repository, ids_of(&files, BackupState::Listed)) {
             // The source of a damaged backup is unknown, so it is always listed.
             if root
@@ -118,9 +124,14 @@ impl List {
                 false => root.map(|root| (root, false)),
             };
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
+            let noted = noted.map(|(root, pinned)| TableBackup {
+                root,
+                pinned,
+                loss: memory.loss(&id),
+            });
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
-                (false, Ok((root, pinned))) => table.print(&root, pinned, out)?,
+                (false, Ok(backup)) => table.print(&backup, out)?,
                 (false, Err(error)) => table.print_damaged(&id, &error.line(), out)?,
             }
         }

@@ -63,7 +63,7 @@ impl RootGate<'_> {
             );
             return Err(refused(&name)
                 .because(why)
-                .hint("use a larger --segment-size, which makes the root smaller"));
+                .hint("divide the source into several backups"));
         }
         let root = Root::of_backup(self.id, bytes, &name)?;
         let is_sealed = SealedRoot::open(bytes, &name)?.is_some();
@@ -133,6 +133,7 @@ mod tests {
         let body = SealedBody {
             kind: "root.json".into(),
             generation: 1,
+            author: "0".repeat(16),
             body: String::new(),
             proof: String::new(),
         };

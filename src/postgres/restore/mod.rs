@@ -7,4 +7,5 @@ pub mod conf;
 pub mod plan;
 pub mod recovery;
 pub mod recovery_target;
+mod settings;
 pub mod tablespaces;

@@ -7,7 +7,7 @@
 use super::{
     advice,
     recovery::{self, Recovery, RecoveryFacts, RecoveryOptions},
-    tablespaces,
+    settings, tablespaces,
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -108,6 +108,7 @@ impl ClusterPlan {
         cluster: &ClusterInfo,
         known: &RecoveryFacts<'_>,
     ) -> Result<Self> {
+        settings::check(&options.recovery.settings, cluster.major)?;
         let mut mounts = tablespaces::tablespace_mounts(options, cluster)?;
         let unwanted = unwanted_databases(options, cluster)?;
         let (mut recovery, mut notes) = recovery::plan(&options.recovery, cluster, known)?;

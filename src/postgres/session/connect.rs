@@ -283,6 +283,10 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
             that name, as in `sudo -u postgres fullbore …`, \
          or permit this role in the server's pg_hba.conf"
             .into()
+    } else if code == Some(&SqlState::INVALID_CATALOG_NAME) {
+        "name a database that is there, as in postgres:///NAME: the session needs one, and all are \
+            backed up"
+            .into()
     } else if is_no_server(cause) {
         "is a server running there? To back up a stopped cluster, name its data directory: \
             `fullbore backup PGDATA --offline`"

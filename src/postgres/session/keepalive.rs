@@ -21,8 +21,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A session that threads share. Its loss is noticed within seconds. Dropping it ends the session.
 pub struct HeldSession {
     shared: Arc<KeepaliveShared>,
-    /// Parameters of the connection.
-    params: Params,
     /// Dropping it ends the thread that checks.
     _stop: Sender<()>,
 }
@@ -30,6 +28,8 @@ pub struct HeldSession {
 struct KeepaliveShared {
     /// `None` once the session is lost or over.
     session: Mutex<Option<Session>>,
+    /// Parameters of the connection.
+    params: Params,
     lost: OnceLock<SessionLoss>,
 }
 
@@ -49,6 +49,7 @@ impl HeldSession {
     pub fn new(session: Session, params: &Params, room: Option<WalSpace>) -> Result<Self> {
         let shared = Arc::new(KeepaliveShared {
             session: Mutex::new(Some(session)),
+            params: params.clone(),
             lost: OnceLock::new(),
         });
         let (stop, stopped) = channel();
@@ -56,7 +57,6 @@ impl HeldSession {
         start(move || asked.check_until(&stopped, room))?;
         Ok(Self {
             shared,
-            params: params.clone(),
             _stop: stop,
         })
     }
@@ -91,7 +91,7 @@ impl HeldSession {
         let Some((slot, process)) = holder else {
             return self.with(ask);
         };
-        let mut session = Session::connect(&self.params)?;
+        let mut session = Session::connect(&self.shared.params)?;
         session.check_slot_owner(&slot, process)?;
         ask(&mut session)
     }
@@ -149,10 +149,25 @@ impl KeepaliveShared {
         };
         let done = run(open);
         if open.is_closed() {
+            let limit_hint = open.limit_hint();
             session.take();
-            done.map_err(|error| self.record_loss(error))
+            done.map_err(|error| self.record_loss(self.with_cause(error, limit_hint)))
         } else {
             done
+        }
+    }
+
+    /// Adds the hint about the limit of a slot, unless the server itself ended: then it does not answer.
+    fn with_cause(&self, error: Error, limit_hint: Option<String>) -> Error {
+        let Some(hint) = limit_hint.filter(|_| self.lost.get().is_none()) else {
+            return error;
+        };
+        match Session::connect(&self.params) {
+            Ok(_) => error.hint(hint),
+            Err(stopped) => {
+                platform::debug(|| stopped.line());
+                error.hint("run it again when the server runs")
+            }
         }
     }
 

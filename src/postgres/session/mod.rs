@@ -30,6 +30,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 const NOW: &str =
     "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
 
+/// Hint for a lost session.
+const RUN_AGAIN: &str = "run it again";
+
 /// A connection to a server of a supported version.
 pub struct Session {
     /// `None` once the session is closed.
@@ -473,26 +476,20 @@ impl Session {
         {
             "lost" => Err(
                 void_backup("the server has removed WAL that the backup needs")
-                    .hint(self.loss_hint()),
+                    .hint(self.limit_hint().unwrap_or_else(|| RUN_AGAIN.to_owned())),
             ),
             _ => Ok(()),
         }
     }
 
-    /// Returns the hint for a lost session or lost WAL. The server writes only to its log that it
-    /// ended a session because of the limit.
-    fn loss_hint(&self) -> String {
-        let limit = self.slot_limit.as_ref().filter(|_| self.slot.is_some());
-        limit.map_or_else(
-            || "run it again".to_owned(),
-            |limit| {
-                format!(
-                    "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive \
-                        (--wal archived): a server ends the \
-                     session whose slot holds more"
-                )
-            },
-        )
+    /// Returns the hint for a session that may have been ended because its slot held too much WAL.
+    /// The server writes only to its log that it did so.
+    fn limit_hint(&self) -> Option<String> {
+        let limit = self.slot_limit.as_ref().filter(|_| self.slot.is_some())?;
+        Some(format!(
+            "raise max_slot_wal_keep_size, which is {limit}, or take WAL from the archive \
+                (--wal archived): a server ends the session whose slot holds more"
+        ))
     }
 
     /// Returns the error for a session that `error` ended.
@@ -502,7 +499,7 @@ impl Session {
             self.place
         ))
         .detail(connect::reason(error))
-        .hint(self.loss_hint())
+        .hint(RUN_AGAIN)
     }
 }
 

@@ -121,6 +121,14 @@ impl Configuration {
         let shared = SHARED
             .into_iter()
             .filter_map(|name| Some((name, self.outside_target(self.value(name)?)?)));
+        let logs = self
+            .value("log_directory")
+            .and_then(|path| self.outside_target(path))
+            .map(|path| {
+                format!(
+                    "log_directory is set to {path:?}: the restored server writes its log there too"
+                )
+            });
         let missing_includes = |(file, path): &(EntryPath, String)| {
             format!(
                 "{} includes {path:?}, which is not in the backup",
@@ -142,6 +150,7 @@ impl Configuration {
             .chain(self.missing_includes.iter().map(missing_includes))
             .chain(deep)
             .chain(shared)
+            .chain(logs)
             .collect()
     }
 
@@ -193,9 +202,11 @@ impl Configuration {
             .into_encoded_bytes()
     }
 
-    /// Returns the path, unless it is inside the restored directory.
+    /// Returns the path, unless it is inside the restored directory. A path that is not absolute begins there.
     fn outside_target(&self, path: String) -> Option<String> {
-        (!Path::new(&path).starts_with(&self.to)).then_some(path)
+        let leaves = |path: &Path| path.components().any(|part| part == Component::ParentDir);
+        let place = self.to.join(&path);
+        (!place.starts_with(&self.to) || leaves(Path::new(&path))).then_some(path)
     }
 }
 

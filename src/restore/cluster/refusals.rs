@@ -16,6 +16,7 @@ use crate::{
         },
         stopped::{read_small_text, server_process},
     },
+    source::patterns::Patterns,
     target::{
         final_file::UNFINISHED,
         layout::{TargetLayout, TargetMount},
@@ -32,7 +33,7 @@ pub(super) fn refuse_target(restore: &Restore, selection: &Selection) -> Result<
     if !selection.holds(PG_CONTROL) {
         return refuse_parts(&restore.to, selection);
     }
-    if restore.overwrite {
+    if restore.overwrite.is_allowed() {
         refuse_existing_cluster(&restore.to)?;
     }
     Ok(())
@@ -196,7 +197,10 @@ pub(crate) fn refuse_leftovers(
     plan: &ClusterPlan,
     layout: &TargetLayout,
 ) -> Result<()> {
-    if !restore.overwrite || archive.root.postgres.is_none() || !selection.holds(PG_CONTROL) {
+    if !restore.overwrite.is_allowed()
+        || archive.root.postgres.is_none()
+        || !selection.holds(PG_CONTROL)
+    {
         return Ok(());
     }
     let is_made = |path: &[u8]| {
@@ -204,7 +208,7 @@ pub(crate) fn refuse_leftovers(
             || plan.recovery.signal == Some(path)
             || path == POSTMASTER_PID
     };
-    let mut rest = find_extraneous(archive, selection, plan, layout)?.paths;
+    let mut rest = find_extraneous(archive, selection, plan, layout, &Patterns::default())?.paths;
     rest.retain(|path| !is_made(path));
     let Some(first) = rest.iter().min() else {
         return Ok(());

@@ -10,8 +10,9 @@
 pub(crate) mod batch;
 
 use super::{
-    Restore, RestoreRun, Summary, check_paths_exist,
+    Overwrite, Restore, RestoreRun, Summary, check_paths_exist,
     cluster::{self, choose_backup},
+    entry_patterns::left_out_by_backup,
     extraneous::{ExtraneousFiles, find_extraneous},
 };
 use crate::archive::unnamed_losses;
@@ -29,7 +30,8 @@ use crate::{
     platform::dir::Stat,
     postgres::restore::plan::{ClusterPlan, PG_CONTROL},
     queue::Locked,
-    target::{layout::TargetLayout, writer::TargetWriter},
+    source::patterns::Patterns,
+    target::{deletion_limit::DeletionLimit, layout::TargetLayout, writer::TargetWriter},
 };
 use batch::DeltaBatch;
 use std::{
@@ -51,8 +53,8 @@ const HELD: u64 = 128;
 /// A restore into existing files.
 pub struct Delta<'a> {
     restore: &'a Restore,
-    /// Whether files that do not belong to the backup are removed.
-    delete: bool,
+    /// Which files are removed that do not belong to the backup.
+    deletion: Option<ExtraDeletion>,
     /// Receives the list of paths to remove, before the first change.
     say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
     pub(crate) same: AtomicU64,
@@ -61,6 +63,15 @@ pub struct Delta<'a> {
     /// Device and inode of unchanged files with several names: two files of the backup must not
     /// become one.
     linked: Mutex<HashSet<(u64, u64)>>,
+}
+
+/// How files are removed that do not belong to the backup.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExtraDeletion {
+    /// Whether files are removed that the backup left out on its host.
+    pub excluded: bool,
+    /// How much may be removed.
+    pub limit: DeletionLimit,
 }
 
 /// Counts of a restore into existing files.
@@ -77,17 +88,17 @@ pub struct DeltaChanges {
 }
 
 impl<'a> Delta<'a> {
-    /// Prepares `restore`, which overwrites. With `delete`, files that do not belong are removed,
+    /// Prepares `restore`, which overwrites. With `deletion`, files that do not belong are removed,
     /// after `say` has received their list.
     pub fn new(
         restore: &'a Restore,
-        delete: bool,
+        deletion: Option<ExtraDeletion>,
         say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
     ) -> Self {
         let [same, changed, written] = Default::default();
         Self {
             restore,
-            delete,
+            deletion,
             say,
             same,
             changed,
@@ -108,7 +119,8 @@ impl<'a> Delta<'a> {
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         let archive = self.open_archive()?;
         let selection = self.restore.selection(&archive)?;
-        if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && !self.delete {
+        if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && self.deletion.is_none()
+        {
             let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
             let why = "the server would use these files as its own";
             return Err(Error::new(ErrorKind::Usage, what)
@@ -118,7 +130,7 @@ impl<'a> Delta<'a> {
         // With --overwrite, an existing cluster is refused because its other files would stay; here
         // these are removed.
         Restore {
-            overwrite: false,
+            overwrite: Overwrite::Never,
             ..self.restore.clone()
         }
         .run_in(archive, meter, Some(self))
@@ -136,24 +148,26 @@ impl<'a> Delta<'a> {
                     format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
                 Err(Error::new(ErrorKind::Unsupported, what)
                     .because("a tar of another program has no digests to compare the target with")
-                    .hint("use --overwrite, which writes all files"))
+                    .hint("use --overwrite=all, which writes all files"))
             }
         }
     }
 
-    /// Lists the paths that the restore would remove, and changes nothing.
+    /// Lists the paths that the restore would remove, and changes nothing. Returns the error that
+    /// would end the restore because they are too many.
     ///
     /// # Errors
     /// Those of [`Delta::run`] before its first write.
-    pub fn plan_deletions(&self) -> Result<()> {
+    pub fn plan_deletions(&self) -> Result<Option<Error>> {
         let archive = self.open_archive()?;
         let selection = self.restore.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let plan = cluster::plan(self.restore, &archive, &selection)?;
         let layout = cluster::layout(self.restore, &archive, &selection, &plan);
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        self.list_deletions(&archive, &selection, &plan, &layout, unnamed)
-            .map(drop)
+        let found = self.find_deletions(&archive, &selection, &plan, &layout, unnamed)?;
+        (self.say)(&found.paths)?;
+        Ok(self.check_deletions(&found).err())
     }
 
     pub(crate) fn changes(&self, removed: u64) -> DeltaChanges {
@@ -172,7 +186,8 @@ impl<'a> Delta<'a> {
     /// `unnamed` is the reason why the backup may lack files that it cannot name.
     ///
     /// # Errors
-    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if `unnamed` is set.
+    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if `unnamed` is set;
+    /// [`ErrorKind::Usage`] if they are more than the limit.
     pub(crate) fn list_deletions(
         &self,
         archive: &Archive,
@@ -181,18 +196,43 @@ impl<'a> Delta<'a> {
         layout: &TargetLayout,
         unnamed: Option<&str>,
     ) -> Result<ExtraneousFiles> {
-        if !self.delete {
-            return Ok(ExtraneousFiles::default());
+        let found = self.find_deletions(archive, selection, plan, layout, unnamed)?;
+        self.check_deletions(&found)?;
+        if self.deletion.is_some() {
+            (self.say)(&found.paths)?;
         }
+        Ok(found)
+    }
+
+    fn find_deletions(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        plan: &ClusterPlan,
+        layout: &TargetLayout,
+        unnamed: Option<&str>,
+    ) -> Result<ExtraneousFiles> {
+        let Some(deletion) = &self.deletion else {
+            return Ok(ExtraneousFiles::default());
+        };
         if let Some(why) = unnamed {
             let what = "--delete is not possible: the backup's file list is damaged";
             let hint = "leave out --delete, or restore to another directory";
             return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
         }
-        let mut found = find_extraneous(archive, selection, plan, layout)?;
+        let never = match deletion.excluded {
+            true => Patterns::default(),
+            false => left_out_by_backup(archive)?,
+        };
+        let mut found = find_extraneous(archive, selection, plan, layout, &never)?;
         found.paths.sort_by(|a, b| entry::order(a, b));
-        (self.say)(&found.paths)?;
         Ok(found)
+    }
+
+    fn check_deletions(&self, found: &ExtraneousFiles) -> Result<()> {
+        let target = format!("{:?}", self.restore.to);
+        let limit = self.deletion.map_or_else(Default::default, |all| all.limit);
+        limit.check(found.planned, &target)
     }
 
     /// Restores everything except hard links and the metadata of directories.

@@ -11,7 +11,7 @@ mod words;
 pub use served::{OpenSubject, OpenedSources, ServedSources};
 pub use tree::FarTree;
 
-use crate::error::Result;
+use crate::error::{Result, one_line};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{fmt, sync::Arc};
 use words::{EntryWords, KnownWords, StateWords, StoredWords, decoded, encoded, wrong_words};
@@ -220,5 +220,6 @@ pub fn open_far(
 /// # Errors
 /// Those of the channel.
 pub fn far_warnings(channel: &dyn SourceChannel) -> Result<Vec<String>> {
-    decoded(&channel.ask(&encoded(&SourceQuestion::Warnings))?)
+    let warnings: Vec<String> = decoded(&channel.ask(&encoded(&SourceQuestion::Warnings))?)?;
+    Ok(warnings.iter().map(|line| one_line(line)).collect())
 }

@@ -4,6 +4,7 @@
 use crate::{
     error::{Error, Result, quoted},
     format::{
+        cbor::decode_bounded,
         entry::{ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time, is_safe},
         page::EntryState,
     },
@@ -18,17 +19,15 @@ pub(super) fn encoded<T: Encode<()>>(value: &T) -> Vec<u8> {
     bytes
 }
 
+/// Values in a question or an answer at most. A large file with a map of half a million pieces has 1.5 million.
+const MAX_VALUES: usize = 1 << 21;
+
 /// The value that all of the bytes are.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt).
 pub(super) fn decoded<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
-    let mut decoder = minicbor::Decoder::new(bytes);
-    match decoder.decode() {
-        Ok(value) if decoder.position() == bytes.len() => Ok(value),
-        Ok(_) => Err(wrong_words("bytes follow it")),
-        Err(error) => Err(wrong_words(&error.to_string())),
-    }
+    decode_bounded(bytes, MAX_VALUES).map_err(|fault| wrong_words(&fault.to_string()))
 }
 
 /// The error for what the other host says of a source.

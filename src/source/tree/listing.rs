@@ -5,7 +5,7 @@ use super::{Top, TopRole, TreeInner};
 use crate::{
     error::{self, Error, ErrorKind, quoted},
     format::entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
-    frame::Scanned,
+    frame::{ContentScope, Scanned},
     platform::{
         self,
         dir::{self, FileKind, Stat},
@@ -113,6 +113,8 @@ pub(crate) struct Listing {
     pub(crate) now: Stat,
     /// Whether only the tops in the directory are delivered.
     pub(crate) is_bare: bool,
+    /// Whether the objects in it are delivered.
+    pub(crate) content: ContentScope,
     /// Why the rest could not be listed, if it was wanted.
     pub(crate) failed: Option<io::Error>,
 }
@@ -240,6 +242,7 @@ impl TreeInner {
             xattrs,
             now,
             is_bare: true,
+            content: ContentScope::Beyond,
             failed,
         })
     }
@@ -286,12 +289,18 @@ impl TreeInner {
         let children = self.build_children(Ok((&dir, &now)), path, names, is_bare);
         let xattrs = self.xattrs(&dir);
         self.close(dir);
+        let content = match (is_beyond, is_bare) {
+            (true, _) => ContentScope::Beyond,
+            (false, true) => ContentScope::Marked,
+            (false, false) => ContentScope::Delivered,
+        };
         Ok(Listing {
             children,
             rest,
             xattrs,
             now,
             is_bare,
+            content,
             failed: None,
         })
     }

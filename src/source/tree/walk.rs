@@ -19,7 +19,7 @@ use crate::{
         entry::{EntryKind, EntryPath, is_within},
         page::EntryState,
     },
-    frame::Scanned,
+    frame::{ContentScope, Scanned},
     platform::dir,
     queue::{Promise, PromisedValue, Queue, change, promise, start},
 };
@@ -268,6 +268,7 @@ impl TreeWalk {
             let listing = self.listing_of(&mut child, dev);
             self.descend(&mut child.scanned, listing);
         } else {
+            child.scanned.content = ContentScope::Beyond;
             self.links.link_if_known(&mut child);
             self.inner.read_dir_xattrs(&mut child.scanned);
         }
@@ -307,6 +308,7 @@ impl TreeWalk {
                 if let Some(error) = &listing.failed {
                     scanned.state = self.inner.unlisted_state(error);
                 }
+                scanned.content = listing.content;
                 self.inner
                     .update_replaced_dir(&listing.now, &mut scanned.entry);
                 self.levels.push(WalkLevel {

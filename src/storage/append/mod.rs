@@ -18,7 +18,7 @@ use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
 use crate::{
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{BACKUPS, REPOSITORY, Repository, begins_later_than_tomorrow, max_document_bytes},
+        layout::{BACKUPS, REPOSITORY, Repository, is_of_future, max_document_bytes},
         root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
         seal::open_sealed,
     },
@@ -26,6 +26,7 @@ use crate::{
     queue::Locked,
 };
 use added_key::AddedKey;
+use jiff::Timestamp;
 use lease::{AnnouncedLease, DeadLease};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -320,7 +321,7 @@ impl AppendSession {
 
     /// Takes the lease on the intent of a new backup, of which nothing may be there.
     fn announce(self: &Arc<Self>, id: &str, key: &str, body: &[u8]) -> Result<Leased> {
-        if begins_later_than_tomorrow(id) {
+        if is_of_future(id, Timestamp::now()) {
             let what = format!("cannot begin backup {id:?}: it is more than a day in the future");
             return Err(Error::new(ErrorKind::Permission, what)
                 .because("its id is a time, and the clock of the server is another one")

@@ -1,6 +1,9 @@
 //! Whose backups a host may add, and how much.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    text::binary_bytes,
+};
 
 /// Who adds backups, and how much.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +20,14 @@ pub struct AppendRules {
 }
 
 impl AppendRules {
+    /// The rules for a host whose certificate has this name. A name that cannot be the name of a host is none.
+    pub fn for_certificate(&self, name: Option<String>) -> Self {
+        Self {
+            host: name.filter(|name| check_host_name(name).is_ok()),
+            ..self.clone()
+        }
+    }
+
     /// The host, if it has a limit.
     pub(super) fn limited_host(&self) -> Option<&str> {
         let is_limited = self.quota.is_some() || self.max_per_day.is_some();
@@ -29,7 +40,8 @@ impl AppendRules {
         match self.quota {
             Some(quota) if used > quota => {
                 let what = "cannot store more: this host has used up its quota";
-                let why = format!("its backups take {used} bytes, and may take {quota}");
+                let (used, quota) = (binary_bytes(used), binary_bytes(quota));
+                let why = format!("its backups would take {used}, and may take {quota}");
                 Err(Error::new(ErrorKind::Full, what)
                     .because(why)
                     .hint("forget and prune backups on the server, or raise --quota of the server"))
@@ -51,4 +63,23 @@ pub fn check_host_name(name: &str) -> Result<()> {
     let what = format!("cannot use {name:?} as the name of a host");
     Err(Error::new(ErrorKind::Usage, what)
         .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_stand_in_a_key_is_none() {
+        let host = |name: &str| {
+            let rules = AppendRules::default();
+            rules.for_certificate(Some(name.to_owned())).host
+        };
+        for name in ["web1", "WEB-1.example.org", "a_b"] {
+            assert_eq!(host(name).as_deref(), Some(name));
+        }
+        for name in ["", "a/b", "..", ".a", "a b", "ä", &"x".repeat(65)] {
+            assert_eq!(host(name), None, "{name}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 
 mod access;
 mod lease;
+mod listing;
 mod open_files;
 mod partial;
 mod storing;
@@ -16,7 +17,7 @@ pub use storing::Storing;
 use super::{
     Leased, ListedObject, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take, Upload,
     Version,
-    key::{MAX_KEY_BYTES, PARTIAL_SUFFIX, check_key, check_prefix, split_key},
+    key::{PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -24,7 +25,7 @@ use crate::{
     platform::{
         debug,
         dir::{self, FileKind},
-        is_media_error,
+        durable, is_media_error,
         safe_file::{self, FileAccess},
         write,
     },
@@ -53,9 +54,6 @@ const ATTEMPTS: u32 = 100;
 
 /// How often the lock of an object that another process replaces is tried, a millisecond apart.
 const LOCK_ATTEMPTS: u32 = 10_000;
-
-/// What mkfs makes in the root of a file system, and only root may read.
-const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// More bytes than this are not allocated before it is known that a file has them.
 const TRUSTED_BYTES: usize = 1 << 20;
@@ -144,7 +142,7 @@ impl LocalObjects {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     made?;
-                    write::fsync(&above)?;
+                    durable::sync_dir(&above)?;
                 }
             }
         }
@@ -264,62 +262,6 @@ impl LocalObjects {
                 _ => dir = above,
             }
         }
-    }
-
-    /// Removes the empty directories in this one, which a delete that was killed has left.
-    fn remove_empty_dirs_in(&self, prefix: &str) {
-        let Ok(dir) = self.open_dir(prefix) else {
-            return;
-        };
-        for entry in dir::read_dir(&dir, &mut Vec::new()).into_iter().flatten() {
-            let _ = write::remove_dir_at(&dir, &entry.bytes); // it is no directory, or not empty
-        }
-    }
-
-    /// Calls `visit` with the directory, key and size of each regular file, and each link, below `prefix`, in no order.
-    ///
-    /// A partial file is visited by the key that it would have.
-    fn visit_files(
-        &self,
-        prefix: &str,
-        visit: &mut dyn FnMut(&OwnedFd, String, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut dirs = vec![prefix.to_owned()];
-        let mut buffer = Vec::new();
-        while let Some(prefix) = dirs.pop() {
-            let dir = match self.open_dir(&prefix) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                opened => opened?,
-            };
-            for entry in dir::read_dir(&dir, &mut buffer)? {
-                if prefix.is_empty() && entry.bytes == LOST_AND_FOUND {
-                    continue;
-                }
-                let Ok(name) = std::str::from_utf8(&entry.bytes) else {
-                    continue;
-                };
-                let stat = match dir::stat(&dir, &entry.bytes) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    stat => stat?,
-                };
-                let key = if prefix.is_empty() {
-                    name.to_owned()
-                } else {
-                    format!("{prefix}/{name}")
-                };
-                let is_backups_link = key == BACKUPS && stat.kind == FileKind::Symlink;
-                // No key is longer, so a tree that is deeper has no end of interest.
-                if (stat.kind == FileKind::Directory || is_backups_link)
-                    && key.len() < MAX_KEY_BYTES
-                {
-                    dirs.push(key);
-                } else if matches!(stat.kind, FileKind::File | FileKind::Symlink) {
-                    // A link in place of an object is listed, so that it is found to be damage when it is read.
-                    visit(&dir, key, stat.size)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Is there something below the prefix that is not a directory, so that no object can be below it?
@@ -496,31 +438,8 @@ impl Objects for LocalObjects {
 
     fn settle(&self, prefix: &str) -> Result<()> {
         check_prefix(prefix)?;
-        let failed = |error| self.failed("sync", prefix, error);
-        let mut dir = prefix;
-        // The name of a directory is durable by the one above; of one that was removed, the first that is there.
-        loop {
-            match self.open_dir(dir).and_then(write::fsync) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(error)),
-                Ok(()) if dir.len() < prefix.len() || dir.is_empty() => break,
-                Ok(()) => {}
-            }
-            if dir.is_empty() {
-                break;
-            }
-            dir = split_key(dir).0;
-        }
-        let mut settled = prefix.to_owned();
-        let below = self.visit_files(prefix, &mut |dir, key, _| {
-            let of = split_key(&key).0;
-            if of != settled {
-                write::fsync(dir.as_fd())?;
-                settled = of.to_owned();
-            }
-            Ok(())
-        });
-        below.map_err(failed)
+        self.sync_names(prefix)
+            .map_err(|error| self.failed("sync", prefix, error))
     }
 
     fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {

@@ -3,7 +3,7 @@
 use crate::{
     format::layout::letters,
     platform::{
-        debug, dir,
+        debug, dir, durable,
         safe_file::{self, FileAccess},
         write,
     },
@@ -105,7 +105,7 @@ impl PartialFile {
         };
         self.is_named.store(is_named, Relaxed);
         if is_named {
-            write::fsync(&self.dir)?;
+            durable::sync_dir(&self.dir)?;
         }
         Ok(is_named)
     }

@@ -11,15 +11,20 @@
 //! - Uploads cannot be amended: a chunk would be sealed twice under one nonce.
 //! - The length of a root in [`Objects::list`] is that of the document as stored.
 //!
+//! A root must also count ([`counting`]): its proof may be one of a key that was removed.
+//!
 //! Without a key ([`SealedObjects::locked`]) roots are read as their heads, and written if they were sealed before; lists,
 //! lengths, deletes and leases work; anything else that is sealed is refused with [`ErrorKind::Permission`].
 
+mod counting;
 mod roots;
 mod upload;
 
+pub use counting::ProvenRoot;
+
 use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
-    Version, key::check_key,
+    Version, key::check_key, keys::current_generation, members::Members,
 };
 use crate::{
     crypt::{
@@ -29,7 +34,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     format::{
-        layout::{BACKUPS, COVERED, INTENTS, NOTES, REPOSITORY, TOMBSTONES},
+        layout::{BACKUPS, COVERED, HOSTS, INTENTS, NOTES, PROBES, REPOSITORY, TOMBSTONES},
         seal::MAX_BYTES,
     },
     queue::Locked,
@@ -51,6 +56,7 @@ pub struct SealedObjects {
     inner: Arc<dyn Objects>,
     ring: Option<Arc<KeyRing>>,
     opened: Arc<OpenedObjects>,
+    members: Arc<counting::KnownMembers>,
     observer: Option<Arc<dyn SealObserver>>,
 }
 
@@ -81,7 +87,9 @@ fn is_clear(key: &str) -> bool {
     let (dir, _) = key.split_once('/').unwrap_or((key, ""));
     let is_note =
         dir == BACKUPS && key.split('/').count() == 3 && key.ends_with(&format!("/{NOTES}"));
-    is_note || [REPOSITORY, COVERED].contains(&key) || [KEYS, INTENTS, TOMBSTONES].contains(&dir)
+    is_note
+        || [REPOSITORY, COVERED].contains(&key)
+        || [KEYS, INTENTS, HOSTS, PROBES, TOMBSTONES].contains(&dir)
 }
 
 impl SealedObjects {
@@ -91,6 +99,7 @@ impl SealedObjects {
             inner,
             ring: Some(ring),
             opened: Arc::default(),
+            members: Arc::default(),
             observer: None,
         }
     }
@@ -101,6 +110,7 @@ impl SealedObjects {
             inner,
             ring: None,
             opened: Arc::default(),
+            members: Arc::default(),
             observer: None,
         }
     }
@@ -180,6 +190,30 @@ impl SealedObjects {
         }
     }
 
+    /// Opens a plain range of an object from stored bytes that the caller has: `held` gives the bytes of a place and a length. False if it
+    /// does not have them, or a chunk is not as it was sealed.
+    ///
+    /// # Errors
+    /// Those of reading the header of the object.
+    pub fn open_held<'a>(
+        &self,
+        key: &str,
+        held: impl Fn(u64, usize) -> Option<&'a [u8]>,
+        (offset, len): (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let (opener, _) = self.opener_of(key)?;
+        let Some((begin, stored)) = opener.chunks_of(offset, len as u64) else {
+            return Ok(false);
+        };
+        let Some(bytes) = held(OBJECT_PREFIX_BYTES as u64 + begin, stored as usize) else {
+            return Ok(false);
+        };
+        out.clear();
+        out.extend_from_slice(bytes);
+        Ok(opener.open(out, offset, len))
+    }
+
     /// Opens an object that was read whole.
     fn open_whole(&self, key: &str, stored: Vec<u8>) -> Result<Vec<u8>> {
         if is_clear(key) {
@@ -189,7 +223,10 @@ impl SealedObjects {
         if let Some(document) = roots::RootDocument::of_key(key)
             && !crate::crypt::is_sealed(&stored)
         {
-            return document.open(stored, self.ring.as_deref(), &name);
+            return document.open(stored, self.ring.as_deref(), &name, |root| {
+                self.note_author(root, key);
+                self.check_counts(root, &name)
+            });
         }
         open_object(key, &stored, self.ring_to_read(key)?, &name)
     }
@@ -245,6 +282,24 @@ pub fn as_stored(objects: &dyn Objects) -> &dyn Objects {
         Some(sealed) => &**sealed.as_stored(),
         None => objects,
     }
+}
+
+/// The key files of an encrypted repository that are not as they were written, with the reason. Only a key that reads can tell.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if the list of members is missing or damaged; the storage's.
+pub fn changed_key_files(objects: &dyn Objects) -> Result<Vec<(String, &'static str)>> {
+    let Some((sealed, ring)) = objects.as_sealed().and_then(|of| Some((of, of.ring()?))) else {
+        return Ok(Vec::new());
+    };
+    // During a rotation the key files are of both generations.
+    let is_still = current_generation(&*sealed.inner)? == Some(ring.newest().number());
+    if ring.access() == Access::Put || !is_still {
+        return Ok(Vec::new());
+    }
+    Members::read(&*sealed.inner, ring)?
+        .0
+        .changed_files(&*sealed.inner)
 }
 
 impl Objects for SealedObjects {
@@ -307,9 +362,13 @@ impl Objects for SealedObjects {
     fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
         check_key(key)?;
         let stored = self.seal_whole(key, bytes)?;
-        let put = self.inner.put(key, &stored, condition);
+        let put = self.inner.put(key, &stored, condition)?;
         self.opened.forget(key);
-        put
+        let is_own_root = stored != bytes && roots::RootDocument::is_listed(key);
+        if is_own_root && put != Put::Refused {
+            self.check_still_current(&self.describe(key))?;
+        }
+        Ok(put)
     }
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>> {

@@ -1,8 +1,9 @@
 //! Roots in a sealed repository: read and written as documents with a clear head and a sealed body.
 
+use super::ProvenRoot;
 use crate::{
-    crypt::{Access, KeyRing, SealObserver, open_object, seal_object},
-    error::{Error, ErrorKind, Result},
+    crypt::{Access, Author, KeyRing, SealObserver, open_object, seal_object},
+    error::{Error, ErrorKind, OtherKeys, Result},
     format::{
         layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
         root::{Root, is_void},
@@ -31,6 +32,11 @@ impl<'a> RootDocument<'a> {
             .split_once('/')?;
         let is_root = is_backup_id(backup) && [ROOT, FORGOTTEN, PARTIAL].contains(&name);
         is_root.then_some(Self { backup, name })
+    }
+
+    /// Is the object of this key the root of a listed backup?
+    pub(super) fn is_listed(key: &'a str) -> bool {
+        Self::of_key(key).is_some_and(|document| document.name == ROOT)
     }
 
     /// May a document that was written as `kind` stand here? A root that is forgotten moves, whether it was listed or partial, and a copy
@@ -76,6 +82,7 @@ impl<'a> RootDocument<'a> {
         let sealed = SealedBody {
             kind: self.name.to_owned(),
             generation: generation.number(),
+            author: ring.author().to_string(),
             body: BASE64_STANDARD.encode(body),
             proof: String::new(),
         };
@@ -84,12 +91,14 @@ impl<'a> RootDocument<'a> {
         parts.document(&pseudonym, sealed, prove).map(Some)
     }
 
-    /// What a caller reads of a stored document: the whole root with a key that reads, else its head.
+    /// What a caller reads of a stored document: the whole root with a key that reads, else its head. `check_counts` refuses a root of which
+    /// the proof is right, and which does not count.
     pub(super) fn open(
         &self,
         stored: Vec<u8>,
         ring: Option<&KeyRing>,
         name: &str,
+        check_counts: impl FnOnce(&ProvenRoot) -> Result<()>,
     ) -> Result<Vec<u8>> {
         let Some(sealed) = SealedRoot::open(&stored, name)? else {
             return if self.may_be_clear(&stored, name) {
@@ -98,7 +107,9 @@ impl<'a> RootDocument<'a> {
                 Err(forged(name))
             };
         };
-        self.check(&sealed, ring, name)?;
+        if let Some(root) = self.check(&sealed, ring, name)? {
+            check_counts(&root)?;
+        }
         let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
             return Ok(stored);
         };
@@ -109,8 +120,14 @@ impl<'a> RootDocument<'a> {
         sealed.join(&body, name)
     }
 
-    /// Is this the document of this backup, in this place, and did a holder of a key write it? Without a key only the first is known.
-    fn check(&self, sealed: &SealedRoot, ring: Option<&KeyRing>, name: &str) -> Result<()> {
+    /// Is this the document of this backup, in this place, and did the holder of a key write it that it names? Without a key only the first
+    /// is known, and to a put key if it wrote the document itself; then there is no result.
+    pub(super) fn check(
+        &self,
+        sealed: &SealedRoot,
+        ring: Option<&KeyRing>,
+        name: &str,
+    ) -> Result<Option<ProvenRoot>> {
         if sealed.id() != self.backup || !self.takes(&sealed.sealed.kind) {
             return Err(
                 Error::corrupt(format!("{name} is damaged")).because(format!(
@@ -121,25 +138,37 @@ impl<'a> RootDocument<'a> {
             );
         }
         let Some(ring) = ring else {
-            return Ok(());
+            return Ok(None);
         };
-        let generation = ring.generation(sealed.sealed.generation, name)?;
+        let generation = sealed.sealed.generation;
+        let author = Author::parse(&sealed.sealed.author).ok_or_else(|| forged(name))?;
         let proof = blake3::Hash::from_hex(&sealed.sealed.proof).map_err(|_| forged(name))?;
+        let proven = sealed.proven_bytes();
+        let parts: &[&[u8]] = &[&proven];
+        let Some(right) = ring.proof_of(author, generation, (PURPOSE, parts), name)? else {
+            return Ok(None);
+        };
         // The comparison of hashes takes the same time wherever they differ.
-        if generation.prove(PURPOSE, &[&sealed.proven_bytes()]) == proof {
-            Ok(())
-        } else {
-            Err(forged(name))
+        if right != proof {
+            return Err(forged(name));
         }
+        Ok(Some(ProvenRoot {
+            generation,
+            author,
+            proof,
+        }))
     }
 
-    /// Is the sealed document `head` that of the root `whole`? Its proof is not checked here.
+    /// Is the sealed document `head` that of the root `whole`, and does it name this key as its author? Its proof is not checked here.
     pub(super) fn is_head_of(&self, head: &[u8], whole: &[u8], ring: &KeyRing, name: &str) -> bool {
         let sealed = SealedRoot::open(head, name).ok().flatten();
         let parts = RootParts::cut(whole).filter(|parts| parts.id() == self.backup);
         let (Some(sealed), Some(parts)) = (sealed, parts) else {
             return false;
         };
+        if sealed.sealed.author != ring.author().to_string() {
+            return false; // others may have sealed anything, and this key cannot tell
+        }
         let pseudonym = ring.pseudonym(&parts.source());
         let proof = sealed.sealed.proof.clone();
         let document = parts.document(&pseudonym, sealed.sealed, |_| proof);
@@ -163,6 +192,6 @@ impl<'a> RootDocument<'a> {
 }
 
 fn forged(name: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{name} is damaged"))
-        .because("no key of this repository has sealed it: it was changed, or made by another")
+    let why = "no key of this repository has sealed it: it was changed, or made by another";
+    Error::new(ErrorKind::Corrupt, format!("{name} is damaged")).because(OtherKeys(why.to_owned()))
 }

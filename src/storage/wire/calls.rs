@@ -1,16 +1,13 @@
 //! Calls of this side that wait for the other side, and the room that the other side has for data.
 
-use super::{
-    credit::SendCredit,
-    end::EndReason,
-    message::{CallAnswer, WireError},
-};
+use super::{credit::SendCredit, end::EndReason, message::CallAnswer, wire_error::WireError};
 use crate::{
     error::{Error, ErrorKind, Result},
     queue::Locked,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,8 +15,17 @@ use std::{
 /// Calls of one direction that may wait for answers at the same time.
 pub(super) const MAX_CALLS: usize = 64;
 
-/// Bytes of the data of all calls that wait for answers: one root of the largest size, and some.
+/// Bytes of the data of all calls that wait for answers, unless one is alone: 6 questions of a copy with 4 MiB each.
+pub(super) const BODY_WINDOW: usize = 32 << 20;
+
+/// Bytes of all answers that came and that this side did not bound by what it asked for: one root of the largest size, and some.
 pub(super) const MAX_BODIES: usize = (256 << 20) + (16 << 20);
+
+/// Is there room for the data of another call beside `held_bytes` of others? Both sides ask this, so the other side may refuse what it did
+/// not allow.
+pub(super) fn has_room_for_body(held_bytes: usize, bytes: usize) -> bool {
+    held_bytes == 0 || bytes == 0 || held_bytes.saturating_add(bytes) <= BODY_WINDOW
+}
 
 /// Bytes of uploads that are sent and not yet stored: a link of 1 Gbit/s and 100 ms holds 12 MiB.
 pub(super) const UPLOAD_WINDOW: u64 = 16 << 20;
@@ -39,6 +45,8 @@ struct CallTable {
     waiting: BTreeMap<u64, WaitingCall>,
     last_id: u64,
     body_bytes: usize,
+    /// Bytes of answers that are here and may have any length.
+    unbounded_bytes: usize,
     upload_credit: SendCredit,
     failed_uploads: BTreeMap<u64, WireError>,
     /// The leases that this side holds, and their keys; `None` once it has deleted the intent.
@@ -50,8 +58,12 @@ struct CallTable {
 #[derive(Debug)]
 struct WaitingCall {
     data: Vec<u8>,
-    /// Bytes that the answer may have.
-    max_bytes: u64,
+    /// Bytes that may still come.
+    left_bytes: u64,
+    /// May the answer have more than other answers beside it?
+    is_unbounded: bool,
+    /// Is each part of the answer taken when it is here?
+    is_streamed: bool,
     answer: Option<CallAnswer>,
     answered: Arc<Condvar>,
     body_bytes: usize,
@@ -68,6 +80,7 @@ impl Calls {
                 waiting: BTreeMap::new(),
                 last_id: 0,
                 body_bytes: 0,
+                unbounded_bytes: 0,
                 upload_credit: SendCredit::new(UPLOAD_WINDOW),
                 failed_uploads: BTreeMap::new(),
                 leases: BTreeMap::new(),
@@ -79,11 +92,16 @@ impl Calls {
         }
     }
 
-    /// Waits for room for a call with so many bytes of data, and gives it a number.
+    /// Waits for room for a call with so many bytes of data, and gives it a number. Its answer may have `max_bytes`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the data is too long, or the reason why the connection ended.
-    pub(super) fn begin(&self, body_bytes: usize, max_bytes: u64) -> Result<u64> {
+    pub(super) fn begin(
+        &self,
+        body_bytes: usize,
+        max_bytes: u64,
+        is_streamed: bool,
+    ) -> Result<u64> {
         if body_bytes > MAX_BODIES {
             let what = format!("cannot send {body_bytes} bytes to another host at once");
             return Err(
@@ -91,7 +109,7 @@ impl Calls {
             );
         }
         let mut table = self.wait_until(|table| {
-            table.waiting.len() < MAX_CALLS && table.body_bytes + body_bytes <= MAX_BODIES
+            table.waiting.len() < MAX_CALLS && has_room_for_body(table.body_bytes, body_bytes)
         })?;
         table.last_id += 1;
         table.body_bytes += body_bytes;
@@ -100,7 +118,9 @@ impl Calls {
             id,
             WaitingCall {
                 data: Vec::new(),
-                max_bytes,
+                left_bytes: max_bytes,
+                is_unbounded: max_bytes > BODY_WINDOW as u64,
+                is_streamed,
                 answer: None,
                 answered: Arc::default(),
                 body_bytes,
@@ -138,23 +158,48 @@ impl Calls {
         }
     }
 
-    /// Waits for the answer to a call, and gives its room back.
-    ///
-    /// # Errors
-    /// The reason why the connection ended.
-    pub(super) fn wait(&self, id: u64) -> Result<(CallAnswer, Vec<u8>)> {
+    /// Waits for the answer to a call or, if its parts are taken one by one, for the next part.
+    fn wait_for(&self, id: u64) -> Result<MutexGuard<'_, CallTable>> {
         let mut table = self.table.locked();
         loop {
             let is_ended = table.ended.is_some();
             let Some(call) = table.waiting.get(&id) else {
                 return Err(violated("a call was answered twice"));
             };
-            if call.answer.is_some() || is_ended {
-                break;
+            let has_part = call.is_streamed && !call.data.is_empty();
+            if call.answer.is_some() || is_ended || has_part {
+                return Ok(table);
             }
             let answered = call.answered.clone();
             table = answered.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits for the next part of the answer to a call; `None` once the rest of it is here, for [`Calls::wait`].
+    ///
+    /// # Errors
+    /// A call was answered twice.
+    pub(super) fn next_part(&self, id: u64) -> Result<Option<Vec<u8>>> {
+        let mut table = self.wait_for(id)?;
+        let is_ended = table.ended.is_some();
+        let waiting = table.waiting.get_mut(&id);
+        let unfinished = waiting.filter(|call| call.answer.is_none() && !is_ended);
+        let Some(call) = unfinished else {
+            return Ok(None);
+        };
+        let part = mem::take(&mut call.data);
+        if call.is_unbounded {
+            table.unbounded_bytes -= part.len();
+        }
+        Ok(Some(part))
+    }
+
+    /// Waits for the answer to a call, and gives its room back.
+    ///
+    /// # Errors
+    /// The reason why the connection ended.
+    pub(super) fn wait(&self, id: u64) -> Result<(CallAnswer, Vec<u8>)> {
+        let mut table = self.wait_for(id)?;
         let reason = table.ended.as_ref().map(EndReason::error);
         let call = Self::remove(&mut table, id);
         drop(table);
@@ -168,6 +213,9 @@ impl Calls {
     fn remove(table: &mut CallTable, id: u64) -> Option<(CallAnswer, Vec<u8>)> {
         let call = table.waiting.remove(&id)?;
         table.body_bytes -= call.body_bytes;
+        if call.is_unbounded {
+            table.unbounded_bytes -= call.data.len();
+        }
         Some((call.answer?, call.data))
     }
 
@@ -176,19 +224,34 @@ impl Calls {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if this side did not ask for it.
     pub(super) fn add_part(&self, id: u64, data: Vec<u8>) -> Result<()> {
-        let mut table = self.table.locked();
+        let mut guard = self.table.locked();
+        let table = &mut *guard;
         let call = table
             .waiting
             .get_mut(&id)
             .filter(|call| call.answer.is_none())
             .ok_or_else(|| violated("it answers a call that was not made"))?;
-        if (call.data.len() + data.len()) as u64 > call.max_bytes {
-            return Err(violated("it answers with more than was asked for"));
+        let bytes = data.len();
+        let left = call.left_bytes.checked_sub(bytes as u64);
+        call.left_bytes =
+            left.ok_or_else(|| violated("it answers with more than was asked for"))?;
+        if call.is_unbounded {
+            table.unbounded_bytes += bytes;
         }
         if call.data.is_empty() {
             call.data = data;
         } else {
             call.data.extend_from_slice(&data);
+        }
+        let reader = call.is_streamed.then(|| call.answered.clone());
+        if table.unbounded_bytes > MAX_BODIES {
+            return Err(violated(
+                "its answers together are longer than this side takes",
+            ));
+        }
+        drop(guard);
+        if let Some(reader) = reader.filter(|_| bytes > 0) {
+            reader.notify_one();
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 
 use super::{
     Wire,
-    calls::MAX_BODIES,
+    bodies::{encode_keys, key_batches},
+    credit::append_cost,
     frame::MAX_DATA,
     link::Link,
-    message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode, decode_listed},
-    server::encode_keys,
+    listing::{ListingReader, MAX_LISTING_BYTES},
+    message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -14,7 +15,7 @@ use crate::{
     storage::{
         Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
         StorageAbilities, StoredObject, Take, Upload, Version,
-        key::{check_key, check_prefix, is_below},
+        key::{check_key, check_prefix},
         parts::amended_range,
     },
 };
@@ -97,14 +98,13 @@ impl Objects for WireObjects {
         let call = Call::List {
             prefix: prefix.to_owned(),
         };
-        let listed = decode_listed(&self.ask(call, b"", MAX_BODIES as u64)?)?;
-        let is_in_order = listed.is_sorted_by(|a, b| a.key < b.key);
-        let is_sound =
-            |object: &ListedObject| check_key(&object.key).is_ok() && is_below(&object.key, prefix);
-        if is_in_order && listed.iter().all(is_sound) {
-            Ok(listed)
-        } else {
-            Err(wrong_answer(&self.link))
+        let mut reader = ListingReader::new(prefix);
+        let answered = self
+            .link
+            .call_in_parts(call, MAX_LISTING_BYTES, |page| reader.take(page))?;
+        match answered {
+            CallAnswer::Bytes => Ok(reader.listed),
+            _ => Err(wrong_answer(&self.link)),
         }
     }
 
@@ -178,9 +178,15 @@ impl Objects for WireObjects {
     }
 
     fn delete(&self, keys: &[String]) -> Result<()> {
-        self.ask(Call::Delete, &encode_keys(keys), 0)?;
-        self.link.calls.end_deleted_leases(keys);
-        Ok(())
+        let mut deleted = Ok(());
+        for batch in key_batches(keys) {
+            let asked = self.ask(Call::Delete, &encode_keys(batch), 0);
+            if asked.is_ok() {
+                self.link.calls.end_deleted_leases(batch);
+            }
+            deleted = deleted.and(asked.map(drop));
+        }
+        deleted
     }
 
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
@@ -255,11 +261,18 @@ struct WireUpload {
     is_open: bool,
 }
 
+/// Bytes of a checksum of a part, as CBOR, and of the length of their list, at most.
+const CHECKSUM_BYTES: u64 = 9;
+
 impl WireUpload {
+    fn parts(&self) -> u64 {
+        self.bytes.div_ceil(PART_BYTES)
+    }
+
     fn end(&mut self, call: Call) -> Result<(CallAnswer, Vec<u8>)> {
         self.is_open = false;
         let link = &self.objects.link;
-        let ended = link.call(call, b"", MAX_BODIES as u64);
+        let ended = link.call(call, b"", (self.parts() + 1) * CHECKSUM_BYTES);
         link.calls.forget_upload(self.id);
         ended.map(|(_, answer, data)| (answer, data))
     }
@@ -270,7 +283,7 @@ impl Upload for WireUpload {
         let link = &self.objects.link;
         let upload = self.id;
         for part in bytes.chunks(MAX_DATA) {
-            link.calls.take_credit(upload, part.len() as u64)?;
+            link.calls.take_credit(upload, append_cost(part.len()))?;
             link.send_or_end(&Message::Append { upload }, part);
         }
         self.bytes += bytes.len() as u64;
@@ -293,8 +306,8 @@ impl Upload for WireUpload {
     fn finish(mut self: Box<Self>) -> Result<StoredObject> {
         let upload = self.id;
         let (answer, data) = self.end(Call::Finish { upload })?;
-        let parts: Vec<u64> = decode(&data)?;
-        let is_whole = parts.len() as u64 == self.bytes.div_ceil(PART_BYTES);
+        let parts: Vec<u64> = decode(&data, self.parts() as usize + 1)?;
+        let is_whole = parts.len() as u64 == self.parts();
         match answer {
             CallAnswer::Finished(bytes) if is_whole && bytes == self.bytes => {
                 Ok(StoredObject { bytes, parts })

@@ -1,10 +1,11 @@
 //! Connections that come in: they begin sessions or join one, and prove first that they may.
 //!
 //! A connection has [`READY_TIME`] from its acceptance until it is a part of a session. Its first line is a greeting, or names the secret of a
-//! session.
+//! session. Until it has shown a certificate it has one of the few places of strangers, see [`super::arrivals`].
 
 use super::{
     PeerSide, Wire, WireLimits, WireService, WireStreams, WireTimes,
+    arrivals::Strangers,
     dialing::tcp_streams,
     frame::{check_greeting, read_line, write_greeting},
     message::JoinOffer,
@@ -21,9 +22,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection};
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
+    fmt::{self, Write as _},
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::AsFd,
         linux::net::SocketAddrExt,
@@ -33,18 +34,17 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// From the acceptance of a connection until it is a part of a session.
 const READY_TIME: Duration = Duration::from_secs(10);
 
-/// For all sessions to end when the server does.
-const ENDING_TIME: Duration = Duration::from_secs(10);
+/// Threads of connections at the same time: more than all strangers and the hosts of one server need.
+pub(super) const MAX_THREADS: usize = 4096;
 
-/// Connections that are not yet a part of a session, or began one, at the same time.
-const MAX_ARRIVING: usize = 128;
+/// Processes that bring further connections of one session, at the same time.
+const MAX_PROCESSES: usize = 128;
 
 /// Time after which whoever waits for connections looks whether it is over.
 const LOOK: Timespec = Timespec {
@@ -103,8 +103,14 @@ impl SessionDoor {
         })
     }
 
-    /// Lets a connection with this first line join the session that it names.
-    fn admit(&self, mut ends: WireEnds, line: &[u8], first_rests: bool) -> Result<()> {
+    /// Lets a connection with this first line join the session that it names, and keeps `kept` while it lasts.
+    pub(super) fn admit(
+        &self,
+        mut ends: WireEnds,
+        line: &[u8],
+        first_rests: bool,
+        kept: Option<Box<dyn fmt::Debug + Send + Sync>>,
+    ) -> Result<()> {
         let refused =
             |why| Error::new(ErrorKind::Permission, "cannot let a connection in").because(why);
         let digest = named_session(line).ok_or_else(|| refused("it names no session"))?;
@@ -114,10 +120,10 @@ impl SessionDoor {
             .write_all(JOINED.as_bytes())
             .map_err(|error| silent_peer("the other host", error))?;
         let times = WireTimes::default();
-        peer.link.join(ends, &times, first_rests, None)
+        peer.link.join(ends, &times, first_rests, kept)
     }
 
-    fn end_all(&self, error: &Error) {
+    pub(super) fn end_all(&self, error: &Error) {
         let sessions = std::mem::take(&mut *self.sessions.locked());
         sessions.values().for_each(|peer| peer.end(error));
     }
@@ -126,8 +132,8 @@ impl SessionDoor {
 /// A connection whose first line is here.
 #[derive(Debug)]
 pub struct ArrivedEnds {
-    ends: WireEnds,
-    line: Vec<u8>,
+    pub(super) ends: WireEnds,
+    pub(super) line: Vec<u8>,
 }
 
 impl ArrivedEnds {
@@ -140,7 +146,7 @@ impl ArrivedEnds {
         Self::greeted(ends.map_err(|error| silent_peer("the other host", error))?)
     }
 
-    fn greeted(mut ends: WireEnds) -> Result<Self> {
+    pub(super) fn greeted(mut ends: WireEnds) -> Result<Self> {
         let peer = "the other host";
         write_greeting(&mut ends.output).map_err(|error| silent_peer(peer, error))?;
         let line = read_line(&mut ends.input, peer)?;
@@ -187,6 +193,7 @@ pub fn relay_to_session(arrived: ArrivedEnds) -> Result<()> {
     } = arrived.ends;
     input.silence = WireTimes::default().silence;
     input.deadline = None;
+    output.deadline = None;
     let mut from = socket.try_clone().map_err(failed)?;
     start(move || {
         let _ = pass(&mut input, &mut to); // the other direction ends with it
@@ -252,6 +259,7 @@ impl SessionDoor {
         let _ = listener.set_nonblocking(true);
         accept_until(
             listener,
+            MAX_PROCESSES,
             || peer.is_ended(),
             accept,
             |socket: UnixStream| {
@@ -263,7 +271,8 @@ impl SessionDoor {
                     };
                     let mut ends = WireEnds::new(streams, READY_TIME)?;
                     let line = read_line(&mut ends.input, "a process").map_err(io::Error::other)?;
-                    door.admit(ends, &line, false).map_err(io::Error::other)
+                    door.admit(ends, &line, false, None)
+                        .map_err(io::Error::other)
                 }
             },
         );
@@ -275,36 +284,43 @@ impl SessionDoor {
         config: &Arc<ServerConfig>,
         peer: &PeerSide,
     ) {
-        let accept = || listener.accept().map(|(socket, _)| socket);
         let _ = listener.set_nonblocking(true);
+        let strangers = Arc::<Strangers>::default();
         accept_until(
             listener,
+            MAX_THREADS,
             || peer.is_ended(),
-            accept,
-            |socket| {
+            || listener.accept(),
+            |(socket, address): (TcpStream, SocketAddr)| {
                 let (door, config) = (self.clone(), config.clone());
+                let place = strangers.admit(address.ip(), &socket);
                 move || {
-                    let arrived = arrive(tcp_streams(socket)?, config)?;
-                    let ArrivedEnds { ends, line } = arrived;
-                    door.admit(ends, &line, true).map_err(io::Error::other)
+                    // Whoever joins is known by its secret alone, so the place is its own until it has joined.
+                    let _place = place?;
+                    let ends = encrypted(tcp_streams(socket)?, config)?;
+                    let ArrivedEnds { ends, line } =
+                        ArrivedEnds::greeted(ends).map_err(io::Error::other)?;
+                    door.admit(ends, &line, true, None)
+                        .map_err(io::Error::other)
                 }
             },
         );
     }
 }
 
-/// Encrypts a connection that came in, and hears its first line.
-fn arrive(streams: WireStreams, config: Arc<ServerConfig>) -> io::Result<ArrivedEnds> {
+/// Encrypts a connection that came in. The other side has shown its certificate, if the settings want one, when this returns.
+pub(super) fn encrypted(streams: WireStreams, config: Arc<ServerConfig>) -> io::Result<WireEnds> {
     let mut ends = WireEnds::new(streams, READY_TIME)?;
     let tls = ServerConnection::new(config).map_err(io::Error::other)?;
     ends.encrypt(tls)?;
-    ArrivedEnds::greeted(ends).map_err(io::Error::other)
+    Ok(ends)
 }
 
-/// Accepts connections until it is over, and serves each in a thread of its own, [`MAX_ARRIVING`] at the same time. Each of them holds what
-/// is returned.
-fn accept_until<S, R>(
+/// Accepts connections until it is over, and serves each in a thread of its own, `most` at the same time. Each of them holds what is
+/// returned.
+pub(super) fn accept_until<S, R>(
     listener: impl AsFd,
+    most: usize,
     is_over: impl Fn() -> bool,
     accept: impl Fn() -> io::Result<S>,
     serve: impl Fn(S) -> R,
@@ -318,7 +334,7 @@ where
         let Ok(socket) = accept() else {
             continue; // it was not one, has gone, or there is no room for it now
         };
-        if Arc::strong_count(&served) > MAX_ARRIVING {
+        if Arc::strong_count(&served) > most {
             continue; // closes it
         }
         let (serving, one) = (serve(socket), served.clone());
@@ -333,49 +349,4 @@ where
         }
     }
     served
-}
-
-/// Serves everyone who comes with a certificate, until it is over; then all sessions end.
-///
-/// # Errors
-/// The system's.
-pub fn listen_for_sessions(
-    listener: &TcpListener,
-    config: &Arc<ServerConfig>,
-    service: &Arc<dyn WireService>,
-    door: &Arc<SessionDoor>,
-    is_over: impl Fn() -> bool,
-) -> Result<()> {
-    let failed = |error| Error::io("could not listen", error);
-    listener.set_nonblocking(true).map_err(failed)?;
-    let accept = || listener.accept().map(|(socket, _)| socket);
-    let running: Arc<Mutex<Vec<PeerSide>>> = Arc::default();
-    let served = accept_until(listener, &is_over, accept, |socket| {
-        let (config, service) = (config.clone(), service.clone());
-        let (door, running) = (door.clone(), running.clone());
-        move || {
-            let arrived = arrive(tcp_streams(socket)?, config)?;
-            if arrived.joins() {
-                let ArrivedEnds { ends, line } = arrived;
-                return door.admit(ends, &line, false).map_err(io::Error::other);
-            }
-            let wire = arrived.begin(service, &WireTimes::default());
-            let wire = wire.map_err(io::Error::other)?;
-            let peer = wire.link.peer_side();
-            let mut all = running.locked();
-            all.retain(|peer| !peer.is_ended());
-            all.push(peer);
-            drop(all);
-            wire.wait().map_err(io::Error::other)
-        }
-    });
-    let error = Error::new(ErrorKind::Unreachable, "the server ends");
-    door.end_all(&error);
-    running.locked().iter().for_each(|peer| peer.end(&error));
-    // Uploads are given up and leases let go, unless a disk hangs.
-    let began = Instant::now();
-    while Arc::strong_count(&served) > 1 && began.elapsed() < ENDING_TIME {
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }

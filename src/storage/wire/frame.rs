@@ -235,7 +235,7 @@ pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::message::{Call, CallAnswer, decode};
+    use crate::storage::wire::message::{Call, CallAnswer, MAX_VALUES, decode};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {
@@ -253,6 +253,7 @@ mod tests {
                 offset: u64::MAX,
                 len: 1,
             },
+            following: None,
         };
         let bytes = [
             framed(&message, b"data"),
@@ -310,7 +311,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode::<Message>(&bytes);
+            let _ = decode::<Message>(&bytes, MAX_VALUES);
             let _ = read_frame(&mut &bytes[..]);
             let mut whole = framed(&Message::Beat, b"");
             whole.splice(8.., bytes.iter().copied());
@@ -326,11 +327,11 @@ mod tests {
         ) {
             let message = Message::Answer { id: bytes, answer: CallAnswer::Put(Some(bytes.to_string())) };
             let mut encoded = encode(&message);
-            prop_assert_eq!(decode::<Message>(&encoded).unwrap(), message);
+            prop_assert_eq!(decode::<Message>(&encoded, MAX_VALUES).unwrap(), message);
             let at = at.index(encoded.len());
             encoded[at] = byte;
-            if let Ok(other) = decode::<Message>(&encoded) {
-                let again: Message = decode(&encode(&other)).unwrap();
+            if let Ok(other) = decode::<Message>(&encoded, MAX_VALUES) {
+                let again: Message = decode(&encode(&other), MAX_VALUES).unwrap();
                 prop_assert_eq!(again, other);
             }
         }

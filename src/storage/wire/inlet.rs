@@ -1,9 +1,9 @@
 //! All connections of a session, as this side reads from them: frames are received in the order of their numbers.
 
 use super::{
+    bodies::Arriving,
     frame::{MAX_DATA, WireFrame},
     outlet::{FRAME_COST, FRAME_WINDOW},
-    server::Arriving,
 };
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(super) const TOLD_BYTES: usize = 1 << 20;
 
 /// A frame that came before others of smaller numbers costs room, which the other side bounds, but for frames that were being written.
-const MAX_EARLY: usize = FRAME_WINDOW + 64 * MAX_DATA;
+const MAX_EARLY: usize = FRAME_WINDOW + 16 * MAX_DATA;
 
 /// What came, and waits for what did not.
 #[derive(Debug, Default)]

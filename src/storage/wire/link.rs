@@ -22,11 +22,13 @@ use crate::{
 };
 use std::{
     io::{self, BufReader},
+    num::NonZeroU64,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// Bytes of the buffer of a reader: several small frames come with one call.
@@ -98,10 +100,11 @@ impl Link {
     ) -> Result<JoinHandle<()>> {
         let WireEnds {
             mut input,
-            output,
+            mut output,
             is_ended,
         } = ends;
         input.silence = times.silence;
+        output.silence = times.silence;
         self.outlet.add(output, is_ended, false);
         let link = self.clone();
         let reader = start(move || {
@@ -129,10 +132,11 @@ impl Link {
     ) -> Result<()> {
         let WireEnds {
             mut input,
-            output,
+            mut output,
             is_ended,
         } = ends;
         input.silence = times.silence;
+        output.silence = times.silence;
         if self.needs.lock().0.connections >= MAX_CONNECTIONS {
             let what = "cannot add a connection: there are too many";
             return Err(Error::new(ErrorKind::Usage, what));
@@ -187,9 +191,44 @@ impl Link {
     /// # Errors
     /// As [`Link::call`].
     pub(super) fn begin_call(&self, call: Call, body: &[u8], max_bytes: u64) -> Result<u64> {
-        let id = self.calls.begin(body.len(), max_bytes)?;
-        self.send_in_parts(body, Message::CallPart { id }, Message::Call { id, call });
+        let id = self.calls.begin(body.len(), max_bytes, false)?;
+        self.send_call(id, call, body);
         Ok(id)
+    }
+
+    fn send_call(&self, id: u64, call: Call, body: &[u8]) {
+        let (first, rest) = body.split_at(body.len().min(MAX_DATA));
+        let following = NonZeroU64::new(rest.len() as u64);
+        let call = Message::Call {
+            id,
+            call,
+            following,
+        };
+        self.send_or_end(&call, first);
+        for part in rest.chunks(MAX_DATA) {
+            self.send_or_end(&Message::CallPart { id }, part);
+        }
+    }
+
+    /// Makes a call without data, and takes the parts of its answer, of at most `max_bytes`, while others come.
+    ///
+    /// # Errors
+    /// Those of the call and the reason why the connection ended; those of `take`, which end the session.
+    pub(super) fn call_in_parts(
+        &self,
+        call: Call,
+        max_bytes: u64,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<CallAnswer> {
+        let id = self.calls.begin(0, max_bytes, true)?;
+        self.send_call(id, call, b"");
+        let mut take = |part: &[u8]| take(part).inspect_err(|error| self.end(error));
+        while let Some(part) = self.calls.next_part(id)? {
+            take(&part)?;
+        }
+        let (answer, last) = self.end_call(id)?;
+        take(&last)?;
+        Ok(answer)
     }
 
     /// Waits for the answer to a call, once.
@@ -305,8 +344,15 @@ impl Link {
         let WireFrame { message, data, .. } = frame;
         match message {
             Message::Beat => Ok(()),
-            Message::CallPart { id } => self.server.add_part(arriving, id, &data),
-            Message::Call { id, call } => self.server.accept(self, arriving, id, call, &data),
+            Message::CallPart { id } => self.server.add_part(self, arriving, id, &data),
+            Message::Call {
+                id,
+                call,
+                following,
+            } => {
+                let call = (id, call, following);
+                self.server.accept(self, arriving, call, &data)
+            }
             Message::Append { upload } => self.server.append(upload, data),
             Message::AnswerPart { id } => self.calls.add_part(id, data),
             Message::Answer { id, answer } => self.calls.complete(id, answer, data),
@@ -340,14 +386,42 @@ impl Link {
 
     /// Says from time to time that this side is alive, and which leases are not.
     fn beat_until_end(&self, times: &WireTimes) {
+        let mut rest = SessionRest::default();
         while !self.calls.sleep(times.beat) {
+            let received = self.inlet.locked().last_number();
+            let idle = rest.after(received, self.server.is_at_rest(), times.beat);
+            if times.idle.is_some_and(|most| idle >= most) {
+                let error = Error::new(ErrorKind::Unreachable, "the session was idle for too long");
+                self.end(&error);
+                return;
+            }
             let sent = self.outlet.beat();
             self.end_unless_sent(sent);
             // So that the first connection can break, although little was sent since there are others.
             self.needs
                 .change(|needs| needs.is_told_now |= needs.untold_bytes > 0);
-            self.server.report_lost_leases(self);
+            self.server.leases.report_lost(self);
         }
+    }
+}
+
+/// How long a session has been idle, by what it was at its last signs of life: no clock is read for a frame.
+#[derive(Debug, Default)]
+struct SessionRest {
+    received: u64,
+    idle: Duration,
+}
+
+impl SessionRest {
+    /// So much later this frame was the last one that came. Returns for how long nothing has happened.
+    fn after(&mut self, received: u64, is_at_rest: bool, time: Duration) -> Duration {
+        if received == self.received && is_at_rest {
+            self.idle += time;
+        } else {
+            self.idle = Duration::ZERO;
+        }
+        self.received = received;
+        self.idle
     }
 }
 

@@ -1,13 +1,19 @@
-//! The messages of a connection, as CBOR. A message is decoded from at most [`MAX_HEADER`] bytes, so nothing in one needs a limit of its
-//! own.
+//! The messages of a connection, as CBOR. A message is decoded from at most [`MAX_HEADER`] bytes and [`MAX_VALUES`] values, so nothing in
+//! one needs a limit of its own.
 //!
 //! [`MAX_HEADER`]: super::frame::MAX_HEADER
 
+use super::wire_error::WireError;
 use crate::{
-    error::{Error, ErrorKind},
-    storage::{ListedObject, PutIf, Take, Version},
+    error::Error,
+    format::cbor::{CborFault, check_values, decode_bounded},
+    storage::{PutIf, Take, Version},
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
+use std::num::NonZeroU64;
+
+/// Values in a message and behind it at most: an error has 8 lines of details and some 20 others.
+pub(super) const MAX_VALUES: usize = 64;
 
 /// Every message; either side may send each.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -15,14 +21,14 @@ pub(super) enum Message {
     /// The sender is alive.
     #[n(0)]
     Beat,
-    /// Data of a call whose [`Message::Call`] follows.
+    /// Data of a call whose [`Message::Call`] came before.
     #[n(1)]
     CallPart {
         /// The number of the call.
         #[n(0)]
         id: u64,
     },
-    /// A question, with the rest of its data.
+    /// A question, with the beginning of its data.
     #[n(2)]
     Call {
         /// A number that no other call of this connection and direction has.
@@ -31,6 +37,9 @@ pub(super) enum Message {
         /// The question.
         #[n(1)]
         call: Call,
+        /// Bytes of its data that follow in other frames: whoever is asked knows what for, and how much it is, before it takes memory.
+        #[n(2)]
+        following: Option<NonZeroU64>,
     },
     /// Data of an answer whose [`Message::Answer`] follows.
     #[n(3)]
@@ -109,7 +118,7 @@ pub(super) enum Call {
         #[n(0)]
         location: ByteVec,
     },
-    /// Answered by [`CallAnswer::Bytes`], the data being as of [`encode_listed`].
+    /// Answered by [`CallAnswer::Bytes`], the data being pages, as of [`super::listing`].
     #[n(1)]
     List {
         /// As of `Objects::list`.
@@ -389,102 +398,6 @@ pub(super) enum LeasedWord {
     Unknown,
 }
 
-/// An [`Error`] as it is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) struct WireError {
-    #[n(0)]
-    kind: u8,
-    #[n(1)]
-    what: String,
-    #[n(2)]
-    because: Option<String>,
-    #[n(3)]
-    detail: Vec<String>,
-    #[n(4)]
-    hint: Option<String>,
-}
-
-/// Kinds by the numbers that are sent.
-const KINDS: [ErrorKind; 12] = [
-    ErrorKind::Usage,
-    ErrorKind::NotFound,
-    ErrorKind::Gone,
-    ErrorKind::Exists,
-    ErrorKind::Permission,
-    ErrorKind::Full,
-    ErrorKind::Corrupt,
-    ErrorKind::Unsupported,
-    ErrorKind::Unreachable,
-    ErrorKind::BrokenPipe,
-    ErrorKind::System,
-    ErrorKind::Bug,
-];
-
-/// Bytes of one text of an error at most.
-const TEXT_BYTES: usize = 4096;
-
-/// Lines of details of an error at most: with all texts they fit one header.
-const DETAIL_LINES: usize = 8;
-
-impl WireError {
-    pub(super) fn of(error: &Error) -> Self {
-        let kind = KINDS.iter().position(|kind| *kind == error.kind);
-        let detail = error.detail.iter().take(DETAIL_LINES);
-        Self {
-            kind: kind.unwrap_or(KINDS.len()) as u8,
-            what: shortened(&error.what),
-            because: error
-                .source
-                .as_ref()
-                .map(|source| shortened(&source.to_string())),
-            detail: detail.map(|line| shortened(line)).collect(),
-            hint: error.hint.as_deref().map(shortened),
-        }
-    }
-
-    /// A broken pipe of the other side is not one of this side.
-    pub(super) fn into_error(self) -> Error {
-        let kind = match KINDS.get(usize::from(self.kind)) {
-            None | Some(ErrorKind::BrokenPipe) => ErrorKind::System,
-            Some(kind) => *kind,
-        };
-        let mut error = Error::new(kind, self.what);
-        error.detail = self.detail;
-        error.hint = self.hint.map(Into::into);
-        error.source = self.because.map(Into::into);
-        error
-    }
-}
-
-fn shortened(text: &str) -> String {
-    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= TEXT_BYTES;
-    text.char_indices()
-        .take_while(fits)
-        .map(|(_, c)| c)
-        .collect()
-}
-
-/// The data of a listing.
-pub(super) fn encode_listed(listed: &[ListedObject]) -> Vec<u8> {
-    let rows = listed.iter().map(|object| {
-        let version = object.version.as_ref().map(Version::as_str);
-        (object.key.as_str(), object.bytes, version)
-    });
-    encode(&rows.collect::<Vec<_>>())
-}
-
-/// # Errors
-/// [`ErrorKind::Corrupt`].
-pub(super) fn decode_listed(bytes: &[u8]) -> Result<Vec<ListedObject>, Error> {
-    let rows: Vec<(String, u64, Option<String>)> = decode(bytes)?;
-    let object = |(key, bytes, version): (String, u64, Option<String>)| ListedObject {
-        key,
-        bytes,
-        version: version.map(Version::new),
-    };
-    Ok(rows.into_iter().map(object).collect())
-}
-
 /// A value as CBOR.
 pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -493,25 +406,24 @@ pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// The value that all of the bytes are.
+/// The value that all of the bytes are, which consists of at most `max_values` values.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if they are none, or more than one.
-pub(super) fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, Error> {
-    let mut decoder = minicbor::Decoder::new(bytes);
-    let decoded = decoder.decode();
-    match decoded {
-        Ok(value) if decoder.position() == bytes.len() => Ok(value),
-        Ok(_) => Err(not_a_message().because("bytes follow it")),
-        Err(error) => Err(not_a_message().because(error)),
-    }
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if they are none, or more than one.
+pub(super) fn decode<'b, T: Decode<'b, ()>>(
+    bytes: &'b [u8],
+    max_values: usize,
+) -> Result<T, Error> {
+    decode_bounded(bytes, max_values).map_err(|fault| not_a_message().because(fault))
 }
 
 /// A message, and the number behind it, above 0, if there is one.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`].
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt).
 pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
+    let refused = |fault: CborFault| not_a_message().because(fault);
+    check_values(bytes, MAX_VALUES).map_err(refused)?;
     let mut decoder = minicbor::Decoder::new(bytes);
     let message = decoder
         .decode()
@@ -520,12 +432,12 @@ pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Er
     if number.is_empty() {
         return Ok((message, None));
     }
-    match decode(number)? {
+    match decode(number, 1)? {
         0 => Err(not_a_message().because("its number is 0")),
         number => Ok((message, Some(number))),
     }
 }
 
-fn not_a_message() -> Error {
+pub(super) fn not_a_message() -> Error {
     Error::corrupt("could not read a message of the other side")
 }

@@ -8,10 +8,16 @@
 //! if a connection breaks. The session ends with its last connection.
 //!
 //! The other side is not trusted: every length is bounded, every number checked, and what does not fit ends the session with an error.
+//! A session holds at most 32 MiB of answers that the other side does not take, as much of questions, as much of frames that it may have to
+//! send again, 48 MiB of frames that came too early, and 16 MiB of uploads; a single larger object comes on top.
 //! When a session ends, for whatever reason, all calls that wait fail, uploads that are open are aborted, and then leases are let go. So a holder
 //! of a lease whose connection is lost can do nothing more. A side that says nothing for a minute is taken for dead.
 
+mod answers;
+mod arrivals;
+mod bodies;
 mod calls;
+mod certificate;
 mod client;
 mod credit;
 mod dialing;
@@ -19,26 +25,37 @@ mod door;
 mod end;
 mod frame;
 mod inlet;
+mod leases;
+mod limits;
 mod link;
+mod listen;
+mod listing;
 mod message;
 mod outlet;
 mod server;
 mod stream;
 mod tls;
+mod tls_server;
 mod upload;
+mod wire_error;
+mod workers;
 
+pub use bodies::CallBody;
 pub use client::WireObjects;
 pub(super) use dialing::{Dialer, JoinedEnds, connect_tcp, greet_to_join};
-pub use door::{ArrivedEnds, HeldDoor, SessionDoor, listen_for_sessions, relay_to_session};
+pub use door::{ArrivedEnds, HeldDoor, SessionDoor, relay_to_session};
+pub use limits::{WireLimits, WireTimes};
+pub use listen::{ServiceOfHost, listen_for_sessions};
 pub use message::{AskTopic, JoinOffer};
 pub(super) use stream::WireEnds;
 pub use tls::TlsFiles;
 pub(super) use tls::pinned_client;
+pub use tls_server::{TlsClients, TlsServer};
 
 use super::Objects;
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::{RateLimit, start},
+    queue::start,
 };
 use calls::MAX_BODIES;
 use client::wrong_answer;
@@ -49,11 +66,10 @@ use minicbor::bytes::ByteVec;
 use std::{
     ffi::{OsStr, OsString},
     fmt,
-    num::{NonZeroU64, NonZeroUsize},
+    num::NonZeroUsize,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
 };
 
 /// Bytes of the answer to a question at most.
@@ -61,6 +77,14 @@ pub const MAX_ANSWER_BYTES: u64 = MAX_BODIES as u64;
 
 /// What one side offers to the other.
 pub trait WireService: fmt::Debug + Send + Sync {
+    /// Bytes of the data of a call that this side takes, as far as the protocol allows them. Asked before any of them is kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] if such a call is not allowed; its data is dropped then.
+    fn body_limit(&self, body: CallBody) -> Result<u64> {
+        Ok(body.max_bytes())
+    }
+
     /// The objects at a location, a word of the command line; for an empty word the ones that this side offers by itself.
     ///
     /// # Errors
@@ -101,6 +125,10 @@ pub trait WireService: fmt::Debug + Send + Sync {
 pub struct NoService;
 
 impl WireService for NoService {
+    fn body_limit(&self, body: CallBody) -> Result<u64> {
+        Err(body.not_offered())
+    }
+
     fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
         Err(not_offered("a repository"))
     }
@@ -165,64 +193,6 @@ pub struct WireStreams {
     pub input: OwnedFd,
     /// What this side says.
     pub output: OwnedFd,
-}
-
-/// Times of a connection.
-#[derive(Debug, Clone, Copy)]
-pub struct WireTimes {
-    /// Between two signs of life.
-    pub beat: Duration,
-    /// After which the other side is taken for dead.
-    pub silence: Duration,
-    /// For the greeting of the other side; a person may have to type a password before it.
-    pub greeting: Duration,
-}
-
-impl Default for WireTimes {
-    fn default() -> Self {
-        Self {
-            beat: Duration::from_secs(3),
-            silence: Duration::from_secs(60),
-            greeting: Duration::from_secs(180),
-        }
-    }
-}
-
-/// Limits of the bytes of a second, shared by all sessions that were given them.
-#[derive(Debug, Clone, Default)]
-pub struct WireLimits {
-    upload: Option<Arc<RateLimit>>,
-    download: Option<Arc<RateLimit>>,
-}
-
-/// Bytes of a frame that do not wait: a lease is lost if its renewal waits behind the data of an upload.
-const SMALL_BYTES: usize = 64 << 10;
-
-impl WireLimits {
-    /// Bytes a second that are sent and received at most.
-    pub fn new(upload: Option<NonZeroU64>, download: Option<NonZeroU64>) -> Self {
-        let limit = |rate: NonZeroU64| Arc::new(RateLimit::of(rate));
-        Self {
-            upload: upload.map(limit),
-            download: download.map(limit),
-        }
-    }
-
-    fn wait_to_send(&self, bytes: usize) {
-        wait(self.upload.as_deref(), bytes);
-    }
-
-    fn wait_to_receive(&self, bytes: usize) {
-        wait(self.download.as_deref(), bytes);
-    }
-}
-
-fn wait(limit: Option<&RateLimit>, bytes: usize) {
-    let Some(limit) = limit else { return };
-    let pause = limit.reserve(bytes as u64);
-    if bytes > SMALL_BYTES {
-        std::thread::sleep(pause);
-    }
 }
 
 /// A session. Dropped, it ends.
@@ -409,19 +379,5 @@ impl Drop for Wire {
         let error = Error::new(ErrorKind::Unreachable, "this side closed the connection");
         self.link.end(&error);
         self.kept = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_small_does_not_wait_for_a_limit_and_counts_all_the_same() {
-        let limits = WireLimits::new(NonZeroU64::new(10), NonZeroU64::new(10));
-        limits.wait_to_send(SMALL_BYTES);
-        limits.wait_to_receive(SMALL_BYTES);
-        let owed = limits.upload.as_deref().map(|limit| limit.reserve(0));
-        assert!(owed.is_some_and(|owed| owed.as_secs() > 6000), "{owed:?}");
     }
 }

@@ -68,6 +68,8 @@ struct LinePlace {
 struct OutletStream {
     /// Absent while a frame is written.
     stream: Option<WireStream>,
+    /// Kept after an error of the last connection, until the session has ended for that reason: its reader would say that it was closed.
+    failed: Option<WireStream>,
     is_ended: Arc<AtomicBool>,
     /// The number of its last use among those of all.
     last_use: u64,
@@ -163,6 +165,7 @@ impl Outlet {
             outputs.first_rests |= first_rests;
             let output = OutletStream {
                 stream: Some(stream),
+                failed: None,
                 is_ended,
                 last_use: 0,
             };
@@ -210,7 +213,7 @@ impl Outlet {
             outputs.keep(number, frame);
         }
         self.call_next(state);
-        self.write(connection, stream, |stream| {
+        self.write(connection, stream, data.len(), |stream| {
             write_frame(stream, message, number, data)
         })
     }
@@ -239,30 +242,36 @@ impl Outlet {
         }
     }
 
+    /// Writes a frame with so many bytes of data. A side that does not take it in time is given up.
     fn write(
         &self,
         connection: u64,
         mut stream: WireStream,
+        bytes: usize,
         write: impl FnOnce(&mut WireStream) -> io::Result<()>,
     ) -> io::Result<()> {
+        stream.expect_bytes(bytes);
         let written = write(&mut stream);
-        let (left, is_alone) = self.0.change(|outputs| {
+        let fatal = self.0.change(|outputs| {
             let is_alone = outputs.is_alone(connection);
+            let is_ended = outputs.is_ended;
             let output = outputs.by_connection.get_mut(&connection);
-            match output.filter(|_| !outputs.is_ended && written.is_ok()) {
-                Some(output) => {
-                    output.stream = Some(stream);
-                    (None, is_alone)
+            let Some(output) = output.filter(|_| !is_ended) else {
+                stream.shut_down();
+                return written.err().filter(|_| is_alone);
+            };
+            match written {
+                Ok(()) => output.stream = Some(stream),
+                Err(error) if is_alone || error.kind() == io::ErrorKind::InvalidInput => {
+                    output.failed = Some(stream);
+                    return Some(error);
                 }
-                None => (Some(stream), is_alone),
+                // Its reader sees that it has ended, and sees to the rest.
+                Err(_) => stream.shut_down(),
             }
+            None
         });
-        // Its reader sees that it has ended, and sees to the rest.
-        left.into_iter().for_each(WireStream::shut_down);
-        match written {
-            Err(error) if is_alone || error.kind() == io::ErrorKind::InvalidInput => Err(error),
-            _ => Ok(()),
-        }
+        fatal.map_or(Ok(()), Err)
     }
 
     /// Says on each idle connection that this side is alive. Never waits.
@@ -274,7 +283,7 @@ impl Outlet {
             let stream = output.and_then(|output| output.stream.take_if(|idle| idle.has_room()));
             drop(state);
             if let Some(stream) = stream {
-                self.write(connection, stream, |stream| {
+                self.write(connection, stream, 0, |stream| {
                     write_frame(stream, &Message::Beat, None, b"")
                 })?;
             }
@@ -349,7 +358,7 @@ impl Outlet {
             outputs.last_unkept = outputs.last_unkept.max(number);
         }
         self.call_next(state);
-        self.write(connection, stream, |stream| {
+        self.write(connection, stream, data.len(), |stream| {
             write_frame(stream, &message, Some(number), &data)
         })
     }
@@ -363,7 +372,7 @@ impl Outlet {
             let all = outputs.by_connection.values_mut();
             all.filter_map(|output| {
                 output.is_ended.store(true, Relaxed);
-                output.stream.take()
+                output.stream.take().or(output.failed.take())
             })
             .collect()
         });

@@ -6,27 +6,34 @@
 
 use super::{
     WireService,
-    calls::{MAX_BODIES, MAX_CALLS, UPLOAD_WINDOW},
-    credit::ReceiveCredit,
+    bodies::{Arriving, Job, decode_keys},
+    calls::{MAX_CALLS, UPLOAD_WINDOW},
+    credit::{ReceiveCredit, append_cost},
     frame::MAX_DATA,
+    leases::ServedLeases,
     link::Link,
-    message::{Call, CallAnswer, LeasedWord, Message, WireError, decode, encode, encode_listed},
+    message::{Call, CallAnswer, Message, decode},
     upload::{UploadStep, run_upload},
+    wire_error::WireError,
+    workers::{ServingThread, Work},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::{Locked, Monitor, start},
-    storage::{Lease, Leased, Objects, Put, Version, key::check_key},
+    queue::{ByteBudget, ByteRoom, Locked, Monitor, start},
+    storage::{Objects, Put},
 };
 use minicbor::bytes::ByteVec;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     ffi::OsString,
-    mem,
+    num::NonZeroU64,
     os::unix::ffi::OsStringExt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::AcqRel},
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Acquire},
+        },
         mpsc,
     },
 };
@@ -37,11 +44,14 @@ const MAX_WORKERS: usize = 24;
 /// Uploads that are open at the same time.
 const MAX_UPLOADS: usize = 256;
 
-/// Leases that are held at the same time.
-const MAX_LEASES: usize = 256;
+/// Threads of uploads: those of uploads that are open, and as many that still answer.
+const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
 
-/// Bytes that are read from the storage at once for one answer.
-const READ_PIECE: u64 = 4 << 20;
+/// Bytes of answers that are read from the storage and not yet sent, unless one is alone. A worker waits for room before it reads.
+const ANSWER_WINDOW: usize = 32 << 20;
+
+/// Values in the arguments of a command at most.
+const MAX_ARGUMENTS: usize = 1 << 16;
 
 /// Bytes of uploads that were stored before the other side is told so: each message is a system call on both sides.
 pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
@@ -51,14 +61,36 @@ pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
 pub(super) struct Server {
     service: Arc<dyn WireService>,
     opened: Monitor<ServedObjects>,
-    work: Monitor<Work>,
+    pub(super) work: Monitor<Work>,
     /// Calls that were taken and not answered.
     calls: AtomicUsize,
     /// Bytes of the data of those calls, and of calls that are not here as a whole.
     body_bytes: AtomicUsize,
     upload_credit: ReceiveCredit,
     uploads: Mutex<BTreeMap<u64, mpsc::Sender<UploadStep>>>,
-    leases: Mutex<BTreeMap<u64, ServedLease>>,
+    pub(super) leases: ServedLeases,
+    /// Room for answers.
+    pub(super) answers: ByteBudget,
+    /// Held while a listing is made and sent: it takes more memory than it has bytes.
+    pub(super) listing: Mutex<()>,
+}
+
+/// An answer, and the room that it takes until it is sent.
+#[derive(Debug)]
+pub(super) struct ServedAnswer<'s> {
+    pub(super) answer: CallAnswer,
+    pub(super) data: Vec<u8>,
+    pub(super) room: Option<ByteRoom<'s>>,
+}
+
+impl ServedAnswer<'_> {
+    pub(super) fn of(answer: CallAnswer) -> Self {
+        Self {
+            answer,
+            data: Vec::new(),
+            room: None,
+        }
+    }
 }
 
 /// The objects that the other side wants to use.
@@ -67,37 +99,6 @@ struct ServedObjects {
     /// They are being opened; calls that came later wait.
     is_opening: bool,
     opened: Option<Result<Arc<dyn Objects>, WireError>>,
-}
-
-#[derive(Debug)]
-struct ServedLease {
-    key: String,
-    lease: Arc<Mutex<Box<dyn Lease>>>,
-    was_reported: bool,
-}
-
-#[derive(Debug, Default)]
-struct Work {
-    queue: VecDeque<Job>,
-    idle: usize,
-    /// Workers and threads of uploads.
-    threads: usize,
-    workers: usize,
-    is_ending: bool,
-}
-
-/// A call that is here as a whole.
-#[derive(Debug)]
-struct Job {
-    id: u64,
-    call: Call,
-    body: Vec<u8>,
-}
-
-/// Calls whose data is on its way.
-#[derive(Debug, Default)]
-pub(super) struct Arriving {
-    bodies: BTreeMap<u64, Vec<u8>>,
 }
 
 fn violated(why: &str) -> Error {
@@ -114,52 +115,64 @@ impl Server {
             body_bytes: AtomicUsize::new(0),
             upload_credit: ReceiveCredit::new(UPLOAD_WINDOW, CREDIT_STEP),
             uploads: Mutex::default(),
-            leases: Mutex::default(),
+            leases: ServedLeases::default(),
+            answers: ByteBudget::new(ANSWER_WINDOW),
+            listing: Mutex::default(),
         }
     }
 
-    /// Keeps data of a call that is not here as a whole.
+    /// Keeps further data of a call, and takes the call if it is whole.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the other side sends more than it may.
-    pub(super) fn add_part(&self, arriving: &mut Arriving, id: u64, data: &[u8]) -> Result<()> {
-        let before = self.body_bytes.fetch_add(data.len(), AcqRel);
-        let body = arriving.bodies.entry(id).or_default();
-        body.extend_from_slice(data);
-        if before + data.len() > MAX_BODIES || arriving.bodies.len() > MAX_CALLS {
-            return Err(violated("it sends more than it may"));
-        }
-        Ok(())
-    }
-
-    /// Takes a call whose last data is here.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if the other side makes more calls than it may or uses a number twice; no thread could be started.
-    pub(super) fn accept(
+    /// [`ErrorKind::Corrupt`] if the other side sends more than it may; as [`Server::accept`].
+    pub(super) fn add_part(
         &self,
         link: &Arc<Link>,
         arriving: &mut Arriving,
         id: u64,
-        call: Call,
         data: &[u8],
     ) -> Result<()> {
-        self.add_part(arriving, id, data)?;
-        let body = arriving.bodies.remove(&id).unwrap_or_default();
+        match arriving.add_part(id, data)? {
+            Some(job) => self.accept_whole(link, job),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a call with the beginning of its data.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the other side makes more calls than it may, sends more than it may or uses a number twice; no thread
+    /// could be started.
+    pub(super) fn accept(
+        &self,
+        link: &Arc<Link>,
+        arriving: &mut Arriving,
+        call: (u64, Call, Option<NonZeroU64>),
+        data: &[u8],
+    ) -> Result<()> {
+        match arriving.begin(&*self.service, &self.body_bytes, call, data)? {
+            Some(job) => self.accept_whole(link, job),
+            None => Ok(()),
+        }
+    }
+
+    fn accept_whole(&self, link: &Arc<Link>, job: Job) -> Result<()> {
         if self.calls.fetch_add(1, AcqRel) >= MAX_CALLS {
             return Err(violated("it makes more calls than it may"));
         }
-        match call {
-            Call::Amend { upload, offset } => {
-                self.pass(upload, false, UploadStep::Amend { id, offset, body })
+        let id = job.id;
+        match (&job.call, job.body) {
+            (Call::Amend { upload, offset }, Ok(body)) => {
+                let offset = *offset;
+                self.pass(*upload, false, UploadStep::Amend { id, offset, body })
             }
-            Call::Finish { upload } => self.pass(upload, true, UploadStep::Finish { id }),
-            Call::Abort { upload } => self.pass(upload, true, UploadStep::Abort { id }),
-            call => {
+            (Call::Finish { upload }, _) => self.pass(*upload, true, UploadStep::Finish { id }),
+            (Call::Abort { upload }, _) => self.pass(*upload, true, UploadStep::Abort { id }),
+            (call, body) => {
                 if matches!(call, Call::Open { .. }) {
                     self.opened.change(|opened| opened.is_opening = true);
                 }
-                self.queue(link, Job { id, call, body })
+                self.queue(link, Job { body, ..job })
             }
         }
     }
@@ -169,7 +182,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if there is no such upload, or more data than there is room for.
     pub(super) fn append(&self, upload: u64, data: Vec<u8>) -> Result<()> {
-        self.upload_credit.arrive(data.len() as u64)?;
+        self.upload_credit.arrive(append_cost(data.len()))?;
         self.pass(upload, false, UploadStep::Append(data))
     }
 
@@ -198,12 +211,16 @@ impl Server {
             return Err(violated("it opens too many uploads"));
         }
         drop(uploads);
+        let threads = self.work.lock().0.upload_threads();
+        if threads >= MAX_UPLOAD_THREADS {
+            return Err(violated("it opens uploads and takes no answers"));
+        }
         self.start_thread(link, false, move |link| run_upload(link, id, &key, steps))
     }
 
-    /// Bytes of an upload do not take room any more.
-    pub(super) fn give_credit(&self, link: &Link, bytes: u64) {
-        if let Some(bytes) = self.upload_credit.stored(bytes) {
+    /// Data of an upload does not take room any more.
+    pub(super) fn give_credit(&self, link: &Link, data_bytes: usize) {
+        if let Some(bytes) = self.upload_credit.stored(append_cost(data_bytes)) {
             link.send_or_end(&Message::Credit { bytes }, b"");
         }
     }
@@ -259,11 +276,9 @@ impl Server {
     }
 
     fn perform(&self, link: &Arc<Link>, job: Job) {
-        let (id, body_bytes) = (job.id, job.body.len());
-        let (answer, data) = self
-            .answer(link, job)
-            .unwrap_or_else(|error| (CallAnswer::Failed(WireError::of(&error)), Vec::new()));
-        self.finish_call(link, id, body_bytes, answer, &data);
+        let (id, body_bytes) = (job.id, job.body_bytes());
+        let answered = self.answer(link, job);
+        self.finish_call(link, id, body_bytes, answered);
     }
 
     /// Sends the answer to a call. Its room is free before the other side may use it again.
@@ -272,16 +287,24 @@ impl Server {
         link: &Link,
         id: u64,
         body_bytes: usize,
-        answer: CallAnswer,
-        data: &[u8],
+        answered: Result<ServedAnswer<'_>>,
     ) {
         self.body_bytes.fetch_sub(body_bytes, AcqRel);
         self.calls.fetch_sub(1, AcqRel);
+        let failed = |error| ServedAnswer::of(CallAnswer::Failed(WireError::of(&error)));
+        let ServedAnswer { answer, data, room } = answered.unwrap_or_else(failed);
         link.send_in_parts(
-            data,
+            &data,
             Message::AnswerPart { id },
             Message::Answer { id, answer },
         );
+        drop(room);
+    }
+
+    /// Has the other side neither asked anything that is not answered, nor an upload or a lease?
+    pub(super) fn is_at_rest(&self) -> bool {
+        let calls = self.calls.load(Acquire);
+        calls == 0 && self.uploads.locked().is_empty() && self.leases.is_empty()
     }
 
     /// The objects that the other side has opened. Waits while they are being opened.
@@ -300,67 +323,57 @@ impl Server {
         }
     }
 
-    fn answer(&self, link: &Arc<Link>, job: Job) -> Result<(CallAnswer, Vec<u8>)> {
+    fn answer(&self, link: &Arc<Link>, job: Job) -> Result<ServedAnswer<'_>> {
         let Job { id, call, body } = job;
-        let done = |()| (CallAnswer::Bytes, Vec::new());
-        match call {
-            Call::Open { location } => self.open(&location),
-            Call::Run => self.run(link, &body),
-            Call::Offer => {
-                let offer = self.service.offer(link.peer_side())?;
-                Ok((CallAnswer::Offered(offer), Vec::new()))
+        let body = body?;
+        let answer = match call {
+            Call::Ask { topic } => {
+                return Ok(ServedAnswer {
+                    data: self.service.ask(topic, &body)?,
+                    ..ServedAnswer::of(CallAnswer::Bytes)
+                });
             }
-            Call::Ask { topic } => Ok((CallAnswer::Bytes, self.service.ask(topic, &body)?)),
-            Call::Output { is_error } => self.service.output(is_error, &body).map(done),
-            Call::List { prefix } => {
-                let listed = self.objects()?.list(&prefix)?;
-                Ok((CallAnswer::Bytes, encode_listed(&listed)))
-            }
-            Call::ReadAt { key, offset, len } => self.read(link, id, &key, offset, len),
-            Call::Get { key } => {
-                let got = self.objects()?.get(&key)?;
-                let (bytes, version) = got.unzip();
-                let version = version.map(|version: Version| version.as_str().to_owned());
-                Ok((CallAnswer::Got(version), bytes.unwrap_or_default()))
-            }
-            Call::Stat { key } => Ok((CallAnswer::Size(self.objects()?.stat(&key)?), Vec::new())),
+            Call::List { prefix } => return self.list(link, id, &prefix),
+            Call::ReadAt { key, offset, len } => return self.read(link, id, &key, offset, len),
+            Call::Get { key } => return self.get(&key),
+            Call::Open { location } => self.open(&location)?,
+            Call::Run => self.run(link, &body)?,
+            Call::Offer => CallAnswer::Offered(self.service.offer(link.peer_side())?),
+            Call::Output { is_error } => done(self.service.output(is_error, &body)?),
+            Call::Stat { key } => CallAnswer::Size(self.objects()?.stat(&key)?),
             Call::Put { key, condition } => {
                 let put = self.objects()?.put(&key, &body, &condition.into_put_if())?;
-                let version = match put {
+                CallAnswer::Put(match put {
                     Put::Done(version) => Some(version.as_str().to_owned()),
                     Put::Refused => None,
-                };
-                Ok((CallAnswer::Put(version), Vec::new()))
+                })
             }
             Call::Delete => {
-                let keys: Vec<String> = decode(&body)?;
+                let keys = decode_keys(&body)?;
                 self.objects()?.delete(&keys)?;
-                self.end_deleted_leases(&keys);
-                Ok(done(()))
+                self.leases.end_deleted(&keys);
+                CallAnswer::Bytes
             }
-            Call::AbortUploads { prefix } => self.objects()?.abort_uploads(&prefix).map(done),
-            Call::Settle { prefix } => self.objects()?.settle(&prefix).map(done),
+            Call::AbortUploads { prefix } => done(self.objects()?.abort_uploads(&prefix)?),
+            Call::Settle { prefix } => done(self.objects()?.settle(&prefix)?),
             Call::Lease { key, take } => {
                 let leased = self.objects()?.lease(&key, &body, take.into_take())?;
-                self.keep_lease(id, key, leased)
+                self.leases.keep(id, key, leased)?
             }
-            Call::UpdateLease { lease } => {
-                let held = self.lease(lease)?;
-                held.locked().update(&body).map(done)
-            }
+            Call::UpdateLease { lease } => done(self.leases.update(lease, &body)?),
             Call::DropLease { lease } => {
-                let held = self.leases.locked().remove(&lease);
-                drop(held);
-                Ok(done(()))
+                self.leases.let_go(lease);
+                CallAnswer::Bytes
             }
-            Call::Amend { .. } | Call::Finish { .. } | Call::Abort { .. } => Err(Error::new(
-                ErrorKind::Bug,
-                "cannot do this: it is of an upload",
-            )),
-        }
+            Call::Amend { .. } | Call::Finish { .. } | Call::Abort { .. } => {
+                let what = "cannot do this: it is of an upload";
+                return Err(Error::new(ErrorKind::Bug, what));
+            }
+        };
+        Ok(ServedAnswer::of(answer))
     }
 
-    fn open(&self, location: &[u8]) -> Result<(CallAnswer, Vec<u8>)> {
+    fn open(&self, location: &[u8]) -> Result<CallAnswer> {
         let opened = self.service.open(location);
         let abilities = opened.as_ref().map(|objects| objects.abilities());
         let answer = match abilities {
@@ -382,102 +395,17 @@ impl Server {
             let what = "cannot open a second location over one connection";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        Ok((answer, Vec::new()))
+        Ok(answer)
     }
 
-    fn run(&self, link: &Arc<Link>, body: &[u8]) -> Result<(CallAnswer, Vec<u8>)> {
-        let arguments: Vec<ByteVec> = decode(body)?;
+    fn run(&self, link: &Arc<Link>, body: &[u8]) -> Result<CallAnswer> {
+        let arguments: Vec<ByteVec> = decode(body, MAX_ARGUMENTS)?;
         let arguments = arguments
             .into_iter()
             .map(|argument| OsString::from_vec(argument.into()))
             .collect();
         let code = self.service.run(arguments, link.peer_side())?;
-        Ok((CallAnswer::Exited(code), Vec::new()))
-    }
-
-    /// Sends all but the last piece of a range; the answer takes that.
-    fn read(
-        &self,
-        link: &Link,
-        id: u64,
-        key: &str,
-        mut offset: u64,
-        mut len: u64,
-    ) -> Result<(CallAnswer, Vec<u8>)> {
-        let objects = self.objects()?;
-        if len > READ_PIECE {
-            check_range(&*objects, key, offset, len)?;
-        }
-        let mut piece = Vec::new();
-        loop {
-            let piece_bytes = len.min(READ_PIECE);
-            objects.read_at(key, offset, piece_bytes as usize, &mut piece)?;
-            if piece_bytes == len {
-                return Ok((CallAnswer::Bytes, piece));
-            }
-            for part in piece.chunks(MAX_DATA) {
-                link.send_or_end(&Message::AnswerPart { id }, part);
-            }
-            if let Some(error) = link.ended() {
-                return Err(error);
-            }
-            offset += piece_bytes;
-            len -= piece_bytes;
-        }
-    }
-
-    fn keep_lease(&self, id: u64, key: String, leased: Leased) -> Result<(CallAnswer, Vec<u8>)> {
-        let word = match leased {
-            Leased::Held => LeasedWord::Held,
-            Leased::Absent => LeasedWord::Absent,
-            Leased::Unknown => LeasedWord::Unknown,
-            Leased::Ours(lease) => {
-                let mut leases = self.leases.locked();
-                if leases.len() >= MAX_LEASES {
-                    let what = format!("could not take a lease: {MAX_LEASES} are held");
-                    return Err(Error::new(ErrorKind::System, what));
-                }
-                let lease = Arc::new(Mutex::new(lease));
-                leases.insert(
-                    id,
-                    ServedLease {
-                        key,
-                        lease,
-                        was_reported: false,
-                    },
-                );
-                LeasedWord::Ours
-            }
-        };
-        Ok((CallAnswer::Leased(word), Vec::new()))
-    }
-
-    fn lease(&self, id: u64) -> Result<Arc<Mutex<Box<dyn Lease>>>> {
-        let gone = || Error::new(ErrorKind::Gone, "cannot use a lease that was let go");
-        let leases = self.leases.locked();
-        let held = leases.get(&id).ok_or_else(gone)?;
-        Ok(held.lease.clone())
-    }
-
-    /// Lets go of leases whose intents the other side has deleted.
-    fn end_deleted_leases(&self, keys: &[String]) {
-        let mut leases = self.leases.locked();
-        let all = mem::take(&mut *leases).into_iter();
-        let (ended, left) = all.partition(|(_, held)| keys.contains(&held.key));
-        *leases = left;
-        drop(leases);
-        drop::<BTreeMap<u64, ServedLease>>(ended); // this may take a request
-    }
-
-    /// Tells the other side which leases it does not hold any more, before it may let go of them.
-    pub(super) fn report_lost_leases(&self, link: &Link) {
-        for (id, held) in self.leases.locked().iter_mut() {
-            let is_lost = held.lease.try_lock().is_ok_and(|lease| !lease.is_ours());
-            if is_lost && !held.was_reported {
-                held.was_reported = true;
-                link.send_or_end(&Message::LeaseLost { lease: *id }, b"");
-            }
-        }
+        Ok(CallAnswer::Exited(code))
     }
 
     /// Ends everything that the other side has begun. Leases are let go last, as long as an operation of their holder goes on they
@@ -490,46 +418,11 @@ impl Server {
         });
         self.uploads.locked().clear();
         drop(self.work.sleep(|work| work.threads > 0));
-        self.leases.locked().clear();
+        self.leases.clear();
     }
 }
 
-/// Refuses a range that is longer than its object: damage may claim any length.
-fn check_range(objects: &dyn Objects, key: &str, offset: u64, len: u64) -> Result<()> {
-    check_key(key)?;
-    let Some(bytes) = objects.stat(key)? else {
-        return Ok(()); // the read says so
-    };
-    if offset.checked_add(len).is_some_and(|end| end <= bytes) {
-        return Ok(());
-    }
-    let name = objects.describe(key);
-    let what = format!("could not read {len} bytes at byte {offset} of {name}");
-    Err(Error::corrupt(what).because("it ends too early"))
-}
-
-/// The keys of a delete, as they are sent.
-pub(super) fn encode_keys(keys: &[String]) -> Vec<u8> {
-    encode(&keys)
-}
-
-/// A thread that works for the other side.
-struct ServingThread {
-    link: Arc<Link>,
-    is_worker: bool,
-}
-
-impl Drop for ServingThread {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.link.end(&Error::new(
-                ErrorKind::Bug,
-                "a thread of the storage has failed",
-            ));
-        }
-        self.link.server.work.change(|work| {
-            work.threads -= 1;
-            work.workers -= usize::from(self.is_worker);
-        });
-    }
+/// The answer to a call that has been done.
+fn done((): ()) -> CallAnswer {
+    CallAnswer::Bytes
 }

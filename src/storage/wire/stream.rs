@@ -7,7 +7,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
 };
-use rustls::Connection;
+use rustls::{Connection, pki_types::CertificateDer};
 use std::{
     fs::File,
     io::{self, IoSlice, Read, Write},
@@ -29,6 +29,9 @@ const LOOK: Timespec = Timespec {
 /// makes one call more for each file.
 const SEALED_BUFFER: usize = 256 << 10;
 
+/// Bytes that are read at once while both sides learn who they are.
+const HANDSHAKE_BUFFER: usize = 16 << 10;
+
 /// Bytes that are encrypted and sent at once.
 const PLAIN_BUFFER: usize = 512 << 10;
 
@@ -40,9 +43,10 @@ const SLOWEST_RATE: f64 = 4096.0;
 pub(in crate::storage) struct WireStream {
     file: File,
     is_ended: Arc<AtomicBool>,
-    /// A read fails if nothing comes for so long.
+    /// A read fails if nothing comes for so long. A write has this time, and that of its bytes over the slowest link.
     pub(in crate::storage) silence: Duration,
-    /// A read fails after this time, whatever came: else a side that sends a byte now and then would never be late.
+    /// A read and a write fail after this time, whatever was moved: else a side that sends or takes a byte now and then would never be
+    /// late.
     pub(in crate::storage) deadline: Option<Instant>,
     tls: Option<Arc<Mutex<Connection>>>,
     /// Encrypted bytes, on their way to or from the socket. Of those that came, `sealed_at` to
@@ -62,18 +66,20 @@ pub(in crate::storage) struct WireEnds {
 }
 
 impl WireEnds {
-    /// Both directions. Until [`WireStream::expect_bytes`] a read fails after `silence`, whatever came.
+    /// Both directions. Until [`WireStream::expect_bytes`] a read and a write fail after `silence`, whatever was moved.
     ///
     /// # Errors
     /// The system's.
     pub(in crate::storage) fn new(streams: WireStreams, silence: Duration) -> io::Result<Self> {
         let is_ended = Arc::new(AtomicBool::new(false));
         let stream = |fd| WireStream::new(fd, is_ended.clone(), silence);
-        let mut input = stream(streams.input)?;
-        input.deadline = Some(Instant::now() + silence);
+        let (mut input, mut output) = (stream(streams.input)?, stream(streams.output)?);
+        let deadline = Some(Instant::now() + silence);
+        input.deadline = deadline;
+        output.deadline = deadline;
         Ok(Self {
             input,
-            output: stream(streams.output)?,
+            output,
             is_ended: is_ended.clone(),
         })
     }
@@ -86,6 +92,8 @@ impl WireEnds {
     pub(in crate::storage) fn encrypt(&mut self, tls: impl Into<Connection>) -> io::Result<()> {
         let mut tls = tls.into();
         let mut sealed = Vec::new();
+        // Whoever is at the other end has not shown who they are.
+        let mut piece = [0; HANDSHAKE_BUFFER];
         loop {
             while tls.wants_write() {
                 tls.write_tls(&mut sealed)?;
@@ -95,7 +103,6 @@ impl WireEnds {
             if !tls.is_handshaking() {
                 break;
             }
-            let mut piece = vec![0; SEALED_BUFFER];
             let read = self.input.read(&mut piece)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -115,6 +122,17 @@ impl WireEnds {
         self.input.tls = Some(tls.clone());
         self.output.tls = Some(tls);
         Ok(())
+    }
+}
+
+impl WireEnds {
+    /// The certificate of the other side, if it has shown one.
+    pub(super) fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
+        let tls = self.input.tls.as_ref()?.locked();
+        let chain = tls.peer_certificates()?;
+        chain
+            .first()
+            .map(|certificate| certificate.clone().into_owned())
     }
 }
 
@@ -153,8 +171,7 @@ impl WireStream {
                 done => return done,
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let why = format!("nothing came for {} seconds", self.silence.as_secs_f32());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                return Err(self.late(flags));
             }
             match poll(&mut [PollFd::new(&self.file, flags)], Some(&LOOK)) {
                 Err(rustix::io::Errno::INTR) | Ok(_) => {}
@@ -163,7 +180,16 @@ impl WireStream {
         }
     }
 
-    /// So many bytes must come within the time of silence, and the time that they take over the slowest link.
+    fn late(&self, flags: PollFlags) -> io::Error {
+        let why = if flags == PollFlags::OUT {
+            "a message was not taken as a whole in time".to_owned()
+        } else {
+            format!("nothing came for {} seconds", self.silence.as_secs_f32())
+        };
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
+    /// So many bytes must be moved within the time of silence, and the time that they take over the slowest link.
     pub(super) fn expect_bytes(&mut self, bytes: usize) {
         let most = Duration::from_secs_f64(bytes as f64 / SLOWEST_RATE);
         self.deadline = Some(Instant::now() + self.silence + most);
@@ -229,7 +255,7 @@ impl WireStream {
         drop(open);
         let mut left = &self.sealed[..];
         while !left.is_empty() {
-            let sent = self.retried(PollFlags::OUT, None, |mut file| file.write(left))?;
+            let sent = self.retried(PollFlags::OUT, self.deadline, |mut file| file.write(left))?;
             left = &left[sent..];
         }
         Ok(written)
@@ -267,7 +293,10 @@ impl Write for WireStream {
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self.tls.clone() {
-            None => self.retried(PollFlags::OUT, None, |mut file| file.write_vectored(slices)),
+            None => {
+                let write = |mut file: &File| file.write_vectored(slices);
+                self.retried(PollFlags::OUT, self.deadline, write)
+            }
             Some(tls) => self.write_sealed(&tls, slices),
         }
     }

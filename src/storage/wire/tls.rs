@@ -1,7 +1,10 @@
 //! TLS 1.3 of connections: between a host and a server that have certificates of an authority, and with a key that is used once and
 //! whose public half the other side was told over ssh.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    platform::secrecy::is_private,
+};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
@@ -15,13 +18,12 @@ use rustls::{
         CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
         pem::PemObject,
     },
-    server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier},
+    server::AlwaysResolvesServerRawPublicKeys,
     sign::CertifiedKey,
     version::TLS13,
 };
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -38,42 +40,25 @@ pub struct TlsFiles {
 }
 
 /// What the files hold.
-struct TlsParts {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    roots: Arc<RootCertStore>,
+pub(super) struct TlsParts {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    pub(super) roots: Arc<RootCertStore>,
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(crypto::aws_lc_rs::default_provider())
 }
 
-fn no_tls(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(super) fn no_tls(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Bug, "cannot set up TLS").because(error)
 }
 
 impl TlsFiles {
-    /// The settings of a server that answers only hosts with a certificate of the authority.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
-    pub fn server(&self) -> Result<Arc<ServerConfig>> {
-        let parts = self.read()?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(parts.roots, provider());
-        let verifier = verifier.build().map_err(no_tls)?;
-        let config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(no_tls)?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(parts.chain, parts.key)
-            .map_err(|error| self.unfit(error))?;
-        Ok(Arc::new(config))
-    }
-
     /// A connection to the server of this name, which is checked, as is its certificate.
     ///
     /// # Errors
-    /// As [`TlsFiles::server`]; [`ErrorKind::Usage`] if the name is neither one nor an address.
+    /// As [`TlsFiles::read`]; [`ErrorKind::Usage`] if the name is neither one nor an address.
     pub(in crate::storage) fn client(&self, name: &str) -> Result<ClientConnection> {
         let parts = self.read()?;
         let config = ClientConfig::builder_with_provider(provider())
@@ -89,7 +74,11 @@ impl TlsFiles {
         ClientConnection::new(Arc::new(config), server).map_err(no_tls)
     }
 
-    fn read(&self) -> Result<TlsParts> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
+    pub(super) fn read(&self) -> Result<TlsParts> {
         let named = |file: &Option<PathBuf>, option: &str| {
             file.clone().ok_or_else(|| {
                 let what = "cannot use TLS without a certificate, its key and an authority";
@@ -112,7 +101,7 @@ impl TlsFiles {
         })
     }
 
-    fn unfit(&self, error: rustls::Error) -> Error {
+    pub(super) fn unfit(&self, error: rustls::Error) -> Error {
         let name = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
         let (certificate, key) = (name(&self.certificate), name(&self.key));
         let what = format!("cannot use the certificate {certificate:?} with the key {key:?}");
@@ -134,8 +123,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
     let facts = fs::metadata(file).map_err(failed)?;
-    let others = if facts.uid() == 0 { 0o027 } else { 0o077 };
-    if facts.mode() & others != 0 {
+    if !is_private(&facts) {
         let what = format!("cannot use the private key {file:?}: others can read it");
         return Err(Error::new(ErrorKind::Permission, what).hint("make it 0600"));
     }

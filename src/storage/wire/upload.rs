@@ -2,7 +2,9 @@
 
 use super::{
     link::Link,
-    message::{CallAnswer, Message, WireError, encode},
+    message::{CallAnswer, Message, encode},
+    server::ServedAnswer,
+    wire_error::WireError,
 };
 use crate::{
     error::{Error, Result},
@@ -39,9 +41,12 @@ fn fail(link: &Link, upload: u64, error: &Error) -> WireError {
 }
 
 fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>) {
-    let (answer, data) =
-        done.unwrap_or_else(|error| (CallAnswer::Failed(WireError::of(&error)), Vec::new()));
-    link.server.finish_call(link, id, body_bytes, answer, &data);
+    let answered = done.map(|(answer, data)| ServedAnswer {
+        answer,
+        data,
+        room: None,
+    });
+    link.server.finish_call(link, id, body_bytes, answered);
 }
 
 struct ServedUpload<'l> {
@@ -81,7 +86,7 @@ impl ServedUpload<'_> {
         {
             self.upload = Err(fail(self.link, self.id, &error));
         }
-        self.link.server.give_credit(self.link, data.len() as u64);
+        self.link.server.give_credit(self.link, data.len());
     }
 
     fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -1,0 +1,108 @@
+//! Removal from the tree that is written. It exists only if this side allows `--delete`.
+
+use super::{
+    call::{OpenTarget, not_allowed, read_paths},
+    members::MemberWriter,
+    rules::{CopyRules, LeftOutPatterns},
+};
+use crate::{
+    error::{Error, Result},
+    format::entry::split,
+    platform::dir::{self, is_lost_and_found},
+    source::tree::SourceTree,
+    target::tree::TargetTree,
+};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc};
+
+/// Removes paths that no rule of this side leaves out.
+pub(super) struct TreeRemoval {
+    rules: CopyRules,
+    patterns: LeftOutPatterns,
+    /// The tree, for marks in its directories.
+    marks: SourceTree,
+    root: OwnedFd,
+    device: u64,
+}
+
+impl TreeRemoval {
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(root: &Path, opened_as: &OpenTarget) -> Result<Self> {
+        let failed = |e| Error::io(format!("could not open {root:?}"), e);
+        let rules = opened_as.deletion_rules();
+        let dir = dir::open_root(root).map_err(failed)?;
+        Ok(Self {
+            patterns: rules.patterns()?,
+            marks: rules.open(root, Arc::default())?,
+            device: dir::stat_fd(&dir).map_err(failed)?.dev,
+            root: dir,
+            rules,
+        })
+    }
+
+    /// Removes the paths in `body`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a rule leaves one of them out:
+    /// then none is removed. An error that concerns all.
+    pub(super) fn remove(
+        &self,
+        tree: &Arc<TargetTree>,
+        members: &mut MemberWriter<'_>,
+        body: &[u8],
+    ) -> Result<()> {
+        read_paths(body)?.try_for_each(|path| self.check(path?))?;
+        let is_whole = self.rules.removes_whole_directories();
+        for path in read_paths(body)? {
+            let path = path?;
+            let removed = match is_whole {
+                true => tree.remove_all(path),
+                false => unless_in_use(members.writer.remove(path)),
+            };
+            members.unless_refused(path, removed)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that this path may be removed, or given another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a rule leaves it out, or if it
+    /// belongs to the file system.
+    pub(super) fn check(&self, path: &[u8]) -> Result<()> {
+        let (parent, name) = split(path);
+        let parent_dir = dir::open_dir(&self.root, parent);
+        let is_kept = self.patterns.may_leave_out(path)
+            || self.is_below_mark(path)
+            || parent_dir.is_ok_and(|dir| self.is_beyond(&dir) || is_lost_and_found(&dir, name));
+        match is_kept {
+            true => Err(not_allowed()),
+            false => Ok(()),
+        }
+    }
+
+    fn is_below_mark(&self, path: &[u8]) -> bool {
+        let has_marks = self.rules.exclude_caches || !self.rules.exclude_if_present.is_empty();
+        has_marks && self.marks.leaves_out(path, false)
+    }
+
+    /// Returns whether a directory is on another file system than the root, which is left out.
+    fn is_beyond(&self, dir: &OwnedFd) -> bool {
+        self.rules.one_file_system && dir::stat_fd(dir).is_ok_and(|now| now.dev != self.device)
+    }
+}
+
+/// A directory that is not empty holds something that was left out.
+fn unless_in_use(removed: Result<()>) -> Result<()> {
+    use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    match removed {
+        Err(error)
+            if error
+                .system()
+                .is_some_and(|e| matches!(e.kind(), DirectoryNotEmpty | NotFound)) =>
+        {
+            Ok(())
+        }
+        removed => removed,
+    }
+}

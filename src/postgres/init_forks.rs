@@ -1,0 +1,152 @@
+//! Init forks that the server creates while a backup runs.
+//!
+//! An index of an unlogged table has a main fork while it is built, and gets its init fork at the end. So a directory may have been
+//! listed in between: the main fork is stored, and the init fork comes by WAL. At the end of recovery the server copies init forks to
+//! main forks, finds that file there, and does not start ("File exists"). But at the beginning of recovery it removes the main forks of
+//! relations that have an init fork. So the init forks that exist when the backup ends are stored as late files: then the main forks are
+//! removed, also where a stock tar extracts the backup.
+//!
+//! An index that is still being built when the backup ends is not known here: a recovery that goes on to its end has the same fault, as
+//! that of a `pg_basebackup`.
+
+use super::relation::{self, RelationFork};
+use crate::{
+    error::{Error, Result, quoted},
+    format::entry::{Entry, EntryKind, EntryPath, split},
+    platform::dir::{self, FileKind},
+    queue::Locked,
+    source::tree::SourceTree,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs::File,
+    io::{self, ErrorKind, Read},
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex},
+};
+
+/// Init forks have a page or two of at most 32 KiB.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The directories of databases that were listed, and the init forks that were listed in them. Memory grows with their number.
+#[derive(Default)]
+pub(super) struct InitForks(Mutex<HashMap<EntryPath, ListedDatabase>>);
+
+struct ListedDatabase {
+    tree: Arc<SourceTree>,
+    /// File numbers of the relations whose init fork was listed.
+    listed: HashSet<u32>,
+}
+
+/// Init forks that were not listed, with their content.
+pub(super) type NewForks = BTreeMap<EntryPath, Vec<u8>>;
+
+impl InitForks {
+    /// Notes an entry of a scan. A directory comes before its files.
+    pub(super) fn note(&self, tree: &Arc<SourceTree>, entry: &Entry) {
+        match entry.kind {
+            EntryKind::Directory if is_database(&entry.path) => {
+                let database = ListedDatabase {
+                    tree: tree.clone(),
+                    listed: HashSet::new(),
+                };
+                self.0.locked().insert(entry.path.clone(), database);
+            }
+            EntryKind::File { .. } if entry.path.ends_with(b"_init") => self.note_fork(&entry.path),
+            _ => {}
+        }
+    }
+
+    fn note_fork(&self, path: &[u8]) {
+        let (dir, name) = split(path);
+        if let Some(number) = init_number(name)
+            && let Some(database) = self.0.locked().get_mut(dir)
+        {
+            database.listed.insert(number);
+        }
+    }
+
+    /// Adds the init forks that exist now and were not listed, to those that existed before.
+    ///
+    /// One that is gone by now stays: its removal may not be in the WAL of the backup. Its content need not be right, because WAL
+    /// repairs it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn look(&self, forks: &mut NewForks) -> Result<()> {
+        for (path, database) in &*self.0.locked() {
+            let failed = |e| Error::io(format!("could not list {}", quoted(path)), e);
+            for name in database.new_names(path).map_err(failed)? {
+                let fork = [path, &b"/"[..], &name].concat();
+                let failed = |e| Error::io(format!("could not read {}", quoted(&fork)), e);
+                let content = read_small(database.tree.open(&fork)).map_err(failed)?;
+                forks.insert(fork, content);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ListedDatabase {
+    /// Returns the names of init forks in the directory that were not listed.
+    fn new_names(&self, path: &[u8]) -> io::Result<BTreeSet<Vec<u8>>> {
+        let names = self
+            .tree
+            .open(path)
+            .and_then(|dir| dir::read_dir(dir, &mut Vec::new()));
+        let names = match names {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()), // dropped
+            names => names?,
+        };
+        let is_new = |name: &[u8]| init_number(name).is_some_and(|n| !self.listed.contains(&n));
+        let names = names.into_iter().map(|name| name.bytes);
+        Ok(names.filter(|name| is_new(name)).collect())
+    }
+}
+
+/// Returns whether relations are in the directory at `path`.
+fn is_database(path: &[u8]) -> bool {
+    relation::database_of(&[path, b"/1"].concat()).is_some()
+}
+
+/// Returns the file number of the relation whose init fork has this name.
+fn init_number(name: &[u8]) -> Option<u32> {
+    let file = relation::parse(name)?;
+    (file.fork == RelationFork::Init && file.segment == 0).then_some(file.number)
+}
+
+/// Reads a file; one that was removed meanwhile is empty.
+fn read_small(opened: io::Result<OwnedFd>) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let file = match opened {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(content),
+        opened => opened?,
+    };
+    if dir::stat_fd(&file)?.kind == FileKind::File {
+        File::from(file)
+            .take(MOST_BYTES)
+            .read_to_end(&mut content)?;
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn init_forks_are_those_of_the_first_segment_in_directories_of_databases() {
+        assert_eq!(init_number(b"16384_init"), Some(16384));
+        for name in [
+            "16384",
+            "16384_init.1",
+            "16384_fsm",
+            "x_init",
+            "t3_16384_init",
+        ] {
+            assert_eq!(init_number(name.as_bytes()), None, "{name}");
+        }
+        assert!(is_database(b"base/5") && is_database(b"pg_tblspc/16400/PG_15_202209061/5"));
+        assert!(!is_database(b"base") && !is_database(b"global") && !is_database(b"pg_wal"));
+    }
+}

@@ -1,0 +1,143 @@
+//! Existing files of a target: which of them a restore may replace.
+
+use super::Restore;
+use crate::{
+    archive::{Archive, Selection},
+    error::{Error, ErrorKind, Result, quoted},
+    format::{
+        entry::{EntryKind, EntryPath},
+        page::PageItem,
+    },
+    platform::dir::{self, FileKind},
+    queue::Locked,
+    target::{
+        layout::{TargetLayout, is_vacant},
+        writer::TargetWriter,
+    },
+    text::counted,
+};
+use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Mutex};
+
+/// Which existing files a restore replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overwrite {
+    /// None: the target is empty, or what is restored is not there.
+    #[default]
+    Never,
+    /// Those that are not newer than in the backup.
+    Older,
+    /// All.
+    All,
+}
+
+impl Overwrite {
+    /// Returns whether any are replaced.
+    pub fn is_allowed(self) -> bool {
+        self != Self::Never
+    }
+}
+
+/// The files of a target that stay because they are newer than in the backup.
+pub(super) struct NewerFiles {
+    is_kept: bool,
+    /// Grows by a path a file.
+    paths: Mutex<HashSet<EntryPath>>,
+}
+
+impl NewerFiles {
+    pub(super) fn of(overwrite: Overwrite) -> Self {
+        Self {
+            is_kept: overwrite == Overwrite::Older,
+            paths: Mutex::default(),
+        }
+    }
+
+    /// Returns whether the target keeps its own file instead of this one. Asked for each part of a
+    /// file, the first one before anything of it is written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn keeps(&self, writer: &mut TargetWriter, item: &PageItem) -> Result<bool> {
+        if !self.is_kept || !item.entry.is_file() {
+            return Ok(false);
+        }
+        let path = &item.entry.path;
+        if item.from > 0 {
+            return Ok(self.paths.locked().contains(path));
+        }
+        let tree = writer.tree.clone();
+        let (parent, name) = tree.places.split(path);
+        let there = tree.open_dir(parent).and_then(|dir| dir::stat(&dir, name));
+        let is_newer =
+            there.is_ok_and(|there| there.kind == FileKind::File && there.mtime > item.entry.mtime);
+        if is_newer {
+            self.paths.locked().insert(path.clone());
+        }
+        Ok(is_newer)
+    }
+
+    /// A line about these files.
+    pub(super) fn line(&self) -> Option<String> {
+        let paths = self.paths.locked();
+        let first = quoted(paths.iter().min()?);
+        let files = counted(paths.len() as u64, "file");
+        Some(format!(
+            "{files} of the target kept, newer than in the backup, such as {first}; --overwrite=all replaces them, also those of a restore that was interrupted"
+        ))
+    }
+}
+
+impl Restore {
+    /// Returns which files are replaced. Single PATHs may also go into a directory that is not
+    /// empty, if nothing is there in their place.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if something is there; errors of pages, and of the system.
+    pub(super) fn overwrite_in(
+        &self,
+        archive: &Archive,
+        selection: &Selection,
+        layout: &TargetLayout,
+    ) -> Result<Overwrite> {
+        let is_tree = archive.root.postgres.is_none();
+        match self.overwrite {
+            Overwrite::Older if !is_tree => Ok(Overwrite::All),
+            Overwrite::Never if is_tree && !self.paths.is_empty() => {
+                if is_vacant(&layout.root)? {
+                    return Ok(Overwrite::Never);
+                }
+                self.check_nothing_there(archive, selection)?;
+                // A file that another program makes meanwhile is newer, and stays.
+                Ok(Overwrite::Older)
+            }
+            overwrite => Ok(overwrite),
+        }
+    }
+
+    fn check_nothing_there(&self, archive: &Archive, selection: &Selection) -> Result<()> {
+        let mut first = None;
+        let mut number = 0;
+        for item in archive.records(selection, false) {
+            let item = item?;
+            if item.from == 0 && is_in_the_way(&self.to, &item) {
+                number += 1;
+                first.get_or_insert_with(|| quoted(&item.entry.path));
+            }
+        }
+        let Some(first) = first else { return Ok(()) };
+        let files = counted(number, "file");
+        let what = format!("cannot restore to {:?}: {first} is there", self.to);
+        let hint = format!(
+            "choose another --to; --overwrite with the same PATHs replaces {files}, but no newer ones"
+        );
+        Err(Error::new(ErrorKind::Exists, what).hint(hint))
+    }
+}
+
+/// Returns whether the target has an object that is not a directory on both sides.
+fn is_in_the_way(to: &Path, item: &PageItem) -> bool {
+    let there = to.join(OsStr::from_bytes(&item.entry.path));
+    let is_directory = item.entry.kind == EntryKind::Directory;
+    let there = there.symlink_metadata();
+    there.is_ok_and(|there| !(is_directory && there.is_dir()))
+}

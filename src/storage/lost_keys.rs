@@ -1,0 +1,70 @@
+//! Writes the keys of a repository anew that has lost them.
+
+use super::{
+    Objects, ProvenRoot, Put,
+    keys::{alone, check_name, is_encrypted, require_reader, write_first},
+};
+use crate::{
+    crypt::{KeyRing, UserRecipient},
+    error::{Error, ErrorKind, Result},
+    format::layout::{BACKUPS, REPOSITORY, ROOT},
+};
+use std::sync::Arc;
+
+/// Writes the keys of a repository that has lost them, from a copy of its key. Key files of other people are left, and open it again;
+/// the list of members begins anew.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if the repository has keys; [`ErrorKind::Permission`] if `ring` cannot read, or if a backup was sealed with
+/// another key; the storage's.
+pub fn restore_keys(
+    objects: &Arc<dyn Objects>,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+) -> Result<()> {
+    check_name(name)?;
+    require_reader(ring, "write the keys anew")?;
+    alone(&**objects, || restore_alone(objects, ring, name, recipient))
+}
+
+fn restore_alone(
+    objects: &Arc<dyn Objects>,
+    ring: &KeyRing,
+    name: &str,
+    recipient: &UserRecipient,
+) -> Result<()> {
+    let what = || format!("cannot write the keys of {} anew", objects.describe(""));
+    let exists = || {
+        Error::new(ErrorKind::Exists, what())
+            .because("it has keys")
+            .hint("if a key file was lost, add another one: fullbore key add REPO --key SAVED --name NAME")
+    };
+    if is_encrypted(&**objects)? {
+        return Err(exists());
+    }
+    if objects.stat(REPOSITORY)?.is_none() {
+        return Err(Error::new(ErrorKind::NotFound, what()).because("there is no repository"));
+    }
+    check_opens(objects, ring)
+        .map_err(|error| error.hint("give a copy of the newest key of this repository"))?;
+    match write_first(&**objects, ring, name, recipient)? {
+        Put::Done(_) => Ok(()),
+        Put::Refused => Err(exists()),
+    }
+}
+
+/// Checks that a key proves the root of each backup. The list of those that count is lost, too, and begins anew with all of them.
+fn check_opens(objects: &Arc<dyn Objects>, ring: &KeyRing) -> Result<()> {
+    for object in objects.list(BACKUPS)? {
+        let is_root = object.key.rsplit('/').next() == Some(ROOT);
+        let stored = match is_root {
+            true => objects.get(&object.key)?,
+            false => None,
+        };
+        if let Some((stored, _)) = stored {
+            ProvenRoot::check(&object.key, &stored, ring, &objects.describe(&object.key))?;
+        }
+    }
+    Ok(())
+}

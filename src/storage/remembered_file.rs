@@ -1,0 +1,59 @@
+//! The file in which a host remembers the repositories of one location.
+
+use super::{Location, remembered::MemoryDocument};
+use crate::{
+    error::{Error, Result},
+    platform::{self, debug},
+};
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a file at most.
+const MAX_FILE_BYTES: u64 = 256 << 10;
+
+/// The name of a location in the memory: the same for all spellings that lead to the same place surely.
+pub(super) fn name_of(location: &Location, endpoint: Option<&str>) -> String {
+    match location {
+        Location::Local(path) => {
+            let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            whole
+                .components()
+                .collect::<PathBuf>()
+                .display()
+                .to_string()
+        }
+        Location::Cloud { .. } => {
+            let at = endpoint.map(|endpoint| format!(" at {endpoint}"));
+            format!("{}{}", location.text(), at.unwrap_or_default())
+        }
+        _ => location.text(),
+    }
+}
+
+/// The file system that a path is on, or would be on.
+pub(super) fn file_system_of(path: &Path) -> Option<String> {
+    let whole = std::path::absolute(path).ok()?;
+    let mut above = whole.ancestors();
+    above.find_map(|dir| platform::file_system_id(dir).ok())
+}
+
+pub(super) fn read_document(file: &Path) -> Result<Option<MemoryDocument>> {
+    let mut bytes = Vec::new();
+    let read =
+        fs::File::open(file).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        if error.kind() != io::ErrorKind::NotFound {
+            debug(|| format!("could not read {file:?}: {error}"));
+        }
+        return Ok(None);
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        let what = format!("cannot read {file:?}, what this host remembers of a repository");
+        Error::corrupt(what)
+            .because(error)
+            .hint("remove the file if it is to be forgotten; the next command takes the repository as it is")
+    })
+}

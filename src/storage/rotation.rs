@@ -1,0 +1,146 @@
+//! A new generation of the key of a repository, wrapped anew for all that have a key file.
+//!
+//! The order of what is written makes a rotation safe at every moment:
+//!
+//! 1. The list of members of the new generation, with the marks of all roots that count. Whoever opens a new key file has it.
+//! 2. The key files. From here on those that open one of them write nothing.
+//! 3. `keys/current.json`. From here on the new generation seals.
+//! 4. The marks of roots that were stored between 1 and 3. A backup that stores its root later sees the new generation, and fails.
+
+use super::{
+    Objects, Put, PutIf,
+    keys::{CurrentGeneration, KeyFile, alone, key_files, require_reader, wrap_for},
+    members::{ListNumber, ListedKey, Members, digest_of, marks_that_count},
+};
+use crate::{
+    crypt::{Author, KeyRing, UserRecipient},
+    error::{Error, ErrorKind, Result},
+};
+use std::collections::BTreeMap;
+
+/// Gives the repository a new key for everything that is sealed from now on, and wraps it anew for all that have a key file.
+///
+/// Roots that count now go on to count; of the old generation no others do from now on. A rotation that was interrupted leaves key files
+/// of both sorts, which all open everything that is there; the next rotation completes it. `passphrase` is asked for the name of each key
+/// file that has a passphrase.
+///
+/// # Errors
+/// [`ErrorKind::Permission`] if `ring` cannot read, or if a key file could not be wrapped again; then nothing was changed.
+pub fn rotate_key(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<KeyRing> {
+    require_reader(ring, "rotate the key")?;
+    alone(objects, || rotate_alone(objects, ring, passphrase))
+}
+
+fn rotate_alone(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<KeyRing> {
+    let Some((current, version)) = CurrentGeneration::read(objects)? else {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("cannot rotate the key of {}", objects.describe("")),
+        )
+        .because("it is not encrypted"));
+    };
+    if ring.newest().number() < current.generation() {
+        return Err(ended_first());
+    }
+    let rotated = ring.rotated()?;
+    let (members, _) = Members::read(objects, ring)?;
+    // All are wrapped before one is written: a recipient that is not known stops the rotation, not the repository.
+    let files = wrap_all(objects, &members, &rotated, passphrase)?;
+    let counting = || marks_that_count(objects, (&members, ring), &rotated);
+    let accepted = counting()?;
+    let next = Members {
+        files: files
+            .iter()
+            .map(|(key, (of, _))| (key.clone(), of.clone()))
+            .collect(),
+        accepted: accepted.clone(),
+    };
+    next.write_first(objects, &rotated)?;
+    for (key, (_, bytes)) in &files {
+        objects.put(key, bytes, &PutIf::Always)?;
+    }
+    let current = CurrentGeneration::of(&rotated).sealed()?;
+    if objects.put(super::keys::CURRENT, &current, &PutIf::Version(version))? == Put::Refused {
+        return Err(ended_first());
+    }
+    let late = counting()?;
+    if late != accepted {
+        Members::change(objects, &rotated, |members| {
+            members.accepted.extend(&late);
+            Ok(())
+        })?;
+    }
+    remove_old_lists(objects, &rotated)?;
+    Ok(rotated)
+}
+
+fn ended_first() -> Error {
+    Error::new(ErrorKind::Unreachable, "could not rotate the key")
+        .because("another rotation ended first")
+        .hint("run the same command again")
+}
+
+/// All key files with the new generation, by their keys.
+fn wrap_all(
+    objects: &dyn Objects,
+    members: &Members,
+    rotated: &KeyRing,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<BTreeMap<String, (ListedKey, Vec<u8>)>> {
+    let mut wrapped = BTreeMap::new();
+    for file in key_files(objects)? {
+        let key = file.key();
+        let recipient = recipient_of(&file, members, passphrase)?;
+        let author = members
+            .files
+            .get(&key)
+            .map_or(Author::PERSON, |of| of.author);
+        let bytes = wrap_for(rotated, file.access, author, &recipient)?;
+        let member = ListedKey {
+            recipient: recipient.to_string(),
+            author,
+            digest: digest_of(&bytes),
+        };
+        wrapped.insert(key, (member, bytes));
+    }
+    Ok(wrapped)
+}
+
+fn recipient_of(
+    file: &KeyFile,
+    members: &Members,
+    passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
+) -> Result<UserRecipient> {
+    let refused = |why: &str| {
+        Error::new(
+            ErrorKind::Permission,
+            format!("cannot wrap the new key for {:?}", file.name),
+        )
+        .because(why.to_owned())
+        .hint("remove that key first, and add it again after the rotation")
+    };
+    let member = members.files.get(&file.key());
+    match member.map(|member| &member.recipient[..]) {
+        None => Err(refused("the list of keys does not say for whom it is")),
+        Some("passphrase") => {
+            passphrase(&file.name)?.ok_or_else(|| refused("its passphrase was not given"))
+        }
+        Some(text) => UserRecipient::parse(text),
+    }
+}
+
+/// Removes the lists of other generations: nobody reads them any more.
+fn remove_old_lists(objects: &dyn Objects, ring: &KeyRing) -> Result<()> {
+    let newest = ring.newest().number();
+    let lists = ListNumber::all(objects)?.into_iter();
+    let old = lists.filter(|list| list.generation != newest);
+    objects.delete(&old.map(ListNumber::key).collect::<Vec<_>>())
+}

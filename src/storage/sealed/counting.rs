@@ -1,0 +1,142 @@
+//! Which roots count: a proof alone is not enough, as whoever was removed can still make one.
+
+use super::{SealedObjects, roots::RootDocument};
+use crate::{
+    crypt::{Access, Author, KeyRing},
+    error::{Error, ErrorKind, Result},
+    format::root_parts::SealedRoot,
+    queue::Locked,
+    storage::{keys::current_generation, members::Members},
+};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+/// A list of members is read again for a root that does not count, but not more often than this: a storage may be full of such roots.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Who sealed a root, as a proof says that was found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProvenRoot {
+    /// The generation of the key.
+    pub generation: u32,
+    /// The person, or the put key.
+    pub author: Author,
+    /// The proof, of all bytes of the root.
+    pub proof: blake3::Hash,
+}
+
+impl ProvenRoot {
+    /// Returns whether the object of this key is a root.
+    pub fn is_root(key: &str) -> bool {
+        RootDocument::of_key(key).is_some()
+    }
+
+    /// Checks the proof of a stored root. `None` if it has none because it is of no use but to remove a backup.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is damaged or forged, [`ErrorKind::Permission`] if `ring` is too old. Messages call it `name`.
+    pub fn check(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> Result<Option<Self>> {
+        let (Some(document), Some(sealed)) =
+            (RootDocument::of_key(key), SealedRoot::open(stored, name)?)
+        else {
+            return Ok(None);
+        };
+        document.check(&sealed, Some(ring), name)
+    }
+}
+
+/// The list of members, once a root needs it, and when it was read; and who made the backups of others.
+#[derive(Debug, Default)]
+pub(super) struct KnownMembers {
+    list: Mutex<Option<(Arc<Members>, Instant)>>,
+    /// Backups that were read, and that put keys made.
+    of_put_keys: Mutex<BTreeSet<String>>,
+}
+
+impl SealedObjects {
+    /// Refuses a root that does not count. Only people can tell: a put key has no list of members.
+    pub(super) fn check_counts(&self, root: &ProvenRoot, name: &str) -> Result<()> {
+        let Some(ring) = self.ring.as_deref() else {
+            return Ok(());
+        };
+        let is_newest = root.generation == ring.newest().number();
+        if ring.access() == Access::Put || is_newest && root.author.is_person() {
+            return Ok(());
+        }
+        let (members, read) = self.known_members(ring)?;
+        if members.counts(ring, root) {
+            return Ok(());
+        }
+        if read.elapsed() >= READ_AGAIN_AFTER && self.read_members(ring)?.0.counts(ring, root) {
+            return Ok(());
+        }
+        Err(does_not_count(root, ring, name))
+    }
+
+    /// Returns whether a backup that was read is one that only others can have made: with the key of a person, one of a put key. It may say
+    /// any host, so it is no base.
+    pub fn is_of_put_key(&self, backup: &str) -> bool {
+        self.members.of_put_keys.locked().contains(backup)
+    }
+
+    /// Notes who made a root that was read.
+    pub(super) fn note_author(&self, root: &ProvenRoot, key: &str) {
+        let backup = key.split('/').nth(1).unwrap_or_default();
+        let mut known = self.members.of_put_keys.locked();
+        if root.author.is_person() {
+            known.remove(backup);
+        } else {
+            known.insert(backup.to_owned());
+        }
+    }
+
+    fn known_members(&self, ring: &KeyRing) -> Result<(Arc<Members>, Instant)> {
+        let known = self.members.list.locked().clone();
+        known.map_or_else(|| self.read_members(ring), Ok)
+    }
+
+    fn read_members(&self, ring: &KeyRing) -> Result<(Arc<Members>, Instant)> {
+        let (members, _) = Members::read(&*self.inner, ring)?;
+        let known = (Arc::new(members), Instant::now());
+        *self.members.list.locked() = Some(known.clone());
+        Ok(known)
+    }
+
+    /// Refuses a root that was just stored, if the key was rotated meanwhile: others may not count it. A rotation puts the new generation in
+    /// place before it lists the roots for the last time, so a root that was stored before that is in its list.
+    pub(super) fn check_still_current(&self, name: &str) -> Result<()> {
+        let Some(ring) = self.ring.as_deref() else {
+            return Ok(());
+        };
+        match current_generation(&*self.inner)? {
+            Some(current) if current != ring.newest().number() => Err(Error::new(
+                ErrorKind::Gone,
+                format!("{name} does not count"),
+            )
+            .because("the key of the repository was rotated while this backup was made")
+            .hint("run the same command again; or let it count: fullbore key accept")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn does_not_count(root: &ProvenRoot, ring: &KeyRing, name: &str) -> Error {
+    let newest = ring.newest().number();
+    let why = if root.generation == newest {
+        format!(
+            "the put key {} that sealed it was removed before",
+            root.author
+        )
+    } else {
+        format!(
+            "generation {} of the repository's key sealed it, and it was not there when the key was rotated to {newest}",
+            root.generation
+        )
+    };
+    Error::corrupt(format!("{name} does not count"))
+        .because(why)
+        .hint("whoever was removed may have made it: forget it by its id; if it is genuine: fullbore key accept REPO ID")
+}

@@ -1,0 +1,49 @@
+//! The recipients of a repository that this user has seen, in the state directory: a new one is shown before it gets the next key.
+
+use super::{
+    kept::{new_file, state_dir},
+    keys::KeyFile,
+};
+use crate::{crypt::KeyRing, platform::debug};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+};
+
+fn path_of(ring: &KeyRing) -> Option<PathBuf> {
+    let name = format!("recipients-{}", ring.pseudonym(b"repository"));
+    Some(state_dir()?.join(name))
+}
+
+fn line_of(file: &KeyFile) -> String {
+    format!(
+        "{} {}",
+        file.key(),
+        file.recipient.as_deref().unwrap_or("unknown")
+    )
+}
+
+/// Returns those of `files` that this user has not seen; all, if none were ever shown.
+pub fn new_recipients<'a>(ring: &KeyRing, files: &'a [KeyFile]) -> Vec<&'a KeyFile> {
+    let text = path_of(ring).and_then(|path| fs::read_to_string(path).ok());
+    let text = text.unwrap_or_default();
+    let seen: BTreeSet<&str> = text.lines().collect();
+    files
+        .iter()
+        .filter(|file| !seen.contains(&line_of(file)[..]))
+        .collect()
+}
+
+/// Notes that these key files were shown to this user. An error is no error: they are shown again.
+pub fn remember_recipients(ring: &KeyRing, files: &[KeyFile]) {
+    let Some(path) = path_of(ring) else { return };
+    let text: String = files.iter().map(|file| line_of(file) + "\n").collect();
+    let written = new_file(&path).and_then(|(mut file, written)| {
+        file.write_all(text.as_bytes())?;
+        fs::rename(written, &path)
+    });
+    let said = |error: &io::Error| debug(|| format!("could not write {path:?}: {error}"));
+    let _ = written.inspect_err(said); // told above
+}

@@ -1,0 +1,113 @@
+//! Answers that are read from the storage. A worker waits for room before it reads, so a side that takes no answers
+//! holds little memory here, and it is given up when it takes none for too long.
+
+use super::{
+    frame::MAX_DATA,
+    link::Link,
+    listing::{MAX_OBJECTS, pages, too_many},
+    message::{CallAnswer, Message},
+    server::{ServedAnswer, Server},
+};
+use crate::{
+    error::{Error, Result},
+    format::seal::MAX_BYTES,
+    queue::Locked,
+    storage::{Objects, key::check_key},
+};
+
+/// Bytes that are read from the storage at once for one answer.
+const READ_PIECE: u64 = 4 << 20;
+
+impl Server {
+    /// Sends all but the last page of a listing; the answer takes that.
+    pub(super) fn list(&self, link: &Link, id: u64, prefix: &str) -> Result<ServedAnswer<'_>> {
+        let objects = self.objects()?;
+        let _alone = self.listing.locked();
+        let listed = objects.list(prefix)?;
+        if listed.len() > MAX_OBJECTS {
+            return Err(too_many(&objects.describe(prefix)));
+        }
+        let mut answer = ServedAnswer::of(CallAnswer::Bytes);
+        for page in pages(&listed) {
+            if !answer.data.is_empty() {
+                link.send_or_end(&Message::AnswerPart { id }, &answer.data);
+            }
+            if let Some(error) = link.ended() {
+                return Err(error);
+            }
+            answer.data = page;
+        }
+        Ok(answer)
+    }
+
+    /// A small object, as a whole.
+    pub(super) fn get(&self, key: &str) -> Result<ServedAnswer<'_>> {
+        let objects = self.objects()?;
+        let Some(bytes) = objects.stat(key)? else {
+            return Ok(ServedAnswer::of(CallAnswer::Got(None)));
+        };
+        // A longer one is refused by the storage.
+        let room = self.answers.take(bytes.min(MAX_BYTES) as usize);
+        let Some((data, version)) = objects.get(key)? else {
+            return Ok(ServedAnswer::of(CallAnswer::Got(None)));
+        };
+        Ok(ServedAnswer {
+            answer: CallAnswer::Got(Some(version.as_str().to_owned())),
+            data,
+            room: Some(room),
+        })
+    }
+
+    /// Sends all but the last piece of a range; the answer takes that.
+    pub(super) fn read(
+        &self,
+        link: &Link,
+        id: u64,
+        key: &str,
+        mut offset: u64,
+        mut len: u64,
+    ) -> Result<ServedAnswer<'_>> {
+        let objects = self.objects()?;
+        if len > READ_PIECE {
+            check_range(&*objects, key, offset, len)?;
+        }
+        let mut piece = Vec::new();
+        loop {
+            let piece_bytes = len.min(READ_PIECE);
+            let room = self.answers.take(piece_bytes as usize);
+            if let Some(error) = link.ended() {
+                return Err(error);
+            }
+            objects.read_at(key, offset, piece_bytes as usize, &mut piece)?;
+            if piece_bytes == len {
+                return Ok(ServedAnswer {
+                    answer: CallAnswer::Bytes,
+                    data: piece,
+                    room: Some(room),
+                });
+            }
+            for part in piece.chunks(MAX_DATA) {
+                link.send_or_end(&Message::AnswerPart { id }, part);
+            }
+            offset += piece_bytes;
+            len -= piece_bytes;
+            // Whoever has room must not wait for more.
+            piece = Vec::new();
+            drop(room);
+        }
+    }
+}
+
+/// Refuses a range that is longer than its object: damage may claim any length.
+fn check_range(objects: &dyn Objects, key: &str, offset: u64, len: u64) -> Result<()> {
+    check_key(key)?;
+    let Some(bytes) = objects.stat(key)? else {
+        return Ok(()); // the read says so
+    };
+    if offset.checked_add(len).is_some_and(|end| end <= bytes) {
+        return Ok(());
+    }
+    let name = objects.describe(key);
+    let what = format!("could not read {len} bytes at byte {offset} of {name}");
+    Err(Error::corrupt(what).because("it ends too early"))
+}

@@ -1,0 +1,264 @@
+//! What a copy with `--delete` keeps, and when it refuses before its first change.
+
+use crate::{
+    copy, result,
+    runs::{Ran, is_root, names, noise, or_skip, shape, shell, started, temp, write},
+};
+use std::{ffi::OsString, fs, path::Path, thread, time::Duration};
+
+const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55";
+
+/// A mount that ends with the test.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn new(options: &str, from: &Path, at: &'a Path) -> Option<Self> {
+        let ran = shell(&format!("mount {options} \"$1\" \"$2\""), args![from, at]);
+        or_skip(is_root() && ran.code == 0, "cannot mount here").then_some(Self(at))
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        shell("umount \"$1\"", args![self.0]);
+    }
+}
+
+fn some_files(dir: &Path, number: usize) {
+    for number in 0..number {
+        write(dir.join(format!("same{number}")), "same");
+    }
+}
+
+/// Copies by these options, which leave out `d/data` of the source, and returns whether the target keeps its own.
+fn keeps(from: &Path, to: &Path, options: &[&str]) -> bool {
+    write(to.join("d/data"), "of the target");
+    write(to.join("d/more/data"), "of the target");
+    write(to.join("extra"), "extra");
+    let all = args![from, to, "--delete"];
+    let ran = copy(all.into_iter().chain(options.iter().map(OsString::from))).ends_with(0);
+    assert!(!to.join("extra").exists(), "{}", ran.out);
+    let text = fs::read_to_string(to.join("d/data"));
+    text.is_ok_and(|text| text == "of the target") && to.join("d/more/data").exists()
+}
+
+#[test]
+fn nothing_that_a_rule_leaves_out_is_deleted() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&from, 10);
+    write(from.join("d/data"), "of the source");
+    some_files(&to, 10);
+    assert!(keeps(&from, &to, &["--exclude", "/d"]));
+    assert!(keeps(&from, &to, &["--exclude", "/d/"]));
+    assert!(keeps(
+        &from,
+        &to,
+        &["--exclude", "data", "--exclude", "more"]
+    ));
+    write(dir.path().join("list"), "/d/*\n");
+    let list = dir.path().join("list");
+    assert!(keeps(
+        &from,
+        &to,
+        &["--exclude-from", list.to_str().unwrap()]
+    ));
+    write(from.join("d/.nobackup"), "");
+    assert!(keeps(&from, &to, &["--exclude-if-present", ".nobackup"]));
+    write(from.join("d/CACHEDIR.TAG"), CACHE_TAG);
+    assert!(keeps(&from, &to, &["--exclude-caches"]));
+    fs::remove_file(to.join("d/CACHEDIR.TAG")).unwrap();
+    // A directory that a pattern leaves out, where the target has a file of that name.
+    fs::remove_dir_all(to.join("d")).unwrap();
+    write(to.join("d"), "a file");
+    copy(args![from, to, "--delete", "--exclude", "d/"]).ends_with(0);
+    assert_eq!(fs::read_to_string(to.join("d")).unwrap(), "a file");
+    fs::remove_file(to.join("d")).unwrap();
+    let other = temp();
+    fs::remove_dir_all(from.join("d")).unwrap();
+    fs::create_dir(from.join("d")).unwrap();
+    let at = from.join("d");
+    if let Some(_mounted) = Mounted::new("-t tmpfs", other.path(), &at) {
+        write(from.join("d/data"), "of the source");
+        assert!(keeps(&from, &to, &["--one-file-system"]));
+        assert!(keeps(
+            &from,
+            &to,
+            &["--one-file-system", "--delete-excluded"]
+        ));
+    }
+}
+
+#[test]
+fn what_a_rule_leaves_out_is_deleted_on_request() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&from, 10);
+    write(from.join("d/data"), "of the source");
+    write(from.join("d/.nobackup"), "");
+    some_files(&to, 10);
+    assert!(!keeps(
+        &from,
+        &to,
+        &["--exclude", "/d", "--delete-excluded"]
+    ));
+    assert!(!to.join("d").exists());
+    assert!(!keeps(
+        &from,
+        &to,
+        &["--exclude-if-present", ".nobackup", "--delete-excluded"]
+    ));
+    assert_eq!(names(&to.join("d")), [""; 0]);
+}
+
+#[test]
+fn a_copy_that_would_delete_most_of_its_target_is_refused_before_its_first_change() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("src"), dir.path().join("backup"));
+    some_files(&from, 3);
+    write(from.join("new"), "new");
+    write(from.join("dir"), "a file here");
+    write(to.join("src/same0"), "same");
+    for number in 0..6 {
+        write(to.join(format!("photos/{number}")), "photo");
+    }
+    write(to.join("dir/file"), "a directory here");
+    let before = shape(&to);
+    let refused = copy(args![from, to, "--delete"]).ends_with(2);
+    let refused = refused.has_one_error("cannot delete 10 of the 11 files and directories");
+    for words in ["more than half", "--max-delete 10", "backup/src\"", "rsync"] {
+        assert!(refused.err.contains(words), "{words}: {}", refused.err);
+    }
+    copy(args![from, to, "--delete", "--max-delete", "9"]).ends_with(2);
+    let planned = copy(args![from, to, "--delete", "-n"]).ends_with(0);
+    assert!(
+        planned.err.contains("cannot delete 10 of the 11"),
+        "{}",
+        planned.err
+    );
+    assert!(planned.out.contains("- photos\n"), "{}", planned.out);
+    assert_eq!(shape(&to), before);
+    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(0);
+    assert_eq!(names(&to), ["dir", "new", "same0", "same1", "same2"]);
+    write(to.join("extra"), "one of six");
+    copy(args![from, to, "--delete"]).ends_with(0);
+    assert!(!to.join("extra").exists());
+}
+
+#[test]
+fn an_empty_source_deletes_nothing_unless_that_is_said() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    some_files(&to, 3);
+    let refused = copy(args![from, to, "--delete", "--max-delete", "100"]).ends_with(2);
+    let refused = refused.has_one_error("the source is empty");
+    assert!(refused.err.contains("--allow-empty"), "{}", refused.err);
+    assert_eq!(names(&to).len(), 3);
+    copy(args![from, to, "--delete", "--allow-empty"]).ends_with(0);
+    assert_eq!(names(&to), [""; 0]);
+    copy(args![from, to, "--delete"]).ends_with(0);
+}
+
+#[test]
+fn with_many_differences_both_trees_are_compared_twice() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for number in 0..66_000 {
+        let path = from.join(format!("{:03}/{number}", number % 256));
+        if number < 256 {
+            write(path, "");
+        } else {
+            fs::File::create(path).unwrap();
+        }
+    }
+    some_files(&from, 4);
+    some_files(&to, 4);
+    write(to.join("extra"), "");
+    let ran = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    let counts = result(&ran);
+    assert_eq!(
+        (&counts["new"], &counts["deleted"]),
+        (&66_256.into(), &1.into())
+    );
+    let again = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    assert_eq!(result(&again)["new"], 0);
+}
+
+#[test]
+fn the_lost_and_found_of_a_file_system_stays() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&from, 4);
+    fs::create_dir(&to).unwrap();
+    let Some(_mounted) = Mounted::new("-t tmpfs", dir.path(), &to) else {
+        return;
+    };
+    some_files(&to, 4);
+    write(to.join("lost+found/#12"), "recovered");
+    write(to.join("extra"), "");
+    let ran = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    assert_eq!(result(&ran)["deleted"], 1, "{}", ran.out);
+    assert!(to.join("lost+found/#12").exists() && !to.join("extra").exists());
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself_through_a_bind_mount() {
+    let dir = temp();
+    let (from, bound) = (dir.path().join("a"), dir.path().join("bound"));
+    write(from.join("b/c/file"), "x");
+    write(from.join("file"), "x");
+    fs::create_dir(&bound).unwrap();
+    let before = shape(&from);
+    for (source, below) in [
+        (from.clone(), "b"),
+        (from.clone(), ""),
+        (from.join("b"), ""),
+    ] {
+        let Some(_mounted) = Mounted::new("--bind", &source, &bound) else {
+            return;
+        };
+        let into = copy(args![from, bound.join(below), "--delete"]).ends_with(2);
+        into.has_one_error("one contains the other");
+        let out_of = copy(args![bound.join(below), from, "--delete"]).ends_with(2);
+        out_of.has_one_error("one contains the other");
+    }
+    assert_eq!(shape(&from), before);
+}
+
+/// Copies a large file that another program cuts while it is read. Returns whether the copy noticed.
+fn is_named_if_cut(dir: &Path, pause: Duration) -> bool {
+    let (from, to) = (dir.join("from"), dir.join("to"));
+    let _ = fs::remove_dir_all(&to);
+    write(from.join("large"), noise(3, 60_000_000));
+    let child = started(args!["copy", from, to]);
+    thread::sleep(pause);
+    let large = fs::OpenOptions::new().write(true).open(from.join("large"));
+    large.unwrap().set_len(5000).unwrap();
+    let ran: Ran = child.wait_with_output().unwrap().into();
+    let copied = fs::read(to.join("large")).unwrap();
+    if ran.code == 0 {
+        let is_old = copied == noise(3, 60_000_000);
+        assert!(
+            is_old || copied == noise(3, 60_000_000)[..5000],
+            "{}",
+            ran.err
+        );
+        return false;
+    }
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(
+        ran.err.contains("\"large\" changed while it was read"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(copied.len(), 5000);
+    true
+}
+
+#[test]
+fn a_large_file_that_shrinks_is_cut_and_named() {
+    let dir = temp();
+    let mut pauses = (1..60).map(|number| Duration::from_millis(4 * number % 100));
+    assert!(pauses.any(|pause| is_named_if_cut(dir.path(), pause)));
+}
