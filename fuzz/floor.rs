@@ -2,6 +2,8 @@
 
 #[path = "floor/budget.rs"]
 pub mod budget;
+#[path = "floor/crypt.rs"]
+pub mod crypt;
 #[path = "../src/error.rs"]
 pub mod error;
 #[path = "../src/format/mod.rs"]

@@ -42,5 +42,8 @@ pub enum Take {
 mod key;
 pub use key::MAX_NAME_BYTES;
 
+#[path = "../../src/storage/members/list_document.rs"]
+pub mod members;
+
 #[path = "wire.rs"]
 pub mod wire;
