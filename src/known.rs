@@ -94,7 +94,7 @@ impl BaseEntry {
 
     /// Marks these ascending runs of whole blocks to be stored again.
     ///
-    /// For an unchanged file only these runs are read. With [`Trust::Claim`] the whole file is
+    /// For an unchanged file only these runs are read. With `Trust::Claim` the whole file is
     /// read, because the runs and the rest could otherwise come from two versions of the file.
     #[must_use]
     pub fn store_again(self, again: Vec<ByteRun>) -> Self {

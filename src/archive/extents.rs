@@ -114,7 +114,7 @@ impl FileContent {
     /// are checked.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if they differ.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if they differ.
     pub(crate) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
         let damaged = |why: String| {
             Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why)
@@ -168,7 +168,7 @@ impl FrameRange<'_> {
     /// Appends the bytes to `buf`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the frame is damaged, or an error of the system.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the frame is damaged, or an error of the system.
     pub(crate) fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(

@@ -49,7 +49,7 @@ impl FrameCache {
     /// Returns the plain bytes of a frame; `keep` them if other threads will need them.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it is damaged, or an error of the system.
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is damaged, or an error of the system.
     pub(crate) fn plain(
         &self,
         segment: &SegmentId,

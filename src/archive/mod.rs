@@ -90,7 +90,7 @@ impl Selection {
     /// From paths as a user writes them: `./a/`, `/a` and `a` are the same. No paths: all entries.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a path with `..`.
+    /// [`ErrorKind::Usage`] for a path with `..`.
     pub fn new<P: AsRef<[u8]>>(paths: &[P]) -> Result<Self> {
         let paths = paths
             .iter()
@@ -207,7 +207,7 @@ impl Archive {
     /// Opens the one-file archive `path`; `None` if fullbore did not write it.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it is damaged, or an error of the system.
+    /// [`ErrorKind::Corrupt`] if it is damaged, or an error of the system.
     pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
         OneFileObjects::open(path)?
             .map(|store| Self::with_store(Box::new(store)))
@@ -290,7 +290,7 @@ impl Archive {
     /// Reads the stored bytes of a frame into `out`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if the segment is missing or too short, [`Kind::Gone`], or the system's
+    /// [`ErrorKind::Corrupt`] if the segment is missing or too short, [`ErrorKind::Gone`], or the system's
     /// error.
     pub fn fetch(&self, segment: &SegmentId, frame: &FrameAt, out: &mut Vec<u8>) -> Result<()> {
         if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
@@ -329,7 +329,7 @@ impl Archive {
     /// Returns the page at `index` of the root's list.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if every copy is damaged; [`Kind::Gone`] if the backup was forgotten.
+    /// [`ErrorKind::Corrupt`] if every copy is damaged; [`ErrorKind::Gone`] if the backup was forgotten.
     pub fn page(&self, index: usize) -> Result<Arc<ManifestPage>> {
         let mut kept = self.kept.locked();
         if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
@@ -443,7 +443,7 @@ impl Archive {
     /// Reads the page `at` from one of its copies.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if this copy is damaged or missing; [`Kind::Gone`] if the backup was forgotten.
+    /// [`ErrorKind::Corrupt`] if this copy is damaged or missing; [`ErrorKind::Gone`] if the backup was forgotten.
     pub fn read_copy(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<ManifestPage> {
         let stored = self.stored_page(at, copy)?;
         let digest = hex(blake3::hash(&stored).as_bytes());
@@ -543,7 +543,7 @@ impl Archive {
     /// is not in the backup.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if a page that might contain the path is damaged.
+    /// [`ErrorKind::Corrupt`] if a page that might contain the path is damaged.
     pub fn find(&self, path: &[u8]) -> Result<Vec<PageItem>> {
         let parts = self.look(path, |record| record.entry.path == path)?;
         match parts

@@ -97,8 +97,8 @@ pub trait ObjectReader: Send + Sync {
     /// Replaces the contents of `out` by `len` bytes of `object`, `offset` bytes from its start.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if the object does not exist, [`Kind::Gone`] if the backup was forgotten,
-    /// [`Kind::Corrupt`] if the object is too short, or an error of the system.
+    /// [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::Gone`] if the backup was forgotten,
+    /// [`ErrorKind::Corrupt`] if the object is too short, or an error of the system.
     fn read_at(
         &self,
         object: &ObjectName,
@@ -110,7 +110,7 @@ pub trait ObjectReader: Send + Sync {
     /// Returns the size of `object`.
     ///
     /// # Errors
-    /// As [`Store::read_at`].
+    /// As `Store::read_at`.
     fn len(&self, object: &ObjectName) -> Result<u64>;
 
     /// Returns the name of `object` for messages, in quotes.
@@ -381,7 +381,7 @@ impl OneFileObjects {
     /// Opens the archive at `path`; `None` if fullbore did not write the file.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
+    /// [`ErrorKind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
     /// system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = ArchiveFile::open(path)?;

@@ -306,7 +306,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     /// Adds the next record, of any stored entry except directories and hard links.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the sum of its extents is not the length
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the sum of its extents is not the length
     /// of its data; and those of `send`.
     pub fn add(&mut self, item: PageItem) -> Result<()> {
         if item.extents.is_empty() && item.from == 0 && !item.more {
@@ -447,7 +447,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     /// Sends the remaining jobs.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) for a record that announces a continuation
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a record that announces a continuation
     /// without one; and those of `send`.
     pub fn finish(mut self) -> Result<()> {
         self.flush(true)?;

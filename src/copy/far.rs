@@ -147,7 +147,7 @@ fn is_list(call: &CopyCall) -> bool {
 /// Answers a question of another host.
 ///
 /// # Errors
-/// Those of the question; [`ErrorKind::Corrupt`] for anything else.
+/// Those of the question; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for anything else.
 pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
     let (call, body) = decode_call(question)?;
     let is_first = matches!(call, CopyCall::Open(_) | CopyCall::Rewind);

@@ -191,7 +191,7 @@ impl TreeCopy {
     /// Runs the copy. The scan of the source has begun before the target is opened.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if one directory is within the other; those of the source's root and of
+    /// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if one directory is within the other; those of the source's root and of
     /// the target. An entry that cannot be read or written is in the summary.
     pub fn run(
         &self,

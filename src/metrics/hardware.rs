@@ -1,6 +1,6 @@
 //! Which hardware, or which setting, limited a run: a pure function of measured numbers.
 //!
-//! [`LimitVerdict`](super::meter::LimitVerdict) names the busiest of source, workers and sink. All
+//! [`LimitVerdict`] names the busiest of source, workers and sink. All
 //! three may share the same processors, so this file looks at processors first.
 
 use super::meter::{LimitVerdict, MeterSample, Side};

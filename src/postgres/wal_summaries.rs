@@ -33,7 +33,7 @@ const MAX_BLOCKS: usize = 16 << 20;
 /// Memory of a fork beside its blocks, counted in blocks.
 const FORK_BLOCKS: usize = 32;
 
-/// Changed blocks by fork. Memory: four bytes for each changed block, up to [`MAX_BLOCKS`].
+/// Changed blocks by fork. Memory: four bytes for each changed block, up to `MAX_BLOCKS`.
 #[derive(Debug, Clone, Default)]
 pub struct BlockChanges {
     forks: HashMap<Name, Blocks>,

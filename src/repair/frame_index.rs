@@ -35,7 +35,7 @@ impl FrameIndex {
     /// Reads the index of segment `id`.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if the seek table is lost and the frames
+    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the seek table is lost and the frames
     /// cannot be found without it.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());

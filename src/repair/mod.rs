@@ -104,7 +104,7 @@ impl Repair {
     /// its own file is damaged.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] if there is no repository, nor the remains of one; [`Kind::Unsupported`];
+    /// [`ErrorKind::NotFound`] if there is no repository, nor the remains of one; [`ErrorKind::Unsupported`];
     /// the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
         let objects = &repository_at(&self.repository)?;

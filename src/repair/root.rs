@@ -174,7 +174,7 @@ fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
 /// Rebuilds the root of backup `id`; the roots of `others` may have the places of its pages.
 ///
 /// # Errors
-/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if there are no pages to rebuild it from.
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if there are no pages to rebuild it from.
 pub(crate) fn rebuild(
     objects: &Arc<dyn Objects>,
     id: &str,
@@ -358,7 +358,7 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
 /// Returns stored and plain bytes of every frame.
 ///
 /// # Errors
-/// [`Kind::Corrupt`](crate::error::Kind::Corrupt) if it cannot be read.
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it cannot be read.
 pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
     let damaged = || {

@@ -371,7 +371,7 @@ pub(crate) type NoRoots = Vec<(String, Error)>;
 /// Opens all backups with an intact root, and returns the others with the reason.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if there is no backup; errors that are not damage to a root.
+/// [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound) if there is no backup; errors that are not damage to a root.
 pub(crate) fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(objects)? {

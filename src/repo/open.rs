@@ -184,7 +184,7 @@ pub fn names_backup(from: &OsStr) -> bool {
 /// Returns the location of FROM, and the backup named in it.
 ///
 /// # Errors
-/// [`Kind::NotFound`].
+/// [`ErrorKind::NotFound`].
 pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
     let whole = Location::parse(from)?;
     if whole.as_local().is_none() {
@@ -310,7 +310,7 @@ fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Archive> {
 /// Returns the only id among `ids` that `wanted` means, in full, as a prefix or by the letters behind the time.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`], or [`ErrorKind::Usage`] if several match.
+/// [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound), or [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if several match.
 pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String> {
     if wanted.is_empty() {
         return Err(Error::new(
@@ -415,7 +415,7 @@ fn several_found(wanted: &str, found: &[&String]) -> Error {
 /// Reads the file that makes a directory a repository.
 ///
 /// # Errors
-/// [`Kind::NotFound`] if it does not exist, [`Kind::Corrupt`], [`Kind::Unsupported`] if it is newer
+/// [`ErrorKind::NotFound`] if it does not exist, [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] if it is newer
 /// than this program.
 pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
     let bytes = match objects.get(layout::REPOSITORY) {

@@ -156,7 +156,7 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
 /// Objects that are `listed` are not looked for.
 ///
 /// # Errors
-/// [`Kind::NotFound`] or [`Kind::Corrupt`] if one does not, or an error of the system.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Corrupt`] if one does not, or an error of the system.
 pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
     for (key, bytes) in roots::needs(root)? {
@@ -314,7 +314,7 @@ fn word_without_facts(id: &str) -> Result<Vec<u8>> {
 /// needs. Returns false if there are no remains, or the backup was forgotten before.
 ///
 /// # Errors
-/// [`Kind::Usage`] if the backup is alive, or if that cannot be found out; or errors of the storage.
+/// [`ErrorKind::Usage`] if the backup is alive, or if that cannot be found out; or errors of the storage.
 pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     // Before the lock is tried: the intent of a backup exists before its first object.
     let has_objects = files_of(objects, id)?.has_objects();

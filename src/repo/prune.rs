@@ -75,7 +75,7 @@ impl PruneCandidate {
 /// Deletes the objects that no backup refers to; with `dry`, only reports them.
 ///
 /// # Errors
-/// [`crate::error::Kind::Corrupt`] or [`crate::error::Kind::Unsupported`] if a root cannot be read
+/// [`ErrorKind::Corrupt`] or [`ErrorKind::Unsupported`] if a root cannot be read
 /// or is lost, or if the storage cannot tell whether a backup is running: then nothing was deleted.
 /// Or the storage's; then the next prune continues. A deletion that the storage does not permit is no
 /// error here, see [`Pruned::refusal`].

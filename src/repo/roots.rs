@@ -215,7 +215,7 @@ pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
 /// object was deleted.
 ///
 /// # Errors
-/// [`Kind::Corrupt`] for a root that is damaged, [`Kind::Unsupported`] for any document of a newer program, or the
+/// [`ErrorKind::Corrupt`] for a root that is damaged, [`ErrorKind::Unsupported`] for any document of a newer program, or the
 /// storage's.
 pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
     let (mut found, mut before) = (known, None);
@@ -330,7 +330,7 @@ impl Document {
     /// Returns the contents.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if it is damaged.
+    /// [`ErrorKind::Corrupt`] if it is damaged.
     pub fn facts(&self, id: &str) -> Result<&RootFacts> {
         let damaged = || Error::corrupt(format!("{:?} is damaged", key(id, self.state.file())));
         self.facts.as_deref().ok_or_else(damaged)
@@ -369,7 +369,7 @@ impl RootFacts {
 /// and those of others.
 ///
 /// # Errors
-/// [`Kind::Unsupported`] for a codec that this program does not know.
+/// [`ErrorKind::Unsupported`] for a codec that this program does not know.
 pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     let suffix = Codec::named(&root.options.codec)?.suffix();
     let of =

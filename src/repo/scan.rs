@@ -29,7 +29,7 @@ pub enum FoundDirectory {
 /// Opens all directories, oldest first.
 ///
 /// # Errors
-/// As [`read_repository`]; [`Kind::Unsupported`] for a backup that a newer program wrote; errors of
+/// As [`read_repository`]; [`ErrorKind::Unsupported`] for a backup that a newer program wrote; errors of
 /// the storage.
 pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirectory)>> {
     let Repository { id, .. } = read_repository(&**objects)?;

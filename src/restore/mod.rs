@@ -157,7 +157,7 @@ impl Restore {
     /// Restores the backup or the stream that `from` names.
     ///
     /// # Errors
-    /// Every error that ends a restore; [`ErrorKind::Corrupt`] for damage without `keep_going`.
+    /// Every error that ends a restore; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite.is_allowed())?
         {

@@ -76,7 +76,7 @@ impl Codec {
     /// The codec with this name in a label or root, at any level.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] if this build does not know it.
+    /// [`ErrorKind::Unsupported`] if this build does not know it.
     pub fn named(name: &str) -> Result<Self> {
         match name {
             "zstd" => Ok(Self::Zstd(1)),
@@ -127,7 +127,7 @@ impl Codec {
     /// Makes a compressor for one thread.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the level is out of range.
+    /// [`ErrorKind::Usage`] if the level is out of range.
     pub fn compressor(self) -> Result<Compressor> {
         Ok(match self {
             Self::Zstd(level) => Compressor::Zstd(zstd_context(level)?, level),
@@ -263,7 +263,7 @@ impl Compressor {
     /// [`Compressor::expect_one_file`].
     ///
     /// # Errors
-    /// [`Kind::System`] if there is no memory, else [`Kind::Bug`] only: any bytes can be compressed.
+    /// [`ErrorKind::System`] if there is no memory, else [`ErrorKind::Bug`] only: any bytes can be compressed.
     pub fn compress(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         match self {
@@ -385,7 +385,7 @@ impl Decompressor {
     /// Decodes one frame into `out`. It must have `plain_len` bytes; no more memory is allocated.
     ///
     /// # Errors
-    /// [`Kind::Corrupt`] if the frame is damaged or has another length, [`Kind::System`] if there is no memory.
+    /// [`ErrorKind::Corrupt`] if the frame is damaged or has another length, [`ErrorKind::System`] if there is no memory.
     pub fn decompress(&mut self, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         out.reserve_exact(plain_len);
@@ -448,7 +448,7 @@ impl Compress {
     /// Makes a stage that compresses with `codec` into buffers of `pool`.
     ///
     /// # Errors
-    /// [`Kind::Usage`] if the level is out of range.
+    /// [`ErrorKind::Usage`] if the level is out of range.
     pub fn new(codec: Codec, pool: Arc<Pool>) -> Result<Self> {
         Ok(Self {
             compressor: codec.compressor()?,

@@ -116,7 +116,7 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
 /// The process that has started this one, over standard input.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] at a terminal; as [`connect`].
+/// [`ErrorKind::Usage`] at a terminal; as `connect`.
 pub fn connect_to_peer() -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
@@ -147,7 +147,7 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
 /// A connection to another host, over which it is offered a service.
 ///
 /// # Errors
-/// As [`connect`].
+/// As `connect`.
 pub fn connect_to(
     host: &str,
     settings: &HostSettings,

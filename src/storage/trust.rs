@@ -23,6 +23,6 @@ pub enum ClearUse {
     Refused,
     /// Its user has decided so.
     Decided,
-    /// The command uses two repositories, and calls [`check_key_use`] when both are open.
+    /// The command uses two repositories, and calls `check_key_use` when both are open.
     OneOfTwo,
 }

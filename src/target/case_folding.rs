@@ -43,7 +43,7 @@ pub(crate) fn name_taken_error() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, Taken)
 }
 
-/// Returns whether this is the error of [`name_taken_error`].
+/// Returns whether this is the error of `name_taken_error`.
 pub fn is_name_taken(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Taken>())
 }

@@ -76,7 +76,7 @@ impl SampleVerify {
     /// Runs the check.
     ///
     /// # Errors
-    /// As [`Verify::run`](crate::verify::Verify::run); [`Kind::Usage`] if FROM is not a repository.
+    /// As [`Verify::run`](crate::verify::Verify::run); [`ErrorKind::Usage`] if FROM is not a repository.
     pub fn run(&self, meter: &Meter) -> Result<(VerifyVerdict, Sampled)> {
         let location = Location::parse(&self.repository)?;
         if location.look() == Found::Nothing {

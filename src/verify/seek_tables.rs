@@ -89,7 +89,7 @@ pub(super) fn check_length(archive: &Archive, segment: &SegmentPlace) -> Result<
 /// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
 ///
 /// # Errors
-/// [`Kind::Corrupt`] if its size or table is not right; [`Kind::NotFound`] if there is no such segment.
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if its size or table is not right; [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound) if there is no such segment.
 pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
     let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);

@@ -123,7 +123,7 @@ pub(crate) fn entries(
 /// Returns the root of an archive that comes as a stream.
 ///
 /// # Errors
-/// Those of the stream; [`Kind::Unsupported`] if it has no root.
+/// Those of the stream; [`ErrorKind::Unsupported`](crate::error::ErrorKind::Unsupported) if it has no root.
 pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = TarMembers::of(input, SelfCheck::default(), &meter);

@@ -5,7 +5,7 @@
 //! copied again. Tags are copied; a pin is not, because it is a decision of one repository.
 //!
 //! Where one of the repositories is encrypted, objects are opened and sealed anew, and the root gets
-//! checksums of what the destination stores ([`seals`]). Without a key, objects are copied as they
+//! checksums of what the destination stores (`seals`). Without a key, objects are copied as they
 //! are stored, and only to a repository that has the same keys.
 
 mod seals;

@@ -96,7 +96,7 @@ pub struct RetryPolicy {
     pub first_pause: Duration,
     /// No pause is longer, not even one that the store asks for.
     pub longest_pause: Duration,
-    /// A request is given up after this time, and a second more for each [`SLOWEST_BYTES`] of it.
+    /// A request is given up after this time, and a second more for each `SLOWEST_BYTES` of it.
     pub patience: Duration,
 }
 

@@ -6,12 +6,12 @@
 //!
 //! Callers see plain bytes, plain lengths and plain positions. Three things differ from a storage without encryption:
 //!
-//! - [`StoredObject::parts`] are digests of the bytes as stored, so that a storage can be checked without a key. The length in it is plain;
-//!   [`stored_object_bytes`](crate::crypt::stored_object_bytes) gives the other one.
+//! - `StoredObject::parts` are digests of the bytes as stored, so that a storage can be checked without a key. The length in it is plain;
+//!   [`stored_object_bytes`] gives the other one.
 //! - Uploads cannot be amended: a chunk would be sealed twice under one nonce.
 //! - The length of a root in [`Objects::list`] is that of the document as stored.
 //!
-//! A root must also count ([`counting`]): its proof may be one of a key that was removed.
+//! A root must also count (`counting`): its proof may be one of a key that was removed.
 //!
 //! Without a key ([`SealedObjects::locked`]) roots are read as their heads, and written if they were sealed before; lists,
 //! lengths, deletes and leases work; anything else that is sealed is refused with [`ErrorKind::Permission`].

@@ -4,7 +4,7 @@
 //! Both sides begin with a greeting, which has the version; then frames follow, each a message and up to 1 MiB of data. Calls and answers
 //! have numbers and come in any order. Uploads are not answered but at their ends: a window of 16 MiB bounds what is on its way.
 //!
-//! A session that moves much gets further connections ([`Dialer`]): frames go by any of them, are received in order, and are sent again
+//! A session that moves much gets further connections (`Dialer`): frames go by any of them, are received in order, and are sent again
 //! if a connection breaks. The session ends with its last connection.
 //!
 //! The other side is not trusted: every length is bounded, every number checked, and what does not fit ends the session with an error.
