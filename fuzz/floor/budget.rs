@@ -32,10 +32,15 @@ const TIMES: usize = 32;
 
 /// Runs a parser of `len` bytes, which must stay within its budget.
 pub fn within_budget<T>(len: usize, parse: impl FnOnce() -> T) -> T {
+    within(FREE_BYTES + TIMES * len, parse)
+}
+
+/// Runs what may take `most` bytes of memory.
+pub fn within<T>(most: usize, run: impl FnOnce() -> T) -> T {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
-    let parsed = parse();
+    let outcome = run();
     let taken = PEAK.load(Relaxed).saturating_sub(before);
-    assert!(taken <= FREE_BYTES + TIMES * len, "{taken} bytes of memory for {len} bytes");
-    parsed
+    assert!(taken <= most, "{taken} bytes of memory, at most {most}");
+    outcome
 }

@@ -33,7 +33,7 @@ pub(super) struct OutputFile {
     device: Option<File>,
 }
 
-/// What is there before the run.
+/// The file that was at this path before the run.
 #[derive(Debug)]
 pub(super) struct EarlierFile {
     /// The first bytes, or all of them.

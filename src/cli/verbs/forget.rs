@@ -97,7 +97,7 @@ fn check_rules(keep: &Keep) -> Result<()> {
     ))
 }
 
-/// What rules hold for.
+/// The backups among which each rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Group {
     /// The backups of each host and paths by themselves

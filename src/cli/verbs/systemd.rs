@@ -175,7 +175,7 @@ impl UnitNeeds {
         Ok(text)
     }
 
-    /// What the service may write.
+    /// The lines of the unit that make all files read-only, except those that the run writes.
     fn file_rules(&self) -> Result<String> {
         let mut text = "# All is read-only but these.\nProtectSystem=strict\n".to_owned();
         for path in &self.written {
